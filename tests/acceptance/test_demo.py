@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.acceptance.workshop import open_workshop
 
-from assay.cli.demo_project import BROKEN, HARMLESS, edited, find_examples
+from assay.cli.demo import BROKEN, HARMLESS, edited, find_examples
 
 
 def test_the_whole_story_ends_well(tmp_path: Path) -> None:

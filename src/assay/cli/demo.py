@@ -1,21 +1,91 @@
-"""`assay demo`."""
+"""`assay demo`: a sweep and a convergence check, in a project that it writes."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from assay.errors import ExitCode
+from assay.errors import ExitCode, MissingExtraError, UsageError
 from assay.show.console import Console
 from assay.show.formatting import wrap
 from assay.system.terminal import terminal_width, use_color
 from assay.values.options import Request, option
 
-if TYPE_CHECKING:
-    from assay.cli.demo_project import Edit
+_PROGRAM = "charlm"
+NEEDS = ("numpy", "scipy")  # the training program, and the judges of its curves
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One line of the program, before and after."""
+
+    before: str
+    after: str
+
+
+# Both look like the work of an afternoon; one of them breaks the training.
+HARMLESS = Edit(
+    '        "output_bias": d_logits.sum(axis=0),\n',
+    '        "output_bias": np.ones(len(d_logits), np.float32) @ d_logits,  # quicker than a sum\n',
+)
+BROKEN = Edit(
+    '        "hidden_weight": embedded.T @ d_sum,\n',
+    '        "hidden_weight": np.zeros_like(params["hidden_weight"]),  # the gradient of one layer is lost\n',
+)
+
+
+def find_examples() -> Path:
+    """Beside the source in a checkout, else where the wheel put them."""
+    candidates = (
+        Path(__file__).parents[3] / "examples",
+        Path(sysconfig.get_path("data")) / "share" / "assay" / "examples",
+    )
+    for folder in candidates:
+        if (folder / _PROGRAM / "charlm.py").is_file():
+            return folder
+    raise UsageError("the examples are not installed", "install Assay anew: pip install --force-reinstall assay")
+
+
+def lay_out(folder: Path) -> Path:
+    """A copy of the example to play with; what a user has there already stays."""
+    if any(find_spec(name) is None for name in NEEDS):
+        raise MissingExtraError("the demo's training program", "demo")
+    target = folder / _PROGRAM
+    source = find_examples() / _PROGRAM
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.iterdir()):
+        if path.is_file() and not (target / path.name).exists():
+            shutil.copy2(path, target / path.name)
+    return target
+
+
+def use_this_python() -> None:
+    """The examples call `python`: let it be the one that has numpy."""
+    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
+
+
+@contextmanager
+def edited(path: Path, edit: Edit) -> Iterator[bool]:
+    """The program with the edit in it, for a while; False where it does not have the line any more."""
+    text = path.read_text(encoding="utf-8")
+    if text.count(edit.before) != 1:
+        yield False
+        return
+    path.write_text(text.replace(edit.before, edit.after), encoding="utf-8")
+    try:
+        yield True
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+# ---------------------------------------------------------------- the command
 
 _PIPE_WIDTH = 110  # of the narration where there is no terminal
 
@@ -30,8 +100,6 @@ class DemoRequest(Request):
 
 def demo(request: DemoRequest, console: Console, call: Call) -> int:  # noqa: ARG001 it prints through the commands
     """Run a sweep with its table and plot, then a convergence check; under a minute, without GPU or network."""
-    from assay.cli.demo_project import lay_out, use_this_python
-
     target = lay_out(Path(request.folder))
     use_this_python()
     start, where = os.getcwd(), os.path.relpath(target)
@@ -70,8 +138,6 @@ def _tell_story(plain: bool, where: str, run: Call) -> int:
 
 def _tell_convergence(say: _Narrator, run: Call) -> int:
     """Gather, a change that does no harm, a bug; 0 when each was judged as it has to be."""
-    from assay.cli.demo_project import BROKEN, HARMLESS
-
     say("Second question: does training still converge after a change? golden.yml says what to record and compare:")
     say.shows("golden.yml", _excerpt("golden.yml", "golden:"))
     say("Record a good training once, at its checkpoints; the segments are repeated to measure the noise.")
@@ -92,8 +158,6 @@ def _tell_convergence(say: _Narrator, run: Call) -> int:
 
 
 def _check_edit(say: _Narrator, run: Call, edit: Edit) -> int | None:
-    from assay.cli.demo_project import edited
-
     with edited(Path("charlm.py"), edit) as is_there:
         if not is_there:
             say("(charlm.py was changed here, so this part is left out)")

@@ -1,16 +1,296 @@
-"""`assay doctor`."""
+"""`assay doctor`: what works on this machine, and how to get the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
 
-from assay.errors import ExitCode
+from assay.config.settings import load_settings
+from assay.errors import AssayError, ExitCode
+from assay.execute.slots import slots_directory
+from assay.models.api import choose_store_folder
+from assay.observe.devices import Devices
+from assay.show import formatting
 from assay.show.console import Console
+from assay.system import processes
+from assay.system.files import cache_dir, can_clone
 from assay.values.options import Request, json_option, root_option
 
-if TYPE_CHECKING:
-    from assay.cli.doctor_checks import Diagnosis, Diagnostic
+Grade = Literal["ok", "note", "missing", "broken"]
+
+_OLDEST_PYTHON = (3, 11)
+_OLDEST_BASH = (4, 4)  # `mapfile -d`
+_NETWORK_NAMES = "nfs nfs4 cifs smb3 smbfs afs 9p fuse.sshfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs"
+_NETWORK_SYSTEMS = frozenset(_NETWORK_NAMES.split())
+_LITTLE_ROOM = 1 << 30
+_EXTRAS = (
+    ("pandas", "frames", "assay.runs(...).to_pandas()"),
+    ("matplotlib", "plot", "plots in files: assay plot -o"),
+    ("tensorboardX", "tensorboard", "assay sum --tensorboard, logx's event files"),
+    ("numpy", "demo", "assay demo"),
+    ("scipy", "stats", "assay golden check"),
+    ("ruptures", "stats", "change points: assay bench history"),
+    ("py-spy", "profile", "assay bench run --profile, where no framework is loaded"),
+)
+_MODEL_PARTS = (
+    ("onnx", "models", "reading models: assay model; the target reference"),
+    ("onnxruntime", "models", "the target ort, the usual reference"),
+    ("ml_dtypes", "models", "bfloat16, float8 and the like"),
+    ("openvino", "openvino", "the target openvino"),
+    ("iree-base-compiler", "iree", "the target iree; MLIR for torq"),
+    ("iree-base-runtime", "iree", "the target iree"),
+)
+_STORE_PARTS = (
+    ("s3fs", "s3", "s3://"),
+    ("gcsfs", "gcs", "gs://"),
+    ("adlfs", "azure", "az://"),
+    ("google-cloud-bigquery", "bigquery", "assay perfzero --bigquery_project_name"),
+)
+_Parts = tuple[tuple[str, str, str], ...]  # package, our extra that brings it, what it is for
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """`missing`: an optional part is not there; `broken`: what is needed does not work."""
+
+    name: str
+    grade: Grade
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    groups: tuple[tuple[str, tuple[Diagnostic, ...]], ...]
+
+    @property
+    def is_well(self) -> bool:
+        return not any(finding.grade == "broken" for _, findings in self.groups for finding in findings)
+
+
+def examine(root: str | None = None) -> Diagnosis:
+    return Diagnosis(
+        (
+            ("Needed", tuple(_examine_needed())),
+            ("Places", tuple(_examine_places(root))),
+            ("GPUs", tuple(_examine_gpus())),
+            ("Optional parts", tuple(_examine_extras(_EXTRAS))),
+            ("Models", tuple(_examine_extras(_MODEL_PARTS))),
+            ("Object stores", tuple(_examine_extras(_STORE_PARTS))),
+            ("Other programs", tuple(_examine_others())),
+        )
+    )
+
+
+# ---------------------------------------------------------------- what is needed
+
+
+def _examine_needed() -> Iterator[Diagnostic]:
+    yield _examine_python()
+    yield _examine_bash()
+    yield _examine_program("timeout", "time limits of runs", "install GNU coreutils", needed=True)
+    yield _examine_program("git", "commits in the provenance of runs", "install git", needed=False)
+    yield _examine_proc()
+    yield _examine_pidfd()
+    yield _examine_clock()
+
+
+def _examine_python() -> Diagnostic:
+    found = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] >= _OLDEST_PYTHON:
+        return Diagnostic("python", "ok", f"{found}, {sys.executable}")
+    return Diagnostic("python", "broken", found, "Assay needs Python 3.11 or newer")
+
+
+def _examine_bash() -> Diagnostic:
+    path = shutil.which("bash")
+    if path is None:
+        return Diagnostic("bash", "broken", "not found", "runs are bash scripts: install bash 4.4 or newer")
+    said = _ask([path, "--version"])
+    number = parse_version(said)
+    if number is None:
+        return Diagnostic("bash", "broken", f"{path} does not say its version", "install bash 4.4 or newer")
+    text = f"{'.'.join(map(str, number))}, {path}"
+    if number < _OLDEST_BASH:
+        return Diagnostic("bash", "broken", text, "install bash 4.4 or newer, earlier on PATH")
+    return Diagnostic("bash", "ok", text)
+
+
+def parse_version(text: str) -> tuple[int, ...] | None:
+    """The first number with a dot in a program's answer."""
+    match = re.search(r"(\d+(?:\.\d+)+)", text)
+    return tuple(map(int, match[1].split("."))) if match else None
+
+
+def _ask(arguments: list[str]) -> str:
+    try:
+        result = subprocess.run(arguments, capture_output=True, text=True, timeout=10, check=False, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return result.stdout or result.stderr
+
+
+def _examine_program(name: str, use: str, hint: str, *, needed: bool, question: str = "--version") -> Diagnostic:
+    path = shutil.which(name)
+    if path is None:
+        return Diagnostic(name, "broken" if needed else "missing", f"not found ({use})", hint)
+    number = parse_version(_ask([path, question]))
+    return Diagnostic(name, "ok", f"{'.'.join(map(str, number))}, {path}" if number else path)
+
+
+def _examine_proc() -> Diagnostic:
+    """Whether a run is alive is read from /proc; so is what it consumes."""
+    try:
+        processes.check_proc()
+    except OSError as error:
+        return Diagnostic(
+            processes.PROC, "broken", f"cannot be read: {error.strerror}", "mount /proc (containers: without hidepid)"
+        )
+    return Diagnostic(processes.PROC, "ok", "readable")
+
+
+def _examine_pidfd() -> Diagnostic:
+    try:
+        descriptor = os.pidfd_open(os.getpid())
+    except OSError as error:
+        return Diagnostic(
+            "pidfd", "broken", f"the kernel refuses pidfd_open: {error.strerror}", "Linux 5.3 or newer is needed"
+        )
+    try:
+        poll = select.epoll()
+        poll.register(descriptor, select.EPOLLIN)
+        poll.close()
+    finally:
+        os.close(descriptor)
+    return Diagnostic("pidfd", "ok", f"Linux {os.uname().release}")
+
+
+def _examine_clock() -> Diagnostic:
+    """A clock that stands at the epoch, as on boards without a battery, would spoil ages and names."""
+    year = time.gmtime().tm_year
+    if year < 2024:
+        return Diagnostic("clock", "broken", f"it is {year} on this machine", "set the clock")
+    return Diagnostic("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
+
+
+# ---------------------------------------------------------------- places
+
+
+def _examine_places(root: str | None) -> Iterator[Diagnostic]:
+    try:
+        chosen = os.path.abspath(root) if root else load_settings(os.getcwd(), os.environ).root
+    except AssayError as error:
+        yield Diagnostic("settings", "broken", error.message, error.hint or "")
+        return
+    yield _examine_folder("output root", chosen, "choose another: --root DIR or ASSAY_ROOT")
+    parent = nearest_parent(chosen)
+    if os.path.isdir(parent):
+        yield _examine_file_system(parent)
+        yield _examine_room(parent)
+    yield _examine_folder("cache", cache_dir(os.environ), "set ASSAY_CACHE_DIR to a local folder", needed=False)
+    store = choose_store_folder(os.environ, os.getcwd())
+    yield _examine_folder("artifacts", store, "set ASSAY_CACHE to a folder that can be written", needed=False)
+    yield _examine_slots()
+
+
+def nearest_parent(path: str) -> str:
+    """The path itself, or what exists above it."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> Diagnostic:
+    """Whether we may write there, by writing; a folder that does not exist is not made."""
+    parent = nearest_parent(path)
+    bad: Grade = "broken" if needed else "note"
+    if not os.path.isdir(parent):
+        return Diagnostic(name, bad, f"{parent} is not a folder", hint)
+    try:
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+    except OSError as error:
+        return Diagnostic(name, bad, f"{parent} cannot be written: {error.strerror}", hint)
+    return Diagnostic(name, "ok", path if parent == path else f"{path} (will be made)")
+
+
+def _examine_file_system(folder: str) -> Diagnostic:
+    kind = processes.find_file_system(folder)
+    if kind in _NETWORK_SYSTEMS:
+        return Diagnostic("file system", "note", f"{kind}: a network file system; copies of code take longer")
+    clones = can_clone(folder)
+    copies = "code is shared, not copied (reflinks)" if clones else "code is copied (no reflinks)"
+    return Diagnostic("file system", "ok", f"{kind or 'unknown'}: {copies}")
+
+
+def _examine_room(folder: str) -> Diagnostic:
+    space = os.statvfs(folder)
+    free = space.f_bavail * space.f_frsize
+    grade: Grade = "ok" if free >= _LITTLE_ROOM else "note"
+    return Diagnostic(
+        "room",
+        grade,
+        f"{formatting.render_size(free)} free",
+        "" if grade == "ok" else "runs fail when the disk is full",
+    )
+
+
+def _examine_slots() -> Diagnostic:
+    try:
+        return Diagnostic("slots", "ok", f"{slots_directory()}, {len(os.sched_getaffinity(0))} CPUs")
+    except AssayError as error:
+        return Diagnostic("slots", "broken", error.message, error.hint or "set ASSAY_SLOTS_DIR to a folder of your own")
+
+
+# ---------------------------------------------------------------- GPUs, extras, other programs
+
+
+def _examine_gpus() -> Iterator[Diagnostic]:
+    devices = Devices()
+    gpus = devices.list()
+    if not gpus:
+        reason, _, command = (devices.reason or "none found").partition(" (")
+        yield Diagnostic("GPUs", "note", f"{reason}; runs use the CPU", command.rstrip(")"))
+        return
+    for gpu in gpus:
+        free = formatting.render_size(devices.free_memory(gpu.index))
+        yield Diagnostic(
+            f"GPU {gpu.index}", "ok", f"{gpu.name}, {formatting.render_size(gpu.memory_bytes)}, {free} free"
+        )
+    if driver := devices.driver():
+        yield Diagnostic("driver", "ok", driver)
+
+
+def _examine_extras(parts: _Parts, find_version: Callable[[str], str] = version) -> Iterator[Diagnostic]:
+    """By what pip has noted: nothing is imported, OpenVINO alone would take seconds."""
+    for package, extra, use in parts:
+        try:
+            yield Diagnostic(package, "ok", f"{find_version(package)} ({use})")
+        except PackageNotFoundError:
+            yield Diagnostic(package, "missing", f"for {use}", f"pip install 'assay[{extra}]'")
+
+
+def _examine_others() -> Iterator[Diagnostic]:
+    """What is started for people and not needed by any run of theirs."""
+    boards = _examine_program("ssh", "models on boards", "install OpenSSH's client", needed=False, question="-V")
+    docker = "install Docker: https://docs.docker.com/engine/install"
+    gcloud = "install Google Cloud's CLI: https://cloud.google.com/sdk/docs/install"
+    yield boards
+    yield _examine_program("docker", "assay perfzero setup", docker, needed=False)
+    yield _examine_program("gcloud", "assay perfzero cloud", gcloud, needed=False)
+
+
+# ---------------------------------------------------------------- the command
 
 _MARKS = {
     "ok": ("✓", "+", "green"),
@@ -27,8 +307,6 @@ class DoctorRequest(Request):
 
 def doctor(request: DoctorRequest, console: Console) -> int:
     """Show what works on this machine, and how to get the rest. Exit code 1: something needed does not work."""
-    from assay.cli.doctor_checks import examine
-
     diagnosis = examine(request.root)
     if request.as_json:
         console.write_json(_build_facts(diagnosis))
