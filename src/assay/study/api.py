@@ -9,13 +9,23 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.study.attempts import RetryPolicy
     from assay.study.collect import Source, closing_quietly, find_sources
-    from assay.study.dry_run import build_dry_lines, build_dry_rows, build_line
     from assay.study.locations import StudyPlace, check_writable, choose_root
     from assay.study.logs import find_log
     from assay.study.lookup import FoundRun, find_places, load_fresh_table, open_index_of, show_command
     from assay.study.mlrunner_files import format_time, render_script
-    from assay.study.preflight import check_prepared, first_program
-    from assay.study.prepared import Again, LoadOptions, Prepared, Report, RunOptions, left_commands, wanted_commands
+    from assay.study.prepared import (
+        Again,
+        Prepared,
+        Report,
+        RunOptions,
+        build_dry_lines,
+        build_dry_rows,
+        build_line,
+        check_prepared,
+        first_program,
+        left_commands,
+        wanted_commands,
+    )
     from assay.study.progress_view import build_study_report
     from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
     from assay.study.refresh import refresh_study
@@ -33,13 +43,14 @@ if TYPE_CHECKING:
 HOMES = {
     "assay.study.attempts": "RetryPolicy",
     "assay.study.collect": "Source closing_quietly find_sources",
-    "assay.study.dry_run": "build_dry_lines build_dry_rows build_line",
     "assay.study.locations": "StudyPlace check_writable choose_root",
     "assay.study.logs": "find_log",
     "assay.study.lookup": "FoundRun find_places load_fresh_table open_index_of show_command",
     "assay.study.mlrunner_files": "format_time render_script",
-    "assay.study.preflight": "check_prepared first_program",
-    "assay.study.prepared": "Again LoadOptions Prepared Report RunOptions left_commands wanted_commands",
+    "assay.study.prepared": (
+        "Again Prepared Report RunOptions build_dry_lines "
+        "build_dry_rows build_line check_prepared first_program left_commands wanted_commands"
+    ),
     "assay.study.progress_view": "build_study_report",
     "assay.study.report": "render_report",
     "assay.study.ranking": "SortKey best_values choose_sort differing_params sort_rows",

@@ -1,28 +1,34 @@
-"""What is known before anything is written, and how a study stands when its supervisor leaves."""
+"""What is known before anything is written: the plan, what would be refused, a dry run; and how it ends."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from assay.config.dialects.base import LoadOptions
 from assay.config.settings import Settings
-from assay.errors import ExitCode
+from assay.errors import ConfigError, ExitCode
 from assay.record import run_directory
 from assay.record.run_directory import Attempt, History
 from assay.study.attempts import Action, RetryPolicy, decide
-from assay.study.locations import StudyPlace, show_path
+from assay.study.locations import StudyPlace, check_writable, show_path
 from assay.study.refresh import liveness, load_history
 from assay.study.supervise import Entry
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import blake2b
 from assay.values import layout
-from assay.values.run import Plan, RunSpec, State, build_command
+from assay.values.run import SHELL_WORDS, JobRequest, Plan, RunSpec, State, build_command
 from assay.values.study import Farm, Problem, Study
 from assay.values.verdict import Verdict
 
-__all__ = ["Again", "LoadOptions", "Prepared", "Report", "RunOptions", "left_commands", "wanted_commands"]
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*")
+_PLAIN_WORD = re.compile(r"[\w./+@%,:-]+")
+# and those whose real program stands further on, or is bash's own
+_NOT_TOLD = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd", "test", "true", "{", "}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a door asks for."""
+    """What a command asks for."""
 
     file: str
     root: str | None = None
@@ -254,3 +260,128 @@ def describe_unfinished(prepared: Prepared, last: Mapping[str, int]) -> list[tup
             note = f"{runs} not been repeated yet by a --force that was interrupted (to leave it so: {drop})"
             found.append((note, again.build("--force", *(("--new-code",) if new_code else ()))))
     return found
+
+
+# ---------------------------------------------------------------- what would be refused
+
+
+def check_prepared(prepared: Prepared) -> None:
+    """Everything that would be refused anyway, before a command prints where the runs go."""
+    check_writable(prepared.place, prepared.study.dialect)
+    check_executables(prepared.study, prepared.plan)
+    if prepared.farm is not None:
+        check_farm(prepared.farm, prepared.study)
+
+
+def check_executables(study: Study, plan: Plan) -> None:
+    """Refuse a command whose program is missing: one problem for each program."""
+    problems = {}
+    path = dict(study.env).get("PATH")
+    for program, name in _programs(plan):
+        if program not in problems and not _is_there(program, study.folder, path):
+            position = next((template.position for template in study.commands if template.name == name), None)
+            hint = "install it, correct the name, or give its full path"
+            key = {"runx": "CMD", "mlrunner": f"template.{name}"}.get(study.dialect, f"command {name}")
+            problems[program] = Problem(f"the program {program!r} was not found", key, position, hint)
+    if problems:
+        raise ConfigError(list(problems.values()))
+
+
+def check_farm(farm: Farm, study: Study) -> None:
+    """Refuse a submit command whose program is missing: nothing could be submitted."""
+    from assay.execute.farm import find_program
+
+    program = find_program(farm)
+    if program is None or program in _NOT_TOLD or _is_there(program, os.getcwd(), os.environ.get("PATH")):
+        return
+    where = f"{farm.name}: SUBMIT_CMD" if study.dialect == "runx" else f"farms.{farm.name}"
+    hint = "install it, correct the name, or give its full path; " + (
+        "`-i` runs here, without a farm" if study.dialect == "runx" else "`--on local` runs here, without a farm"
+    )
+    raise ConfigError([Problem(f"the program {program!r} that submits was not found", where, farm.position, hint)])
+
+
+def _programs(plan: Plan) -> Iterator[tuple[str, str]]:
+    seen = set()
+    for spec in plan.runs:
+        for place, command in enumerate(spec.commands):
+            program = first_program(command.text)
+            if program and place and os.sep in program and not os.path.isabs(program):
+                continue  # an earlier command may build it
+            if program and (program, command.name) not in seen:
+                seen.add((program, command.name))
+                yield program, command.name
+
+
+def first_program(text: str) -> str | None:
+    """The program that a command starts with; None where only the shell can tell."""
+    for word in text.split():
+        if _ASSIGNMENT.fullmatch(word):
+            continue
+        return word if _PLAIN_WORD.fullmatch(word) and word not in _NOT_TOLD else None
+    return None
+
+
+def _is_there(program: str, folder: str, path: str | None) -> bool:
+    if os.sep in program:
+        return os.access(os.path.join(folder, program), os.X_OK)
+    return shutil.which(program, path=path) is not None
+
+
+# ---------------------------------------------------------------- a dry run
+
+
+def build_dry_lines(prepared: Prepared) -> Iterator[str]:
+    """Every command line that would be started, with the run directory filled in, as the shell would get it."""
+    kept = 0
+    folder = prepared.place.dir
+    present = _list_names(folder)
+    for spec in prepared.plan.runs:
+        is_new = spec.name not in present
+        left = wanted_commands(spec, prepared.options.commands) if is_new else left_commands(prepared, spec)
+        kept += not left
+        for command in (command for command in spec.commands if command.name in left):
+            yield build_line(prepared, spec, command.text, run_dir=f"{folder}/{spec.name}")
+    if kept:
+        runs = f"{kept} of {len(prepared.plan.runs)} runs"
+        yield f"# {runs} {'is' if kept == 1 else 'are'} kept: finished, under way, or failed"
+
+
+def _list_names(folder: str) -> set[str]:
+    """One look at the study's folder instead of one for each run."""
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
+
+
+def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, run_dir: str = "") -> str:
+    """The training command, inside what submits it where there is a farm; tagged runs are named, as runx shows them."""
+    run_dir, farm = run_dir or prepared.dir_of(spec), prepared.farm
+    if farm is None:
+        return layout.show_command(text, run_dir)
+    from assay.execute.farm import build_state_dir
+    from assay.execute.submit import render_submit_line
+
+    label = spec.name if spec.tag else ""
+    request = JobRequest(run_dir, job_name(prepared, spec), attempt, farm_resources=spec.farm_resources, label=label)
+    training = layout.show_command(text, build_state_dir(farm, run_dir))
+    return render_submit_line(farm, request, training)
+
+
+def job_name(prepared: Prepared, spec: RunSpec) -> str:
+    return f"{prepared.place.name}_{spec.name}"
+
+
+def build_dry_rows(prepared: Prepared) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": spec.name,
+            "id": spec.id,
+            "dir": prepared.dir_of(spec),
+            "params": dict(spec.params),
+            "commands": {c.name: layout.show_command(c.text, prepared.dir_of(spec)) for c in spec.commands},
+            "left": left_commands(prepared, spec),
+        }
+        for spec in prepared.plan.runs
+    ]

@@ -28,11 +28,11 @@ from assay.study import run_sets
 from assay.study.attempts import RetryPolicy
 from assay.study.collect import Collector, closing_quietly
 from assay.study.locations import StudyPlace, choose_root, place_of_study
-from assay.study.preflight import check_prepared
 from assay.study.prepared import (
     Prepared,
     Report,
     RunOptions,
+    check_prepared,
     describe_kept,
     describe_unfinished,
     find_pass,

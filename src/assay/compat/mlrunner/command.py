@@ -66,7 +66,8 @@ def prepare_tasks(parsed: Parsed) -> Prepared:
 
 
 def build_options(parsed: Parsed, folder: str) -> RunOptions:
-    from assay.study.api import LoadOptions, RunOptions
+    from assay.config.dialects.base import LoadOptions
+    from assay.study.api import RunOptions
 
     return RunOptions(
         file=parsed.yaml,

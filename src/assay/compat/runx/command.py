@@ -57,7 +57,8 @@ def run(parsed: Parsed) -> int:
 
 
 def build_options(parsed: Parsed) -> RunOptions:
-    from assay.study.api import Again, LoadOptions, RunOptions
+    from assay.config.dialects.base import LoadOptions
+    from assay.study.api import Again, RunOptions
     from assay.values.slots import parse_slots
 
     kept = ("exp_name", "tag", "no_cooldir", "interactive", "farm", "config_file", "slots")

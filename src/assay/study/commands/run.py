@@ -76,7 +76,7 @@ def run(request: RunRequest, console: Console) -> int:
     runs are kept, running ones are followed, interrupted ones are continued. Ctrl-C stops the runs; --detach leaves
     them.
     """
-    from assay.study.preflight import check_prepared
+    from assay.study.prepared import check_prepared
     from assay.study.sweep import prepare
 
     prepared = prepare(_build_options(request))
@@ -132,7 +132,7 @@ def _build_options(request: RunRequest) -> RunOptions:
 
 def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
     """What would run, one command line each; exactly what a run would do, and nothing is written."""
-    from assay.study.dry_run import build_dry_lines, build_dry_rows
+    from assay.study.prepared import build_dry_lines, build_dry_rows
 
     if as_json:
         rows = json.dumps(build_dry_rows(prepared), indent=1, ensure_ascii=False, default=str)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import ConfigError
-from assay.study.preflight import check_executables, first_program
+from assay.study.prepared import check_executables, first_program
 from assay.values.run import Command, Plan, RunSpec
 from assay.values.study import CommandTemplate, Position, Study
 
