@@ -50,7 +50,7 @@ def find_examples() -> Path:
     for folder in candidates:
         if (folder / _PROGRAM / "charlm.py").is_file():
             return folder
-    raise UsageError("the examples are not installed", "install Assay anew: pip install --force-reinstall assay")
+    raise UsageError("the examples are not installed", "install Assay again: pip install --force-reinstall assay")
 
 
 def lay_out(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The front door: finds the command, and turns errors into one line and an exit code."""
+"""The program: finds the command, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -179,10 +179,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as leave:  # click's answer to a reader that has left: `assay ls | head`
         has_left = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
         return int(ExitCode.OK) if has_left else int(leave.code or 0)
-    except BrokenPipeError:  # the same, when the last words are flushed
+    except BrokenPipeError:  # the same, when the last lines are flushed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
-    except Exception as error:  # noqa: BLE001 the outermost door
+    except Exception as error:  # noqa: BLE001 nothing is above it
         code = _explain(error) if isinstance(error, OSError) else None
         return _confess(error) if code is None else code
     return int(result) if isinstance(result, int) else int(ExitCode.OK)

@@ -139,7 +139,7 @@ def finished_before(history: History) -> set[str]:
 
 
 def build_outcome(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> Outcome:
-    """The conclusion about an attempt that is no longer alive."""
+    """The conclusion about an attempt that has ended."""
     state, reason = _conclude(attempt, commands, finished_before)
     began_at = attempt.handle.started_at if attempt.handle else None
     return Outcome(state, attempt.number, attempt.codes, reason, began_at, attempt.ended_at)

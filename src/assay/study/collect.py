@@ -209,7 +209,7 @@ def _forget_old(index: Index, key: str, run_dir: str, spec: RunSpec, present: Se
 
 @contextlib.contextmanager
 def closing_quietly(index: Index) -> Iterator[Index]:
-    """The index is made from the run directories and can be made again: its failure is no reason to fail."""
+    """The index is made from the run directories and can be built again, so its failure does not fail the runs."""
     try:
         yield index
     finally:
@@ -441,7 +441,7 @@ class Collector:
         return self._devices.read(indices) if indices else None
 
     def _pass_output_on(self, live: _Live) -> None:
-        """Whoever reads it may have left: that is no reason to read nothing into the index."""
+        """A reader that has gone does not keep the index from being filled."""
         try:
             self._echo_news(live)
         except BrokenPipeError:

@@ -89,7 +89,7 @@ def build_status_facts(status: IndexStatus) -> list[tuple[str, str]]:
         )
     if status.is_temporary:
         facts.append(
-            ("note", "it cannot be kept here, so each command makes it anew: set ASSAY_CACHE_DIR to a local folder")
+            ("note", "it cannot be kept here, so each command builds it again: set ASSAY_CACHE_DIR to a local folder")
         )
     if status.reset_reason:
         facts.append(("note", f"the old one was set aside: {status.reset_reason}"))
@@ -97,7 +97,7 @@ def build_status_facts(status: IndexStatus) -> list[tuple[str, str]]:
 
 
 def rebuild(roots: Sequence[str], console: Console) -> list[tuple[str, int]]:
-    """Every index anew from its root; root and runs read."""
+    """Build every index again from its root; the root, and how many runs were read."""
     counts = []
     for root in roots:
         with open_index(root) as index:

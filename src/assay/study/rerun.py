@@ -114,7 +114,7 @@ def _workdir(place: StudyPlace, status: RunStatus) -> str:
     return os.path.join(place.dir, status.record.spec.name, status.record.workdir)
 
 
-# ---------------------------------------------------------------- the code of now
+# ---------------------------------------------------------------- the current code
 
 
 def renew_code(runs: Sequence[FoundRun]) -> int:
@@ -124,7 +124,7 @@ def renew_code(runs: Sequence[FoundRun]) -> int:
     for run in runs:
         status = load_standing(run.dir)
         record = status.record
-        if record.code_hash is None:  # it runs where the code lies, and so has the code of now anyway
+        if record.code_hash is None:  # it runs in the code's own folder, and so has the current code
             continue
         source = _find_source(run.place, record)
         key = (source, record.spec.code.ignore)

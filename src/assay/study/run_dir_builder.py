@@ -96,7 +96,7 @@ class DirBuilder:
         return spec.id if number is None else f"{number}:{spec.id}"
 
     def _snapshot_of(self, spec: RunSpec) -> Snapshot | None:
-        """What the run was planned with; the code of now where that is not to be had any more."""
+        """What the run was planned with; the current code where that is not available any more."""
         code = self._codes.get(self._code_key(spec))
         if self.snapshot is None or code is None:
             return self.snapshot
@@ -213,7 +213,7 @@ class DirBuilder:
         )
 
     def renew(self, entry: Entry) -> None:
-        """--new-code: a repeated run gets the code of now. Also completes what a killed supervisor has begun of it."""
+        """--new-code: a repeated run gets the current code. Also completes what a killed supervisor has begun."""
         entry.record = run_directory.take_code(entry.dir, entry.attempt - 1) or entry.record
         record, snapshot = entry.record, self.snapshot
         if not self._prepared.options.new_code or record is None or snapshot is None:
@@ -424,7 +424,7 @@ def _is_study_file(change: Change) -> bool:
 
 
 def _own_file(study: Study) -> tuple[Path, ...]:
-    """The study's file is no code: adding a value to it changes nothing about the runs that are there."""
+    """The study's file is not code: adding a value to it changes nothing about the runs that are there."""
     return (Path(os.path.abspath(study.source)),) if study.dialect == "native" else ()
 
 

@@ -67,7 +67,7 @@ def _rename(prepared: Prepared, names: Mapping[str, str], number: int) -> Prepar
 
 
 def _list_names(place: StudyPlace) -> set[str]:
-    """Every name in the study's folder, also of what is no run."""
+    """Every name in the study's folder, also of what is not a run."""
     try:
         return set(os.listdir(place.dir))
     except OSError:

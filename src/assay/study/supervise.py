@@ -424,7 +424,7 @@ class Supervisor:
         self._tell(Event("ended", entry))
 
     def _set_damaged(self, entry: Entry, reason: str) -> None:
-        """One run whose files cannot be used is no reason to leave the others."""
+        """One run whose files cannot be used does not stop the others."""
         self.running.pop(entry.dir, None)
         entry.state, entry.has_slot = State.DAMAGED, False
         entry.outcome = Outcome(State.DAMAGED, entry.attempt, {}, reason)
@@ -457,7 +457,7 @@ class Supervisor:
         if entry.dir not in self.running:
             self.running[entry.dir] = entry
             self._tell(Event("adopted", entry))
-        if entry.is_mine and not was_mine:  # found without an owner, or its owner has died meanwhile
+        if entry.is_mine and not was_mine:  # found without an owner, or its owner has died since
             self.observer.started(entry)
         self.executor.watch(entry.handle, entry.dir)
 

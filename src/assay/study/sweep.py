@@ -188,7 +188,7 @@ Draw = Callable[[Supervisor], None]
 
 @dataclass(slots=True)
 class RunHooks:
-    """What a door wants to see and to add while the study runs."""
+    """What a command wants to see and to add while the study runs."""
 
     listen: Listen = lambda _event: None
     draw: Draw = lambda _supervisor: None
@@ -342,7 +342,7 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
 
 
 def _ask_slots(prepared: Prepared, hooks: RunHooks) -> tuple[str, ...] | None:
-    """A farm gives its own devices and threads: what this machine has is no matter."""
+    """A farm gives its own devices and threads: what this machine has does not matter."""
     if prepared.farm is None and not hooks.one_by_one:
         return prepared.options.slots
     from assay.execute.farm import is_shell
@@ -457,7 +457,7 @@ T = TypeVar("T")
 
 
 def _unheard(tell: Callable[[T], None]) -> Callable[[T], None]:
-    """A terminal that is gone, or a pipe that nobody reads, is no reason to leave the runs alone."""
+    """A terminal or a reader that has gone does not end the supervision."""
 
     def told(news: T) -> None:
         with suppress(OSError):

@@ -48,7 +48,7 @@ def history(request: HistoryRequest, console: Console) -> int:
     every benchmark that reports METRIC is looked at. Exit code 1: it got worse, stayed so, and nobody has said anything
     about it (`assay bench triage`), it creeps, or its newest execution failed. 3: the set-up changed as well, there are
     too few executions (fewer than 6; on a new set-up fewer than 4), or they are too noisy to show a change of
-    --min-effect. 2: a single execution is no history at all.
+    --min-effect. 2: a single execution is not a history.
     """
     from assay.bench.flow.history import HistoryOptions, load_histories
     from assay.bench.report.history import build_history_cases, build_history_document
