@@ -99,7 +99,7 @@ def read_slices(path: Path) -> list[str]:
 def test_a_failure_and_the_command_that_it_prints(desk):
     said = desk.type("pytest tests/test_onnx_model.py -v -k example-matmul_full --hardware-type sim-faulty")
     assert set(said.verdicts.values()) == {"FAILED"}
-    (command,) = re.findall(r"look at it: (assay model diff .*)", said.out)
+    (command,) = re.findall(r"show it: (assay model diff .*)", said.out)
     done = paste(command, desk.folder)
     assert done.returncode == 1, done.stderr
     assert "max rel error" in done.stdout
@@ -217,7 +217,7 @@ def test_without_them_it_says_what_to_set(torq):
     project, _ = torq
     said = project.pytest("-v", "-k", "full")
     text = said.section(f"{NAME}[net_full_model-sim-default]")
-    assert "torq-compile is not to be found: $TORQ_COMPILE is not set" in text
+    assert "torq-compile was not found: $TORQ_COMPILE is not set" in text
     assert said.code == 1
 
 

@@ -83,7 +83,7 @@ def test_a_run_directory_that_cannot_be_written_is_no_traceback(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics").write_text("a file where a folder should be")
     assert call(ask(chain, tmp_path), tmp_path / "run") == 4
-    assert "the check cannot go on" in load_error(tmp_path / "run")["message"]
+    assert "the check cannot continue" in load_error(tmp_path / "run")["message"]
     assert "Traceback" not in "".join(capsys.readouterr())
 
 

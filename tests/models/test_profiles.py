@@ -112,7 +112,7 @@ def test_a_profile_that_was_cut_off_shows_what_is_whole(end: int) -> None:
     part = parse_ort_profile(ORT[:end], "x.json")
     assert part.slices == whole[: len(part.slices)]
     assert len(part.slices) == sum(ORT[:end].count(f'"{name}"') and is_whole(ORT[:end], name) for name in NAMES)
-    assert part.problems == ("x.json: cut off; what is whole is shown",)
+    assert part.problems == ("x.json: truncated; the complete part is shown",)
 
 
 NAMES = ("model_loading_uri", "conv1_kernel_time", "model_run")
@@ -133,7 +133,7 @@ def test_events_without_numbers_are_named() -> None:
     )
     profile = parse_ort_profile(text, "p")
     assert profile.slices == ()
-    assert profile.problems == ("p: ts is no number: 'soon'", "p: dur is no number: None")
+    assert profile.problems == ("p: ts is not a number: 'soon'", "p: dur is not a number: None")
 
 
 def test_a_chrome_trace_as_an_object_is_read_too() -> None:
@@ -195,10 +195,10 @@ def test_events_that_do_not_pair_are_named() -> None:
         (),
         (
             "r.csv:2: 'end' without a beginning",
-            "r.csv:3: timestamp_us is no number: 'soon'",
+            "r.csv:3: timestamp_us is not a number: 'soon'",
             "r.csv:4: unknown event 'pause'",
             "r.csv:7: 'action 5' ends before it begins",
-            "r.csv:8: timestamp_us is no number: None",
+            "r.csv:8: timestamp_us is not a number: None",
             "and 1 more",
         ),
     )
@@ -221,12 +221,12 @@ def test_annotated_actions_are_on_every_unit_that_they_used() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("ID,Start,End\nS0,x,5\n", "p:2: Start is no number: 'x'"),
+        ("ID,Start,End\nS0,x,5\n", "p:2: Start is not a number: 'x'"),
         ("ID,Start,End\nS0,1,5\nS1,1\n", "p:3: no value for 'end'"),
         ("ID,Start,End\nS0,9,5\n", "p:2: 'S0' ends before it begins"),
-        ("ID,Start,End\nS0,nan,5\n", "p:2: Start is no number: 'nan'"),
-        ("name,start_us,duration_us\na,1e308,1\n", "p:2: 'a' lies beyond all time"),
-        ("\n\nID,Start,End\n\n\nS0,x,5\n", "p:6: Start is no number: 'x'"),
+        ("ID,Start,End\nS0,nan,5\n", "p:2: Start is not a number: 'nan'"),
+        ("name,start_us,duration_us\na,1e308,1\n", "p:2: 'a' is outside the range of times"),
+        ("\n\nID,Start,End\n\n\nS0,x,5\n", "p:6: Start is not a number: 'x'"),
     ],
 )
 def test_a_bad_line_is_named_and_the_others_are_read(text: str, problem: str) -> None:
@@ -278,7 +278,7 @@ def test_a_file_beyond_all_measure_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "huge.json"
     path.touch()
     os.truncate(path, 2**40)
-    assert load_profile(str(path)) == Profile((), (f"{path}: larger than 512 MiB, left alone",))
+    assert load_profile(str(path)) == Profile((), (f"{path}: larger than 512 MiB, ignored",))
 
 
 @st.composite

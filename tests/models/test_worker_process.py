@@ -139,7 +139,7 @@ def test_one_worker_takes_all_jobs_until_it_dies(worker, make):
 def test_a_worker_that_dies_between_jobs_is_replaced_without_a_word(worker, make):
     pid = int(Path(worker.work(make("fine")).path).read_text())
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not is_running(pid), "the worker is gone")
+    until(lambda: not is_running(pid), "the worker process ended")
     outcome = worker.work(make("fine"))
     assert outcome.is_ok
     assert Path(outcome.path).read_text() != str(pid)
@@ -218,7 +218,7 @@ def test_a_hang_is_a_time_out_and_the_worker_is_gone(worker, make, case):
     job = make(case)
     outcome = worker.work(job, Limits(compile_s=1.0))
     assert outcome.ending is Ending.TIMEOUT
-    assert outcome.message == "no end after 1 s"
+    assert outcome.message == "still running after 1 s"
     assert outcome.elapsed_s >= 1.0
     assert not is_running(int(Path(job.folder, "pid").read_text()))
     assert worker.work(make("fine")).is_ok

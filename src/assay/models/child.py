@@ -38,14 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_error(run_dir, error)  # the door that waits says it
         return int(error.exit_code)
     except OSError as error:  # a full disk, a folder that may not be written
-        refused = InfrastructureError(f"the check cannot go on: {error}")
+        refused = InfrastructureError(f"the check cannot continue: {error}")
         write_error(run_dir, refused)
         return int(refused.exit_code)
     return int(report.exit_code)
 
 
 def load_request(text: str) -> ModelRequest:
-    """Itself, or the file that it lies in."""
+    """Itself, or the file that it is in."""
     if not text.startswith("{"):
         with open(text, encoding="utf-8") as file:
             text = file.read()
@@ -80,7 +80,7 @@ def _tell(report: CaseReport) -> None:
 
 
 def write_error(run_dir: str, error: AssayError) -> None:
-    """For the door that waits: it raises the same error."""
+    """For the command that waits: it raises the same error."""
     content = {"message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
     with suppress(OSError):
         write_atomic(os.path.join(run_dir, MODEL_ERROR_FILE), json.dumps(build_plain(content)))

@@ -54,7 +54,7 @@ def load_profile(path: str, *, clock_hz: float | None = None) -> Profile | None:
     """None where it is not one of ours to read. A file that cannot be opened is a problem, not an exception."""
     try:
         if os.path.getsize(path) > _LARGEST_BYTES:
-            return Profile((), (f"{path}: larger than {_LARGEST_BYTES // 1024**2} MiB, left alone",))
+            return Profile((), (f"{path}: larger than {_LARGEST_BYTES // 1024**2} MiB, ignored",))
         with open(path, "rb") as file:
             content = file.read()
     except OSError as error:
@@ -105,7 +105,7 @@ def _parse_events(text: str, name: str) -> tuple[list[dict[str, Any]], list[str]
     try:
         content = json.loads(text)
     except (json.JSONDecodeError, RecursionError):
-        return _parse_torn(text), [f"{name}: cut off; what is whole is shown"]
+        return _parse_torn(text), [f"{name}: truncated; the complete part is shown"]
     found = content.get("traceEvents", []) if isinstance(content, dict) else content
     return [event for event in found if isinstance(event, dict)] if isinstance(found, list) else [], []
 
@@ -271,9 +271,9 @@ def _number(value: object, what: str) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise _LineError(f"{what} is no number: {value!r}") from None
+        raise _LineError(f"{what} is not a number: {value!r}") from None
     if not math.isfinite(number):
-        raise _LineError(f"{what} is no number: {value!r}")
+        raise _LineError(f"{what} is not a number: {value!r}")
     return number
 
 
@@ -283,7 +283,7 @@ def _whole(value: float) -> int | float:
 
 def _slice(track: tuple[str, ...], name: str, start_ns: float, length_ns: float, args: Mapping[str, Any]) -> Slice:
     if not (math.isfinite(start_ns) and math.isfinite(length_ns)):
-        raise _LineError(f"{name!r} lies beyond all time")
+        raise _LineError(f"{name!r} is outside the range of times")
     if length_ns < 0:
         raise _LineError(f"{name!r} ends before it begins")
     start = round(start_ns)
@@ -300,7 +300,7 @@ _KINDS = {Step.COMPILE: "compile", Step.RUN: "runtime"}
 
 
 def finish_profiles(job: Job, outcome: StepOutcome) -> StepOutcome:
-    """Write both files into the job's folder of profiles; the outcome names all that lie there."""
+    """Write both files into the job's folder of profiles; the outcome names all that are there."""
     if job.profile_dir is None or job.step not in _KINDS:
         return outcome
     base = os.path.join(job.profile_dir, f"{job.case}_{_KINDS[job.step]}")

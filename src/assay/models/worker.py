@@ -1,7 +1,7 @@
 """`python -m assay child worker FD`: the process that runs a back end.
 
 Two processes. The outer one is the guard: it loads nothing, waits, and ends everything below it when the work is done,
-when its own parent is gone (stdin ends), or when the inner one dies. The inner one holds the back end and takes
+when its own parent has ended (stdin ends), or when the inner one dies. The inner one holds the back end and takes
 requests as JSON lines from stdin; its answers go to the descriptor FD. stdout and stderr belong to the tools and are
 never read as anything but text.
 """
@@ -122,7 +122,7 @@ class Worker:
         return {"outcome": build_plain(self._work(job))}
 
     def _begin(self, target: Target) -> dict[str, Any]:
-        """What fails here is said when it is asked for: the parent hears it as an answer, not as a death."""
+        """What fails here is reported when it is required: the parent gets it as an answer, not as a crash."""
         try:
             if target.backend not in BACKENDS:
                 self._code = OwnCode(locate(target)[0])  # before it is loaded: an edit in between is another key
@@ -203,8 +203,8 @@ def build_outcome(job: Job, made: Made) -> StepOutcome:
         job.folder
     )
     if not inside or not os.path.exists(made.path):
-        problem = "lies outside of its folder" if os.path.exists(made.path) else "is not there"
-        message = f"the {job.step} step ended well, and what it made {problem}: {made.path}"
+        problem = "is outside of its folder" if os.path.exists(made.path) else "is not there"
+        message = f"the {job.step} step succeeded, but its result {problem}: {made.path}"
         return StepOutcome(
             job.step, Ending.ERROR, message, command=made.command, stdout=made.stdout, stderr=made.stderr
         )

@@ -36,7 +36,7 @@ _NO_MEMORY = ("std::bad_alloc", "MemoryError", "Cannot allocate memory", "out of
 
 
 class _DeathError(Exception):
-    """The worker is gone, or had to be ended."""
+    """The worker has ended, or had to be ended."""
 
     def __init__(self, ending: Ending, message: str) -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ class WorkerProcess:
 
     def identity(self, step: Step | None = None) -> Mapping[str, str]:
         """Tools and versions, of all steps or of one, asked once; of a step also before each job, where the tools may
-        be edited meanwhile. Raises what the back end raises there."""
+        be edited at the same time. Raises what the back end raises there."""
         if step not in self._identity or (step is not None and self._may_change):
             try:
                 answer = self._ask({"identity": True if step is None else str(step)}, START_S, None)
@@ -77,7 +77,7 @@ class WorkerProcess:
                 self._drop()
                 text = self._find_last_lines()
                 raise InfrastructureError(
-                    f"the target {self.target.name!r} cannot be asked: {death.message}", text
+                    f"the target {self.target.name!r} cannot be queried: {death.message}", text
                 ) from None
             if "error" in answer:
                 raise parse_error(answer["error"])
@@ -133,7 +133,7 @@ class WorkerProcess:
             self._process.kill()
             self._process = None
         if self.target.backend not in BACKENDS:
-            # the next worker loads code of the user's own anew: it may have been edited, and so what steps depend on
+            # the next worker loads code of the user's own again: it may have been edited, and so what steps depend on
             self._identity = {step: found for step, found in self._identity.items() if step is None}
 
     # ------------------------------------------------------------ outcomes
@@ -150,14 +150,14 @@ class WorkerProcess:
             return outcome
         if not self._is_out_of_memory(outcome):
             return outcome
-        return replace(outcome, ending=Ending.MEMORY, message=f"{outcome.message}; it could get no more memory")
+        return replace(outcome, ending=Ending.MEMORY, message=f"{outcome.message}; it could not allocate more memory")
 
     def _is_out_of_memory(self, outcome: StepOutcome) -> bool:
         output = load_excerpt(os.path.join(self._folder, "stderr")) + outcome.stderr + outcome.message
         return any(words in output for words in _NO_MEMORY)
 
     def _with_output(self, outcome: StepOutcome) -> StepOutcome:
-        """With all that was said meanwhile, by whomever; what the outcome brings by itself is kept too."""
+        """With everything that was written at that time; what the outcome has itself is kept too."""
         output = {name: load_excerpt(os.path.join(self._folder, name)) for name in ("stdout", "stderr")}
         return replace(
             outcome,
@@ -181,7 +181,7 @@ def parse_error(content: Mapping[str, Any]) -> AssayError:
     kind = getattr(errors, content["kind"], AssayError)
     message, hint = content["message"], content["hint"]
     if isinstance(kind, type) and issubclass(kind, MissingExtraError):
-        # its own constructor would word the message anew
+        # its own constructor would word the message again
         error = kind.__new__(kind)
         error.extra = content["extra"]
         errors.UsageError.__init__(error, message, hint)
@@ -238,7 +238,7 @@ class _Process:
             stream.write(json.dumps(message).encode() + b"\n")
             stream.flush()
         except BrokenPipeError:
-            raise _DeathError(Ending.CRASH, "the worker is gone") from None
+            raise _DeathError(Ending.CRASH, "the worker process ended") from None
 
     def receive(self, limit_s: float | None, memory_bytes: int | None) -> dict[str, Any]:
         """The next answer. Raises _DeathError."""
@@ -254,7 +254,7 @@ class _Process:
                 self._read(max(0.0, left_s))
                 self._check_limits(memory_bytes)
                 if deadline is not None and time.monotonic() >= deadline and b"\n" not in self._buffer:
-                    raise _DeathError(Ending.TIMEOUT, f"no end after {limit_s:g} s")
+                    raise _DeathError(Ending.TIMEOUT, f"still running after {limit_s:g} s")
         finally:
             self._echo()
 
@@ -278,7 +278,7 @@ class _Process:
         ready = {fd for fd, _ in poller.poll(timeout_s * 1000)}
         chunk = os.read(self._replies, 1 << 20) if self._replies in ready else b""
         self._buffer += chunk
-        if ready and not chunk:  # the guard itself is gone, and everything that it had to say is read
+        if ready and not chunk:  # the guard itself has ended, and everything that it had to say is read
             self._buffer += b'\n{"died": -9}\n'
 
     def _check_limits(self, memory_bytes: int | None) -> None:
@@ -349,4 +349,4 @@ def describe_end(code: int) -> str:
     name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
     reason = signal.strsignal(-code) if -code in set(signal.Signals) else ""
     by_kernel = ": perhaps by the kernel, for lack of memory" if -code == signal.SIGKILL else ""
-    return f"its process died of {name} ({reason}){by_kernel}"
+    return f"its process was killed by {name} ({reason}){by_kernel}"

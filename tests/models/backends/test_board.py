@@ -238,7 +238,7 @@ def test_a_signal_ends_the_job(busy, number):
 
 def test_owners_in_words():
     assert describe_owner(OWNER) == "held by anna on desk (process 4711) since 2026-01-02 03:04:05 UTC"
-    assert describe_owner("") == "held by somebody who left no name"
+    assert describe_owner("") == "held by an unknown process"
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_owners_in_words():
             "ssh -p 22 root@b true",
         ),
         ("", "does not answer: no answer within 10 s", "is it on?"),
-        ("x\nroot@b: Permission denied (publickey).\n", "does not let us in", "key ="),
+        ("x\nroot@b: Permission denied (publickey).\n", "refuses the connection", "key ="),
         ("Host key verification failed.", "is not known", "connect once by hand: ssh root@b"),
     ],
 )

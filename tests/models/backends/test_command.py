@@ -100,10 +100,10 @@ def test_the_steps_of_a_target(options, steps):
         ),
         ("print('said on stdout'); raise SystemExit(5)", Ending.ERROR, "ended with exit code 5: said on stdout"),
         ("import os; os._exit(9)", Ending.ERROR, "ended with exit code 9"),
-        ("import os; os.abort()", Ending.CRASH, "died of SIGABRT"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", Ending.CRASH, "died of SIGSEGV"),
-        ("pass", Ending.ERROR, "ended well and wrote no output y; there is nothing"),
-        ("import sys; open(sys.argv[1] + '/9.npy', 'w')", Ending.ERROR, "wrote no output y; there is 9.npy"),
+        ("import os; os.abort()", Ending.CRASH, "was killed by SIGABRT"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", Ending.CRASH, "was killed by SIGSEGV"),
+        ("pass", Ending.ERROR, "succeeded but did not write the output y; there is nothing"),
+        ("import sys; open(sys.argv[1] + '/9.npy', 'w')", Ending.ERROR, "did not write the output y; there is 9.npy"),
         ("import sys; open(sys.argv[1] + '/0.npy', 'w').write('x')", Ending.ERROR, "not a readable .npy file"),
         (
             "import sys; open(sys.argv[1] + '/0.bin', 'w').write('x')",
@@ -131,7 +131,7 @@ def test_the_whole_output_is_kept_with_the_error(tmp_path):
 
 def test_a_compiler_that_makes_nothing(tmp_path):
     backend = command(run="x", compile=[*python("print('hm')"), "{artifact}"])
-    with pytest.raises(BackendError, match="ended well and made no artifact") as caught:
+    with pytest.raises(BackendError, match="succeeded but did not make artifact") as caught:
         backend.perform(Job(Step.COMPILE, "m.onnx", str(tmp_path)))
     assert caught.value.stdout == "hm\n"
     assert "{artifact}" in caught.value.hint
@@ -145,9 +145,9 @@ def test_a_raw_output_of_the_wrong_size(tmp_path):
 
 def test_a_program_that_is_not_there(tmp_path):
     backend = command(run="no-such-runner {artifact}")
-    with pytest.raises(InfrastructureError, match=r"no-such-runner is not to be found: \$NO_SUCH_RUNNER is not set"):
+    with pytest.raises(InfrastructureError, match=r"no-such-runner was not found: \$NO_SUCH_RUNNER is not set"):
         run(tmp_path, backend)
-    with pytest.raises(InfrastructureError, match="no-such-runner is not to be found"):
+    with pytest.raises(InfrastructureError, match="no-such-runner was not found"):
         backend.identity()
 
 
@@ -155,7 +155,7 @@ def test_a_program_that_is_not_there(tmp_path):
     ("code", "words"),
     [
         (1, "exit code 1"),
-        (-9, "died of SIGKILL"),
+        (-9, "was killed by SIGKILL"),
         (139, "exit code 139 (SIGSEGV)"),
         (255, "exit code 255 (signal 127)"),
     ],

@@ -262,7 +262,7 @@ def test_what_goes_in_and_out_is_written_down():
     [
         ("x.mlir:3:1: error: bad thing\nnote: more", 17, Ending.ERROR, "bad thing"),
         ("bad thing", 9, Ending.ERROR, "bad thing (the model uses opset 9)"),
-        ("", 17, Ending.ERROR, "IREE says nothing about why"),
+        ("", 17, Ending.ERROR, "IREE gave no reason"),
         (
             'error: failed to legalize operation \'torch.operator\' that was explicitly marked illegal: %0 = "torch.operator"(%a) <{name = "onnx.Foo"}>',
             21,

@@ -42,7 +42,7 @@ def test_the_variable_of_a_program(program, variable):
 def test_a_program_that_is_nowhere_names_both_places(tmp_path):
     with pytest.raises(InfrastructureError) as caught:
         find_program("torq-compile", {"PATH": str(tmp_path)}, str(tmp_path))
-    assert "torq-compile is not to be found: $TORQ_COMPILE is not set, and it is not in PATH" in str(caught.value)
+    assert "torq-compile was not found: $TORQ_COMPILE is not set, and it is not in PATH" in str(caught.value)
     assert "export TORQ_COMPILE=/path/to/torq-compile" in str(caught.value)
 
 

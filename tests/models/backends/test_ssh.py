@@ -127,7 +127,7 @@ def test_somebody_listens_and_says_nothing(board, make, perform):
 
 def test_a_key_that_it_does_not_know(board, make, perform, tmp_path):
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
-    with pytest.raises(InfrastructureError, match=r"does not let us in: .*Permission denied"):
+    with pytest.raises(InfrastructureError, match=r"refuses the connection: .*Permission denied"):
         perform(target_of(board, key=str(tmp_path / "other")), make())
 
 

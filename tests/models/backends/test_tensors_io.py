@@ -47,7 +47,7 @@ def test_all_problems_are_named_at_once(tmp_path):
     job = Job(Step.RUN, "", str(tmp_path), inputs=str(tmp_path))
     with pytest.raises(BackendError) as caught:
         load_inputs(job, [spec("a", "float32", 3), spec("b", "int64")])
-    for words in ("a is int32", "a has the shape [2], not [3]", "b is missing", "z is no input of the model"):
+    for words in ("a is int32", "a has the shape [2], not [3]", "b is missing", "z is not an input of the model"):
         assert words in caught.value.message
 
 
@@ -110,7 +110,7 @@ def test_outputs_are_written_as_asked_for(tmp_path):
 
 def test_an_output_that_did_not_come(tmp_path):
     job = Job(Step.RUN, "", str(tmp_path), outputs=("a", "b"))
-    with pytest.raises(BackendError, match="no output named b came out; there are a"):
+    with pytest.raises(BackendError, match="no output named b was computed; there are a"):
         write_outputs(job, ["a"], [np.zeros(1)])
 
 

@@ -141,12 +141,12 @@ def test_what_is_no_model_is_said_by_every_command(command: str, name: str, word
         (["--target", "ort", "--only", "Ad_1"], "did you mean 'Add_1'?"),
         (["--target", "ort", "--tolerance", "rell=1"], "did you mean 'rel'?"),
         (["--target", "ort", "--input", "nosuch.npy"], "there is no nosuch.npy"),
-        (["--target", "ort", "--range", "x=1"], "this is no range"),
+        (["--target", "ort", "--range", "x=1"], "is not a range"),
         (["--target", "ort", "--range", "z=0:1"], "no input of the model named 'z'"),
         (["--target", "ort", "--dim", "batsch=3"], "did you mean 'batch'?"),
         (["--target", "ort", "--function", "nosuch:f"], "nosuch cannot be imported"),
         (["--target", "ort", "--compile-timeout", "soon"], "soon"),
-        (["--target", "ort", "--memory", "big"], "--memory big: this is no size"),
+        (["--target", "ort", "--memory", "big"], "--memory big is not a size"),
         (["--target", "ort", "--samples", "0"], "0"),
         (["--target", "ort", "--tolerance", "Reluu:rel=0.1"], "did you mean 'Relu'?"),
         (["--target", "ort", "--tolerance", "tensor=summ:rel=0.1"], "did you mean 'sum'?"),
@@ -284,7 +284,7 @@ def test_bisect_and_reduce_choose_themselves(command: str, model: Cli) -> None:
 
 def test_the_printed_diff_command_works_when_pasted(model: Cli) -> None:
     said = model("check", "chain.onnx", "--target", "wrong")
-    (line,) = [line for line in said.out.splitlines() if line.startswith("look at the numbers:")]
+    (line,) = [line for line in said.out.splitlines() if line.startswith("show the numbers:")]
     words = shlex.split(line.partition(":")[2])
     assert words[:3] == ["assay", "model", "diff"]
     assert os.path.isabs(words[3]), "it may be pasted anywhere"
@@ -322,7 +322,7 @@ def test_what_reduce_prints_fails_in_the_same_way_when_pasted(
     said = model("reduce", "chain.onnx", "--target", target, "--samples", "2", "-o", "out/small.onnx")
     assert said.code == 1
     assert [node.op_type for node in onnx.load(desk / "out" / "small.onnx").graph.node] == ["Add"]
-    (line,) = [line for line in said.out.splitlines() if line.startswith("see it fail:")]
+    (line,) = [line for line in said.out.splitlines() if line.startswith("reproduce it:")]
     words = shlex.split(line.partition(":")[2])
     assert words[:7] == ["cd", str(desk), "&&", "assay", "model", "check", str(desk / "out" / "small.onnx")]
     assert words.count("--input") == 2
@@ -340,7 +340,7 @@ def test_of_what_is_right_there_is_nothing_to_reduce(model: Cli, desk: Path) -> 
 
 def test_make_it_small_asks_for_the_same(model: Cli, desk: Path) -> None:
     said = model("check", "chain.onnx", "--target", "wrong", "--dim", "batch=3", "--tolerance", "rel=1e-4", "--quiet")
-    (line,) = [line for line in said.out.splitlines() if line.startswith("make it small:")]
+    (line,) = [line for line in said.out.splitlines() if line.startswith("reduce it:")]
     command = line.partition(":")[2].strip()
     assert command == (
         f"cd {desk} && assay model reduce chain.onnx --reference ort --target wrong --tolerance rel=1e-4 --dim batch=3"
@@ -379,7 +379,7 @@ def test_the_command_of_a_compiler_of_ours_can_be_pasted_anywhere(model: Cli, de
     assert named
     assert all(os.path.isabs(word) for word in named)
     assert "Hardmax_1 is wrong: " in said.out.splitlines()[0]
-    assert "the layer before it was not asked for" in said.out.splitlines()[0]
+    assert "the layer before it was not requested" in said.out.splitlines()[0]
 
 
 # ---------------------------------------------------------------- a back end that is being written

@@ -241,8 +241,8 @@ def test_with_recompute_it_says_that_it_makes_everything_anew(
     again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     again.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
     reasons = [line.partition(": ")[2] for line in said]
-    assert reasons[:2] == ["miss: everything is to be made anew"] * 2
-    assert reasons[2:5] == ["hit: made anew a moment ago"] * 3
+    assert reasons[:2] == ["miss: everything is made again"] * 2
+    assert reasons[2:5] == ["hit: made again just now"] * 3
     assert reasons[5] == "miss: there is none"
 
 
@@ -252,7 +252,7 @@ def test_a_dump_is_a_reason_too(open_builder: Callable[..., ArtifactBuilder], ch
     profiling = open_builder(explain_to=said.append, dumps=Dumps(run_profile_dir=str(tmp_path / "profiles")))
     profiling.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert "compile: hit" in said[0]
-    assert said[1].endswith("run: miss: what is dumped beside it is written by making it")
+    assert said[1].endswith("run: miss: dumps are written only while it is made")
 
 
 def test_a_folder_for_dumps_that_cannot_be_made(

@@ -202,7 +202,7 @@ def test_a_failure_that_only_company_shows(chain: Path, tmp_path: Path, shared: 
     report = bisect(chain, picky(refuses_among="Add"), shared, tmp_path / "keep")
     assert report.first_wrong == "chain_layer_Add_1"
     assert report.cases[0].verdict.kind is VerdictKind.PASS
-    assert any("together with its neighbours" in finding.message for finding in report.findings)
+    assert any("with its neighbours" in finding.message for finding in report.findings)
     assert report.verdict.kind is VerdictKind.ERROR
 
 
@@ -218,8 +218,8 @@ def test_a_fault_that_laying_open_hides_is_found_in_beginnings(
     report = bisect(chain, FUSING, shared, tmp_path / "keep")
     assert report.first_wrong == "chain_layer_Relu_2"
     assert report.verdict.kind is VerdictKind.FAIL
-    assert any("laying open hides the fault" in note for note in report.notes)
-    assert any("together with its neighbours" in finding.message for finding in report.findings)
+    assert any("the outputs hide the fault" in note for note in report.notes)
+    assert any("with its neighbours" in finding.message for finding in report.findings)
 
 
 def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, shared: ArtifactBuilder) -> None:
@@ -264,7 +264,7 @@ def test_a_fault_that_only_looking_inside_shows_is_not_decided(
     assert report.first_wrong == "chain_layer_Add_1"
     assert report.confirmed is False
     assert report.verdict.kind is VerdictKind.INCONCLUSIVE
-    assert any("as it is, without its inside laid open, the model is right" in each.message for each in report.findings)
+    assert any("without intermediate outputs the model is correct" in each.message for each in report.findings)
 
 
 def test_a_model_that_cannot_be_laid_open_but_is_right_is_right(tmp_path: Path, shared: ArtifactBuilder) -> None:
@@ -272,7 +272,7 @@ def test_a_model_that_cannot_be_laid_open_but_is_right_is_right(tmp_path: Path, 
     model = write_long_chain(tmp_path / "long.onnx", 4)
     report = bisect(model, Target("one", "picky_backend:OneOutput"), shared, tmp_path / "keep")
     assert report.verdict.kind is VerdictKind.PASS
-    assert "nothing is known of its inside" in report.notes[0]
+    assert "its intermediate tensors are unknown" in report.notes[0]
 
 
 def test_a_quantised_model_that_is_right_passes_with_every_layer_that_differs(
@@ -280,7 +280,7 @@ def test_a_quantised_model_that_is_right_passes_with_every_layer_that_differs(
 ) -> None:
     report = bisect(built / "example-quantised.onnx", UNOPTIMIZED, shared, tmp_path / "keep")
     assert report.verdict.kind is VerdictKind.PASS
-    assert any("every layer whose values differ is right with the reference's inputs" in x for x in report.notes)
+    assert any("every layer whose values differ is correct with the reference's inputs" in x for x in report.notes)
 
 
 # ---------------------------------------------------------------- shapes
@@ -346,7 +346,7 @@ def test_a_fusion_is_not_confirmed_by_a_layer_that_is_right(
     assert report.confirmed is False
     text = describe_outcome(report)
     assert text.startswith("the model is wrong with Relu_2: y is off by 0.05 of its scale")
-    assert text.endswith("right by itself: suspect a fusion")
+    assert text.endswith("correct in isolation: suspect a fusion")
 
 
 def test_a_layer_that_cannot_stand_alone_is_found_and_the_failure_told(tmp_path: Path, shared: ArtifactBuilder) -> None:
@@ -355,8 +355,8 @@ def test_a_layer_that_cannot_stand_alone_is_found_and_the_failure_told(tmp_path:
     assert report.first_wrong == "seq_layer_ConcatFromSequence_3"
     assert report.confirmed is None
     text = describe_outcome(report)
-    assert "compile unsupported: no ConcatFromSequence here; this layer cannot stand alone" in text
-    assert "wrong as well" not in text
+    assert "compile unsupported: no ConcatFromSequence here; this layer cannot be computed alone" in text
+    assert "wrong in isolation" not in text
 
 
 def test_what_is_wrong_inside_alone_is_kept_too(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:

@@ -171,6 +171,6 @@ def test_another_opset_is_not_offered_where_it_cannot_help(
     with pytest.raises(StepFailedError) as caught:
         _ = open_cases(tmp_path / "m.onnx", builder).full
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith(f"another opset is no way out: {tmp_path}/m.onnx ")
+    assert caught.value.hint.startswith(f"another opset does not help: {tmp_path}/m.onnx ")
     assert said in caught.value.hint
     assert "assay model convert" not in caught.value.hint

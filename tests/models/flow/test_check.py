@@ -263,7 +263,7 @@ def test_the_first_wrong_layer_is_the_one_that_fails_as_the_model_does(
     assert report.first_wrong == "chain_layer_Relu_2"
     assert kinds(report)["MatMul_0"] is VerdictKind.ERROR
     assert any(
-        note.startswith("MatMul_0 (compile unsupported): fails by itself in another way") for note in report.notes
+        note.startswith("MatMul_0 (compile unsupported): fails in isolation in another way") for note in report.notes
     )
 
 
@@ -386,7 +386,7 @@ def test_a_fault_that_only_looking_inside_shows_is_not_decided(
     assert report.first_wrong == "chain_layer_Add_1"
     assert report.confirmed is False
     assert report.verdict.kind is VerdictKind.INCONCLUSIVE
-    assert any("as it is, without its inside laid open, the model is right" in each.message for each in report.findings)
+    assert any("without intermediate outputs the model is correct" in each.message for each in report.findings)
 
 
 def test_a_layer_that_nobody_asked_for_is_no_first_wrong_one(
@@ -395,7 +395,7 @@ def test_a_layer_that_nobody_asked_for_is_no_first_wrong_one(
     report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", only=("Relu_2",))
     assert report.verdict.kind is VerdictKind.PASS
     assert report.first_wrong is None
-    assert report.notes == ("Add_1, which was not asked for, is the first to be wrong inside the model",)
+    assert report.notes == ("Add_1, which was not requested, is the first to be wrong inside the model",)
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_layers_that_were_not_tried_are_not_called_right(tmp_path: Path, shared:
     (finding,) = report.findings
     assert finding.message == (
         "the full model is wrong (compile unsupported: no ConcatFromSequence here); SequenceConstruct_1 and "
-        "ConcatFromSequence_2 could not be judged alone, and what was said names ConcatFromSequence"
+        "ConcatFromSequence_2 could not be judged alone, and its output names ConcatFromSequence"
     )
 
 
@@ -438,7 +438,7 @@ def test_a_view_that_did_not_work_is_not_called_right(chain: Path, tmp_path: Pat
     """Alone every layer is taken; the whole is refused, laid open or not."""
     report = check(chain, picky(refuses_among="Add"), shared, tmp_path)
     (finding,) = report.findings
-    assert "every layer is right, by itself (laid open, the model does not get through)" in finding.message
+    assert "every layer is correct, in isolation (with intermediate outputs the model fails)" in finding.message
     assert "no Add among others" in finding.message
 
 
@@ -526,7 +526,7 @@ def test_errors_that_add_up_are_not_called_a_fusion(tmp_path: Path, shared: Arti
     report = check(write_classifier(tmp_path), scaled("logits", 1.02), shared, tmp_path / "keep", tolerances=wide)
     (finding,) = report.findings
     assert finding.message == (
-        "the full model is wrong although every layer is right by itself: errors add up on the way"
+        "the full model is wrong although every layer is correct in isolation: errors accumulate"
     )
 
 
@@ -653,7 +653,7 @@ def test_where_the_inside_is_not_known_one_of_a_kind_is_computed(shared: Artifac
     outcomes = {case.name.rpartition("layer_")[2]: case.outcome for case in report.cases}
     assert [outcomes[name] for name in ("Shape_1", "Gather_2", "Concat_3")] == ["ok"] * 3
     assert [outcomes[name] for name in ("Shape_5", "Gather_6", "Concat_7")] == ["trivial"] * 3
-    assert "the same operation as Gather_2, which is right" in report.cases[6].skipped
+    assert "the same operation as Gather_2, which is correct" in report.cases[6].skipped
 
 
 def test_a_fault_in_a_layer_of_shapes_is_found(shared: ArtifactBuilder, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_indices_as_numpy_writes_them(text: str, index: tuple[Any, ...]) -> None
 
 @pytest.mark.parametrize("text", ["", "a", "0,,1", "1:2:3:4", "::0", "0.5", "1:x"])
 def test_what_is_no_index(text: str) -> None:
-    with pytest.raises(UsageError, match="is no index"):
+    with pytest.raises(UsageError, match="is not an index"):
         parse_index(text)
 
 
@@ -165,9 +165,9 @@ def test_empty_arrays_prove_nothing() -> None:
         (lambda: "none.npy", {}, "there is no file none.npy"),
         (lambda: Path("t.npy").write_text("hello") and "t.npy", {}, "t.npy is not a readable .npy file"),
         (lambda: Path("t.npz").write_text("hello") and "t.npz", {}, "t.npz is not a readable .npz file"),
-        (lambda: Path("t.txt").write_text("hello") and "t.txt", {}, "t.txt is no tensor file"),
+        (lambda: Path("t.txt").write_text("hello") and "t.txt", {}, "t.txt is not a tensor file"),
         (lambda: Path("t.bin").write_bytes(b"123456") and "t.bin", {}, "type and shape must be given"),
-        (lambda: Path("t.bin").write_bytes(b"12345") and "t.bin", {"dtype": "float32"}, "no multiple"),
+        (lambda: Path("t.bin").write_bytes(b"12345") and "t.bin", {"dtype": "float32"}, "not a multiple"),
         (lambda: Path("empty").mkdir() or "empty", {}, "empty holds no tensor"),
         (lambda: save("a.npy", BASE), {"dtype": "bfloat61"}, "no tensor type named 'bfloat61'"),
         (lambda: save("a.npy", BASE), {"part": "9"}, "its shape is (2, 3, 4, 5)"),
@@ -175,9 +175,9 @@ def test_empty_arrays_prove_nothing() -> None:
         (lambda: save("a.npy", BASE), {"channel": 3}, "there is no such part"),
         (lambda: save("a.npy", np.float32(3)), {"channel": 0}, "there is no such part"),
         (lambda: save("a.npy", BASE), {"transpose": "0,1"}, "its 4 axes are 0, 1, 2, 3"),
-        (lambda: save("a.npy", BASE), {"transpose": "a"}, "is no order of axes"),
+        (lambda: save("a.npy", BASE), {"transpose": "a"}, "is not an order of the axes"),
         (lambda: save("a.npy", BASE), {"shape": (7,)}, "do not fill [7]"),
-        (lambda: save("a.npy", BASE), {"tolerance": Tolerance(rel=-1.0)}, "makes no sense"),
+        (lambda: save("a.npy", BASE), {"tolerance": Tolerance(rel=-1.0)}, "is not valid"),
     ],
 )
 def test_what_cannot_be_compared(make: Any, more: dict[str, Any], said: str) -> None:

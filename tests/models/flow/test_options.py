@@ -66,14 +66,14 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"target": "iree:metal"}, "no variant 'metal'"),
         ({"target": "ort", "reference": "orrt"}, "did you mean 'ort'"),
         ({"target": "ort", "vote": "openvin"}, "did you mean 'openvino'"),
-        ({"target": "ort", "ranges": ("x=1",)}, "--range x=1: this is no range"),
-        ({"target": "ort", "ranges": ("x=2:1",)}, "this is no range"),
-        ({"target": "ort", "ranges": ("=1:2",)}, "this is no range"),
-        ({"target": "ort", "ranges": ("x=a:b",)}, "this is no range"),
-        ({"target": "ort", "ranges": ("x=nan:1",)}, "this is no range"),
-        ({"target": "ort", "dims": ("batch",)}, "--dim batch: this is no size"),
-        ({"target": "ort", "dims": ("batch=-1",)}, "this is no size"),
-        ({"target": "ort", "dims": ("x=1,,2",)}, "this is no size"),
+        ({"target": "ort", "ranges": ("x=1",)}, "--range x=1 is not a range"),
+        ({"target": "ort", "ranges": ("x=2:1",)}, "is not a range"),
+        ({"target": "ort", "ranges": ("=1:2",)}, "is not a range"),
+        ({"target": "ort", "ranges": ("x=a:b",)}, "is not a range"),
+        ({"target": "ort", "ranges": ("x=nan:1",)}, "is not a range"),
+        ({"target": "ort", "dims": ("batch",)}, "--dim batch is not a size"),
+        ({"target": "ort", "dims": ("batch=-1",)}, "is not a size"),
+        ({"target": "ort", "dims": ("x=1,,2",)}, "is not a size"),
         ({"target": "ort", "inputs": ("nosuch.npy",)}, "there is no nosuch.npy"),
         ({"target": "ort", "inputs": ("x=nosuch.npy",)}, "there is no nosuch.npy"),
         ({"target": "ort", "inputs": (".",), "function": "m:f"}, "not from both"),
@@ -85,7 +85,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"target": "ort", "tolerances": ("int_share=2",)}, "cannot be more than 1"),
         ({"target": "ort", "groups": ("Conv",)}, "at least two operators"),
         ({"target": "ort", "groups": ("Conv,",)}, "at least two operators"),
-        ({"target": "ort", "memory": "big"}, "--memory big: this is no size"),
+        ({"target": "ort", "memory": "big"}, "--memory big is not a size"),
         ({"target": "ort", "tolerances": ("Cnov:rel=1",)}, "did you mean 'Conv'"),
         ({"target": "ort", "tolerances": ("Clip:rel=1",)}, "it is judged together with Conv: name that"),
         ({"target": "ort", "tolerances": ("tensor=z:rel=1",)}, "no layer of the model makes 'z'"),
@@ -230,7 +230,7 @@ def test_a_setting_that_lets_the_target_vote_is_noted(model: str, tmp_path: Path
     (tmp_path / "assay.toml").write_text('[models]\nvote = "iree"\n')
     request = build_request(ModelFlags(model, target="iree"), "check")
     assert request.voter is None
-    assert "nobody votes: vote = 'iree' of the settings" in request.notes[-1]
+    assert "no second reference votes: vote = 'iree' of the settings" in request.notes[-1]
     assert build_request(ModelFlags(model, target="openvino"), "check").voter == Target(
         "iree", "iree", {"device": "llvm-cpu"}
     )

@@ -76,7 +76,7 @@ def test_a_chip_tells_the_compiler_its_name_and_brings_flags(folder):
     target = build_target(project, "sim", Extras(load_project_chip(project, "x"), compile_flags=("-z",)))
     assert target.options["chip"] == "X1"
     assert (target.compile_flags, target.run_flags) == (("-a", "-x", "-z"), ("-y",))
-    with pytest.raises(UsageError, match="the target ort knows no chips"):
+    with pytest.raises(UsageError, match="the target ort does not use chips"):
         build_target(project, "ort", Extras({"target": "X1"}))
     assert "chip" not in build_target(project, "ort", Extras()).options
 
@@ -84,7 +84,7 @@ def test_a_chip_tells_the_compiler_its_name_and_brings_flags(folder):
 def test_a_target_whose_commands_name_no_chip_is_not_tested_for_several(folder):
     (folder / "pyproject.toml").write_text('[tool.assay.targets.sim]\nrun = "tool {artifact}"\n')
     project = load_project(str(folder))
-    with pytest.raises(UsageError, match="the target sim knows no chips"):
+    with pytest.raises(UsageError, match="the target sim does not use chips"):
         build_target(project, "sim", Extras({"target": "X1"}))
     assert build_target(project, "sim", Extras({"target": "X1", "run_flags": ["-x"]})).run_flags == ("-x",)
 

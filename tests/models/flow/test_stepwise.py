@@ -89,7 +89,7 @@ def test_a_step_that_fails_says_so_with_its_outcome(stand, source, tmp_path):
     steps = stand.open_case(source, "net_full_model", "x")
     broken = tmp_path / "broken.onnx"
     broken.write_text("no model")
-    with pytest.raises(StepFailedError, match="ort cannot get through net_full_model: compile error") as caught:
+    with pytest.raises(StepFailedError, match="ort cannot compute net_full_model: compile error") as caught:
         steps.compile_models(ORT, [stand.take_in(broken)], tested=True)
     assert caught.value.outcome is steps.steps[-1]
 

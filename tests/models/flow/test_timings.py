@@ -134,9 +134,9 @@ def times_of(report: ModelReport) -> BenchResult:
 @pytest.mark.parametrize(
     ("request_", "report", "why"),
     [
-        (replace(REQUEST, goal="bisect"), measured(), "it was no check"),
+        (replace(REQUEST, goal="bisect"), measured(), "it was not a check"),
         (replace(REQUEST, only=("Conv_0",)), measured(), "only some cases were computed"),
-        (REQUEST, made.report(made.failed(0)), "no case is right"),
+        (REQUEST, made.report(made.failed(0)), "no case passed"),
         (REQUEST, made.good_report(), "some times are from the cache"),
         (REQUEST, measured(), ""),
     ],

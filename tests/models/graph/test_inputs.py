@@ -71,7 +71,7 @@ def test_the_numbers_are_the_same_in_every_process(tmp_path: Path) -> None:
 
 
 def test_no_samples_are_refused() -> None:
-    with pytest.raises(UsageError, match="0 samples are none"):
+    with pytest.raises(UsageError, match="0 samples are not enough"):
         draw(parse(TWO), count=0)
 
 
@@ -370,7 +370,7 @@ def test_all_that_does_not_fit_is_named_at_once(tmp_path: Path) -> None:
         draw(parse(TWO), files=[tmp_path / "s.npz"])
     text = str(caught.value)
     assert "'t' is missing" in text
-    assert "'other' is no input of the model" in text
+    assert "'other' is not an input of the model" in text
     assert "'x' is float64[2, 3], not float32[n, 3]" in text
     assert "it takes x: float32[n, 3], t: int64[n]" in text
 
@@ -402,7 +402,7 @@ def test_files_that_cannot_be_samples_are_told(tmp_path: Path) -> None:
         ([tmp_path / "gone.npz"], "there is no file"),
         ({"x": str(tmp_path / "gone.npy")}, "there is no file"),
         ({"xx": one}, "no input of the model named 'xx'"),
-        ([save(tmp_path, "p.npy", X), str(tmp_path / "thing.txt")], "is no tensor file"),
+        ([save(tmp_path, "p.npy", X), str(tmp_path / "thing.txt")], "is not a tensor file"),
     ]
     for files, complaint in cases:
         with pytest.raises(UsageError, match=complaint):
@@ -437,7 +437,7 @@ def test_a_function_is_found_by_module_or_file(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("source", "name", "complaint"),
     [
-        ("", "make", "names no function"),
+        ("", "make", "does not name a function"),
         ("", "gone.py:make", "there is no file"),
         ("", "no_such_module_at_all:make", "cannot be imported: ModuleNotFoundError"),
         ("make = 1", "f.py:make", "has no function 'make'"),

@@ -309,8 +309,8 @@ def test_sequences_are_told_and_the_other_layers_go_on() -> None:
     found["s"] = [found["a"], found["x"]]
     relu, construct, concat, neg = build_layers(model, build_outline(model), found)
     assert_true([relu, neg])
-    assert "'s' is no tensor" in construct.problem
-    assert "'s' is no tensor" in concat.problem
+    assert "'s' is not a tensor" in construct.problem
+    assert "'s' is not a tensor" in concat.problem
     assert construct.model is None
 
 
@@ -328,7 +328,7 @@ def test_a_layer_that_the_checker_refuses_is_told() -> None:
     )
     array = np.ones(2, np.float32)
     (layer,) = build_layers(model, build_outline(model), {"x": array, "y": array})
-    assert "no valid model by itself" in layer.problem
+    assert "not a valid model on its own" in layer.problem
     assert "Fancy" in layer.problem
     assert layer.model is None
 

@@ -234,10 +234,10 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
         ("text.pb", None, "not a readable .pb file"),
         ("text.json", None, "not a readable .json file"),
         ("odd.bin", None, "type and shape must be given"),
-        ("odd.bin", "float32", "no multiple of float32's 4"),
+        ("odd.bin", "float32", "not a multiple of float32's 4"),
         ("gone.npy", None, "there is no file"),
         ("gone.npz", None, "there is no file"),
-        ("picture.png", None, "is no tensor file"),
+        ("picture.png", None, "is not a tensor file"),
     ]
     for name, dtype, complaint in cases:
         with pytest.raises(UsageError, match=complaint):

@@ -90,7 +90,7 @@ def test_a_nan_is_blamed_where_it_is_born() -> None:
     seen = tensors(a=1e-6, b=1e-6) | {"c": tensor("c", 0, nan=3), "d": tensor("d", 0, nan=10)}
     found = localise(CHAIN, seen)
     assert found.first is CHAIN[2]
-    assert "NaN is born in c" in found.reason
+    assert "NaN first appears in c" in found.reason
     assert found.ranking[0].factor == math.inf
 
 

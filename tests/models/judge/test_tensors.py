@@ -342,7 +342,7 @@ def test_texts() -> None:
     assert compare(expected, np.array([b"a", b"b", "ü".encode()], object)).verdict.kind is PASS
     found = compare(expected, np.array(["a", "B", "ü"], object))
     assert found.verdict.kind is FAIL
-    assert "1 of 3 (33.3%) texts differ; first at [1]: expected 'b', actual 'B'" in messages(found)
+    assert "1 of 3 (33.3%) strings differ; first at [1]: expected 'b', actual 'B'" in messages(found)
     assert (found.wrong, found.count, found.worst[0].abs_error) == (1, 3, 1.0)
     assert compare(expected, np.array(["a", "B", "ü"], object), allowed_wrong=0.34).verdict.kind is PASS
 

@@ -50,7 +50,7 @@ def test_a_step_that_fails_is_an_error_with_its_command_and_all_that_was_said(pr
     }
     text = said.section("test_onnx_model[net_layer_Neg_1-sim-default]")
     head, command, *rest = text.splitlines()
-    assert head.startswith("assay_compiled_model: sim cannot get through net_layer_Neg_1: compile error: sim-compile ")
+    assert head.startswith("assay_compiled_model: sim cannot compute net_layer_Neg_1: compile error: sim-compile ")
     assert rest == ["stdout:", "compiling net_layer_Neg_1.onnx", "stderr:", "no Neg on this chip"]
     assert "Traceback" not in said.out
     done = paste(command.removeprefix("command: "), project.folder)
@@ -66,7 +66,7 @@ def test_crashes_hangs_and_missing_tools_are_errors_of_their_step(project):
     said = project.pytest("-v", "-k", "full", "--extra-runtime-options=--hang", "--torq-runtime-timeout", "1")
     assert short(said) == {"net_full_model-sim": "ERROR"}
     text = said.section(FULL)
-    assert "assay_target_results: sim cannot get through net_full_model: run timeout: no end after 1 s" in text
+    assert "assay_target_results: sim cannot compute net_full_model: run timeout: still running after 1 s" in text
     words = shlex.split(re.search(r"^command: (.*)$", text, re.MULTILINE)[1])
     assert words[0] == str(project.folder / "tools" / "sim-run"), "the command line of a hang, for a debugger"
     assert words[-1] == "--hang"
@@ -89,7 +89,7 @@ def test_what_differs_fails_with_the_numbers_and_a_command_that_works(project):
     assert text.startswith("net_full_model-wrong-default: wrong differs from ort: y: ")
     assert "max abs error" in text
     assert "Worst elements" in text
-    commands = re.findall(r"look at it: (assay model diff .*)", text)
+    commands = re.findall(r"show it: (assay model diff .*)", text)
     assert len(commands) == 2, "one for each output"
     for command in commands:
         expected, actual = shlex.split(command)[3:]
@@ -111,7 +111,7 @@ def test_an_output_that_proves_nothing_is_no_pass(project):
     said = project.pytest("-v", "-k", "full")
     assert short(said) == {"net_full_model-sim": "FAILED"}
     text = said.section(FULL)
-    assert "sim cannot be told from ort: y: both are all zero" in text
+    assert "sim cannot be distinguished from ort: y: both are all zero" in text
     assert "tolerance = {allow_constant = true} in the model's settings lets it pass" in text
     assert "--tolerance" not in text, "that is no option here"
     path = project.folder / "pyproject.toml"
@@ -159,7 +159,7 @@ def test_a_target_does_not_vote_for_itself(project):
     project.model("net", RELU)
     said = project.pytest("-v", "-k", "full")
     assert short(said) == {"net_full_model-wrong": "FAILED"}
-    assert "nobody votes: vote = 'wrong' of the settings" in said.section(
+    assert "no second reference votes: vote = 'wrong' of the settings" in said.section(
         "test_onnx_model[net_full_model-wrong-default]"
     )
 
@@ -183,7 +183,7 @@ def test_several_samples_are_all_compared(project):
     said = project.pytest("-v", "-k", "full", "--samples", "8")
     assert short(said) == {"net_full_model-sim": "FAILED"}
     assert project.calls.count("run") == 8
-    expected, actual = shlex.split(re.search(r"look at it: (assay model diff .*)", said.out)[1])[3:]
+    expected, actual = shlex.split(re.search(r"show it: (assay model diff .*)", said.out)[1])[3:]
     assert np.allclose(np.load(expected) + 1, np.load(actual)), "the sample that is wrong is the one to look at"
 
 

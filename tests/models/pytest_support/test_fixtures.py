@@ -199,7 +199,7 @@ def test_mistyped_hardware_is_said_beside_the_missing_tools(project: Project):
     project.write("tests/test_onnx_model.py", TORQ)
     said = project.pytest("-k", "full", "--torq-runtime-hw-type=smi", env={"TORQ_COMPILE": "", "TORQ_RUN_MODULE": ""})
     text = said.section("test_onnx_model_llvmcpu_torq[net_full_model-smi-default]")
-    assert "torq-compile is not to be found" in text
+    assert "torq-compile was not found" in text
     assert "no target 'smi' in the settings, so Torq's own tools are called; did you mean 'sim'?" in text
 
 

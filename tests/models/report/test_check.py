@@ -47,7 +47,7 @@ def test_the_first_wrong_layer_is_the_first_sentence() -> None:
     first = show(made.bad_report()).splitlines()[0]
     assert first == (
         "ERROR m on iree: the first wrong layer is MatMul_1: t2 is off by 0.41 of its scale (3 of 8 elements); "
-        "by itself it is wrong as well"
+        "it is also wrong in isolation"
     )
 
 
@@ -57,7 +57,7 @@ def test_a_layer_that_is_right_by_itself_sends_to_its_neighbours() -> None:
     report = made.report(replace(case, accumulated=inside), first_wrong=case.name, confirmed=False)
     assert describe_outcome(report) == (
         "the first wrong layer is MatMul_1: inside the model t2 is off by 0.3 of its scale (3 of 8 elements); "
-        "by itself the layer is right: look at its neighbours"
+        "in isolation the layer is correct: check its neighbours"
     )
 
 
@@ -168,7 +168,7 @@ def test_a_cosine_has_six_digits(value: float, text: str) -> None:
 @pytest.mark.parametrize("make", [made.good_report, made.bad_report, made.large_report])
 def test_tables_and_sentences_keep_to_the_width(make, width: int) -> None:
     text = show(make(), width=width)
-    commands = ("  $ ", "  | ", "look at", "make it", "  assay ")
+    commands = ("  $ ", "  | ", "show the", "reduce it", "  assay ")
     for line in text.splitlines():
         assert len(line) <= width or line.startswith(commands), line
 
@@ -322,9 +322,9 @@ def test_many_mismatches_are_named() -> None:
 
 def test_the_commands_can_be_pasted() -> None:
     lines = show(made.bad_report(), width=80).splitlines()
-    diff = next(line for line in lines if line.startswith("look at the numbers:"))
+    diff = next(line for line in lines if line.startswith("show the numbers:"))
     assert shlex.split(diff.partition(": ")[2]) == ["assay", "model", "diff", *made.DIFF]
-    reduce = next(line for line in lines if line.startswith("make it small:"))
+    reduce = next(line for line in lines if line.startswith("reduce it:"))
     assert shlex.split(reduce.partition(":")[2]) == [
         "assay", "model", "reduce", "models/my model.onnx", "--reference", "ort", "--target", "iree",
     ]  # fmt: skip
@@ -429,7 +429,7 @@ def test_markdown_has_the_answer_the_table_and_the_commands() -> None:
     assert "| MatMul\\_1 | MatMul | mismatch | 0.41 |" in text
     assert "<details><summary>compile error in Conv\\_3, Gemm\\_4" in text
     assert f"$ {made.COMMAND}" in text
-    assert "```sh\n# look at the numbers\nassay model diff" in text
+    assert "```sh\n# show the numbers\nassay model diff" in text
     assert "- a &lt;note&gt;" in text
     assert show_markdown(made.good_report()).startswith("## ✅ m on iree: PASS")
 
@@ -517,12 +517,12 @@ def test_a_reference_that_fails_is_said_once_and_nothing_is_offered() -> None:
     assert text.startswith("ERROR m on iree: the reference ort cannot compute this model")
     assert text.count("cannot compute this model") == 1
     assert "differs" not in text
-    assert "make it small" not in text
+    assert "reduce it" not in text
     assert made.COMMAND in text
 
 
 def test_a_layer_that_is_not_decided_does_not_differ() -> None:
-    finding = Finding(VerdictKind.INCONCLUSIVE, "m_layer_Conv_0", "this layer cannot stand alone: it is an If")
+    finding = Finding(VerdictKind.INCONCLUSIVE, "m_layer_Conv_0", "this layer cannot be computed alone: it is an If")
     case = replace(made.good(0), steps=(), local=(), verdict=Verdict.of([finding], 0))
     text = show(made.report(case, made.whole()))
     assert "Conv_0 is not decided:" in text
@@ -543,7 +543,7 @@ def test_what_is_offered_asks_for_the_same() -> None:
     report = made.report(
         made.wrong(1), manner="--reference ort --target iree --tolerance rel=0.1", origin="--dim x=1,2"
     )
-    assert dict(build_next_steps(report))["make it small"] == (
+    assert dict(build_next_steps(report))["reduce it"] == (
         "assay model reduce 'models/my model.onnx' --reference ort --target iree --tolerance rel=0.1 --dim x=1,2"
     )
 
@@ -551,8 +551,8 @@ def test_what_is_offered_asks_for_the_same() -> None:
 def test_a_reduction_offers_its_own_command() -> None:
     report = made.report(made.wrong(1), command="assay model check small.onnx --target iree")
     steps = dict(build_next_steps(report))
-    assert steps["see it fail"] == "assay model check small.onnx --target iree"
-    assert "make it small" not in steps
+    assert steps["reproduce it"] == "assay model check small.onnx --target iree"
+    assert "reduce it" not in steps
     assert describe_outcome(report).startswith("the smallest model that fails is one Conv, Conv_1: t2 is off by 0.41")
     several = made.report(replace(made.whole(0.4, VerdictKind.FAIL), name="m_reduced"), command="assay …")
     assert describe_outcome(several).startswith("the smallest model that fails is made of several nodes: ")
@@ -573,19 +573,19 @@ def test_a_layer_that_is_right_where_the_whole_is_wrong_is_told_by_the_whole() -
     report = made.report(case, whole, first_wrong=case.name, confirmed=False)
     assert describe_outcome(report) == (
         "the model is wrong with Relu_3: logits is off by 0.05 of its scale (3 of 8 elements); "
-        "right by itself: suspect a fusion"
+        "correct in isolation: suspect a fusion"
     )
 
 
 def test_a_layer_that_cannot_stand_alone_is_told_by_the_failure_of_the_whole() -> None:
     alone = made.good(2, "ConcatFromSequence")
-    finding = Finding(VerdictKind.INCONCLUSIVE, alone.name, "this layer cannot stand alone: 'q' is no tensor")
+    finding = Finding(VerdictKind.INCONCLUSIVE, alone.name, "this layer cannot be computed alone: 'q' is not a tensor")
     case = replace(alone, verdict=Verdict.of([finding], 0), steps=(), local=(), accumulated=())
     full = replace(made.failed(0), name="m_full_model", layer=None)
     report = made.report(case, full, first_wrong=case.name, confirmed=None)
     assert describe_outcome(report) == (
         "the model is wrong with ConcatFromSequence_2: compile error: failed to legalize 'onnx.Foo'; "
-        "this layer cannot stand alone: 'q' is no tensor"
+        "this layer cannot be computed alone: 'q' is not a tensor"
     )
 
 
@@ -598,7 +598,7 @@ def test_a_layer_that_cannot_stand_alone_is_told_by_the_failure_of_the_whole() -
         ({"dtype": ("int64", "int32")}, "dtype int32 instead of int64"),
         ({"shape": ((2, 4), (4, 2)), "count": 0}, "shape [4, 2] instead of [2, 4]"),
         ({"misplaced": 2, "nan": (0, 2)}, "2 are NaN where a number is expected"),
-        ({}, "cosine 0.5, at least 0.9 is asked for"),
+        ({}, "cosine 0.5, at least 0.9 is required"),
     ],
 )
 def test_what_is_no_matter_of_size_is_told_in_words(more: dict[str, object], message: str) -> None:
@@ -690,8 +690,8 @@ def test_a_model_that_is_only_copied_has_no_compile_time() -> None:
     ("unseen", "said"),
     [
         (0, "the first wrong layer is Relu_2: compile error: failed to legalize 'onnx.Foo'"),
-        (1, "Relu_2 is wrong: compile error: failed to legalize 'onnx.Foo'; the layer before it was not asked for"),
-        (2, "Relu_2 is wrong: compile error: failed to legalize 'onnx.Foo'; 2 layers before it were not asked for"),
+        (1, "Relu_2 is wrong: compile error: failed to legalize 'onnx.Foo'; the layer before it was not requested"),
+        (2, "Relu_2 is wrong: compile error: failed to legalize 'onnx.Foo'; 2 layers before it were not requested"),
     ],
 )
 def test_the_first_that_was_tried_is_not_called_the_first(unseen: int, said: str) -> None:
@@ -712,14 +712,14 @@ def test_of_a_crash_of_python_the_innermost_frames_are_shown() -> None:
 
 def test_commands_go_where_they_are_to_be_typed_first() -> None:
     report = replace(made.bad_report(), folder="/my project", model="/my project/models/a b.onnx", origin="--input x")
-    (command,) = [text for what, text in build_next_steps(report) if what == "make it small"]
+    (command,) = [text for what, text in build_next_steps(report) if what == "reduce it"]
     assert command == (
         "cd '/my project' && assay model reduce 'models/a b.onnx' --reference ort --target iree --input x"
     )
-    elsewhere = dict(build_next_steps(replace(report, model="/other/m.onnx")))["make it small"]
+    elsewhere = dict(build_next_steps(replace(report, model="/other/m.onnx")))["reduce it"]
     assert "assay model reduce /other/m.onnx " in elsewhere
     small = dict(build_next_steps(replace(report, command="assay model check small.onnx")))
-    assert small["see it fail"] == "cd '/my project' && assay model check small.onnx"
+    assert small["reproduce it"] == "cd '/my project' && assay model check small.onnx"
 
 
 def test_a_case_without_a_reference_is_not_compared() -> None:

@@ -30,7 +30,7 @@ EXTRAS = {
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a step made: `path` lies in the job's folder."""
+    """What a step made: `path` is in the job's folder."""
 
     path: str
     command: str = ""
@@ -83,10 +83,10 @@ class Backend(ABC):
     @abstractmethod
     def identity(self) -> Mapping[str, str]:
         """Every tool, its version and the options that change what comes out: part of the key of all that is made
-        with it. Raises MissingExtraError, or InfrastructureError where a tool or a board is not to be found."""
+        with it. Raises MissingExtraError, or InfrastructureError where a tool or a board was not found."""
 
     def identify_step(self, _step: Step) -> Mapping[str, str]:
-        """What this step alone depends on: a board that is off is no reason not to compile for it."""
+        """What this step alone depends on: a board that is off is not a reason not to compile for it."""
         return self.identity()
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Backend(ABC):
         """Do one step. Raises BackendError where the tool refuses; whatever else escapes counts as an error too."""
 
     def warm_up(self) -> None:  # noqa: B027 - most have something to load, none has to
-        """Load what takes long, before anything is timed. What is missing is said by `identity`."""
+        """Load what takes long, before anything is timed. What is missing is reported by `identity`."""
 
     def close(self) -> None:  # noqa: B027
         """End what was started for several jobs, such as a connection."""

@@ -2,7 +2,7 @@
 
 Everything of a job lives in a folder of its own on the board. The lock tells who holds the board and since when; it
 expires when its owner does not refresh it. A small shell script on the board (`board.sh`) refreshes it, and ends the
-job's processes and removes its folder as soon as our side is gone, for whatever reason.
+job's processes and removes its folder as soon as our side has ended, for whatever reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from assay.errors import InfrastructureError
 from assay.models.backends.captured_output import CapturedOutput, listen
 
 _BEAT_S = 5.0
-_SOCKET_LENGTH = 80  # of its path: unix has room for 107, and ssh appends something of its own meanwhile
+_SOCKET_LENGTH = 80  # of its path: unix has room for 107, and ssh appends a suffix
 _POLL_S = 0.01
 _GRACE_S = 5.0
 # Runs in the job's folder. The process group is noted before the program starts: without the note it does not start,
@@ -103,7 +103,7 @@ class Board:
     # ------------------------------------------------------------ the connection
 
     def connect(self) -> None:
-        """Raises InfrastructureError for a board that does not answer, or does not let us in."""
+        """Raises InfrastructureError for a board that does not answer, or refuses the connection."""
         if self._master is not None and self._master.poll() is None:
             return
         self.close()
@@ -349,7 +349,7 @@ def _name_owner() -> str:
 def describe_owner(text: str) -> str:
     words = text.split()
     if len(words) != 4:
-        return "held by somebody who left no name"
+        return "held by an unknown process"
     user, host, pid, since = words
     return f"held by {user} on {host} (process {pid}) since {since.replace('T', ' ').replace('Z', ' UTC')}"
 
@@ -359,7 +359,8 @@ def explain_connection(address: Address, error_text: str) -> tuple[str, str]:
     reason = next((line.strip() for line in reversed(error_text.splitlines()) if line.strip()), "")
     reason = reason.removeprefix("ssh: ") or f"no answer within {address.connect_s:g} s"
     if "Permission denied" in reason:
-        return f"the board {address.name} does not let us in: {reason}", 'name a key that it knows: key = "~/.ssh/…"'
+        hint = 'name a key that it knows: key = "~/.ssh/…"'
+        return f"the board {address.name} refuses the connection: {reason}", hint
     if "Host key verification failed" in reason:
         return f"the board {address.name} is not known: {reason}", f"connect once by hand: ssh {address.name}"
     port = f" -p {address.port}" if address.port else ""

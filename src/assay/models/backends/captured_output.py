@@ -122,7 +122,7 @@ class CapturedStderr:
 
 @contextlib.contextmanager
 def capture_stderr() -> Iterator[CapturedStderr]:
-    """What a library in this process writes to stderr meanwhile.
+    """What a library in this process writes to stderr in the block.
 
     In a worker stderr is a file, and it is read there afterwards: a crash loses nothing. Elsewhere it is led through a
     file of our own.

@@ -7,7 +7,7 @@ Options (`[tool.assay.targets.NAME]`):
   input_flag             one for each input, with {path} {name} {index} {shape} {dtype} {type}; makes {input_flags}
   output_flag            the same for each output; makes {output_flags}
   input_join             what stands between input flags where they are one word; without it each is a word
-  input_format           npy (default) or bin: how inputs lie in {inputs}
+  input_format           npy (default) or bin: the format of the files in {inputs}
   output_format          npy, bin, or auto (default): npy but for types that numpy's files do not know
   chip, hardware         values of {chip} and {hardware}
   env, cwd, depends      environment of the programs, their working directory, more files that results depend on
@@ -352,7 +352,7 @@ class CommandBackend(Backend):
     def _check_made(self, path: str, call: Call, output: CapturedOutput) -> Made:
         if os.path.exists(path):
             return Made(path, call.command, output.stdout, output.stderr)
-        message = f"{call.program} ended well and made no {os.path.basename(path)}"
+        message = f"{call.program} succeeded but did not make {os.path.basename(path)}"
         raise refuse(message, call, output, hint="does the command write to {artifact}?")
 
     @property
@@ -393,7 +393,7 @@ class CommandBackend(Backend):
         return flags if join is None else str(join).join(flags)
 
     def _plan_outputs(self, job: Job, raw: str) -> Planned:
-        """Name → where a tool that is told so writes it, and what is known of it."""
+        """Name → where the tool writes it, and what is known of it."""
         specs = {spec.name: spec for spec in job.output_specs}
         planned = {}
         for i, name in enumerate(job.outputs):
@@ -419,8 +419,8 @@ class CommandBackend(Backend):
         missing = [name for name, path in paths.items() if path is None]
         if missing:
             there = ", ".join(sorted(os.listdir(raw))) or "nothing"
-            message = f"{call.program} ended well and wrote no output {', '.join(missing)}; there is {there}"
-            hint = "outputs are looked for as {outputs}/INDEX.npy, NAME.npy, or .bin"
+            message = f"{call.program} succeeded but did not write the output {', '.join(missing)}; there is {there}"
+            hint = "outputs are expected as {outputs}/INDEX.npy, NAME.npy, or .bin"
             raise refuse(message, call, output, hint=hint)
         try:
             return {name: load_output(path, outputs[name][1]) for name, path in paths.items() if path is not None}
@@ -480,7 +480,7 @@ def find_new(folder: str | None, before: Mapping[str, tuple[int, ...]]) -> tuple
 def describe_code(code: int) -> str:
     """A negative code is the program's own signal; shells tell one of theirs as 128 and its number."""
     if code < 0:
-        return f"died of {_name_signal(-code)}"
+        return f"was killed by {_name_signal(-code)}"
     return f"ended with exit code {code}" + (f" ({_name_signal(code - 128)})" if code > 128 else "")
 
 

@@ -226,7 +226,7 @@ def explain(text: str, opset: int, command: str) -> BackendError:
 def _first_complaint(text: str) -> str:
     found = _ERROR.search(text)
     line = found["text"] if found else next((line for line in text.splitlines() if line.strip()), "")
-    return line.strip() or "IREE says nothing about why"
+    return line.strip() or "IREE gave no reason"
 
 
 def _load_opset(path: str) -> int:

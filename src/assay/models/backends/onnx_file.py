@@ -1,7 +1,7 @@
 """An ONNX model in files, as the back ends that read ONNX themselves keep it: the model and its external data.
 
 A model without external data is one file; one with external data is a folder with the model under a fixed name and the
-data beside it, under the names that the model knows.
+data next to it, under the names that the model knows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MODEL_FILE = "model.onnx"
 
 
 def copy_model(source: str, folder: str) -> str:
-    """Copy a model with all that belongs to it into a folder; where it lies there."""
+    """Copy a model with all that belongs to it into a folder. Returns its path there."""
     data = find_external(source)
     target = os.path.join(folder, "model") if data else folder
     os.makedirs(target, exist_ok=True)
@@ -55,11 +55,11 @@ def find_external(path: str) -> list[str]:
     names = find_locations(load_outline(path))
     outside = [name for name in names if os.path.isabs(name) or os.path.normpath(name).startswith("..")]
     if outside:
-        raise BackendError(f"the external data {', '.join(outside)} lies outside of the model's folder")
+        raise BackendError(f"the external data {', '.join(outside)} is outside of the model's folder")
     missing = [name for name in names if not os.path.isfile(os.path.join(folder, name))]
     if missing:
         listed = ", ".join(os.path.join(folder, name) for name in missing)
-        raise BackendError(f"missing external data: {listed}", hint="put the file beside the model")
+        raise BackendError(f"missing external data: {listed}", hint="put the file next to the model")
     return names
 
 
@@ -77,5 +77,5 @@ def build_output_specs(model: Model) -> tuple[TensorSpec, ...]:
 
 
 def _build_spec(value: Any) -> TensorSpec:
-    """What is no tensor has no type here: arrays are held against it."""
+    """What is not a tensor has no type here: arrays are compared with it."""
     return build_spec(value) if value.type.HasField("tensor_type") else TensorSpec(value.name, "")

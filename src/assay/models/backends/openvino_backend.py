@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU, in the precision that the model states: by itself it would compute in bfloat16 where it can.
+"""OpenVINO on the CPU, in the precision that the model states: otherwise it would compute in bfloat16 if it can.
 
 Options: `threads`, `precision` (the plug-in's INFERENCE_PRECISION_HINT).
 """

@@ -1,8 +1,8 @@
-"""The code of somebody's own back end: `module:Class` is a tool that has no version, and changes while it is written.
+"""The code of a user's own back end: `module:Class` is a tool that has no version, and changes while it is written.
 
-What is hashed: the module, the modules beside it that it imports, wherever in its code it does so, and those that its
-classes come from. Of something installed, what is beside it is its own package. Other packages are not looked into;
-what else results depend on is said by `identity`.
+What is hashed: the module, the modules next to it that it imports, wherever in its code it does so, and those that its
+classes come from. Of something installed, what is next to it is its own package. Other packages are not looked into;
+what else results depend on is reported by `identity`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OwnCode:
         self._module = module
         files: set[str] = set()
         parts = module.split(".")
-        for depth in range(1, len(parts) + 1):  # to find a module is to load the packages that it lies in
+        for depth in range(1, len(parts) + 1):  # to find a module is to load the packages that it is in
             files = find_files(".".join(parts[:depth]))
             forget_stale(files)
         self._hashes = hash_files(files, module)
@@ -38,7 +38,7 @@ class OwnCode:
 
 
 def find_files(module: str) -> set[str]:
-    """The module's file, and those beside it that it names in imports; the code is read, not run."""
+    """The module's file, and those next to it that it names in imports; the code is read, not run."""
     location = _find_location(module)
     if location is None:
         return set()
@@ -53,7 +53,7 @@ def find_files(module: str) -> set[str]:
 
 
 def find_loaded(module: str, kind: type) -> set[str]:
-    """Files of what is loaded: beside the module, and of the classes that a back end is derived from."""
+    """Files of what is loaded: next to the module, and of the classes that a back end is derived from."""
     location = _find_location(module)
     bases = {each.__module__ for each in kind.__mro__}
     found = set()
@@ -68,7 +68,7 @@ def find_loaded(module: str, kind: type) -> set[str]:
 
 
 def hash_files(files: set[str], module: str) -> dict[str, str]:
-    """By their places beside the module: where the whole lies makes no difference."""
+    """By their paths relative to the module: the location of the whole makes no difference."""
     location = _find_location(module)
     base = location.root if location is not None else os.sep
     return {f"{PREFIX}{os.path.relpath(path, base)}": _hash(path) for path in sorted(files)}
@@ -84,7 +84,7 @@ def forget_stale(files: set[str]) -> None:
                 os.unlink(compiled)
 
 
-# ---------------------------------------------------------------- where it lies
+# ---------------------------------------------------------------- where it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _list_names(node: ast.AST, path: str, root: str) -> Iterator[tuple[str, str]
 
 
 def _resolve(folder: str, name: str) -> Iterator[str]:
-    """Files of a module and of the packages that it lies in."""
+    """Files of a module and of the packages that it is in."""
     location = folder
     for part in name.split("."):
         location = os.path.join(location, part)

@@ -45,7 +45,7 @@ def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]
     found = shutil.which(program, path=env.get("PATH"))
     if found is None:
         raise InfrastructureError(
-            f"{program} is not to be found: ${variable} is not set, and it is not in PATH",
+            f"{program} was not found: ${variable} is not set, and it is not in PATH",
             f"install it, or export {variable}=/path/to/{program}",
         )
     return [os.path.abspath(found)]
@@ -213,7 +213,7 @@ def _describe_packages(python: str) -> dict[str, str]:
 
 
 def _hash_packages(directory: str) -> str:
-    """Looked at again when one comes or goes: installing the same one anew does both."""
+    """Looked at again when one comes or goes: installing the same one again does both."""
     stamp = _build_stamp(directory)
     known = _hashes.get(directory)
     if known is not None and known[0] == stamp:

@@ -27,7 +27,7 @@ def locate(target: Target) -> tuple[str, str]:
         raise NotFoundError("back end", target.backend, BACKENDS)
     folder = str(target.options.get("folder", ""))
     if folder and folder not in sys.path:
-        sys.path.append(folder)  # beside the settings that name it; at the end: it may hold an onnx.py
+        sys.path.append(folder)  # next to the settings that name it; at the end: it may hold an onnx.py
     return module, attribute
 
 

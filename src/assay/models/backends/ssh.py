@@ -1,6 +1,6 @@
 """A command target whose run step happens on a board: compiled here, run there.
 
-Options beside those of the command back end:
+Options next to those of the command back end:
   address, port, key     where the board is, as ssh takes it: user@host
   ssh_options            more words for ssh
   connect_timeout_s      how long a board may take to answer; default 10
@@ -93,8 +93,7 @@ class SshBackend(CommandBackend):
         return {"board": system, **files, **self._describe_remote(template)}
 
     def _describe_remote(self, template: Template) -> dict[str, str]:
-        """The program that the board has by itself, what else it has that is named, and files of ours: a whole path is
-        the board's."""
+        """The program on the board, what else of it is named, and files of ours: an absolute path is the board's."""
         words = self.list_words("run", template)
         ours = describe_words(words, self._project)
         found = {f"run: {name}": sha for name, sha in ours.items() if not os.path.isabs(name)}
@@ -174,7 +173,7 @@ class BoardLocation(RunLocation):
         self._names: dict[str, str] = {}  # our path → name in the job's folder
 
     def stage(self, source: str, artifact: str, refs: Sequence[TensorRef]) -> None:
-        """A model that lies in a folder with its external data takes that along."""
+        """A model that is in a folder with its external data takes that along."""
         self._names[artifact] = f"artifact/{os.path.basename(artifact)}"
         for ref in refs:
             self._names[ref.path] = f"inputs/{os.path.basename(ref.path)}"

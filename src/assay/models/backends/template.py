@@ -51,7 +51,7 @@ class Template:
 
 
 def parse_template(content: object, known: Sequence[str], where: str) -> Template:
-    """Raises UsageError for what is no command line, and for placeholders that this step does not have."""
+    """Raises UsageError for what is not a command line, and for placeholders that this step does not have."""
     parts = tuple(_parse_parts(content, where))
     if not parts:
         raise UsageError(f"{where} is empty", 'it is a command line, as in "my-compiler {model} -o {artifact}"')

@@ -43,7 +43,7 @@ def find_misfits(specs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> It
             yield f"{spec.name} is missing"
         else:
             yield from _array_misfits(spec, arrays[spec.name])
-    yield from (f"{name} is no input of the model" for name in arrays if name not in known)
+    yield from (f"{name} is not an input of the model" for name in arrays if name not in known)
 
 
 def _array_misfits(spec: TensorSpec, array: Array) -> Iterator[str]:
@@ -82,7 +82,7 @@ def write_outputs(job: Job, names: Sequence[str], arrays: Sequence[Any], specs: 
     found = {name: fit_type(array, types.get(name, ""), name) for name, array in zip(names, arrays, strict=True)}
     missing = [name for name in job.outputs if name not in found]
     if missing:
-        raise BackendError(f"no output named {', '.join(missing)} came out; there are {', '.join(found) or 'none'}")
+        raise BackendError(f"no output named {', '.join(missing)} was computed; there are {', '.join(found) or 'none'}")
     folder = os.path.join(job.folder, OUTPUTS_FOLDER)
     write_tensors(folder, {name: found[name] for name in job.outputs or found})
     return folder
@@ -116,7 +116,7 @@ def describe_kind(value: Any) -> str:
 
 
 def unpack(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Several elements lie in a byte, the first one lowest; ml_dtypes gives each a byte of its own."""
+    """Several elements share a byte, the first one lowest; ml_dtypes gives each a byte of its own."""
     import numpy as np
 
     bits = PACKED[dtype.name]
@@ -133,7 +133,7 @@ Perform = Callable[[Job], Made]
 
 
 def warm_up(*steps: tuple[Step, Perform]) -> None:
-    """Take a model of one node through these steps. Whatever is wrong is said by the first real job."""
+    """Take a model of one node through these steps. Whatever is wrong is reported by the first real job."""
     with suppress(Exception), tempfile.TemporaryDirectory(prefix="assay-rehearsal-") as folder:
         made = _write_model(folder)
         inputs = _write_inputs(folder)

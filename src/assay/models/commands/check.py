@@ -96,7 +96,7 @@ def _run(request: RunRequest, goal: Goal, console: Console, keep_timings: KeepTi
     for note in finished.notes:
         console.warning(note)
     if finished.report is None:
-        console.error(f"interrupted by {finished.interrupted}; what was made is kept, and made only once")
+        console.error(f"interrupted by {finished.interrupted}; what was made is kept in the cache")
         return int(ExitCode.INTERRUPTED)
     _show(finished.report, request, takes_stdout, console)
     return int(finished.report.exit_code)

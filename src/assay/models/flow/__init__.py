@@ -1,1 +1,1 @@
-"""Models: every layer of one on a target, beside the reference."""
+"""Models: every layer of one on a target, next to the reference."""

@@ -50,7 +50,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Dumps:
-    """Folders for what tools tell beside their result; one sub-folder per case is made in each (`dump_folders`)."""
+    """Folders for what tools tell next to their result; one sub-folder per case is made in each (`dump_folders`)."""
 
     ir_dir: str | None = None
     compile_profile_dir: str | None = None
@@ -179,7 +179,7 @@ class ArtifactBuilder:
     # ------------------------------------------------------------ steps
 
     def begin(self, *targets: Target) -> None:
-        """Start their workers side by side: loading a compiler takes a while, and there is other work meanwhile."""
+        """Start their workers in parallel: loading a compiler takes a while, and there is other work to do."""
         for target in targets:
             name = _name_target(target)
             if name not in self._tools:
@@ -323,7 +323,7 @@ class ArtifactBuilder:
 
     def _explain(self, whole: Mapping[str, Any], *, again: bool) -> str:
         if again:
-            return "miss: what is dumped beside it is written by making it"
+            return "miss: dumps are written only while it is made"
         if not self.recompute:
             return self.store.explain(whole)
         entry = self.store.load(build_key(whole))
@@ -331,7 +331,7 @@ class ArtifactBuilder:
             return "miss: there is none"
         with entry:
             is_new = entry.made_at >= self._since
-        return "hit: made anew a moment ago" if is_new else "miss: everything is to be made anew"
+        return "hit: made again just now" if is_new else "miss: everything is made again"
 
     def _work(self, target: Target, job: Job) -> StepOutcome:
         if job.ir_dir is not None:
@@ -340,7 +340,7 @@ class ArtifactBuilder:
         if job.ir_dir is not None:
             self._folders.note(job.ir_dir)
         end_ns = time.time_ns()
-        begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # starting a worker is no part of a step
+        begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # starting a worker is not a part of a step
         facts = {"ending": str(outcome.ending), "times_s": list(outcome.times_s)}
         self.slices.append(Slice((target.name, str(job.step)), job.case, begun_ns, end_ns, facts))
         return outcome
@@ -371,7 +371,7 @@ def _name_target(target: Target) -> str:
 
 
 def load_product(path: str) -> Product:
-    """A model's file, with what it is made of: its bytes, and the external data beside it. Raises UsageError."""
+    """A model's file, with what it is made of: its bytes, and the external data next to it. Raises UsageError."""
     try:
         others = find_external(path)
     except BackendError as error:
@@ -381,7 +381,7 @@ def load_product(path: str) -> Product:
 
 
 def hash_model(path: str, others: tuple[str, ...] = ()) -> str:
-    """Of the file and of the external data beside it."""
+    """Of the file and of the external data next to it."""
     total = hashlib.sha256()
     for each in (path, *others):
         with open(each, "rb") as file:

@@ -1,9 +1,9 @@
 """`assay model bisect`: the first layer that a target gets wrong, for as little work as it takes.
 
-One compilation of the model with all layers' outputs laid open tells where the numbers part; that layer alone confirms
-it. Where the target cannot compile or run the model, or where laying open makes the fault go away (it can keep a
-compiler from fusing), beginnings of the unmarked model are halved: the shortest that fails as the whole does ends with
-the layer that is looked for.
+One compilation of the model with every intermediate tensor as an output shows where the numbers begin to differ; that
+layer alone confirms it. If the target cannot compile or run the model, or if the additional outputs hide the fault
+(they can keep a compiler from fusing), beginnings of the unmarked model are bisected: the shortest that fails as the
+full model does ends with the layer that is searched for.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def find_wrong(search: Search) -> None:
             search.notes.append(found.reason)
         return
     search.notes.append(
-        "laid open, the model is right on the target; as it is, it is wrong: laying open hides the fault, as it can "
-        "keep layers from being fused"
+        "with every intermediate tensor as an output the model is correct on the target, and wrong without: the "
+        "outputs hide the fault, as they can keep layers from being fused"
     )
     _halve(search, build_signature(full), is_inside_known=True)
 
@@ -112,8 +112,9 @@ def find_wrong(search: Search) -> None:
 def _try_suspects(search: Search, accumulated: Mapping[str, TensorComparison]) -> Localisation:
     """Layers in whose outputs an error seems to be born, one after another, each fed with the reference's inputs.
 
-    One that is right then has only made more of what it was given, and one where the references disagree as much is not
-    to blame: in both cases the search goes on behind it. `search.first` is None where no layer is left to blame.
+    One that is correct then has only made more of what it was given, and one where the references disagree as much
+    is not to blame: in both cases the search continues after it. `search.first` is None where no layer is left to
+    blame.
     """
     local, excused = dict[str, TensorComparison](), set[str]()
     while True:
@@ -121,7 +122,7 @@ def _try_suspects(search: Search, accumulated: Mapping[str, TensorComparison]) -
         suspect = found.first
         if suspect is None:
             return found
-        if suspect.name in search.reports:  # right by itself, and wrong inside with the same inputs
+        if suspect.name in search.reports:  # right in isolation, and wrong inside with the same inputs
             _blame_inside(search, suspect, accumulated)
             return found
         (report,) = search.examine_layers([suspect], accumulated)
@@ -144,8 +145,8 @@ def _blame_inside(search: Search, suspect: Layer, accumulated: Mapping[str, Tens
 
 
 def _try_alone(search: Search, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison]) -> bool:
-    """The first layer that is wrong by itself, of those whose outputs differ at all or were not seen: errors that are
-    handed on can be larger than the one that is looked for."""
+    """The first layer that is wrong in isolation, of those whose outputs differ at all or were not seen: errors that
+    are passed on can be larger than the one that is looked for."""
     for layer in layers:
         seen = select(layer, accumulated)
         if layer.name in search.reports or (seen and not any(each.error for each in seen)):
@@ -165,20 +166,20 @@ def _conclude_right(search: Search, full: CaseReport, but: str) -> None:
     if search.cases.quantized and full.verdict.kind is VerdictKind.PASS:
         search.notes.append(
             "it computes in steps: as a whole it agrees to within a few of them, and every layer whose values differ "
-            "is right with the reference's inputs"
+            "is correct with the reference's inputs"
         )
     elif but:
         search.notes.append(but)
     elif full.verdict.kind is VerdictKind.PASS:
-        search.notes.append("the full model agrees with the reference, and so does all that its layers hand on")
+        search.notes.append("the full model agrees with the reference, and so do all intermediate tensors")
 
 
 def _find_failing(search: Search, failed: StepOutcome) -> None:
-    """The target does not get through the model laid open: is it the model?"""
+    """The target fails on the model with every intermediate tensor as an output: is it the model?"""
     full = search.examine(search.cases.full)
-    text = f"the model with all layers' outputs laid open does not get through ({failed.step} {failed.ending})"
+    text = f"the model with every intermediate tensor as an output fails ({failed.step} {failed.ending})"
     if full.verdict.kind not in WRONG:
-        _conclude_right(search, full, f"{text}: nothing is known of its inside")
+        _conclude_right(search, full, f"{text}: its intermediate tensors are unknown")
         return
     if full.failed_step is None:
         search.notes.append(f"{text}, the model itself does")
@@ -193,7 +194,7 @@ def _halve(search: Search, wanted: Signature | None, *, is_inside_known: bool) -
     known = search.cases.find_types(0)  # a beginning cannot end with a sequence: nobody could compare it
     layers = [layer for layer in search.cases.outline.layers if any(name in known for name in layer.outputs)]
     if not layers:
-        search.notes.append("the model has no layer: what is wrong is what it hands through")
+        search.notes.append("the model has no layer: a value that it passes through is wrong")
         return
     index = _find_shortest(search, layers, wanted, exact=True)
     if index == len(layers) - 1 and wanted is not None and wanted.step:
@@ -203,7 +204,7 @@ def _halve(search: Search, wanted: Signature | None, *, is_inside_known: bool) -
     if report.verdict.kind in WRONG:
         search.confirmed = True
         if build_signature(report) != wanted:
-            search.notes.append(f"{suspect.label} by itself does not fail as the full model does: there may be more")
+            search.notes.append(f"{suspect.label} does not fail in isolation as the full model does: there may be more")
         return
     if not is_inside_known and _find_earlier(search, layers[:index], suspect):
         return
@@ -216,7 +217,7 @@ def _halve(search: Search, wanted: Signature | None, *, is_inside_known: bool) -
 
 
 def _find_earlier(search: Search, before: Sequence[Layer], suspect: Layer) -> bool:
-    """The model fails at a layer that is right by itself: what it was handed may be wrong, a shape for example."""
+    """The model fails at a layer that is correct in isolation: its inputs may be wrong, a shape for example."""
     search.first = None
     if before:
         part = build_beginning(search.cases, before, with_inside=True)
@@ -226,7 +227,7 @@ def _find_earlier(search: Search, before: Sequence[Layer], suspect: Layer) -> bo
             _try_suspects(search, accumulated)
         if search.first is not None or _try_alone(search, _find_ancestors(before, suspect), accumulated):
             search.notes.append(
-                f"without its inside as outputs the model fails at {suspect.label}, which is right with the "
+                f"without intermediate outputs the model fails at {suspect.label}, which is correct with the "
                 "reference's inputs"
             )
             return True
@@ -245,11 +246,11 @@ def _find_ancestors(before: Sequence[Layer], suspect: Layer) -> list[Layer]:
 
 
 def _describe_company(suspect: Layer, alone: CaseReport) -> str:
-    text = f"the model is right up to the layer before {suspect.label} and wrong with it; "
+    text = f"the model is correct up to the layer before {suspect.label} and wrong with it; "
     if alone.verdict.kind is VerdictKind.PASS:
-        return f"{text}by itself the layer is right: suspect what the compiler makes of it together with its neighbours"
+        return f"{text}in isolation the layer is correct: suspect how the compiler combines it with its neighbours"
     why = alone.verdict.findings[0].message if alone.verdict.findings else "nothing was compared"
-    return f"{text}by itself it is not decided: {why}"
+    return f"{text}in isolation it is inconclusive: {why}"
 
 
 def _find_shortest(search: Search, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> int:
@@ -281,7 +282,7 @@ def _sign(examination: Examination, case: Case) -> Signature | None:
 
 
 def build_beginning(cases: Cases, layers: Sequence[Layer], *, with_inside: bool = False) -> Case:
-    """The model up to these layers, with what they hand on as its outputs; `with_inside`: and all in between."""
+    """The model up to these layers, with what they pass on as its outputs; `with_inside`: and all in between."""
     begun = [layer for layer in cases.outline.layers if layer.number <= layers[-1].number]
     inner = {name for layer in begun for name in layer.inputs}
     final = {spec.name for spec in cases.outline.outputs}

@@ -59,7 +59,7 @@ class StepFailedError(AssayError):
 
 
 class Tensors(Mapping[str, Any]):
-    """A folder of tensors, each loaded when it is asked for: activations of a large model do not fit in memory."""
+    """A folder of tensors, each loaded when it is required: activations of a large model do not fit in memory."""
 
     def __init__(self, folder: str) -> None:
         self._refs = {ref.name: ref for ref in load_refs(folder)}
@@ -156,7 +156,7 @@ class Cases:
         return tuple(self.write_inputs(arrays) for arrays in self._choose_first(found))
 
     def _choose_first(self, found: list[Any]) -> list[Any]:
-        """As many as were asked for beside files that hold samples of their own. Raises UsageError for more."""
+        """As many as were asked for next to files that hold samples of their own. Raises UsageError for more."""
         most = self.source.inputs.most
         if most is None or most == len(found):
             return found
@@ -243,7 +243,7 @@ class Cases:
     def find_magnitude(self, case: Case, number: int, tensor: str) -> Any:
         """How large the terms are that this output was added up from, in one sample: see `probe.operators`.
 
-        A layer alone got the reference's inputs. In the model an operator may hand on what was rounded before it.
+        A layer alone got the reference's inputs. In the model an operator may pass on what was rounded before it.
         """
         if case.layer is not None:
             trial = case.trials[number]
@@ -291,7 +291,7 @@ class Cases:
         path = os.path.abspath(self.source.model)
         obstacle = find_obstacle(self.proto, int(asked["opset"]), path) if helps or self._is_too_new else ""
         if obstacle:
-            return replace(outcome, hint=f"another opset is no way out: {obstacle}")
+            return replace(outcome, hint=f"another opset does not help: {obstacle}")
         hint = outcome.hint.replace("convert MODEL", f"convert {shlex.quote(path)}") if helps else ""
         return replace(outcome, hint=hint)
 

@@ -1,8 +1,8 @@
-"""`assay model check`: every layer and the full model on a target, beside the reference.
+"""`assay model check`: every layer and the full model on a target, next to the reference.
 
-First the model as it is, then once more with every layer's outputs laid open (errors as they accumulate, and the layer
-where they begin), then each layer by itself, fed with the reference's values (its own error). A fault that only one of
-the views shows is still named, and the report says which view showed it.
+First the model itself, then again with every intermediate tensor as an output (errors as they accumulate, and the
+layer where they begin), then each layer in isolation, with the reference's values as inputs (its own error). A fault
+that only one of the views shows is still named, and the report says which view showed it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Examination:
     keep: str
     report_case: Report = quiet
     notes: list[str] = field(default_factory=list)
-    inside: dict[str, tuple[str, str]] = field(default_factory=dict)  # tensors that differ in the model laid open
+    inside: dict[str, tuple[str, str]] = field(default_factory=dict)  # tensors that differ inside the model
     voter_tests: VoterTests = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class Examination:
         return self._tell(self._add_inside(report, accumulated))
 
     def _add_inside(self, report: CaseReport, accumulated: Sequence[TensorComparison]) -> CaseReport:
-        """A layer that is right by itself, and wrong inside the model, is looked at there."""
+        """A layer that is correct in isolation, and wrong inside the model, is looked at there."""
         diffs = report.diffs or tuple(self.inside[each.name] for each in accumulated if each.name in self.inside)
         return replace(report, accumulated=tuple(accumulated), diffs=diffs)
 
@@ -130,7 +130,7 @@ class Examination:
         return judge_outputs(wanted, actual, self.choose_tolerances(case), op=case.op, makers=case.makers, reach=reach)
 
     def choose_tolerances(self, case: Case) -> Tolerances:
-        """What a quantised model gives as a whole may be a few steps off; a layer by itself may not."""
+        """What a quantised model gives as a whole may be a few steps off; a layer in isolation may not."""
         given = self.request.tolerances
         return self._relax({name: case.makers.get(name) for name in case.outputs}) if case.quantized else given
 
@@ -320,7 +320,7 @@ def examine_model(
 
 
 def check_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet) -> ModelReport:
-    """Everything that was asked for. What a target does wrong is in the report; it never raises for that."""
+    """Everything that was requested. What a target does wrong is in the report; it never raises for that."""
 
     def search(cases: Cases) -> Found:
         examination = Examination(request, builder, cases, keep, report_case)
@@ -343,7 +343,7 @@ def _check(examination: Examination, chosen: Sequence[str]) -> Found:
     notes = list(found.notes)
     if marked_failed is not None and (full is None or full.failed_step is None):
         notes.append(
-            "the model with all layers' outputs laid open does not get through on the target "
+            "the model with every intermediate tensor as an output fails on the target "
             f"({marked_failed.step} {marked_failed.ending}): accumulated errors are not known"
         )
     return replace(found, cases=(*reports, *([full] if full else [])), notes=tuple(notes))
@@ -378,8 +378,8 @@ def _examine_skipped(examination: Examination, reports: Sequence[CaseReport]) ->
 
 class Trivial:
     """Layers of shapes and constants, which a compiler computes beforehand: there may be hundreds of them, and to
-    compile each alone takes longer than all others together. One that is right inside the model, or the same as another
-    one that is right alone, is not computed alone, unless it was asked for by its name."""
+    compile each alone takes longer than all others together. One that is correct inside the model, or the same as
+    another one that is correct alone, is not computed alone, unless it was asked for by its name."""
 
     def __init__(self, examination: Examination, accumulated: Mapping[str, TensorComparison]) -> None:
         self._examination = examination
@@ -400,7 +400,7 @@ class Trivial:
 
     def find_same(self, case: Case) -> str:
         label = self._right.get(name_kind(case)) if case.name in self._layers and not case.problem else None
-        return f"computed from shapes and constants; the same operation as {label}, which is right" if label else ""
+        return f"computed from shapes and constants; the same operation as {label}, which is correct" if label else ""
 
     def note(self, case: Case, report: CaseReport) -> None:
         is_right = report.verdict.kind is VerdictKind.PASS and not any(each.error for each in report.local)
@@ -421,7 +421,7 @@ class Trivial:
         if self._count:
             layers = "1 layer computes" if self._count == 1 else f"{self._count} layers compute"
             self._examination.notes.append(
-                f"{layers} shapes and constants only: right inside the model, or as another such layer, and not "
+                f"{layers} shapes and constants only: correct inside the model, or as another such layer, and not "
                 "computed alone ('trivial' in the table; --only NAME computes one)"
             )
 
@@ -445,7 +445,7 @@ def conclude(
         hidden = () if excused else tuple(_find_hidden(layers, inside, reports, full))
         return Found((), findings=hidden, notes=(inside.reason,) if inside.blame is Blame.DRIFT else ())
     if first.name not in by_name:
-        return Found((), notes=(f"{first.label}, which was not asked for, is the first to be wrong inside the model",))
+        return Found((), notes=(f"{first.label}, which was not requested, is the first to be wrong inside the model",))
     notes = (describe_birth(inside),) if inside.first is first else ()
     confirmed = confirm(by_name[first.name])
     doubts = () if confirmed else (judge_inside(first, accumulated, confirmed, full),)
@@ -464,13 +464,14 @@ def _count_unseen(
 def judge_inside(
     layer: Layer, accumulated: Mapping[str, TensorComparison], confirmed: bool | None, full: CaseReport | None
 ) -> Finding:
-    """Of a layer that is wrong inside the model laid open and not by itself: the unmarked model decides."""
+    """Of a layer that is wrong inside the model with every intermediate tensor as an output and not in isolation: the
+    unmarked model decides."""
     off = ", ".join(f"{each.name} off by {each.error:.2g}" for each in select(layer, accumulated))
-    alone = "right by itself: see its neighbours" if confirmed is False else "cannot be judged by itself"
+    alone = "correct in isolation: see its neighbours" if confirmed is False else "cannot be judged in isolation"
     text = f"{layer.label} is the first to be wrong inside the model ({off}), and {alone}"
     if full is None or full.verdict.kind in WRONG:
         return Finding(VerdictKind.FAIL, layer.name, text)
-    text += "; as it is, without its inside laid open, the model is right"
+    text += "; without intermediate outputs the model is correct"
     return Finding(VerdictKind.INCONCLUSIVE, layer.name, text)
 
 
@@ -480,9 +481,9 @@ def describe_birth(found: Localisation) -> str:
     assert first is not None
     growth = next(each for each in found.ranking if each.layer is first)
     if growth.is_inherited:
-        inputs = f"its inputs are off too (error {growth.before:.2g}), but by itself it is wrong as well"
+        inputs = f"its inputs are off too (error {growth.before:.2g}), but it is also wrong in isolation"
     else:
-        inputs = f"its inputs are right (error {growth.before:.2g})" if growth.before else "its inputs are equal"
+        inputs = f"its inputs are correct (error {growth.before:.2g})" if growth.before else "its inputs are equal"
     others = ", ".join(layer.label for layer in found.suspects if layer is not first)
     unseen = f"; nothing between was compared, so it may be {others} as well" if others else ""
     return f"{first.label} is where it begins: {inputs}{unseen}"
@@ -512,11 +513,11 @@ def describe_others(first: Layer, reports: Sequence[CaseReport], full: CaseRepor
         report for report in reports if report.failed_step and report.layer and report.layer.number < first.number
     ]
     names = ", ".join(f"{report.layer.label} ({report.outcome})" for report in earlier if report.layer)
-    return [f"{names}: fails by itself in another way than the full model does"] if earlier else []
+    return [f"{names}: fails in isolation in another way than the full model"] if earlier else []
 
 
 def _earlier(one: Layer | None, other: Layer | None) -> Layer | None:
-    """Both views may be right: what is wrong by itself need not show in this model, and the other way round."""
+    """Both views may be right: what is wrong in isolation need not show in this model, and the other way round."""
     if one is None or other is None:
         return one or other
     return one if one.number <= other.number else other
@@ -533,23 +534,23 @@ def _find_hidden(
         return []
     untried = [report.layer for report in reports if report.layer and report.verdict.kind is not VerdictKind.PASS]
     failed = full.failed_step
-    notes_of_all = f" ({full.outcome}: {failed.message})".replace(": )", ")") if failed is not None else ""
+    outcome = f" ({full.outcome}: {failed.message})".replace(": )", ")") if failed is not None else ""
     if untried:
         named = [layer for layer in untried if failed is not None and _names(failed.message, layer.ops)]
-        text = f"the full model is wrong{notes_of_all}; {_join(untried)} could not be judged alone"
-        text += f", and what was said names {_join_ops(named)}" if named else "; the other layers are right"
+        text = f"the full model is wrong{outcome}; {_join(untried)} could not be judged alone"
+        text += f", and its output names {_join_ops(named)}" if named else "; the other layers are correct"
     else:
-        every = "every layer" if len(reports) == len(layers) else "every layer that was asked for"
-        text = f"the full model is wrong{notes_of_all} although {every} is right{_suspect(inside)}"
+        every = "every layer" if len(reports) == len(layers) else "every layer that was requested"
+        text = f"the full model is wrong{outcome} although {every} is correct{_suspect(inside)}"
     return [Finding(full.verdict.kind, full.name, text)]
 
 
 def _suspect(inside: Localisation) -> str:
     """How the layers were seen to be right, and what is left to suspect."""
     if inside.blame is Blame.DRIFT:
-        return " by itself: errors add up on the way"
-    seen = "by itself and laid open" if inside.ranking else "by itself (laid open, the model does not get through)"
-    return f", {seen}: suspect a fusion across layers, or errors that add up"
+        return " in isolation: errors accumulate"
+    further = "and with intermediate outputs" if inside.ranking else "(with intermediate outputs the model fails)"
+    return f", in isolation {further}: suspect a fusion across layers, or errors that add up"
 
 
 def _names(message: str, ops: Sequence[str]) -> bool:
@@ -574,7 +575,7 @@ def judge_failure(case: str, outcome: StepOutcome) -> Verdict:
 
 
 def _build_problem(case: Case, target: str) -> CaseReport:
-    finding = Finding(VerdictKind.INCONCLUSIVE, case.name, f"this layer cannot stand alone: {case.problem}")
+    finding = Finding(VerdictKind.INCONCLUSIVE, case.name, f"this layer cannot be computed alone: {case.problem}")
     return CaseReport(case.name, target, Verdict.of([finding], 0), case.layer)
 
 

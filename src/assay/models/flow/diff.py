@@ -47,7 +47,7 @@ def diff_tensors(request: DiffRequest) -> tuple[Verdict, tuple[TensorDiff, ...]]
 
 
 def build_tolerance(asked: Tolerance) -> Tolerance:
-    """Who names an absolute bound means integers as well. That two files are both all zero is no fault of theirs."""
+    """Who names an absolute bound means integers as well. That two files are both all zero is not a fault of theirs."""
     steps = int(asked.abs) if asked.abs is not None and asked.int_abs is None and 1 <= asked.abs < 2**63 else None
     return replace(asked, allow_constant=True, int_abs=asked.int_abs if steps is None else steps)
 
@@ -128,7 +128,7 @@ def _parse_place(text: str, whole: str) -> Any:
     except ValueError:
         parts = []
     if not 1 <= len(parts) <= 3 or (len(parts) == 1 and parts[0] is None) or parts[2:] == [0]:
-        raise UsageError(f"--slice {whole!r}: {text!r} is no index", "write it as numpy does: --slice '0,:,3:5'")
+        raise UsageError(f"--slice {whole!r}: {text!r} is not an index", "write it as numpy does: --slice '0,:,3:5'")
     return parts[0] if len(parts) == 1 else slice(*parts)
 
 
@@ -138,7 +138,8 @@ def parse_axes(text: str | None) -> tuple[int, ...] | None:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"--transpose {text!r} is no order of axes", "name them all: --transpose 0,3,1,2") from None
+        hint = "name them all: --transpose 0,3,1,2"
+        raise UsageError(f"--transpose {text!r} is not an order of the axes", hint) from None
 
 
 def turn(array: Array, order: tuple[int, ...] | None, name: str) -> Array:
@@ -146,7 +147,7 @@ def turn(array: Array, order: tuple[int, ...] | None, name: str) -> Array:
         return array
     if sorted(order) != list(range(array.ndim)):
         hint = f"its {array.ndim} axes are {', '.join(map(str, range(array.ndim)))}: name each once"
-        raise UsageError(f"{name}: {','.join(map(str, order))} is no order of its axes", hint)
+        raise UsageError(f"{name}: {','.join(map(str, order))} is not an order of its axes", hint)
     return array.transpose(order)
 
 

@@ -65,7 +65,7 @@ def _number(names: Sequence[str], index: int) -> str:
 
 
 def _walk(base: str) -> Iterator[str]:
-    """Links are followed, but not one that leads back to a folder that it lies in."""
+    """Links are followed, but not one that leads back to a folder that it is in."""
     if os.path.isfile(base):
         yield base
     above: dict[str, frozenset[str]] = {}  # folder → itself and those around it, wherever they really are
@@ -88,7 +88,7 @@ def _stem(path: str) -> str:
 
 
 def _name_by_place(path: str, base: str) -> str:
-    """`sub/net.onnx` → `sub_net`; the folder's own name goes before what lies in it directly."""
+    """`sub/net.onnx` → `sub_net`; the folder's own name goes before what is in it directly."""
     inside = os.path.relpath(path, os.path.dirname(os.path.abspath(base)))
     return os.path.splitext(inside)[0].replace(os.sep, "_")
 

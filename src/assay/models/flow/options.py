@@ -43,7 +43,7 @@ SETTINGS_FILES = ("assay.toml", "pyproject.toml")
 
 
 def load_model_settings(folder: str | None = None) -> ModelSettings:
-    """Of the project that this folder lies in."""
+    """Of the project that this folder is in."""
     return read_model_settings(load_settings(folder or os.getcwd(), os.environ))
 
 
@@ -97,7 +97,7 @@ def _check_flags(flags: ModelFlags, goal: Goal) -> None:
     if not os.path.getsize(flags.model):
         raise UsageError(f"{flags.model} is not an ONNX model: the file is empty", "export or download it again")
     if flags.only and goal != "check":
-        raise UsageError(f"--only is for check: {goal} looks for the layer itself", "leave it out")
+        raise UsageError(f"--only is for check: {goal} looks for the layer itself", "omit it")
     if flags.function and flags.inputs:
         raise UsageError("inputs come from files or from a function, not from both", "give --input or --function")
 
@@ -216,7 +216,7 @@ def parse_range(text: str) -> tuple[str, tuple[float, float]]:
     except ValueError:
         pair = None
     if match is None or pair is None or not pair[0] <= pair[1]:
-        raise UsageError(f"--range {text}: this is no range", "write NAME=LOW:HIGH, as in image=0:255")
+        raise UsageError(f"--range {text} is not a range", "write NAME=LOW:HIGH, as in image=0:255")
     return match["name"], pair
 
 
@@ -225,7 +225,7 @@ def parse_dim(text: str) -> tuple[str, int | tuple[int, ...]]:
     numbers = re.split(r"[,x]", sizes)
     if not equals or not name or not all(number.isdecimal() for number in numbers):
         raise UsageError(
-            f"--dim {text}: this is no size", "write batch=4 for an open dimension, image=1,3,48,192 for a whole input"
+            f"--dim {text} is not a size", "write batch=4 for an open dimension, image=1,3,48,192 for a whole input"
         )
     return name, int(sizes) if len(numbers) == 1 else tuple(map(int, numbers))
 
@@ -260,7 +260,7 @@ def _parse_memory(text: str) -> int:
     try:
         return parse_limit(text)
     except UsageError:
-        raise UsageError(f"--memory {text}: this is no size", "for example 8GB or 512MiB") from None
+        raise UsageError(f"--memory {text} is not a size", "for example 8GB or 512MiB") from None
 
 
 def _absolute_input(text: str) -> str:

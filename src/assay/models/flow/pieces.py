@@ -1,4 +1,4 @@
-"""`assay model split` and `convert`: models as files, for a person to look at or to hand on."""
+"""`assay model split` and `convert`: models as files, for a person to look at or to pass on."""
 
 from __future__ import annotations
 

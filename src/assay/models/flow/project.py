@@ -21,7 +21,7 @@ from assay.models.flow.tolerance_names import find_strange_stems, join_names, re
 from assay.models.store.artifacts import ArtifactStore, choose_store_folder
 from assay.models.values.model import Limits, Target
 
-CHIPS = "chips"  # the folder beside that of the models
+CHIPS = "chips"  # the folder next to that of the models
 LLVM_CPU = "iree"  # the reference of the Torq spellings
 TORQ = "torq"  # their target, where the project has none of the hardware's name
 _WITH_TOOLS = ("command", "ssh")
@@ -44,7 +44,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a target gets beside its own settings. An absent value changes nothing."""
+    """What a target gets next to its own settings. An absent value changes nothing."""
 
     chip: Mapping[str, Any] = field(default_factory=dict)
     hardware: str | None = None
@@ -144,7 +144,7 @@ def _equip(target: Target, extras: Extras) -> Target:
     has_tools = target.backend in _WITH_TOOLS
     if chip and not (has_tools and _knows_chips(target, extras.chip)):
         raise UsageError(
-            f"the target {target.name} knows no chips", "name {chip} in its commands, or leave --torq-chips out"
+            f"the target {target.name} does not use chips", "name {chip} in its commands, or leave --torq-chips out"
         )
     with_hardware = {"chip": chip, "hardware": extras.hardware} if has_tools else {}
     found = replace(
@@ -159,7 +159,8 @@ def _equip(target: Target, extras: Extras) -> Target:
 
 
 def _knows_chips(target: Target, chip: Mapping[str, Any]) -> bool:
-    """One that is told nothing would compute the same for all of them, and every test would pass for the wrong chip."""
+    """One that gets no chip would compute the same for all of them, and every test would pass for the wrong
+    chip."""
     with_hardware = str([target.options.get(name) for name in ("import", "compile", "run")])
     return "{chip}" in with_hardware or bool(chip.get("compile_flags") or chip.get("run_flags"))
 
@@ -177,7 +178,7 @@ class BuildOptions:
 
 
 def open_stand(project: Project, build_options: BuildOptions, dumps: Dumps, explain_to: Any = None) -> Stepwise:
-    """With the artifact store that every door of this user shares."""
+    """With the artifact store that every command of this user shares."""
     store = ArtifactStore(choose_store_folder(os.environ, project.folder))
     builder = ArtifactBuilder(
         store, build_options.limits, recompute=build_options.recompute, live=build_options.live, explain_to=explain_to

@@ -1,8 +1,8 @@
 """`assay model reduce`: the smallest model that still shows a target's failure.
 
 The failure's own signature is the oracle: the step and the way in which it failed, with numbers and names taken out of
-the message; or outputs that differ. Every sample goes along, and what comes out is computed once more, past the cache,
-before anybody is told.
+the message; or outputs that differ. Every sample goes along, and what comes out is computed again, past the cache,
+before it is reported.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def reduce_failure(
 
 
 def _choose_start(search: Search) -> tuple[Case, CaseReport]:
-    """The first wrong layer where it fails by itself, else the whole model."""
+    """The first wrong layer where it fails in isolation, else the whole model."""
     report = search.reports.get(search.first.name) if search.first else None
     if report is not None and report.verdict.kind in WRONG:
         return search.cases.find(report.name), report
@@ -99,7 +99,7 @@ def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> Found:
     again = _examine_again(search, final)
     is_same = build_signature(again) == trials.signature
     if not is_same:
-        finding = Finding(VerdictKind.INCONCLUSIVE, final.name, "computed once more, it does not fail in this way")
+        finding = Finding(VerdictKind.INCONCLUSIVE, final.name, "computed again, it does not fail in this way")
         again = replace(again, verdict=replace(again.verdict, findings=(*again.verdict.findings, finding)))
     report_case(again)
     path, inputs = write_result(search, reduced)
@@ -112,7 +112,7 @@ def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> Found:
         f"its inputs: {', '.join(inputs)}",
     ]
     if not is_same:
-        notes.append("computed once more, the smallest model does not fail in this way: the failure comes and goes")
+        notes.append("computed again, the smallest model does not fail in this way: the failure comes and goes")
     elif not reduced.is_minimal:
         notes.append("the search was ended early: a smaller model may fail as well")
     command = render_again(search.examination.request, path, inputs, _list_names(search, path))
@@ -134,7 +134,7 @@ def _count_samples(reduced: Reduced) -> str:
 
 
 def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names: Names) -> str:
-    """What to type to see it fail."""
+    """What to type to reproduce it."""
     manner = drop_strangers(request.manner, names) or shlex.join(
         ["--reference", request.reference.name, "--target", request.target.name]
     )  # fmt: skip

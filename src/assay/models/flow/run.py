@@ -107,7 +107,7 @@ def is_profiling(request: ModelRequest) -> bool:
 
 
 def render_request(request: ModelRequest, location: StudyPlace) -> str:
-    """For the child's command line; one that is too long for it lies in a file of the study, so that the run can be
+    """For the child's command line; one that is too long for it is in a file of the study, so that the run can be
     started again."""
     text = json.dumps(build_plain(request), allow_nan=False)
     if len(text) <= _LONGEST_ARGUMENT:

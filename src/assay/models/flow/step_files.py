@@ -61,7 +61,7 @@ def _copy(old: str, new: str) -> bool:
 
 
 def _find_files(path: str) -> Iterator[str]:
-    """Names relative to it; a model's external data lies beside it."""
+    """Names relative to it; a model's external data is next to it."""
     if os.path.isdir(path):
         for folder, _, names in os.walk(path):
             yield from (os.path.relpath(os.path.join(folder, name), path) for name in names)
@@ -73,7 +73,7 @@ def _find_files(path: str) -> Iterator[str]:
 
 
 def _rewrite(outcome: StepOutcome, moved: Mapping[str, str]) -> StepOutcome:
-    """The longest path first: one may lie in another."""
+    """The longest path first: one may be inside another."""
 
     def change(text: str) -> str:
         for old in sorted(moved, key=len, reverse=True):
@@ -91,7 +91,7 @@ def _rewrite(outcome: StepOutcome, moved: Mapping[str, str]) -> StepOutcome:
 
 
 def _change_words(command: str, change: Callable[[str], str]) -> str:
-    """Word by word: a new path may need quotes where the old one needed none. What is no line for a shell has none."""
+    """Word by word: a new path may need quotes where the old one needed none. Not for what is not a shell command."""
     try:
         words = shlex.split(command)
     except ValueError:

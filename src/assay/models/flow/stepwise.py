@@ -1,4 +1,4 @@
-"""A case step by step, for callers that want each piece by itself: pytest's fixtures, any of which may be replaced.
+"""A case step by step, for callers that want each step on its own: pytest's fixtures, any of which may be replaced.
 
 What a step takes is what the caller hands in, so a replaced piece counts; what it makes comes from the store where the
 store has it. Several samples are several of everything; what is the same for all of them is made once.
@@ -103,7 +103,7 @@ class Stepwise:
                 return load_product(given_path)
         return Product(
             _find_artifact(given_path, artifact), hash_tree(given_path)
-        )  # a tool may read what lies beside it
+        )  # a tool may read what is next to it
 
 
 def _find_artifact(given_path: str, artifact: str) -> str:
@@ -219,7 +219,7 @@ class CaseSteps:
                 made[source.sha] = outcome = work(source)
                 self.steps += [outcome] if tested else []
                 if not outcome.is_ok:
-                    raise StepFailedError(f"{target.name} cannot get through {self.case.name}", outcome)
+                    raise StepFailedError(f"{target.name} cannot compute {self.case.name}", outcome)
         return [made[source.sha] for source in sources]
 
     @contextmanager

@@ -39,7 +39,7 @@ def load_checked_target(
     """The target of this name, in this folder. Raises NotFoundError, or ConfigError for a table that is wrong.
 
     What `equip` makes of it is looked at: a board's address turns a target of commands into one that ssh reaches.
-    Somebody's own back end is only loaded where it runs.
+    A user's own back end is only loaded where it runs.
     """
     settings = load_settings(folder or os.getcwd(), os.environ)
     named = parse_target(text, settings)
@@ -113,12 +113,12 @@ def choose_voter(flag: str | None, setting: str | None, reference: Target, targe
     reason = f"{text} computes as the {same[0]} does, and would always agree with it"
     if flag:
         raise UsageError(f"--vote {reason}", "name another engine, or --vote none")
-    return Vote(None, f"nobody votes: vote = {text!r} of the settings: {reason}")
+    return Vote(None, f"no second reference votes: vote = {text!r} of the settings: {reason}")
 
 
 def is_same_engine(one: Target, other: Target) -> bool:
-    """The same library, whatever its options: its kernels share their faults. Programs, and back ends of somebody's
-    own, that are told the same; told something else, one may well compute in another way."""
+    """The same library, whatever its options: its kernels share their faults. Programs, and users' own back ends, that
+    get the same commands; with others, one may well compute in another way."""
     are_tools = one.backend in _WITH_TOOLS and other.backend in _WITH_TOOLS
     if not are_tools and one.backend != other.backend:
         return False

@@ -51,7 +51,7 @@ def build_points(report: ModelReport) -> Iterator[dict[str, float]]:
 
 
 def build_numbers(case: CaseReport) -> dict[str, float]:
-    """Times that were remembered instead of measured are no figures."""
+    """Times that were remembered instead of measured are not results."""
     found = {
         "local_error": max((each.error for each in case.local), default=math.nan),
         "accumulated_error": max((each.error for each in case.accumulated), default=math.nan),
@@ -101,7 +101,7 @@ class MachineObserver:
     def load_state(
         self, folder: str, own_cpu_s: float, complain: Callable[[str], None] = lambda _text: None
     ) -> tuple[Machine, str | None]:
-        """The machine as it stood, and the commit of what lies in the folder."""
+        """The machine as it stood, and the commit of what is in the folder."""
         devices = Devices()
         environment = load_environment(folder, (), devices, complain=complain)
         machine = load_machine(environment, devices, ())
@@ -139,12 +139,12 @@ def build_timings(
 def describe_gap(request: ModelRequest, report: ModelReport) -> str:
     """Why a check gives no figures for the history; empty where it does."""
     if request.goal != "check":
-        return "it was no check"
+        return "it was not a check"
     if request.only:
         return "only some cases were computed"
     steps = [step for case in _choose_cases(report) for step in case.steps]
     if not steps:
-        return "no case is right"
+        return "no case passed"
     return "some times are from the cache" if any(step.cached for step in steps) else ""
 
 

@@ -1,7 +1,7 @@
 """Names that tolerances are given for: one that nothing has would be a bound that nobody keeps.
 
-What is said of one model (a flag, its own table) has to be in it. What a project says of all its models has to be in
-one of them; an operator of ONNX that none of them uses is no mistake there.
+What is set for one model (a flag, its own table) has to be in it. What a project sets for all its models has to
+be in one of them; an operator of ONNX that none of them uses is no mistake there.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def refuse_own(settings: ModelSettings, stem: str, known: Names) -> None:
 
 
 def refuse_general(settings: ModelSettings, known: Names) -> None:
-    """The same for what is said of all models. `known`: of all of them together."""
+    """The same for what is set for all models. `known`: of all of them together."""
     ops = [op for op in settings.tolerances.by_op if not is_operator(op)]
     locations = {key: f"models.{key}" for key in ("ops", "tensors")}
     _refuse(ops, settings.tolerances.by_tensor, known, "any model", locations)
 
 
 def has_strangers(settings: ModelSettings, known: Names) -> bool:
-    """Whether something is said of all models that this one does not have: others may."""
+    """Whether something is set for all models that this one does not have: others may."""
     given = settings.tolerances
     return any(op not in known.operators for op in given.by_op) or any(not known.has_tensor(x) for x in given.by_tensor)
 

@@ -33,7 +33,7 @@ _EXTERNAL_BYTES = 1_800_000_000  # beyond, protobuf cannot serialise: the weight
 def load_model(path: str | os.PathLike[str], *, weights: bool = True, external: bool = True) -> Model:
     """The model; without weights, large tensors are left empty and external data is not looked at.
 
-    `external=False` leaves external data where it lies, for a model that is only split into layers: each then loads
+    `external=False` leaves external data where it is, for a model that is only split into layers: each then loads
     its own. Raises UsageError: a file that is missing or not ONNX, external data that is missing or cut short.
     """
     name = os.fspath(path)
@@ -61,7 +61,7 @@ def _load_whole(path: str) -> Model:
 
 
 def write_model(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write aside, then rename. Weights beyond what one file can hold go beside it, into `<name>.data`."""
+    """Write aside, then rename. Weights beyond what one file can hold go next to it, into `<name>.data`."""
     onnx = import_onnx()
     name = os.fspath(path)
     if os.path.isdir(name):

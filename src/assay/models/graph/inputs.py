@@ -122,11 +122,11 @@ def describe_invented(
     )
     if not invented:
         return ""
-    return f"the reference got invented {' and '.join(invented)}; where they do not suit the model: {' '.join(flags)}"
+    return f"the reference got invented {' and '.join(invented)}; if they do not suit the model: {' '.join(flags)}"
 
 
 def close_specs(outline: Outline, dims: Dims | None = None, model: Model | None = None) -> tuple[TensorSpec, ...]:
-    """The inputs with numbers for their open dimensions; one of unknown rank, or that is no tensor, stays as it is."""
+    """The inputs with numbers for their open dimensions; others (unknown rank, not a tensor) stay as they are."""
     shapes = _resolve_shapes(_build_graph(outline, model), outline, dims or {})
     return tuple(spec if spec.shape is None else replace(spec, shape=shapes[spec.name]) for spec in outline.inputs)
 
@@ -163,7 +163,7 @@ def _draw_all(
     files: Mapping[str, str] | None,
 ) -> list[Sample]:
     if count < 1:
-        raise UsageError(f"{count} samples are none", "ask for one or more")
+        raise UsageError(f"{count} samples are not enough", "ask for one or more")
     fixed = load_named(files or {}, outline.inputs)
     shapes = {**{name: array.shape for name, array in fixed.items()}, **(dims or {})}
     plans = plan_inputs(outline, ranges=ranges, dims=shapes, model=model)
@@ -276,7 +276,7 @@ def find_problems(specs: Sequence[TensorSpec], sample: Mapping[str, Array]) -> l
     """Everything that a model would refuse: inputs that are missing or unknown, other types, other shapes."""
     known = {spec.name for spec in specs}
     problems = [f"{spec.name!r} is missing" for spec in specs if spec.name not in sample]
-    problems += [f"{name!r} is no input of the model" for name in sample if name not in known]
+    problems += [f"{name!r} is not an input of the model" for name in sample if name not in known]
     sizes: dict[str, int] = {}
     for spec in specs:
         if spec.name in sample and spec.dtype not in NON_TENSORS:

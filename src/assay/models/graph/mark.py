@@ -1,4 +1,5 @@
-"""The whole model with its inside laid open, and the part of it between chosen tensors."""
+"""The whole model with its inside with every intermediate tensor as an output, and the part of it between chosen
+tensors."""
 
 from __future__ import annotations
 

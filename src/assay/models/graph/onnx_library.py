@@ -107,7 +107,7 @@ def is_constant_node(node: Node) -> bool:
 
 
 def find_reads(node: Node) -> Iterator[str]:
-    """Names that the node needs from the graph it stands in; one that is left out is no name."""
+    """Names that the node needs from the graph it stands in; one that is left out is not a name."""
     yield from (name for name in node.input if name)
     for graph in find_subgraphs(node):
         yield from _find_captured(graph)
@@ -136,7 +136,7 @@ _KINDS = {"sequence_type": "sequence", "optional_type": "optional", "map_type": 
 
 
 def build_spec(value: Any) -> TensorSpec:
-    """What a graph says of a value; `dtype` is "sequence", "optional" or "map" for what is no tensor."""
+    """What a graph says of a value; `dtype` is "sequence", "optional" or "map" for what is not a tensor."""
     kind = value.type.WhichOneof("value")
     if kind in _KINDS:
         return TensorSpec(value.name, _KINDS[kind])

@@ -1,7 +1,7 @@
 """What is known of operators: their names, what they compute in float64, and the size of the terms that they add up.
 
 The float64 formulas are written from ONNX's specification alone, for the operators that models are mostly made of.
-They serve twice: an evaluator that is asked for a second opinion is tested against them, and fed with absolute values
+They serve twice: an evaluator that is required a second opinion is tested against them, and fed with absolute values
 they give the sum of the terms' magnitudes, which is what rounding errors are proportional to when the terms cancel.
 """
 
@@ -393,7 +393,7 @@ _EXACT = """
     DequantizeLinear Hardmax ThresholdedRelu Shrink
 """
 
-# they hand on what was rounded before them: element by element, or with a factor
+# they pass on what was rounded before them: element by element, or with a factor
 _CARRYING = """
     Relu LeakyRelu Clip Neg Abs Max Min Identity Cast Reshape Transpose Flatten Squeeze Unsqueeze Concat Split Slice
     Gather GatherElements GatherND Pad Expand Tile Where Dropout DepthToSpace SpaceToDepth MaxPool GlobalMaxPool
@@ -471,7 +471,7 @@ class Magnitudes:
         self._known: dict[tuple[str, int], Array | float] = {}
 
     def find(self, tensor: str, depth: int) -> Array | float:
-        """`depth`: how many operators back that only hand on what was rounded before them; 0 where the inputs are
+        """`depth`: how many operators back that only pass on what was rounded before them; 0 where the inputs are
         those of the reference, so that nothing was."""
         position = self._wiring.producers.get(tensor)
         if position is None:

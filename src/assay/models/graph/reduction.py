@@ -3,7 +3,7 @@
 Any set of nodes is a model: what it reads from outside becomes an input that is fed with the reference's activation,
 what others read of it becomes an output. So the search is ddmin over the nodes, which cuts heads and tails first and
 single nodes last; then outputs are dropped, and nodes that keep a tensor's type and shape are bypassed. What remains
-is 1-minimal: whatever single step is tried, the failure is gone.
+is 1-minimal: whatever single step is tried, the failure disappears.
 
 The oracle is somebody else's: nothing is run here.
 """
@@ -118,8 +118,9 @@ def reduce_model(
 ) -> Reduced:
     """The smallest model to be found in which the oracle still sees the failure, with all samples.
 
-    `activations_for(model, samples)` is a reference run with all tensors laid open; `budget` bounds the oracle's
-    calls, `stop` is asked before each. Raises UsageError where the model itself does not fail.
+    `activations_for(model, samples)` is a reference run with all tensors with every intermediate tensor as an
+    output; `budget` bounds the oracle's calls, `stop` is asked before each. Raises UsageError where the model itself
+    does not fail.
     """
     if not samples:
         raise UsageError("a model cannot be reduced without a sample of its inputs")
@@ -334,7 +335,7 @@ class _Cutter:
 
 
 def _prune(model: Model) -> None:
-    """Remove what no output needs, and what the graph says of tensors that are gone."""
+    """Remove what no output needs, and what the graph says of tensors that no longer exist."""
     graph = model.graph
     wiring = build_wiring(graph)
     live = wiring.find_ancestors(wiring.outputs)

@@ -127,7 +127,8 @@ def load_function(name: str) -> Callable[..., Any]:
     """`module:function`, looked for from the working directory, or `path/to/file.py:function`."""
     source, _, attribute = name.rpartition(":")
     if not source or not attribute:
-        raise UsageError(f"{name!r} names no function", "write it as module:function or path/to/file.py:function")
+        hint = "write it as module:function or path/to/file.py:function"
+        raise UsageError(f"{name!r} does not name a function", hint)
     module = _load_file(source) if source.endswith(".py") else _import_module(source)
     found = getattr(module, attribute, None)
     if not callable(found):

@@ -46,7 +46,7 @@ def build_layers(
     """The layers of the outline, all or those with these numbers.
 
     `activations` has the model's inputs, all intermediate tensors and the outputs of one sample. External data that is
-    not in the model yet is read from beside the model's file, layer by layer.
+    not in the model yet is read from next to the model's file, layer by layer.
     """
     splitter = _Splitter(model, outline, activations)
     for layer in outline.layers:
@@ -102,10 +102,10 @@ class _Splitter:
     def _find_problem(self, layer: Layer, known: Mapping[str, Array | None]) -> str:
         missing = [name for name, value in known.items() if value is None]
         if missing:
-            return f"the reference run brought no value of {', '.join(map(repr, missing))}"
+            return f"the reference run has no value of {', '.join(map(repr, missing))}"
         values = {**known, **{name: self.values[name] for name in layer.outputs if name in self.values}}
         others = [name for name, value in values.items() if not hasattr(value, "dtype")]
-        return f"{', '.join(map(repr, others))} is no tensor but a sequence, an optional or a map" if others else ""
+        return f"{', '.join(map(repr, others))} is not a tensor but a sequence, an optional or a map" if others else ""
 
     def _extract(
         self, layer: Layer, known: Mapping[str, Array], frozen: Mapping[str, Array], *, is_open: bool
@@ -145,7 +145,7 @@ def check(model: Model, *, with_shapes: bool = False) -> str:
     try:
         onnx.checker.check_model(_build_light(model), full_check=with_shapes)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        return "it is no valid model by itself: " + " ".join(str(error).split())
+        return "it is not a valid model on its own: " + " ".join(str(error).split())
     return ""
 
 

@@ -38,7 +38,7 @@ def build_submodel(
     """The nodes at these places between inputs and outputs.
 
     `frozen` tensors become initialisers; `values` says what is known of tensors in between; `folder` is where external
-    data lies that was not loaded with the model.
+    data is that was not loaded with the model.
     """
     frozen = frozen or {}
     result = _build_header(model)
@@ -91,7 +91,7 @@ def build_value(spec: TensorSpec) -> Any:
     """A graph's words for a tensor; of one whose type nobody knows, the name alone."""
     onnx = import_onnx()
     if spec.dtype in NON_TENSORS:
-        raise UsageError(f"{spec.name!r} is no tensor but a {spec.dtype}")
+        raise UsageError(f"{spec.name!r} is not a tensor but a {spec.dtype}")
     if not spec.dtype:
         return onnx.ValueInfoProto(name=spec.name)
     return onnx.helper.make_tensor_value_info(spec.name, find_elem_type(spec.dtype), spec.shape)

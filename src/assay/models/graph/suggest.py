@@ -200,7 +200,7 @@ def _between(
 
 
 def _steps(graph: Graph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
-    """Lengths of a recurrent node's sequences: all of them, since what lies beyond a length is zero."""
+    """Lengths of a recurrent node's sequences: all of them, since what is beyond a length is zero."""
     length = graph.find_dim(node.input[0], 0) or 1
     return Domain(length, length, f"lengths of {node.op_type}'s sequences", whole=True)
 

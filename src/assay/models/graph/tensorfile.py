@@ -1,7 +1,7 @@
 """Tensors in files: a folder of `.npy` files with a list of names, and single files as users bring them.
 
 numpy's files know neither bfloat16, nor the 8-bit floats, nor 4-bit integers: these lie there as unsigned integers of
-the same width, with the true type in the list. Texts lie in JSON files. The list is written last: a folder without one
+the same width, with the true type in the list. Texts are in JSON files. The list is written last: a folder without one
 was never finished.
 """
 
@@ -66,7 +66,7 @@ def _find_small_type(name: str) -> Any:
 
 
 def content_sha(array: Array) -> str:
-    """Of dtype, shape and bytes: equal tensors have it in common, however they lie in memory."""
+    """Of dtype, shape and bytes: equal tensors have it in common, whatever their layout in memory."""
     np = import_numpy()
     digest = hashlib.sha256(f"{name_dtype(array)}{list(array.shape)}".encode())
     if name_dtype(array) == STRING:
@@ -130,7 +130,7 @@ def _write_text(path: str, text: str) -> None:
 
 
 def load_refs(folder: str | os.PathLike[str]) -> tuple[TensorRef, ...]:
-    """What lies in the folder, without reading any of it. Raises FormatError for one that is unfinished or damaged."""
+    """What is in the folder, without reading any of it. Raises FormatError for one that is unfinished or damaged."""
     base = os.path.abspath(folder)
     listed = os.path.join(base, LIST_FILE)
     try:
@@ -183,7 +183,7 @@ def load_array(path: str | os.PathLike[str], dtype: str | None = None, shape: Se
     name = os.fspath(path)
     suffix = os.path.splitext(name)[1].lower()
     if suffix not in _SUFFIXES:
-        raise UsageError(f"{name} is no tensor file", f"known are {', '.join(_SUFFIXES)}")
+        raise UsageError(f"{name} is not a tensor file", f"known are {', '.join(_SUFFIXES)}")
     try:
         array = _load_raw(name, dtype) if suffix in (".bin", ".raw") else _load_kind(name, suffix)
     except FileNotFoundError:
@@ -258,7 +258,7 @@ def _load_raw(path: str, dtype: str | None) -> Array:
     with open(path, "rb") as stream:
         content = stream.read()
     if len(content) % kind.itemsize:
-        raise UsageError(f"{path} has {len(content)} bytes, which is no multiple of {dtype}'s {kind.itemsize}")
+        raise UsageError(f"{path} has {len(content)} bytes, which is not a multiple of {dtype}'s {kind.itemsize}")
     return np.frombuffer(content, kind).copy()
 
 

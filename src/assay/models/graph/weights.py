@@ -71,13 +71,13 @@ def check_external(tensors: Iterable[Any], folder: str) -> None:
         path = os.path.join(folder, location)
         needed = int(entry.get("offset") or 0) + int(entry.get("length") or 0)
         if not location or not os.path.isfile(path):
-            problems[location] = f"{path} is missing (the tensor {tensor.name!r} lies there)"
+            problems[location] = f"{path} is missing (the tensor {tensor.name!r} is there)"
         elif os.path.getsize(path) < needed:
             problems[location] = f"{path} has {os.path.getsize(path)} bytes, {tensor.name!r} ends at {needed}"
     if problems:
         raise UsageError(
             "the model's external data cannot be read: " + "; ".join(problems.values()),
-            "put the file beside the model, under the name that the model gives it",
+            "put the file next to the model, under the name that the model gives it",
         )
 
 

@@ -1,9 +1,9 @@
-"""Which layer is to blame: the first whose output is wrong while everything that it read is right.
+"""Which layer is to blame: the first whose output is wrong while everything that it read is correct.
 
 Tensors are compared as they come out of the whole model, so a wrong layer makes all that follow it wrong, and rounding
 grows on its way. A layer is therefore blamed only when the error is born in it: its output is wrong, none of its inputs
 is, and the error is several times larger than theirs. Where a tensor crosses the tolerance by small steps, nobody is to
-blame: that is drift, and the layers are ranked by how much each adds. A layer that is wrong by itself, fed with what
+blame: that is drift, and the layers are ranked by how much each adds. A layer that is wrong in isolation, fed with what
 the reference had, is blamed in any case.
 
 What no rounding explains (a NaN, a shape, a type, a dead output) is blamed wherever it is born, however small.
@@ -66,7 +66,7 @@ def localise(
 ) -> Localisation:
     """`layers` in topological order; `accumulated` by tensor name, as it comes out of the model on the target.
 
-    `local`, by tensor name too: outputs of layers that were fed with the reference's inputs. A layer that is right by
+    `local`, by tensor name too: outputs of layers that were fed with the reference's inputs. A layer that is correct by
     itself only amplifies what it was given, and is not blamed, unless it was given exactly what the reference had.
     `excused`: names of layers where the references disagree as much; they are not blamed.
     """
@@ -141,7 +141,7 @@ def _worst(known: Iterable[tuple[float, bool]]) -> tuple[float, bool]:
 
 
 def _find_error(comparison: TensorComparison) -> float:
-    """Relative to the scale; of what is right by an absolute bound, no more than the relative bound allows."""
+    """Relative to the scale; of what is correct by an absolute bound, no more than the relative bound allows."""
     if is_wrong(comparison) or not comparison.tolerance.rel:
         return comparison.error
     return min(comparison.error, comparison.tolerance.rel)
@@ -187,17 +187,17 @@ def _find_factor(output: TensorComparison, before: float) -> float:
 
 def _describe(comparison: TensorComparison) -> str:
     if comparison.misplaced and comparison.nan[1] > comparison.nan[0]:
-        return f"NaN is born in {comparison.name}"
+        return f"NaN first appears in {comparison.name}"
     if comparison.misplaced:
-        return f"an infinity is born or lost in {comparison.name}"
+        return f"an infinity appears or disappears in {comparison.name}"
     found = [finding for finding in comparison.verdict.findings if finding.kind is VerdictKind.FAIL]
     return f"{comparison.name}: {found[0].message}" if found else comparison.name
 
 
 def _describe_birth(growth: Growth, suspects: Sequence[Layer]) -> str:
-    before = f"its inputs are right (error {growth.before:.2g})" if growth.before else "its inputs are equal"
+    before = f"its inputs are correct (error {growth.before:.2g})" if growth.before else "its inputs are equal"
     if growth.is_inherited:
-        before = f"its inputs are off too (error {growth.before:.2g}), but it is wrong by itself as well"
+        before = f"its inputs are off too (error {growth.before:.2g}), but it is also wrong in isolation"
     text = f"{growth.layer.label}: {growth.what}; {before}"
     if len(suspects) > 1:
         names = ", ".join(layer.label for layer in suspects[:-1])
@@ -212,12 +212,12 @@ def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
     largest = max(ranking, key=lambda growth: growth.after - growth.before)
     if largest.after - largest.before > first.after / 2 and largest.layer != first.layer:
         return f"{text}; most of it comes from {largest.layer.label}, which is within its own: {steps}"
-    return f"{text}, no layer adds much by itself" + (f": {steps}" if steps else "")
+    return f"{text}, no single layer adds much" + (f": {steps}" if steps else "")
 
 
 # ---------------------------------------------------------------- votes of two references
 #
-# If the references disagree with each other as much as the target does, nobody knows which is right. A layer that
+# If the references disagree with each other as much as the target does, nobody knows which is correct. A layer that
 # amplifies rounding (a logarithm near zero, a difference of nearly equal numbers) gives two correct runtimes results
 # that are far apart. Failing the target for being as far from one of them would be unjust; passing it would be blind.
 # It is INCONCLUSIVE, with both numbers. Only rounding is excused, and only as much of it as the references show: never

@@ -18,7 +18,7 @@ errors of correct targets look up to five times larger. A slice of fewer than ei
 The root mean square rather than the largest, for outliers: one activation of 100 among thousands of 0.001 must not make
 0.001 an error that does not count. Measured on real models: docs/explanation/comparing-tensors.md.
 
-Values that stand for "nothing" (-1e9, -65504 or the lowest float in a masked attention) would hide everything beside
+Values that stand for "nothing" (-1e9, -65504 or the lowest float in a masked attention) would hide everything next to
 them: when the largest elements are several, all about one value of -1e4 or below, and a thousand times larger than all
 the rest, the scale is that of the rest.
 """

@@ -44,7 +44,7 @@ class Errors:
 
 
 def find_common_kind(expected: Array, actual: Array) -> Kind | None:
-    """The kind that both can be compared as; None for texts beside numbers."""
+    """The kind that both can be compared as; None for texts next to numbers."""
     kinds = {find_kind(expected), find_kind(actual)}
     if Kind.TEXT in kinds:
         return Kind.TEXT if len(kinds) == 1 else None
@@ -94,7 +94,7 @@ def subtract_integers(expected: Array, actual: Array) -> Array:
         return np.abs(actual.astype(np.longdouble) - expected.astype(np.longdouble))  # 64 bits, and a sign
     left, right = (part.astype(next(iter(wide))) for part in (expected, actual))
     is_more = right > left
-    # modulo 2**64 the larger minus the smaller is right, whatever their signs are
+    # modulo 2**64 the larger minus the smaller is correct, whatever their signs are
     return np.where(is_more, right.view(np.uint64) - left.view(np.uint64), left.view(np.uint64) - right.view(np.uint64))
 
 
@@ -134,7 +134,7 @@ def _read_both(expected: Array, actual: Array, block: Block) -> tuple[Array, Arr
     kinds = {find_kind(expected), find_kind(actual)}
     if Kind.COMPLEX in kinds:
         return read_block(expected, block, Kind.COMPLEX), read_block(actual, block, Kind.COMPLEX)
-    if Kind.INTEGER in kinds:  # beside a float: a long double holds every 64-bit integer
+    if Kind.INTEGER in kinds:  # next to a float: a long double holds every 64-bit integer
         return expected[block].astype(np.longdouble), actual[block].astype(np.longdouble)
     return read_block(expected, block, Kind.FLOAT), read_block(actual, block, Kind.FLOAT)
 

@@ -214,7 +214,7 @@ class Ranking:
 def measure_top_k(expected: Array, actual: Array, k: int) -> Ranking:
     """Whether the k largest along the last axis are the same ones.
 
-    Equal values at the edge may go either way: a row agrees when one choice of k elements is right for both sides.
+    Equal values at the edge may go either way: a row agrees when one choice of k elements is correct for both sides.
     """
     np = load_numpy()
     length = expected.shape[-1] if expected.ndim else 1
@@ -246,7 +246,7 @@ def _sortable(part: Array) -> Array:
 
 
 def _rows_agree(left: Array, right: Array, k: int) -> Array:
-    """A choice that is right for both: it holds all that are surely among the largest of either side, and is made of
+    """A choice that is correct for both: it holds all that are surely among the largest of either side, and is made of
     what may be among the largest of both."""
     np = load_numpy()
     edges = [np.partition(side, -k, axis=-1)[:, -k][:, None] for side in (left, right)]

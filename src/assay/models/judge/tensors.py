@@ -186,7 +186,7 @@ def _compare_texts(
     elements = build_elements(expected, actual, tally)
     findings = list(formal)
     if tally.wrong > given.tolerance.allowed_wrong * expected.size:
-        text = f"{_share(tally.wrong, expected.size)} texts differ; first at {_render_index(elements[0])}"
+        text = f"{_share(tally.wrong, expected.size)} strings differ; first at {_render_index(elements[0])}"
         findings.append(Finding(VerdictKind.FAIL, given.name, text))
     return replace(
         given,
@@ -333,10 +333,10 @@ def _judge_whole(found: TensorComparison, ranking: Ranking | None) -> Iterator[F
     """Bounds on the tensor as a whole. One that cannot be computed is not kept."""
     asked = found.tolerance
     if asked.min_cosine is not None and found.cosine is not None and not found.cosine >= asked.min_cosine:
-        text = f"cosine {found.cosine:.6g}, at least {asked.min_cosine:.6g} is asked for"
+        text = f"cosine {found.cosine:.6g}, at least {asked.min_cosine:.6g} is required"
         yield Finding(VerdictKind.FAIL, found.name, text, found.cosine, asked.min_cosine)
     if asked.min_sqnr_db is not None and found.sqnr_db is not None and not found.sqnr_db >= asked.min_sqnr_db:
-        text = f"signal to noise {found.sqnr_db:.4g} dB, at least {asked.min_sqnr_db:.4g} is asked for"
+        text = f"signal to noise {found.sqnr_db:.4g} dB, at least {asked.min_sqnr_db:.4g} is required"
         yield Finding(VerdictKind.FAIL, found.name, text, found.sqnr_db, asked.min_sqnr_db)
     if ranking is not None and ranking.agree < ranking.rows:
         text = (

@@ -1,13 +1,13 @@
 """How far apart is still right: what a type and an operator allow where nobody says otherwise.
 
-Relative bounds, at the tensor's scale. A float32 tensor of a correct runtime lies within 1.1e-4 of another one's (the
+Relative bounds, at the tensor's scale. A float32 tensor of a correct runtime is within 1.1e-4 of another one's (the
 largest of 1,223 in seven real models, most below 1e-5; layers that amplify rounding aside), the order of summation,
 fused multiply-add and Winograd included. Computing with 16-bit factors, which is a fault that must be seen, is off by
 1.3e-3. The default of 3e-4 stands between the two. Half and bfloat16 get a few of their own units.
 
 Absolute bounds: rounding is as large as the terms that are added up, and those may cancel. What is computed around one
 (a sigmoid of -20 as a half minus nearly a half) is off by a unit of one, however small it is: two runtimes are 120%
-apart there, and both are right. For every other operator the bound is a few units of the terms that its real inputs
+apart there, and both are correct. For every other operator the bound is a few units of the terms that its real inputs
 make (`rounding_units` of the `reach` that a caller of `compare_tensors` supplies), and nothing where they are unknown:
 an absolute number for all tensors would let any tensor of small numbers pass.
 
@@ -99,7 +99,7 @@ def default_tolerance(
 
     `quantized`: the model computes in steps (QuantizeLinear is in its graph), so that one value on the edge between two
     of them moves by a whole one, and all that follows moves with it. That counts for what the whole model gives; a
-    layer by itself is as exact as ever. `maker`: the last operator of such a model, which may amplify.
+    layer in isolation is as exact as ever. `maker`: the last operator of such a model, which may amplify.
     """
     is_loose = quantized and op is None
     kind = FLOATS.get(COMPLEX_PARTS.get(dtype, dtype))
@@ -181,15 +181,15 @@ def check_tolerance(tolerance: Tolerance) -> None:
     for name in ("abs", "rel", "ulp", "int_abs", "min_sqnr_db"):
         value = getattr(tolerance, name)
         if value is not None and (not math.isfinite(value) or (value < 0 and name != "min_sqnr_db")):
-            raise UsageError(f"a tolerance of {name} {value} makes no sense", "it is a finite number from 0 up")
+            raise UsageError(f"a tolerance of {name} {value} is not valid", "it is a finite number from 0 up")
     if not 0 <= tolerance.allowed_wrong < 1:
         raise UsageError(
-            f"allowed_wrong is {tolerance.allowed_wrong}", "it is a share of the elements, from 0 to below 1"
+            f"allowed_wrong is {tolerance.allowed_wrong}", "it is a fraction of the elements, from 0 to below 1"
         )
     if tolerance.int_share is not None and not 0 <= tolerance.int_share <= 1:
-        raise UsageError(f"int_share is {tolerance.int_share}", "it is a share of the elements, from 0 to 1")
+        raise UsageError(f"int_share is {tolerance.int_share}", "it is a fraction of the elements, from 0 to 1")
     if tolerance.min_cosine is not None and not -1 < tolerance.min_cosine <= 1:
-        raise UsageError(f"a cosine of {tolerance.min_cosine} makes no sense", "1 is the same direction: try 0.999")
+        raise UsageError(f"a cosine of {tolerance.min_cosine} is not valid", "1 is the same direction: try 0.999")
     if tolerance.top_k is not None and tolerance.top_k < 1:
         raise UsageError(f"top_k is {tolerance.top_k}", "1 asks for the same largest element")
 

@@ -119,9 +119,9 @@ class Plan:
                         yield Given(label, model, case, middle, chip, model.problem)
 
     def build_empty(self, middle: str) -> Given:
-        """No model is no pass: one case says so."""
+        """No model is not a pass: one case says so."""
         folders = ", ".join(self.options.folders or self.project.folders)
-        hint = 'put .onnx files there, or say where they are: [tool.assay.models] folder = "…", or --model-folder'
+        hint = 'put .onnx files there, or name their folder: [tool.assay.models] folder = "…", or --model-folder'
         problem = f"there is no model in {folders}\n  {hint}"
         return Given(f"{_NO_MODEL}-{middle}-{self.chips[0]}", None, None, middle, self.chips[0], problem)
 
@@ -150,7 +150,7 @@ class Plan:
     # ------------------------------------------------------------ doing it
 
     def attend(self, listener: Callable[[str], None]) -> None:
-        """The test that runs now hears what is said about the cache."""
+        """Keep what is reported about the cache for the test that runs now."""
         self._listener = listener
 
     def record(self, text: str) -> None:
@@ -248,7 +248,7 @@ class ModelCase:
         self.plan = plan
         self.given = given
         self.steps = steps
-        self.note = ""  # what is to be said beside what differs
+        self.note = ""  # what is to be said next to what differs
         self.is_replaced = False  # somebody's own piece is in it: a second reference, which has ours, has no voice
         self._node = node
         self._keep = keep
@@ -287,7 +287,7 @@ class ModelCase:
         return build_path([self.steps.stand.hand_out(product) for product in products])
 
     def hand_out_folders(self, products: Sequence[Product]) -> MadePath:
-        """The folders that artifacts lie in."""
+        """The folders of artifacts."""
         source_dirs = [each.path if os.path.isdir(each.path) else os.path.dirname(each.path) for each in products]
         pairs = zip(products, source_dirs, strict=True)
         return build_path([self.steps.stand.hand_out(product, source_dir) for product, source_dir in pairs])
@@ -295,7 +295,7 @@ class ModelCase:
     # ------------------------------------------------------------ the comparison
 
     def compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> CaseReport:
-        """Ends the test unless all outputs are right."""
+        """Ends the test unless all outputs are correct."""
         from assay.errors import AssayError
 
         try:
@@ -343,7 +343,7 @@ def clear_keep(plan: Plan, given: Given, node: Any) -> str:
 
 
 def _judge(label: str, reference: str, report: CaseReport, note: str) -> None:
-    """Where the references disagree, that is said instead of failing; what proves nothing is no pass."""
+    """Where the references disagree, that is reported instead of failing; what proves nothing is not a pass."""
     kinds = {str(each.verdict.kind) for each in report.local}
     if report.verdict.kind == "PASS":
         return

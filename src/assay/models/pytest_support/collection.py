@@ -110,7 +110,7 @@ class Lists:
                 yield from self._loaded[path]
 
     def find_strange(self, cases: Sequence[str]) -> list[Entry]:
-        """Entries of no case, whatever the hardware and the chip: mistyped, or of a model that is gone."""
+        """Entries of no case, whatever the hardware and the chip: mistyped, or of a model that is missing."""
         entries = [entry for entries in self._loaded.values() for entry in entries]
         spelled = [name for case in cases for name in (case, case.encode("unicode_escape").decode())]
         return [entry for entry in entries if not any(entry.label.startswith(f"{case}-") for case in spelled)]
@@ -155,7 +155,7 @@ def _is_conftest(plugin: object) -> bool:
 
 
 def refuse_options(config: pytest.Config) -> None:
-    """What was mistyped on the command line is said at once. Without options of ours nothing is even read."""
+    """What was mistyped on the command line is reported at once. Without options of ours nothing is even read."""
     plan = get_plan(config)
     asked = plan.options
     if asked.chips is None and asked.reference is None and not asked.targets:

@@ -81,7 +81,7 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
             sources = [Source(given.model.path, tracer, inputs, groups, folder) for tracer in tracers]
             steps = assay_stand.open_first(sources, given.case.name, given.label)
         if steps.case.problem:
-            pytest.skip(f"{given.label} cannot stand alone: {steps.case.problem}")
+            pytest.skip(f"{given.label} cannot be computed alone: {steps.case.problem}")
         yield ModelCase(plan, given, steps, request.node, keep)
 
 
@@ -113,7 +113,7 @@ def assay_hardware(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def chip_config(request: pytest.FixtureRequest, assay_chip: str) -> dict[str, Any]:
-    """The content of the chip's file; empty for `default`, where the compiler is told nothing about the chip."""
+    """The content of the chip's file; empty for `default`, where the compiler gets no chip."""
     from assay.models.flow.project import load_project_chip
 
     with reporting("chip_config", ""):
@@ -226,7 +226,7 @@ def torq_results(
 
 @pytest.fixture
 def assay_reference(request: pytest.FixtureRequest) -> Target:
-    """What is right: --assay-reference, else the settings' reference, else onnxruntime."""
+    """What is correct: --assay-reference, else the settings' reference, else onnxruntime."""
     plan = get_plan(request.config)
     with reporting("assay_reference", ""):
         return plan.build_reference(plan.options.reference)
@@ -247,7 +247,7 @@ def assay_target(request: pytest.FixtureRequest, chip_config: dict[str, Any]) ->
 def assay_reference_results(
     assay_case: ModelCase, assay_reference: Target, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
-    """What the reference computes: known from its run of the model, computed anew for inputs that were replaced."""
+    """What the reference computes: known from its run of the model, computed again for inputs that were replaced."""
     with assay_case.reporting("assay_reference_results"):
         inputs = assay_case.take_inputs(tweaked_random_input_data)
         return build_arrays(assay_case.steps.expect(assay_reference, inputs))

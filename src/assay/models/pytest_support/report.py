@@ -62,12 +62,13 @@ def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
     bad = [each for each in report.local if each.verdict.kind != "PASS"]
     found = "; ".join(describe_finding(finding, report) for finding in find_bad(report))
     differs = any(each.verdict.kind == "FAIL" for each in bad) or report.verdict.kind != "INCONCLUSIVE"
-    lines = [f"{label}: {report.target} {'differs from' if differs else 'cannot be told from'} {reference}: {found}"]
+    verb = "differs from" if differs else "cannot be distinguished from"
+    lines = [f"{label}: {report.target} {verb} {reference}: {found}"]
     files = dict(zip([each.name for each in bad], report.diffs, strict=False))
     diffs = [TensorDiff(each, *files.get(each.name, ("-", "-"))) for each in bad]
     if diffs:
         lines.append(render_terminal(build_document(diffs, report.verdict), width=110, plain=True).rstrip())
-    lines += [f"look at it: {command}" for command in build_diff_commands(report)]
+    lines += [f"show it: {command}" for command in build_diff_commands(report)]
     return "\n".join(lines).replace(ALLOW_CONSTANT, _ALLOWED)
 
 
@@ -79,7 +80,7 @@ _LEAST_WIDTH = 30  # columns that a reason needs in the short summary to say any
 
 
 def build_failure(text: str, reason: str) -> BaseException:
-    """To be raised: the whole text for the report, and the reason by itself."""
+    """To be raised: the whole text for the report, and the reason alone."""
     error: BaseException = pytest.fail.Exception(text, pytrace=False)
     setattr(error, _REASON, reason.partition("\n")[0])
     return error

@@ -17,7 +17,7 @@ WRONG = (VerdictKind.FAIL, VerdictKind.ERROR)
 TAIL_LINES = 8
 _TAIL_WIDTH = 400  # of one line of a tool's output
 _MOST_NAMES = 6
-_LARGE = 1e4  # an error beyond this is told by its power of ten
+_LARGE = 1e4  # an error beyond this is shown by its power of ten
 _LONGEST_VERSION = 80
 _NOTICE = re.compile(r"\s+(?:Copyright\b|\(C\)|©|Licen[sc]e|This is free|This program)", re.IGNORECASE)
 _FATAL = "Fatal Python error"  # as faulthandler says it
@@ -149,10 +149,10 @@ def _describe_first(report: ModelReport, case: CaseReport) -> str:
     what = f"the first wrong layer is {name}{group}: {_describe_trouble(case)}"
     if report.unseen:
         others = "the layer before it was" if report.unseen == 1 else f"{report.unseen} layers before it were"
-        return f"{name}{group} is wrong: {_describe_trouble(case)}; {others} not asked for"
+        return f"{name}{group} is wrong: {_describe_trouble(case)}; {others} not requested"
     if report.confirmed is False:
-        return f"{what}; by itself the layer is right: look at its neighbours"
-    return what if case.failed_step or report.confirmed is None else f"{what}; by itself it is wrong as well"
+        return f"{what}; in isolation the layer is correct: check its neighbours"
+    return what if case.failed_step or report.confirmed is None else f"{what}; it is also wrong in isolation"
 
 
 def _is_seen(case: CaseReport) -> bool:
@@ -162,8 +162,8 @@ def _is_seen(case: CaseReport) -> bool:
 
 def _describe_alone(case: CaseReport) -> str:
     if case.verdict.kind is VerdictKind.PASS:
-        return "right by itself: suspect a fusion"
-    return describe_finding(find_bad(case)[0], case) if find_bad(case) else "nothing is known of it by itself"
+        return "correct in isolation: suspect a fusion"
+    return describe_finding(find_bad(case)[0], case) if find_bad(case) else "it could not be computed in isolation"
 
 
 def _describe_trouble(case: CaseReport) -> str:
@@ -236,7 +236,7 @@ def find_bad(case: CaseReport) -> list[Finding]:
 
 
 def describe_finding(finding: Finding, case: CaseReport) -> str:
-    """What was found, without what stands beside it anyway: the case's name and its outcome."""
+    """What was found, without what stands next to it anyway: the case's name and its outcome."""
     about = f"{finding.subject}: " if finding.subject != case.name else ""
     return about + finding.message.removeprefix(f"{case.outcome}: ")
 
@@ -317,18 +317,18 @@ def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
         return
     commands = build_diff_commands(first)
     if commands:
-        yield "look at the numbers", commands[0]
+        yield "show the numbers", commands[0]
     if report.command:
-        yield "see it fail", _go_there(report) + report.command
+        yield "reproduce it", _go_there(report) + report.command
         return
     manner = report.manner or f"--reference {shlex.quote(report.reference)} --target {shlex.quote(report.target)}"
     model = report.model.removeprefix(f"{report.folder}/") if report.folder else report.model
     command = f"assay model reduce {shlex.quote(model)} {manner} {report.origin}"
-    yield "make it small", _go_there(report) + command.rstrip()
+    yield "reduce it", _go_there(report) + command.rstrip()
 
 
 def _go_there(report: ModelReport) -> str:
-    """A command can be pasted anywhere: targets are found in the settings of a folder, inputs often beside them."""
+    """A command can be pasted anywhere: targets are found in the settings of a folder, inputs often next to them."""
     return f"cd {shlex.quote(report.folder)} && " if report.folder else ""
 
 

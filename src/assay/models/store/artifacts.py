@@ -292,7 +292,7 @@ class ArtifactStore:
         if name is None:
             return None, False
         self.damaged.pop(key, None)
-        with contextlib.suppress(OSError):  # a failure to evict is no reason to fail what was just made
+        with contextlib.suppress(OSError):  # a failure to evict is not a reason to fail what was just made
             self._limit_size(name)
         # read back: callers see the same types whether it was made or loaded
         return self._build_artifact(name, load_manifest(self._path(name))), True

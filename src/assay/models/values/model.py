@@ -115,7 +115,7 @@ class StepOutcome:
 
     @property
     def is_copy(self) -> bool:
-        """A target without a compiler hands the model on: that is no compilation, and its time is no figure."""
+        """A target without a compiler passes the model on: that is not a compilation, and its time is not a result."""
         return self.step is Step.COMPILE and self.command.startswith("cp ")
 
 
@@ -124,7 +124,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A part of a model that is tested by itself: one node, or a group that must stay together."""
+    """A part of a model that is tested in isolation: one node, or a group that must stay together."""
 
     name: str  # "<stem>_layer_<Op>_<number>": the case's name
     number: int  # of the part, from 0; constants do not count
@@ -193,7 +193,7 @@ class InputChoice:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What a door asks for. JSON-like throughout: it travels to the process that does the work."""
+    """What a command asks for. JSON-like throughout: it travels to the process that does the work."""
 
     model: str  # absolute
     reference: Target
@@ -216,7 +216,7 @@ class ModelRequest:
     folder: str = ""  # working directory of the caller: functions of inputs are looked for there
     manner: str = ""  # flags of a command line that asks for the same of another model: targets, tolerances, limits
     origin: str = ""  # flags that say where the inputs come from
-    notes: tuple[str, ...] = ()  # what a door has to say beside the report
+    notes: tuple[str, ...] = ()  # what a command reports besides
 
 
 # ---------------------------------------------------------------- what came of it
@@ -234,7 +234,7 @@ class CaseReport:
     local: tuple[TensorComparison, ...] = ()  # fed with the reference's inputs
     accumulated: tuple[TensorComparison, ...] = ()  # as it comes out of the model on the target
     diffs: tuple[tuple[str, str], ...] = ()  # (expected file, actual file) of each output that differs
-    skipped: str = ""  # why it was not computed alone, though it is right
+    skipped: str = ""  # why it was not computed alone, though it is correct
 
     @property
     def failed_step(self) -> StepOutcome | None:
@@ -244,7 +244,7 @@ class CaseReport:
     def outcome(self) -> str:
         """In one word: ok, mismatch, or how and where the target failed: `compile error`, `run crash`. A case that the
         target was never given, since the reference has no result for it, is `not compared`; a layer of shapes and
-        constants that is right inside the model is `trivial`."""
+        constants that is correct inside the model is `trivial`."""
         failed = self.failed_step
         if failed is not None:
             return f"{failed.step} {failed.ending}"
@@ -271,7 +271,7 @@ class ModelReport:
     reference: str
     target: str
     cases: tuple[CaseReport, ...]
-    first_wrong: str | None = None  # the case's name: its own outputs are wrong where its inputs are right
+    first_wrong: str | None = None  # the case's name: its own outputs are wrong where its inputs are correct
     confirmed: bool | None = None  # by the layer alone, and on the unmarked model; None: there was nothing to confirm
     findings: tuple[Finding, ...] = ()  # about the whole: references that disagree, a marking that hides a fault
     samples: int = 1
@@ -341,7 +341,7 @@ def normalise(message: str) -> str:
 def find_same(reports: Sequence[CaseReport], wanted: Signature | None) -> CaseReport | None:
     """The first case that fails as the whole does: word for word, else in the same step and way.
 
-    A part may fail by itself for a reason of its own, which the whole never meets: it comes first only where nothing
+    A part may fail in isolation for a reason of its own, which the whole never meets: it comes first only where nothing
     resembles the whole's failure more.
     """
     wrong = [report for report in reports if report.verdict.kind in WRONG]

@@ -1,4 +1,4 @@
-"""Tensors as the rooms speak of them: what one is, where one lies, and how two of them compare.
+"""Tensors as the rooms speak of them: what one is, where one is, and how two of them compare.
 
 No array is ever in a value: `probe` and `judge` load them where they are needed.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from assay.values.verdict import Verdict, VerdictKind
 
-EXPECTED_CONSTANT = "expected is constant"  # flags that are asked for; "… is all zero" comes beside them
+EXPECTED_CONSTANT = "expected is constant"  # flags that are asked for; "… is all zero" comes next to them
 ACTUAL_CONSTANT = "actual is constant"
 EXPECTED_ZERO = "expected is all zero"
 ACTUAL_ZERO = "actual is all zero"
@@ -48,8 +48,8 @@ class TensorRef:
 class Tolerance:
     """How far two tensors may lie apart. `None` leaves a bound to the tensor's type and operator.
 
-    An element is right when |actual - expected| <= abs + rel * max(|expected|, scale), where scale is what the tensor
-    is made of around it (judge.tensor_scale): a small element beside large ones is as precise as they are, never more.
+    An element is correct when |actual - expected| <= abs + rel * max(|expected|, scale), where scale is what the tensor
+    is made of around it (judge.tensor_scale): a small element next to large ones is as precise as they are, never more.
     Every other bound is checked as well when it is given; a bound never switches another one off, and none of them
     excuses another shape or type, a NaN or an infinity out of place, or a constant where there should be numbers.
     """
@@ -93,7 +93,7 @@ class Histogram:
 class Heat:
     """The largest error in each part of a tensor, seen along its two longest axes.
 
-    Errors are in units of what the tolerance allows: up to 1 is right. Infinite: NaN or infinity out of place.
+    Errors are in units of what the tolerance allows: up to 1 is correct. Infinite: NaN or infinity out of place.
     """
 
     axes: tuple[int, ...]  # of the tensor: down, across; one alone runs across
@@ -103,7 +103,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class TensorComparison:
-    """Two tensors beside each other, with every number that a person could ask for."""
+    """Two tensors next to each other, with every number that a person could ask for."""
 
     name: str
     verdict: Verdict
@@ -140,7 +140,7 @@ class TensorComparison:
     def is_broken(self) -> bool:
         """Wrong in a way that no rounding explains, however large the numbers are."""
         retyped = self.tolerance.check_dtype and self.dtype[0] != self.dtype[1]
-        nothing = self.count == 0  # another shape, or texts beside numbers
+        nothing = self.count == 0  # another shape, or texts next to numbers
         return self.verdict.kind is VerdictKind.FAIL and bool(self.misplaced or retyped or nothing or self.is_dead)
 
 
