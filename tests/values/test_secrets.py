@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from assay.values.secrets import (
     hide_text,
     is_secret,
     is_secret_name,
+    matches,
 )
 
 SETTINGS = Path(__file__).parents[2] / "docs/reference/settings.md"
@@ -177,3 +180,11 @@ def test_of_several_patterns_the_last_one_counts() -> None:
 @pytest.mark.parametrize("pattern", [*SECRET_FILES, *(name for name in SECRET_NAMES if not name.startswith("!"))])
 def test_every_pattern_is_documented(pattern: str) -> None:
     assert f"`{pattern}`" in SETTINGS.read_text(encoding="utf-8")
+
+
+def test_names_match_as_fnmatch_matches_them() -> None:
+    draw = random.Random(1)
+    for _ in range(3000):
+        text = "".join(draw.choices("AB_\n", k=draw.randrange(6)))
+        pattern = "".join(draw.choices("AB_**?[]", k=draw.randrange(6)))
+        assert matches(text, pattern) == fnmatchcase(text, pattern), (text, pattern)
