@@ -13,7 +13,7 @@ _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGE_UNITS = ((60.0, "s"), (3600.0, "min"), (86400.0, "h"), (math.inf, "day"))
 _AGE_SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86400}
 # what people copy out of a sentence: something in backticks, or a command behind a colon or alone on its line
-_ATOM = re.compile(r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; |  | \(|\)|, )\S*|\S+")
+_ATOM = r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; |  | \(|\)|, )\S*|\S+"
 _PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
 
 
@@ -191,7 +191,7 @@ def _wrap_line(line: str, width: int, indent: str) -> str:
         return line
     margin = line[: len(line) - len(line.lstrip(" "))]
     lines, current = [], margin
-    for atom in _ATOM.finditer(line.strip(" ")):
+    for atom in re.finditer(_ATOM, line.strip(" ")):
         gap = " " * bool(current.strip())
         if gap and display_width(current) + 1 + display_width(atom[0]) > width:
             lines.append(current)
@@ -209,11 +209,11 @@ def escape_markdown(text: str) -> str:
     one = clean(" ".join(text.split()))
     for char, shown in _MARKUP.items():
         one = one.replace(char, shown)
-    return _MARKDOWN.sub(r"\\\g<0>", one)
+    return re.sub(_MARKDOWN, r"\\\g<0>", one)
 
 
 _MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_MARKDOWN = re.compile(r"[\\`*_\[\]|~$]|^#|^[-+](?= )|(?<=^\d)[.)](?= )")
+_MARKDOWN = r"[\\`*_\[\]|~$]|^#|^[-+](?= )|(?<=^\d)[.)](?= )"
 
 
 def escape_html(value: object) -> str:
@@ -235,12 +235,12 @@ def escape_csv(value: Any) -> Any:
         return value
     text = make_safe(value)
     # a spreadsheet ignores blanks and line ends in front, and knows the wide forms of the signs as well
-    is_formula = text.lstrip(" \n").startswith(_FORMULA) and not _NUMERIC.fullmatch(text)
+    is_formula = text.lstrip(" \n").startswith(_FORMULA) and not re.fullmatch(_NUMERIC, text)
     return f"'{text}" if is_formula else text
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-_NUMERIC = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf(?:inity)?|nan)", re.ASCII | re.IGNORECASE)
+_NUMERIC = r"(?ai)[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?|nan)"
 
 
 def make_safe(text: str) -> str:

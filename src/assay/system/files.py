@@ -7,12 +7,12 @@ import contextlib
 import errno
 import os
 import stat
-import threading
 import time
 from collections.abc import Iterator, Mapping
 
 TYPE_CHECKING = False  # as `typing` has it, which takes milliseconds to load
 if TYPE_CHECKING:
+    import threading
     from hashlib import blake2b as blake2b  # noqa: PLC0414 for others
     from typing import Any, BinaryIO
 else:
@@ -138,6 +138,8 @@ class Flusher:
         if self._due is None or now < self._due or (self._thread is not None and self._thread.is_alive()):
             return
         self._due, self._rests_until = None, now + self._pause_s
+        import threading
+
         self._thread = threading.Thread(target=self._flush, daemon=True)
         self._thread.start()
 

@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -148,6 +147,8 @@ class RangeLocks:
     """
 
     def __init__(self, path: str) -> None:
+        import threading
+
         self._path = path
         self._guard = threading.Lock()
         self._held: Counter[str] = Counter()
