@@ -25,14 +25,14 @@ import numpy as np
 import ruptures
 from measuring import PEERS, has_peer, render_ratio
 
-from assay.bench.judge.changepoint import DEFAULT, YOUNG_BOUNDS, Look, Tuning, find_change_points
-from assay.bench.judge.likelihood import measure_student_gains, measure_wander
+from assay.bench.judge.changepoint import DEFAULT, YOUNG_BOUNDS, Tuning, Window, find_change_points
+from assay.bench.judge.likelihood import measure_level_drift, measure_student_gains
 from assay.bench.judge.trend import VISIBLE, find_detectable, find_trend
 
 TOLERANCE = 5
 NEIGHBOURHOOD = 25  # a change that is not found, and something found no farther away: misplaced
 FOLDS = 6
-LOOKS = (DEFAULT.near, DEFAULT.far)
+WINDOWS = (DEFAULT.near, DEFAULT.far)
 NOISE = 0.02
 AR_COEFFICIENT = 0.7
 ROWS = ("gauss", "heavy tail", "AR(1)", "bimodal")
@@ -68,12 +68,12 @@ class History:
 # ---------------------------------------------------------------- series
 
 
-def build_noise(kind: str, rng: np.random.Generator, n: int, memory: float = AR_COEFFICIENT) -> np.ndarray:
+def build_noise(kind: str, rng: np.random.Generator, n: int, autocorrelation: float = AR_COEFFICIENT) -> np.ndarray:
     if kind == "heavy tail":
         return NOISE * rng.standard_t(2, n)
     if kind == "AR(1)":
-        innovations = rng.standard_normal(n) * math.sqrt(1 - memory**2)
-        return NOISE * np.array(list(itertools.accumulate(innovations, lambda last, new: memory * last + new)))
+        innovations = rng.standard_normal(n) * math.sqrt(1 - autocorrelation**2)
+        return NOISE * np.array(list(itertools.accumulate(innovations, lambda last, new: autocorrelation * last + new)))
     if kind == "bimodal":
         return NOISE / 2 * rng.standard_normal(n) + np.where(rng.random(n) < 0.3, 2 * NOISE, 0.0)
     return NOISE * rng.standard_normal(n)
@@ -178,10 +178,10 @@ def bootstrap(counts: Counts, times: int = 1000) -> tuple[float, float]:
 
 def bootstrap_lead(ours: Counts, theirs: Counts, times: int = 1000) -> tuple[float, float]:
     rng = random.Random(11)
-    places = range(len(ours))
+    indices = range(len(ours))
     leads = []
     for _ in range(times):
-        drawn = rng.choices(places, k=len(ours))
+        drawn = rng.choices(indices, k=len(ours))
         leads.append(measure_f1([ours[i] for i in drawn]) - measure_f1([theirs[i] for i in drawn]))
     leads.sort()
     return leads[int(0.025 * times)], leads[int(0.975 * times)]
@@ -202,7 +202,7 @@ def _draw_between(rng: random.Random, low: float, high: float) -> float:
 def draw_few(rng: random.Random) -> Tuning:
     """The three numbers that decide how much is found: of the kernel, of its penalty, and how strictly is pruned."""
     strictness = _draw_between(rng, 0.6, 1.6)
-    near, far = (replace(look, z=look.z * strictness, effect=look.effect * strictness) for look in LOOKS)
+    near, far = (replace(window, z=window.z * strictness, effect=window.effect * strictness) for window in WINDOWS)
     return replace(
         DEFAULT, gamma=_draw_between(rng, 0.05, 0.5), penalty=_draw_between(rng, 0.25, 1.0), near=near, far=far
     )
@@ -216,10 +216,10 @@ def draw_all(rng: random.Random) -> Tuning:
         gamma=draw(0.05, 0.5),
         penalty=draw(0.25, 1.0),
         stretch=rng.choice((200, 400, 800)),
-        near=Look(rng.choice((10, 15, 20, 30)), draw(2, 4.5), draw(0.6, 1.6)),
-        far=Look(rng.choice((40, 60, 80)), draw(3.5, 8), draw(0.3, 0.8)),
+        near=Window(rng.choice((10, 15, 20, 30)), draw(2, 4.5), draw(0.6, 1.6)),
+        far=Window(rng.choice((40, 60, 80)), draw(3.5, 8), draw(0.3, 0.8)),
         floor=draw(0.25, 1.0),
-        least_memory=draw(0.2, 0.5),
+        least_autocorrelation=draw(0.2, 0.5),
     )
 
 
@@ -242,7 +242,7 @@ def cross_validate(histories: Sequence[History], search: str, draws: int, stream
         max(tables, key=lambda table: measure_f1(one for one, other in zip(table, folds, strict=True) if other != fold))
         for fold in range(FOLDS)
     ]
-    return [best[fold][place] for place, fold in enumerate(folds)]
+    return [best[fold][index] for index, fold in enumerate(folds)]
 
 
 def pool(streams: Sequence[Counts]) -> Counts:
@@ -335,11 +335,11 @@ def report_trend(count: int) -> None:
             made = [build_wild(rng, n, rise=rise).values for _ in range(count)]
             share = statistics.mean(find_trend(one, find_change_points(one)) is not None for one in made)
             print(f"a rise of {rise:.0%} over {n} points, a tenth outliers, is called a creep: {share:.1%}")
-    for n, memory in itertools.product((12, 30, 100), (0.4, 0.7)):
+    for n, autocorrelation in itertools.product((12, 30, 100), (0.4, 0.7)):
         rng = np.random.default_rng(OUTLIER_SEED)
-        noise = [(100 * np.exp(build_noise("AR(1)", rng, n, memory))).tolist() for _ in range(count)]
+        noise = [(100 * np.exp(build_noise("AR(1)", rng, n, autocorrelation))).tolist() for _ in range(count)]
         share = statistics.mean(find_trend(one, find_change_points(one)) is not None for one in noise)
-        print(f"noise with memory {memory}, {n} points, is called a creep: {share:.1%}")
+        print(f"noise with autocorrelation {autocorrelation}, {n} points, is called a creep: {share:.1%}")
 
 
 def report_visible(count: int) -> None:
@@ -356,7 +356,7 @@ def report_visible(count: int) -> None:
 
 
 def report_young_bounds(count: int) -> None:
-    """What the likeliest cut gains by chance in noise with a memory of .4; `YOUNG_BOUNDS` is not below it."""
+    """What the likeliest cut gains by chance in noise with an autocorrelation of .4; `YOUNG_BOUNDS` is not below it."""
     for n, bound in YOUNG_BOUNDS.items():
         rng = np.random.default_rng(OUTLIER_SEED)
         gains = [measure_student_gains(build_noise("AR(1)", rng, n, 0.4))[3 : n - 2].max() for _ in range(count)]
@@ -365,7 +365,7 @@ def report_young_bounds(count: int) -> None:
 
 
 def build_young(kind: str, count: int, n: int, height: float = 0.0) -> list[History]:
-    """With a step in the middle, in units of the noise; with memory, as much as so few points cannot show."""
+    """With a step in the middle, in units of the noise; with as much autocorrelation as so few points cannot show."""
     rng = np.random.default_rng(17)
     step = NOISE * height * (np.arange(n) >= n // 2)
     return [History((100 * np.exp(build_noise(kind, rng, n, 0.4) + step)).tolist(), [n // 2]) for _ in range(count)]
@@ -396,16 +396,16 @@ def report_power(count: int) -> None:
         print(f"step of {height} sigma found, {kind}: " + ", ".join(f"{n} {share:.0%}" for n, share in shares.items()))
 
 
-def report_wander(count: int) -> None:
-    """How large `unrest` has to be, from white noise alone: beyond 1, times sqrt(n), it is alike at all lengths."""
+def report_drift(count: int) -> None:
+    """How large `drift_threshold` must be, from white noise alone: (ratio - 1) * sqrt(n) is alike at all lengths."""
     for n in WHITE_LENGTHS:
         rng = np.random.default_rng(23)
         series = [build_noise(kind, rng, n) / NOISE for kind in WHITE for _ in range(count)]
-        found = [(measure_wander(x, []) - 1) * math.sqrt(n) for x in series]
+        found = [(measure_level_drift(x, []) - 1) * math.sqrt(n) for x in series]
         quantiles = np.quantile(found, (0.99, 0.999))
-        above = np.mean(np.array(found) >= DEFAULT.unrest)
+        above = np.mean(np.array(found) >= DEFAULT.drift_threshold)
         print("white noise of {} points: 99% {:.1f}, 99.9% {:.1f}; ".format(n, *quantiles), end="")
-        print(f"above unrest = {DEFAULT.unrest}: {above:.2%} of {len(found)}")
+        print(f"above unrest = {DEFAULT.drift_threshold}: {above:.2%} of {len(found)}")
 
 
 def report_speed(repeats: int, with_otava: bool) -> None:
@@ -452,7 +452,7 @@ def main() -> None:
     report_young_bounds(options.noise)
     report_noise(options.noise)
     report_power(options.noise // 5)
-    report_wander(options.noise)
+    report_drift(options.noise)
     report_speed(options.repeats, with_otava)
 
 

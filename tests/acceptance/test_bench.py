@@ -198,7 +198,7 @@ def test_the_same_commit_twice_is_no_difference(lab: Lab) -> None:
     ("arguments", "words"),
     [
         (("compare", "--git", "main..nowhere", "work.W.work"), "there is no commit 'nowhere'"),
-        (("compare", "--git", "main", "work.W.work"), "names no two commits"),
+        (("compare", "--git", "main", "work.W.work"), "does not name two commits"),
         (("compare", "--git", "main~1..main", "work.W.work", "--build", "false"), "cannot be built"),
         (("bisect", "work.W.work", "--good", "main", "--bad", "main~1"), "swap --good and --bad"),
         (("bisect", "work.W.work", "work.W.other", "--good", "main~1"), "for one benchmark"),

@@ -159,7 +159,7 @@ def test_bisect_killed_goes_on_where_it_was(golden: Golden) -> None:
     again = golden.call(*arguments)
     assert again.code == 0
     assert f"culprit: {shas[3][:12]} 'change 3'" in again.out
-    assert "going on: " in again.err
+    assert "continuing: " in again.err
 
 
 def test_bisect_says_when_the_ends_do_not_differ_and_stops(golden: Golden) -> None:
@@ -235,7 +235,7 @@ def test_show_tells_noise_sensitivity_and_origin(golden: Golden) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("nowhere",), "nowhere is not there"),
+        (("nowhere",), "nowhere does not exist"),
         (("golden.yml",), "name its store"),
         (("empty",), "there is no golden recording in empty"),
         (("golden.yml", "-s", "empty"), "there is no golden recording"),
@@ -267,7 +267,7 @@ def test_rebase_keeps_the_old_one_the_reason_and_the_drift(golden: Golden) -> No
     assert (golden.folder / "store" / f"{MANIFEST}.1").exists()
     shown = golden.call("show", "store", "--no-plot")
     assert "new optimiser" in shown.out
-    assert "loss has crept by +4% since the first golden, in 2 rebases" in shown.err
+    assert "loss has drifted by +4% since the first golden, in 2 rebases" in shown.err
 
 
 def test_rebase_refuses_a_silent_widening(golden: Golden) -> None:
@@ -295,11 +295,11 @@ def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(gol
     where = ("golden.yml", "-j", "2", "--root", str(golden.shop.root), "-s", "store")
     refused = golden.call("rebase", *where, "--from", "check", "--reason", "as checked")
     assert refused.code == 1
-    assert "the last check did not pass: if this is how it should be, say --allow-failed" in refused.out
+    assert "the last check did not pass: accept it with --allow-failed" in refused.out
     assert golden.manifest() == before
     ended = golden.call("rebase", *where, "--from", "check", "--reason", "as checked", "--allow-failed")
     assert ended.code == 0, ended.out + ended.err
-    assert "2 runs of the last check are taken as they are" in ended.err
+    assert "2 runs of the last check are reused" in ended.err
     after = golden.manifest()
     assert after["checkpoints"] == before["checkpoints"]
     assert golden.run("check", "-s", "store").code == 0
@@ -321,7 +321,7 @@ def test_rebase_from_a_check_that_was_stopped_because_it_failed_is_refused(golde
     assert golden.run("check", "-s", "store").code == 0
     ended = golden.call("rebase", *where, "--from", "check", "--reason", "x")
     assert ended.code == 0, ended.out + ended.err
-    assert "outside of git nobody knows with which code a check was made" in ended.err
+    assert "outside of git the code of a check is unknown" in ended.err
 
 
 def test_what_rebase_says_in_several_lines_is_shown_in_several_lines(golden: Golden) -> None:

@@ -145,7 +145,7 @@ def test_a_suite_of_asv_is_told_what_is_not_supported(child: Any, tmp_path: Path
     code, story, _ = child("run", "suite.Sort.time_x")
     assert code == 1
     message = story.end["error"]["message"]
-    assert message.startswith("Sort.time_x wants 'n', but a benchmark is called without arguments; it looks like")
+    assert message.startswith("Sort.time_x needs 'n', but a benchmark is called without arguments; it looks like")
     assert "assay bench import" in message
 
 
@@ -191,7 +191,7 @@ def test_a_framework_that_is_missing_may_be_there_for_another_interpreter(
 ) -> None:
     (tmp_path / "needs.py").write_text(f"def f():\n    raise ModuleNotFoundError('not here', name={name!r})\n")
     _, story, _ = child("run", "needs.f")
-    hint = f"; {sys.executable} does not have it: name an interpreter that has with --python PATH"
+    hint = f"; {sys.executable} does not have it: name an interpreter that does with --python PATH"
     assert story.end["error"]["message"] == "not here" + hint * has_hint
 
 

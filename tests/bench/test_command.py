@@ -147,4 +147,4 @@ def test_a_profiler_that_breaks_is_said_and_fails_nothing(tmp_path: Path) -> Non
     ran = run("true", tmp_path, sys.executable, "-S", "-c", "raise SystemExit(7)")
     assert ran.code == 0
     assert ran.end["ok"] is True
-    assert ran.end["profile_notes"] == ["there is no profile: what takes it ended with exit code 7"]
+    assert ran.end["profile_notes"] == ["there is no profile: the profiler ended with exit code 7"]

@@ -138,7 +138,7 @@ def test_a_profile_with_nothing_in_it_is_none(tmp_path: Path, spy: Path, content
         wait_for(lambda: count_calls(spy) == 1)
         found = watcher.end()
     (note,) = found["profile_notes"]
-    assert note.startswith("window 1 has no profile: py-spy saw nothing run on a CPU in it: only idle threads")
+    assert note.startswith("window 1 has no profile: py-spy found nothing running on a CPU: only idle threads")
     assert note in watcher.errors
     assert found["profiles"] == list((tmp_path / "p").iterdir()) == []
 
@@ -150,7 +150,7 @@ def test_a_command_without_any_python_is_said(tmp_path: Path, spy: Path) -> None
         line = watcher.process.stderr.readline()
         found = watcher.end()
     first, second = found["profile_notes"]
-    assert first == "window 1 has no profile: no Python ran in it, and py-spy knows nothing else"
+    assert first == "window 1 has no profile: no Python ran in it, and py-spy supports nothing else"
     assert line == f"assay: warning: {first}\n"
     assert second.endswith("the window 1000: never began")
     assert found["profiles"] == []

@@ -288,7 +288,7 @@ def test_who_looks_on_where_there_is_no_framework(tmp_path: Path) -> None:
             "Error: No python processes found",
         ),
         (["Permission Denied: try sudo", " "], "Permission Denied: try sudo"),
-        ([], "it said nothing"),
+        ([], "it printed nothing"),
     ],
 )
 def test_what_py_spy_complains_of(lines: list[str], said: str) -> None:

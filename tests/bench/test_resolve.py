@@ -67,7 +67,7 @@ def test_a_function_is_found() -> None:
         ("nowhere_at_all.Bench.first", "no module 'nowhere_at_all'"),
         ("pack.inner_bench", "is a module"),
         ("pack.inner_bench.Bench", "is a class"),
-        ("pack.inner_bench.number", "is no function"),
+        ("pack.inner_bench.number", "is not a function"),
     ],
 )
 def test_what_is_not_there_is_said_with_what_is(text: str, complaint: str) -> None:
@@ -127,8 +127,8 @@ def test_an_argument_that_nobody_takes_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("wants", "Greedy.wants wants 'a', 'b', but a benchmark is called without arguments$"),
-        ("named", "Greedy.named wants 'c', but a benchmark"),
+        ("wants", "Greedy.wants needs 'a', 'b', but a benchmark is called without arguments$"),
+        ("named", "Greedy.named needs 'c', but a benchmark"),
     ],
 )
 def test_a_method_that_wants_arguments_is_refused(name: str, words: str) -> None:
@@ -145,7 +145,7 @@ def test_a_method_that_wants_arguments_is_refused(name: str, words: str) -> None
 def test_a_function_with_asv_s_params_gets_the_hint() -> None:
     def time_x(n: int) -> None: ...
 
-    with pytest.raises(TypeError, match=r"time_x wants 'n', .* arguments$"):
+    with pytest.raises(TypeError, match=r"time_x needs 'n', .* arguments$"):
         Target(None, "time_x", time_x).build(Arguments())
     time_x.params = [1, 2]  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="asv"):

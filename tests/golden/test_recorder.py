@@ -58,7 +58,7 @@ def test_a_save_line_ends_an_unfinished_recording_with_a_warning() -> None:
     recorder = record(lines(1, "a", 2, 3, "b", 4, 5, 6, 7))
     assert steps(recorder) == [[2, 3], [4, 5, 6]]
     assert recorder.warnings == [
-        "the recording of step 1 ends at step 3, before its 3 steps were over: the next checkpoint was saved"
+        "the recording of step 1 ends at step 3, before its 3 steps were complete: the next checkpoint was saved"
     ]
 
 

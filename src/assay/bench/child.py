@@ -1,11 +1,10 @@
-"""`python -m assay child bench`: one benchmark in one process; what it does is said in lines of report.jsonl.
+"""`python -m assay child bench`: one benchmark in one process, which writes lines to report.jsonl.
 
     run METHOD …        begin, report …, end
-    list FILTER …       the methods that filters stand for, as JSON on stdout
+    list FILTER …       the methods that filters match, as JSON on stdout
 
-The parent reads the lines afterwards. There is no `end` line where the process was killed or left by os._exit, and what
-was reported before stands.
-"""
+The parent reads the lines afterwards. There is no `end` line where the process was killed or exited by os._exit; what
+was reported before that counts."""
 
 from __future__ import annotations
 
@@ -95,7 +94,11 @@ def _run(options: argparse.Namespace) -> int:
         end["error"] = {"type": "NoSuchBenchmark", "message": str(error)}
         print(f"assay: {error}", file=sys.stderr)
     except BaseException as error:  # noqa: BLE001 a benchmark may raise anything, and its failure is its result
-        end["error"] = {"type": type(error).__name__, "message": _describe(error), "lines": _last_lines(error)}
+        end["error"] = {
+            "type": type(error).__name__,
+            "message": _describe(error),
+            "lines": _render_traceback(error).splitlines()[-_LAST_LINES:],
+        }
         print(_render_traceback(error), end="", file=sys.stderr)
     end |= {"time": time.time(), "framework": find_framework(), "packages": find_packages(), "peaks": load_peaks()}
     write_line(end)
@@ -103,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _show_crashes() -> None:
-    """A crash in native code prints where Python was; without a stderr there is nowhere to."""
+    """A crash in native code prints the Python stack, if there is a stderr."""
     with suppress(OSError, ValueError, AttributeError):
         faulthandler.enable()
 
@@ -115,7 +118,7 @@ def _find(method: str, options: argparse.Namespace) -> Target:
 
 
 def _explain_filter(method: str, options: argparse.Namespace) -> str:
-    """Filters are resolved before: one that comes here could not be."""
+    """Filters are resolved before: one that arrives here could not be resolved."""
     try:
         find_matches(method, _build_arguments(options))
     except NoSuchBenchmarkError as error:
@@ -139,7 +142,7 @@ def _execute(target: Target, call: Callable[..., Any], options: argparse.Namespa
 
 
 def _call_function(call: Callable[..., Any]) -> None:
-    """A plain function that reports nothing is itself what is measured."""
+    """A plain function that reports nothing is timed."""
     before = _count_reports()
     call()
     if _count_reports() != before:
@@ -172,20 +175,16 @@ def _start_profile(options: argparse.Namespace) -> Profile | None:
 
 
 def _describe(error: BaseException) -> str:
-    """A framework that is missing here is often there for another interpreter."""
+    """A framework that is missing here is often installed for another interpreter."""
     if isinstance(error, ModuleNotFoundError) and is_library((error.name or "").split(".")[0]):
-        return f"{error}; {sys.executable} does not have it: name an interpreter that has with --python PATH"
+        return f"{error}; {sys.executable} does not have it: name an interpreter that does with --python PATH"
     if isinstance(error, MemoryError) and not str(error):
         return "Python could not get the memory that it asked for (the error has no message of its own)"
     return str(error) or "without a message"
 
 
-def _last_lines(error: BaseException) -> list[str]:
-    return _render_traceback(error).splitlines()[-_LAST_LINES:]
-
-
 def _render_traceback(error: BaseException) -> str:
-    """From the user's first frame on: how we came to call it says nothing of what is wrong."""
+    """From the user's first frame on: our own frames do not show what is wrong."""
     trace = error.__traceback__
     while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
@@ -193,7 +192,7 @@ def _render_traceback(error: BaseException) -> str:
 
 
 def _is_ours(file: str) -> bool:
-    """Ours, or of the import that we asked for."""
+    """Our own frame, or one of the import system."""
     return os.path.dirname(file) == _OWN_FOLDER or file == importlib.__file__ or file.startswith("<frozen importlib")
 
 

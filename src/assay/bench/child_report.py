@@ -1,4 +1,4 @@
-"""report.jsonl: what the child of a benchmark said before it ended, however it ended."""
+"""report.jsonl: what the child of a benchmark wrote before it ended, however it ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from assay.values.protobuf import read_fields
 
 
 def parse_story(text: str) -> Story:
-    """A line that is cut off or is no JSON is a problem to be named, and the others count."""
+    """A line that is cut off or is not JSON is reported as a problem; the others count."""
     begin: Mapping[str, Any] | None = None
     end: Mapping[str, Any] | None = None
     reports: list[Mapping[str, Any]] = []
@@ -74,8 +74,8 @@ def load_story(path: str, tf_prefix: str | None = None) -> Story:
 
 
 def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """All of them: the first entry of the first file is the benchmark's own, as in PerfZero, and what is wrong with
-    another is not passed over."""
+    """All of them: the first entry of the first file is the benchmark's own, as in PerfZero, and
+    problems of the others are reported."""
     folder, start = os.path.split(prefix)
     try:
         names = sorted(name for name in os.listdir(folder) if name.startswith(start))
@@ -104,7 +104,7 @@ def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:
 
 
 def parse_benchmark_entries(data: bytes) -> list[dict[str, Any]]:
-    """Each as the keyword arguments of `report_benchmark`. Raises ValueError for what is no such message."""
+    """Each as the keyword arguments of `report_benchmark`. Raises ValueError for an invalid message."""
     return [_parse_entry(_as_bytes(content)) for number, _, content in read_fields(data) if number == 1]
 
 
@@ -159,7 +159,7 @@ def _parse_wrapped(data: bytes) -> float:
 
 def _as_bytes(content: int | bytes) -> bytes:
     if isinstance(content, int):
-        raise ValueError("no benchmark report: a number where a message is expected")  # noqa: TRY004 a bad file
+        raise ValueError("not a benchmark report: a number where a message is expected")  # noqa: TRY004 a bad file
     return content
 
 
@@ -170,12 +170,12 @@ def _as_text(content: int | bytes) -> str:
 def _as_double(content: int | bytes) -> float:
     data = _as_bytes(content)
     if len(data) != 8:
-        raise ValueError("no benchmark report: a number of the wrong size")
+        raise ValueError("not a benchmark report: a number of the wrong size")
     number: float = struct.unpack("<d", data)[0]
     return number
 
 
 def _as_signed(content: int | bytes) -> int:
     if not isinstance(content, int):
-        raise ValueError("no benchmark report: a message where a number is expected")  # noqa: TRY004 a bad file
+        raise ValueError("not a benchmark report: a message where a number is expected")  # noqa: TRY004 a bad file
     return content - (1 << 64) if content >= 1 << 63 else content

@@ -1,4 +1,4 @@
-"""`python command.py TEXT [PROFILER ...]`: a command line in a shell; its true duration, CPU time and peak of memory.
+"""`python command.py TEXT [PROFILER ...]`: a command line in a shell; its duration, CPU time and peak memory.
 
 The kernel counts into a process's peak the size of whoever started it, up to the moment of exec: a program of two
 megabytes that a Python of thirty starts has thirty. So a small shell forks it and leaves, and we inherit it, which
@@ -41,7 +41,7 @@ def main(text: str, profiler: Sequence[str] = ()) -> int:
     wall_s = time.perf_counter() - began
     cpu_s = used.ru_utime + used.ru_stime
     code = os.waitstatus_to_exitcode(status)
-    # of an address space the kernel keeps no peak for whoever waits: what its shell has is the least, looks tell more
+    # the kernel keeps no peak of an address space: that of its shell is the minimum, readings may show more
     peaks = {"max_rss": used.ru_maxrss * 1024, "max_vms": shell_vms, "cpu_s": cpu_s}
     end = {"kind": "end", "ok": code == 0, "time": time.time(), "wall_s": wall_s, "cpu_s": cpu_s, "peaks": peaks}
     _write(end | (_end_profiler(profiling) if profiling else {}))
@@ -67,20 +67,20 @@ def _adopt(text: str) -> tuple[int, float, int]:
 
 
 def _start(text: str) -> tuple[int, float, int]:
-    """Where it cannot be adopted: our own size is then the least that it seems to need."""
+    """Where it cannot be adopted: its peak then includes our own size."""
     began = time.perf_counter()
     pid = os.posix_spawnp("bash", ["bash", "-c", text], os.environ, setsigdef=_OURS)
     return pid, began, _announce(pid)
 
 
 def _announce(pid: int) -> int:
-    """For whoever looks at the command's processes; how much address space its shell has."""
+    """The pid for readers of the command's processes; returns the address space of its shell."""
     _write({"kind": "command", "pid": pid})
     return processes.load_size(pid, "VmPeak")
 
 
 def _start_profiler(words: Sequence[str], pid: int, began: float) -> subprocess.Popen[bytes]:
-    """It looks on from beside, until its input is closed."""
+    """It samples the command until its input is closed."""
     import subprocess
 
     pipe = subprocess.PIPE
@@ -88,11 +88,11 @@ def _start_profiler(words: Sequence[str], pid: int, began: float) -> subprocess.
 
 
 def _end_profiler(profiling: subprocess.Popen[bytes]) -> dict[str, object]:
-    """What it has to say: its files, and why there are none."""
+    """Its result: files, or why there are none."""
     answer, _ = profiling.communicate()
     with suppress(ValueError):
         return dict(json.loads(answer))
-    return {"profile_notes": [f"there is no profile: what takes it ended with exit code {profiling.returncode}"]}
+    return {"profile_notes": [f"there is no profile: the profiler ended with exit code {profiling.returncode}"]}
 
 
 def _write(line: dict[str, object]) -> None:

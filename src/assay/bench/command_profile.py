@@ -1,8 +1,7 @@
-"""`python -m assay child command-profile`: windows of a command line, taken by py-spy from beside it.
+"""`python -m assay child command-profile`: profiles of a command line, taken by py-spy from outside.
 
-command.py starts it with the command, and closes its input when the command is over. The answer is a line of JSON: the
-files, and why a window has none. What runs in a command is Python or not, now or later: a window waits for one.
-"""
+command.py starts it with the command, and closes its input when the command has ended. The answer is a line of JSON:
+the files, and why a window has none. A command may start Python later or never: a window waits for it."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ class CommandProfile(Profile):
     def _take(self, window: ProfileWindow, number: int) -> None:
         while not has_python(self._pid):
             if self.is_past(window.end_s, _LOOK_S):
-                raise RuntimeError("no Python ran in it, and py-spy knows nothing else")
+                raise RuntimeError("no Python ran in it, and py-spy supports nothing else")
         spy = PySpy(self._py_spy, os.path.join(self._folder, f"py-spy-{number}.json"), self._pid)
         spy.start()
         self._wait_until(window.end_s)

@@ -1,6 +1,6 @@
 """Which framework a benchmark used, with its versions, and the peaks that only the process itself knows.
 
-Nothing is imported: only what the benchmark has loaded is asked, and no answer is worth a crash.
+Nothing is imported: only frameworks that the benchmark has loaded are asked, and errors are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_library(name: str) -> bool:
 
 
 def find_framework() -> dict[str, str] | None:
-    """The most telling of the frameworks that are loaded."""
+    """The first of the known frameworks that is loaded."""
     name = next((name for name in _FRAMEWORKS if hasattr(sys.modules.get(name), "__version__")), None)
     if name is None:
         return None
@@ -49,7 +49,7 @@ def find_framework() -> dict[str, str] | None:
 
 
 def find_packages() -> dict[str, str]:
-    """Versions of what the benchmark has loaded and whose version a figure may depend on."""
+    """Versions of what the benchmark has loaded and whose version a result may depend on."""
     loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in (*_FRAMEWORKS, *_LIBRARIES)}
     return {name: str(version) for name, version in loaded.items() if version is not None}
 

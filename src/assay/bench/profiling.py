@@ -1,12 +1,13 @@
-"""Profiles of a window of a benchmark: by the framework itself, by py-spy, or, where there is neither, by looking.
+"""Profiles of a window of a benchmark: by the framework itself, by py-spy, or, where there is neither, by a sampling
+thread.
 
-A thread waits for the windows and takes them. A timer's signal in the main thread would not do: TensorFlow looks for
-signals in the middle of its operations, and any handler that runs there breaks its heap. Every profiler leaves a file
-that Chrome's about:tracing and ui.perfetto.dev open, but for TensorFlow's, which lies in the folders where
-TensorBoard's profile tab looks for it.
+A thread waits for the windows and profiles them. A timer signal in the main thread would not work: TensorFlow handles
+signals in the middle of its operations, and any handler that runs there corrupts its heap. Every profiler writes a file
+that Chrome's about:tracing and ui.perfetto.dev open, except TensorFlow's, whose file is in the folder that
+TensorBoard's profile tab reads.
 
-A method may import its framework itself, in the middle of a window: who is at hand looks on meanwhile, and the
-framework's own profiler takes over as soon as the import is complete.
+A method may import its framework itself, in the middle of a window: until the import is complete another profiler
+samples, then the framework's own takes over.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _DEEPEST = 100
 _FRAMEWORKS = ("torch", "tensorflow")
 _THREAD = "assay-profile"  # begins the names of our own threads
 _ANSWER_S = 60.0
-_READY_S = 0.02  # between two looks for a framework
-_AGAIN_S = 0.1  # a signal that comes just before the main thread begins to wait is heard with the next one
+_READY_S = 0.02  # between two checks for a framework
+_AGAIN_S = 0.1  # a signal that arrives just before the main thread begins to wait is handled with the next one
 
 
 class Profiler(Protocol):
@@ -44,7 +45,7 @@ class Profiler(Protocol):
 
 
 class _MainThread:
-    """Does in the main thread what another one asks for."""
+    """Runs functions of another thread in the main thread."""
 
     def __init__(self) -> None:
         self._task: Callable[[], None] | None = None
@@ -101,7 +102,7 @@ class Profile:
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
     def start(self) -> None:
-        """A window that begins at once has begun when this returns: the benchmark may be over in a millisecond."""
+        """A window that begins at once has begun when this returns: the benchmark may end within a millisecond."""
         if self._kind != "py-spy":
             _warm_torch_up()
         self.follow()
@@ -129,7 +130,7 @@ class Profile:
                 self._is_taking.set()
 
     def _take(self, window: ProfileWindow, number: int) -> None:
-        framework = find_framework(self._kind) or self._look_on(window, number)
+        framework = find_framework(self._kind) or self._sample(window, number)
         if framework is None:
             return
         profiler = build_profiler(framework, self._folder, number, self._main)
@@ -138,8 +139,8 @@ class Profile:
         self._wait_until(window.end_s)
         profiler.stop()
 
-    def _look_on(self, window: ProfileWindow, number: int) -> str | None:
-        """Who is at hand takes the window, until a framework is there: its name. None where the window ended first."""
+    def _sample(self, window: ProfileWindow, number: int) -> str | None:
+        """Sample with another profiler until a framework is loaded: its name. None if the window ended first."""
         stand_in = choose_stand_in(self._kind, self._folder, number, self._py_spy)
         if stand_in is not None:
             stand_in.start()
@@ -147,7 +148,7 @@ class Profile:
         framework = self._wait_for_framework(window.end_s)
         if stand_in is None and framework is None:
             raise RuntimeError(_describe_absence())
-        with contextlib.suppress(*[Exception] if framework else []):  # it had no time to see anything
+        with contextlib.suppress(*[Exception] if framework else []):  # too short for any sample
             if stand_in is not None:
                 stand_in.stop()
         return framework
@@ -162,7 +163,7 @@ class Profile:
         return None
 
     def is_past(self, end_s: float | None, wait_s: float) -> bool:
-        """Whether the window is over, or the benchmark, after a moment of waiting."""
+        """Whether the window or the benchmark has ended, after a short wait."""
         moment_s = time.monotonic() - self._began + wait_s
         if end_s is not None and end_s <= moment_s:
             self._wait_until(end_s)
@@ -170,12 +171,12 @@ class Profile:
         return self._wait_until(moment_s)
 
     def _wait_until(self, moment_s: float | None) -> bool:
-        """Whether the benchmark is over; None waits for that alone."""
+        """Whether the benchmark has ended; None waits for that alone."""
         left_s = None if moment_s is None else moment_s - (time.monotonic() - self._began)
         return self._over.wait(None if left_s is None else max(0.0, left_s))
 
     def finish(self) -> list[str]:
-        """The benchmark is over: what runs is ended, what had not begun is left out. The files, inside the folder."""
+        """The benchmark has ended: end the current profile, leave out the others. Returns the files in the folder."""
         elapsed_s = time.monotonic() - self._began
         self._over.set()
         self._thread.join()
@@ -186,7 +187,7 @@ class Profile:
         return sorted(os.path.relpath(path, self._folder) for path in found)
 
     def _note(self, text: str) -> None:
-        """For the log, and for whoever reads the report."""
+        """For the log and the report."""
         self.notes.append(text)
         print(f"assay: warning: {text}", file=sys.stderr)
 
@@ -196,7 +197,7 @@ def _render_seconds(seconds: float) -> str:
 
 
 def find_framework(kind: str) -> str | None:
-    """The framework whose own profiler is to be asked; one that is just being imported is not there yet."""
+    """The framework whose own profiler is used; one that is still being imported does not count."""
     if kind == "py-spy":
         return None
     return next((name for name in _FRAMEWORKS if _is_complete(sys.modules.get(name))), None)
@@ -220,7 +221,7 @@ def build_profiler(framework: str, folder: str, number: int, main: _MainThread) 
 
 
 def choose_stand_in(kind: str, folder: str, number: int, py_spy: str = "") -> Profiler | None:
-    """Who looks on where no framework is loaded: py-spy, or a thread of ours. None where a framework is asked for."""
+    """The profiler where no framework is loaded: py-spy, or our own thread. None where a framework is required."""
     if kind == "framework":
         return None
     program = py_spy or shutil.which("py-spy")
@@ -228,12 +229,12 @@ def choose_stand_in(kind: str, folder: str, number: int, py_spy: str = "") -> Pr
         return PySpy(program, os.path.join(folder, f"py-spy-{number}.json"), os.getpid())
     if kind == "py-spy":
         raise RuntimeError("there is no py-spy: pip install py-spy")
-    return _Looker(os.path.join(folder, f"python-{number}.json"))
+    return _Sampler(os.path.join(folder, f"python-{number}.json"))
 
 
 class _Torch:
-    """In the main thread, which torch's library for GPUs wants to see; from here only beside TensorFlow, which does not
-    survive a signal, and where torch can be told to look at all threads."""
+    """In the main thread, as torch's GPU library requires; from this thread only if TensorFlow is loaded, which does
+    not survive a signal, and torch supports profiling all threads."""
 
     def __init__(self, torch: Any, path: str, main: _MainThread) -> None:
         self._path = path
@@ -244,7 +245,7 @@ class _Torch:
             return
         config = _build_all_threads_config()
         if config is None:
-            raise RuntimeError("this torch must be asked by a signal, which TensorFlow does not survive")
+            raise RuntimeError("this torch must be started by a signal, which TensorFlow does not survive")
         self._call = _call_here
         self._profile = torch.profiler.profile(activities=activities, experimental_config=config)
 
@@ -257,11 +258,11 @@ class _Torch:
 
 
 def _warm_torch_up() -> None:
-    """Its first profile takes seconds to begin: the benchmark's own seconds, and all of a short window."""
+    """Its first profile takes seconds to start, which would be part of the benchmark or all of a short window."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return
-    with contextlib.suppress(Exception):  # what is wrong with it will be said by the first window
+    with contextlib.suppress(Exception):  # the first window reports the problem
         first = torch.profiler.profile(activities=_choose_activities(torch))
         first.start()
         first.stop()
@@ -315,7 +316,7 @@ class _TensorFlow:
 
 
 class PySpy:
-    """Another process that looks at one, and at those that it starts; the kernel must be told that it may."""
+    """A process that samples ours and its children; the kernel must allow it."""
 
     def __init__(self, program: str, path: str, pid: int) -> None:
         self._path = path
@@ -323,7 +324,7 @@ class PySpy:
         self._command = [program, "record", "--format", "chrometrace", "--output", path, "--pid", str(pid)]
         self._command += ["--duration", "unlimited", "--nonblocking"]
         if pid != os.getpid():
-            self._command.append("--subprocesses")  # a shell's; of our own, py-spy itself would be one
+            self._command.append("--subprocesses")  # of a shell; our own children include py-spy itself
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -349,8 +350,8 @@ class PySpy:
         if not os.path.exists(self._path):
             raise RuntimeError(f"py-spy wrote none: {_find_complaint(lines)}")
         if _is_without_events(self._path):
-            os.remove(self._path)  # whoever opens it sees nothing
-            raise RuntimeError("py-spy saw nothing run on a CPU in it: only idle threads, or too little time to look")
+            os.remove(self._path)  # the trace would be empty
+            raise RuntimeError("py-spy found nothing running on a CPU: only idle threads, or too short a window")
 
 
 def _is_without_events(path: str) -> bool:
@@ -360,35 +361,35 @@ def _is_without_events(path: str) -> bool:
 
 
 def _find_complaint(lines: Sequence[str]) -> str:
-    """Its error stands before a trace of its own."""
+    """Its error comes before its own traceback."""
     said = [line.strip() for line in lines if line.strip()]
-    return next((line for line in said if line.startswith("Error")), said[-1] if said else "it said nothing")
+    return next((line for line in said if line.startswith("Error")), said[-1] if said else "it printed nothing")
 
 
-class _Looker:
-    """A thread that looks at the stacks of all the others, every few milliseconds."""
+class _Sampler:
+    """A thread that samples the stacks of all other threads every few milliseconds."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._looks: list[tuple[float, dict[int, tuple[str, ...]]]] = []
+        self._samples: list[tuple[float, dict[int, tuple[str, ...]]]] = []
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, daemon=True, name=f"{_THREAD}-look")
+        self._thread = threading.Thread(target=self._sample, daemon=True, name=f"{_THREAD}-sampler")
 
     def start(self) -> None:
         self._thread.start()
 
-    def _look_on(self) -> None:
+    def _sample(self) -> None:
         ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith(_THREAD)}
         while not self._over.wait(_LOOK_S):
             stacks = {thread: _stack(frame) for thread, frame in sys._current_frames().items() if thread not in ours}  # noqa: SLF001
-            self._looks.append((time.perf_counter(), stacks))
+            self._samples.append((time.perf_counter(), stacks))
 
     def stop(self) -> None:
         self._over.set()
         self._thread.join()
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         with open(self._path, "w", encoding="utf-8") as file:
-            json.dump({"traceEvents": list(_build_events(self._looks, names)), "displayTimeUnit": "ms"}, file)
+            json.dump({"traceEvents": list(_build_events(self._samples, names)), "displayTimeUnit": "ms"}, file)
 
 
 def _stack(frame: FrameType | None) -> tuple[str, ...]:
@@ -403,7 +404,7 @@ def _stack(frame: FrameType | None) -> tuple[str, ...]:
 def _build_events(
     looks: Sequence[tuple[float, dict[int, tuple[str, ...]]]], names: dict[int | None, str]
 ) -> list[dict[str, Any]]:
-    """A call lasts from the first look that saw it to the first that did not."""
+    """A call lasts from the first sample that has it to the first that does not."""
     pid = os.getpid()
     threads = {thread for _, stacks in looks for thread in stacks}
     events: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""What a benchmark says: `report_benchmark`, with TensorFlow's arguments in TensorFlow's order.
+"""`report_benchmark`, with TensorFlow's arguments in TensorFlow's order.
 
 Each report is a line of JSON, written at once: what a method reported before it crashed is not lost.
 """
@@ -41,7 +41,7 @@ class Benchmark:
         *,
         samples: Mapping[str, Iterable[object]] | None = None,
     ) -> None:
-        """Say what was measured. Called again, it adds to what was said, or replaces what has the same name.
+        """Report what was measured. Called again, it adds to the report, or replaces values of the same name.
 
         `metrics` is a list of `{"name", "value", "min_value", "max_value"}`, the bounds being optional; a value outside
         its bounds fails the benchmark. `samples` are raw measurements by metric; those of `measure` are added.
@@ -144,7 +144,7 @@ def _build_metric(metric: object) -> dict[str, object]:
 
 
 def write_line(line: Mapping[str, object]) -> None:
-    """To the run that started this process; outside a run, to the terminal, for whoever tries a benchmark by hand."""
+    """To the run that started this process; outside a run, to the terminal, for trying a benchmark by hand."""
     path = os.environ.get(ENV_BENCH_REPORT)
     text = json.dumps(line, default=str) + "\n"
     if path is None:

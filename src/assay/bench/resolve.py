@@ -14,35 +14,35 @@ from assay.errors import did_you_mean
 
 _ASV_HINT = (
     "it looks like a suite of asv, whose `params` and `setup` are not used here: write a method for each value that "
-    "prepares itself, or run asv and bring its results in with `assay bench import`"
+    "prepares itself, or run asv and import its results with `assay bench import`"
 )
 
 
 class NoSuchBenchmarkError(Exception):
-    """What was named is not there; the text says what is."""
+    """The name does not exist; the message lists what does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a constructor may ask for."""
+    """Arguments that a constructor may take."""
 
     output_dir: str = ""
     data_dir: str = ""
     tpu: str | None = None
     further: Mapping[str, Any] = field(default_factory=dict)
-    only_further: bool = False  # class_type tf_benchmark: the constructor gets these alone
+    only_further: bool = False  # class_type tf_benchmark: the constructor gets only these
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A benchmark that was found: a method of a class that is not yet made, or a function."""
+    """A benchmark that was found: a method of a class that is not yet instantiated, or a function."""
 
     owner: type | None
     name: str
     function: Callable[..., Any] | None = None
 
     def build(self, arguments: Arguments) -> Callable[..., Any]:
-        """What to call; makes the object, which may raise."""
+        """What to call; creates the object, which may raise."""
         if self.owner is None:
             assert self.function is not None
             _check_arguments(self.function, self.name, self.function)
@@ -56,7 +56,7 @@ class Target:
 
 
 def _check_arguments(call: Callable[..., Any], name: str, owner: Any) -> None:
-    """Benchmarks are called without any. Those of asv's that want some have their values in `params`."""
+    """Benchmarks are called without arguments. asv's have their values in `params`."""
     try:
         parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):  # written in C
@@ -64,7 +64,7 @@ def _check_arguments(call: Callable[..., Any], name: str, owner: Any) -> None:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     wanted = [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
     if wanted:
-        text = f"{name} wants {', '.join(map(repr, wanted))}, but a benchmark is called without arguments"
+        text = f"{name} needs {', '.join(map(repr, wanted))}, but a benchmark is called without arguments"
         raise TypeError(_join(text, _ASV_HINT if hasattr(owner, "params") else None))
 
 
@@ -82,7 +82,7 @@ def find_target(text: str) -> Target:
         hint = did_you_mean("benchmark", list_methods(found)) or f"or {text}.filter:REGEX for several"
         raise NoSuchBenchmarkError(f"{text!r} is a class: name one of its methods; {hint}")
     if not callable(found):
-        raise NoSuchBenchmarkError(f"{text!r} is no function but {found!r}"[:300])
+        raise NoSuchBenchmarkError(f"{text!r} is not a function but {found!r}"[:300])
     return Target(None, names[-1], found)
 
 
@@ -107,7 +107,7 @@ def _join(text: str, hint: str | None) -> str:
 
 
 def load_module(path: str) -> tuple[ModuleType, list[str]]:
-    """The longest part that is a module, and the names behind it. An error inside a module is passed on as it is."""
+    """The longest part that is a module, and the names after it. An error inside a module is passed on unchanged."""
     parts = path.split(".")
     module: ModuleType | None = None
     for count in range(1, len(parts) + 1):
@@ -116,11 +116,11 @@ def load_module(path: str) -> tuple[ModuleType, list[str]]:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # something that the module itself wants
+                raise  # something that the module itself imports
             break
     if module is None:
         raise NoSuchBenchmarkError(
-            f"there is no module {parts[0]!r}; it is looked for in the working directory and on PYTHONPATH"
+            f"there is no module {parts[0]!r}; modules are found in the working directory and on PYTHONPATH"
         )
     return module, parts[len(module.__name__.split(".")) :]
 
@@ -136,9 +136,9 @@ def list_methods(owner: type) -> list[str]:
 
 
 def find_matches(text: str, arguments: Arguments) -> list[str]:
-    """Full names of the methods that `module.Class.filter:REGEX` stands for.
+    """Full names of the methods that `module.Class.filter:REGEX` matches.
 
-    The class is made once, since methods may be added by its constructor; where that fails, the class itself is asked.
+    The class is instantiated once, since its constructor may add methods; if that fails, the class itself is used.
     """
     path, _, pattern = text.partition(".filter:")
     module, names = load_module(path)
@@ -146,7 +146,7 @@ def find_matches(text: str, arguments: Arguments) -> list[str]:
     for name in names:
         owner = _attribute(owner, name, module)
     if not isinstance(owner, type):
-        raise NoSuchBenchmarkError(f"{path!r} is no class")
+        raise NoSuchBenchmarkError(f"{path!r} is not a class")
     try:
         listed = list_methods(build_object(owner, arguments))
     except Exception:  # noqa: BLE001 a constructor may want what only a real execution has

@@ -1,13 +1,13 @@
-"""Timing that is right: warm-up, many repetitions, medians, and a device that has finished before the clock is read.
+"""Correct timing: warm-up, many repetitions, medians, and a device that has finished before the clock is read.
 
-A GPU works while Python goes on, so that a plain `time.time()` around a call measures how fast work is handed over.
+A GPU works asynchronously: a plain `time.time()` around a call measures how fast work is submitted.
 `measure` waits for the device after every sample; on CUDA it also records events, which leave Python's own time out.
 
-On a busy machine the kernel takes the processor away now and then. A sample that this happened in is milliseconds too
-long; where it happens to nearly half of them their median jumps, and 8% more work looks like 15%. The kernel counts
-these switches, so that the median is of the samples without any.
+On a busy machine the kernel takes the processor away now and then. Such a sample is milliseconds too long; where
+this happens to nearly half of them their median jumps, and 8% more work looks like 15%. The kernel counts these
+switches, and the median is taken of the samples without any.
 
-Nothing that a call returns is held while the next one works: an object that lives on changes which blocks of memory the
+The result of a call is not kept while the next one runs: an object that lives on changes which blocks of memory the
 next call is given, and that alone made a loop of Python 8% slower, in every process alike.
 """
 
@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from typing import Any
 
 Wait = Callable[[object], None]
-Sync = Any  # a module (torch, jax, tensorflow, cupy), a function, False for none, None to look for them
+Sync = Any  # a module (torch, jax, tensorflow, cupy), a function, False for none, None to detect them
 
-_SHORTEST_S = 20e-6  # a sample is never shorter: quick functions are called several times in each
+_SHORTEST_S = 20e-6  # a sample is never shorter: fast functions are called several times in each
 _FEWEST, _MOST = 10, 1000
 _WARM_S = 0.1
-_FEWEST_QUIET = 0.25  # share of the samples: where fewer were left alone, those that were disturbed least are taken
+_FEWEST_QUIET = 0.25  # fraction of the samples: if fewer are undisturbed, the least disturbed ones are used
 _FRAMEWORKS = ("torch", "jax", "tensorflow", "cupy")
 
 
@@ -40,7 +40,7 @@ class Timing:
     samples_s: tuple[float, ...]
     inner: int = 1  # calls in each sample
     device_samples_s: tuple[float, ...] = ()  # the same by CUDA events, where there are any
-    switches: tuple[int, ...] = ()  # how often the processor was taken away in each sample; none: nobody counted
+    switches: tuple[int, ...] = ()  # involuntary context switches in each sample; none: not counted
 
     @property
     def iters(self) -> int:
@@ -48,7 +48,7 @@ class Timing:
 
     @property
     def quiet_s(self) -> tuple[float, ...]:
-        """The samples that nobody disturbed; at least a quarter of all, the least disturbed ones."""
+        """The undisturbed samples; at least a quarter of all, the least disturbed ones."""
         if not any(self.switches):
             return self.samples_s
         order = sorted(zip(self.switches, range(len(self.samples_s)), strict=True))
@@ -58,7 +58,7 @@ class Timing:
 
     @property
     def median_s(self) -> float:
-        """Of the samples that nobody disturbed."""
+        """Of the undisturbed samples."""
         return statistics.median(self.quiet_s)
 
     @property
@@ -75,7 +75,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half of the undisturbed samples lie within this share of the median: the distance of the quartiles."""
+        """Half of the undisturbed samples are within this fraction of the median: the distance of the quartiles."""
         quiet = self.quiet_s
         if len(quiet) < 4 or not self.median_s:
             return 0.0
@@ -95,8 +95,8 @@ def measure(
     """Call `function` again and again; seconds per call.
 
     `repeats` samples, or as many as fit into `seconds` (at least 10, at most 1000) after `warmup` calls (or a tenth
-    of a second of them). `sync` is the framework whose device is waited for: `torch`, `jax`, `tensorflow`, `cupy`, a
-    function of one's own, or False; None waits for every one of them that the program has loaded.
+    of a second of them). `sync` is the framework whose device is waited for: `torch`, `jax`, `tensorflow`, `cupy`, your
+    own function, or False; None waits for each of them that the program has loaded.
     """
     for name, value in (("repeats", repeats), ("inner", inner)):
         if value is not None and value < 1:
@@ -113,7 +113,7 @@ def measure(
 
 
 def _call_first(function: Callable[[], object], sync: Sync) -> Wait:
-    """The first call may be what starts the device that is to be waited for."""
+    """The first call may start the device to wait for."""
     result = function()
     wait = build_wait(sync)
     wait(result)
@@ -121,7 +121,7 @@ def _call_first(function: Callable[[], object], sync: Sync) -> Wait:
 
 
 def _warm_up(function: Callable[[], object], warmup: int | None, wait: Wait) -> float:
-    """The time of one call, once caches are warm and what is compiled at first use is compiled."""
+    """The time of one call, after caches are warm and compilation at first use is done."""
     times: list[float] = []
     began = time.perf_counter()
     while not times or (len(times) < warmup if warmup is not None else time.perf_counter() - began < _WARM_S):
@@ -144,7 +144,7 @@ def _sample_often(function: Callable[[], object], count: int, calls: int, wait: 
 
 
 def _count_switches() -> int:
-    """How often this thread has lost the processor to somebody else; waiting of its own does not count."""
+    """Involuntary context switches of this thread."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
@@ -201,7 +201,7 @@ def synchronize(result: object = None, sync: Sync = None) -> None:
 
 
 def build_wait(sync: Sync = None) -> Wait:
-    """What to call with a function's result to be sure that the work is done."""
+    """What to call with a function's result to wait until the work is done."""
     if sync is False:
         return _wait_for_nothing
     if sync is None:
@@ -228,7 +228,7 @@ def _wait_for_all(waits: Sequence[Callable[[object], object]]) -> Wait:
 
 
 def _wait_of(module: Any) -> Callable[[object], object] | None:
-    """Recognised by what it offers; None where there is no device to wait for."""
+    """Recognised by its attributes; None where there is no device to wait for."""
     name = getattr(module, "__name__", "").split(".")[0]
     if name == "torch":
         return _wait_of_torch(module)
@@ -244,7 +244,7 @@ def _wait_of(module: Any) -> Callable[[object], object] | None:
 
 
 def _wait_of_torch(torch: Any) -> Callable[[object], object] | None:
-    """Only devices that are in use: asking for CUDA would start it, and take its memory."""
+    """Only devices that are in use: asking for CUDA would initialise it, and use its memory."""
     if _uses_cuda(torch):
         return lambda _result: torch.cuda.synchronize()
     for kind in ("xpu", "mps"):

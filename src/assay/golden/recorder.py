@@ -1,7 +1,7 @@
 """Recordings from a training's log: steps, saved checkpoints and metrics, line by line and without loss.
 
 The texts of the numbers are kept as they were logged. A pattern that reads only a part of a number (`[\\d.]+` on
-`9.0e-04`, or on `nan`) is helped: what is compared is the number in the log, not the part that a pattern fits.
+`9.0e-04`, or on `nan`) is extended: the whole number in the log is compared, not only the matched part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEP_GROUP = "step"  # in a pattern for saved checkpoints
 
 
 class Logged(NamedTuple):
-    """One number of one line; `value` is None where the pattern matched something that is no number."""
+    """One number of one line; `value` is None where the pattern matched something that is not a number."""
 
     metric: str
     label: str
@@ -34,7 +34,7 @@ class Logged(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A checkpoint as the log names it; `rest` is what stands behind the name on the line."""
+    """A checkpoint as the log names it; `rest` is the remainder of the line."""
 
     path: str
     rest: str
@@ -42,14 +42,14 @@ class Saved(NamedTuple):
 
 
 class LogLine(NamedTuple):
-    step: int | None  # that this line says
+    step: int | None  # that this line gives
     values: tuple[Logged, ...]
     saved: Saved | None
-    bad_step: str | None = None  # a step that is no whole number
+    bad_step: str | None = None  # a step that is not a whole number
 
 
 class LogReader:
-    """Bytes of a growing log → the lines that say something."""
+    """Bytes of a growing log → the lines that match."""
 
     def __init__(
         self, step: Pattern, metrics: Sequence[Pattern], save: Pattern | None = None, named_groups: bool = False
@@ -67,7 +67,7 @@ class LogReader:
         return [found for line in lines if (found := self._read(line)) is not None]
 
     def finish(self) -> list[LogLine]:
-        """A last line that nothing ended."""
+        """A last line without a line end."""
         return self.feed(b"\n") if self._tail else []
 
     def _read(self, raw: bytes) -> LogLine | None:
@@ -98,7 +98,7 @@ class LogReader:
 
 
 def parse_step(text: str | None) -> int | None:
-    """`5`, `0005`, `5.0`; None for what counts nothing."""
+    """`5`, `0005`, `5.0`; None for anything else."""
     value = parse_number(text) if text else None
     if value is None or value != value or value in (float("inf"), float("-inf")) or value != int(value):  # noqa: PLR0124 nan
         return None
@@ -122,7 +122,7 @@ class _Metric:
                 yield Logged(metric, label, text, parse_number(text))
 
     def _match_not_finite(self, line: str) -> re.Match[str] | None:
-        """The same line with zeros of the same width where it says nan or inf."""
+        """The same line with zeros of the same width in place of nan or inf."""
         plain = _NOT_FINITE.sub(lambda match: "0" * len(match[0]), line)
         return self.regex.search(plain) if plain != line else None
 
@@ -226,7 +226,7 @@ class RunRecorder:
 
 @dataclass(slots=True)
 class Recording:
-    """What follows a saved checkpoint, for as many steps as asked."""
+    """The values after a saved checkpoint, for the requested number of steps."""
 
     saved: Saved
     start_step: int
@@ -254,7 +254,7 @@ class TrainingRecorder:
 
     A recording begins at a save line and holds the steps up to its start plus its length; steps are counted, not log
     lines. A save line ends the recordings before it. Where nothing was logged before the first save, the first step
-    that is logged counts as the first of the stretch, be it 0 or 1.
+    that is logged is the first of the recording, whether 0 or 1.
     """
 
     def __init__(self, reader: LogReader, length: int, same_line: bool) -> None:
@@ -273,7 +273,7 @@ class TrainingRecorder:
         return self._take(self._reader.feed(chunk))
 
     def finish(self) -> None:
-        """The log is over: what is open stays as it is."""
+        """The log has ended: incomplete recordings stay as they are."""
         self._take(self._reader.finish())
         for recording in self._open():
             recording.is_over = True
@@ -306,7 +306,7 @@ class TrainingRecorder:
         return filled
 
     def _enter(self, step: int) -> bool:
-        """A step line: it may be the first of a recording, or lie behind its end."""
+        """A step line: it may be the first of a recording, or come after its end."""
         self.steps += 1
         self.counts_from_zero |= step == 0
         filled = False
@@ -354,4 +354,4 @@ class TrainingRecorder:
     def _describe_short(self, recording: Recording, why: str) -> str:
         last = recording.values.last_step
         start, length = recording.start_step, self._length
-        return f"the recording of step {start} ends at step {last}, before its {length} steps were over: {why}"
+        return f"the recording of step {start} ends at step {last}, before its {length} steps were complete: {why}"

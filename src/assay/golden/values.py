@@ -1,4 +1,4 @@
-"""Golden recordings: what was good, how a check is made, and by which rules it is judged."""
+"""Golden recordings: segments and values, how a check is run, and by which rules it is judged."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ class Rule:
     delta: float | None = None  # smallest relative effect that matters; None: see `default_delta`
     alpha: float = 0.01
     window: int | None = None  # steps; None: about a sixth of the segment, at most 50
-    direction: Literal["min", "max", "both"] | None = (
-        None  # which way is worse is the other one; both: any change fails
-    )
+    direction: Literal["min", "max", "both"] | None = None  # which direction is better; both: any change fails
     operator: Operator | None = None  # margin only
     margin: float | None = None  # margin only
     labels: tuple[str, ...] = ()  # judge these; none: all that the golden has
@@ -79,10 +77,10 @@ class Golden:
         default_factory=dict
     )  # metric -> measured sd of the paired log-ratio, per window
     history: tuple[Mapping[str, object], ...] = ()  # rebases: when, who, why, effect on each metric
-    complete: bool = True  # False: the training was not over when this was written
+    complete: bool = True  # False: the training had not finished when this was written
     steps_beyond: int | None = None  # added to the length of a check, for a program that counts from 0 and stops one
-    # step short; None: nobody has tried
-    notes: tuple[str, ...] = ()  # what is odd about the file that it was read from
+    # step short; None: unknown
+    notes: tuple[str, ...] = ()  # warnings about the file that it was read from
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +95,11 @@ class FlagSpec:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that a self-test spoils: a variable of the environment, or a flag of the program."""
+    """A fault that a self-test injects: an environment variable, or a flag of the program."""
 
     kind: Literal["env", "flag"]
     name: str
-    value: str  # of a flag also `x0.9`: nine tenths of what the command says
+    value: str  # of a flag also `x0.9`: 0.9 times the value in the command
 
     @property
     def title(self) -> str:
@@ -110,11 +108,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A change that the golden's owner calls harmless: other variables of the environment, further arguments."""
+    """A change that is declared harmless: environment variables, further arguments."""
 
     name: str
     env: tuple[tuple[str, str], ...] = ()
-    flags: tuple[str, ...] = ()  # words behind the command of a check
+    flags: tuple[str, ...] = ()  # appended to the command of a check
 
     @property
     def title(self) -> str:
@@ -145,7 +143,7 @@ class GoldenTest:
     position: Position | None = None
     command: str | None = None  # native: shell text in place of `executable`; the flags follow it
     files: tuple[MetricFile, ...] = ()  # native: metrics that the program writes into files of its run directory
-    same_line: bool = False  # the original: a metric counts only on the line that says the step
+    same_line: bool = False  # the original: a metric counts only on the line with the step
     env: tuple[tuple[str, str], ...] = ()
     resources: Resources = Resources()
     variants: tuple[Variant, ...] = ()  # native: gathered with the replicas
@@ -158,7 +156,7 @@ class GoldenTest:
 
 @dataclass(frozen=True, slots=True)
 class GoldenFile:
-    """Everything that a convergence file says: the original's, with one or more tests, or a native study."""
+    """The content of a convergence file: the original's, with one or more tests, or a native study."""
 
     source: str  # as the user wrote its path
     path: str  # absolute
@@ -174,14 +172,14 @@ class MissingOption(Problem):
 
 
 class MissingSection(MissingOption):
-    """A part of `flags`: the original looks for these before anything else."""
+    """A part of `flags`: the original checks these first."""
 
 
 class MissingFlag(Problem):
     """A flag that the program must offer and the file must name."""
 
 
-# ---------------------------------------------------------------- what a check found
+# ---------------------------------------------------------------- results of a check
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +231,7 @@ class GoldenTestReport:
     golden: Golden | None = None
     segments: tuple[SegmentReport, ...] = ()
     runs: tuple[SegmentRun, ...] = ()  # gather: the training itself, then the replicas
-    notes: tuple[str, ...] = ()  # for people: what was chosen, what was left out
+    notes: tuple[str, ...] = ()  # what was chosen, what was left out
     warnings: tuple[str, ...] = ()
     exit_code: ExitCode | None = None  # of an error that left nothing to judge
     interrupted: str | None = None  # by this signal
@@ -250,7 +248,7 @@ class GoldenTestReport:
 
 @dataclass(frozen=True, slots=True)
 class GoldenReport:
-    """What `gather` or `check` of a file comes to; reports in every form are made from this alone."""
+    """The result of `gather` or `check` of a file; all reports are built from it."""
 
     mode: Literal["gather", "check"]
     source: str

@@ -110,7 +110,7 @@ def test_run_as_json_markdown_and_junit(lab: Bench, cli: Cli) -> None:
         (("m.f", "--timeout", "soon"), "is not a duration"),
         (("m.f", "--args", "{"), "no JSON"),
         (("m.f", "--args", "[1]"), "must be a JSON object"),
-        (("m.f", "--env", "NAME"), "no NAME=VALUE"),
+        (("m.f", "--env", "NAME"), "is not NAME=VALUE"),
         (("m.f", "--metric", "x=("), "broken regular expression"),
         (("m.f", "--metric", "x=abc"), "has no group"),
         (("--command", " "), "empty --command"),
@@ -118,9 +118,9 @@ def test_run_as_json_markdown_and_junit(lab: Bench, cli: Cli) -> None:
         (("--command", "x=true", "--profile", "0:", "--profiler", "framework"), "works inside a METHOD"),
         (("m.f", "--md", "-", "--json"), "cannot both go to stdout"),
         (("m.f", "--md", "no/where.md"), "cannot be written"),
-        (("m.f", "--webhook", "nonsense"), "is no address"),
-        (("m.f", "--profile", ""), "is no window"),
-        (("m.f", "--profile", "1:inf"), "is no window"),
+        (("m.f", "--webhook", "nonsense"), "is not a valid address"),
+        (("m.f", "--profile", ""), "is not a window"),
+        (("m.f", "--profile", "1:inf"), "is not a window"),
         (("m.f", "--python", "nosuchpython"), "there is no such program"),
         (("m.f", "--path", "nowhere"), "there is no such folder"),
     ],
@@ -193,7 +193,7 @@ def test_a_new_machine_with_few_executions_is_inconclusive(lab: Bench, cli: Cli)
     write_executions(lab, [execution(20, 99.0, setup={"driver": "2"})])
     result = cli("bench", "history", "wall_time")
     assert result.code == 3
-    assert "1 execution on a new set-up, too few to judge" in result.out
+    assert "1 execution on a new environment, too few to judge" in result.out
     assert cli("bench", "triage", "wall_time", "C.f", "last", "ack").code == 0
     assert cli("bench", "history", "wall_time").code == 0
 
@@ -211,7 +211,7 @@ def test_history_s_bad_input(lab: Bench, cli: Cli) -> None:
     write_history(lab, [1.0])
     result = cli("bench", "history", "wall_time")
     assert result.code == 2
-    assert "1 execution with wall_time: that is no history" in result.err
+    assert "1 execution with wall_time: too few for a history" in result.err
     assert "did you mean 'wall_time'" in cli("bench", "history", "wal_time").err
     assert "no benchmark named 'C.g'" in cli("bench", "history", "wall_time", "C.g").err
 
@@ -285,7 +285,7 @@ def test_profiled_executions_count_only_when_all_do(lab: Bench, cli: Cli) -> Non
     everything = cli("bench", "table", "large", "-m", "wall_time", "--all")
     assert everything.out.splitlines()[2].split()[:2] == ["-", "4"]
     assert everything.err == ""
-    assert "left out: profiled (--all takes them)" in cli("bench", "history", "wall_time", "large").out
+    assert "left out: profiled (include them with --all)" in cli("bench", "history", "wall_time", "large").out
 
 
 def test_what_helps_after_contamination_is_said_once(lab: Bench, cli: Cli) -> None:
@@ -295,8 +295,8 @@ def test_what_helps_after_contamination_is_said_once(lab: Bench, cli: Cli) -> No
     write_executions(lab, others)
     result = cli("bench", "history", "wall_time")
     assert result.code == 2
-    assert result.err.count("that is no history") == 2
-    assert result.err.count("take contaminated ones as well: --all") == 1
+    assert result.err.count("too few for a history") == 2
+    assert result.err.count("include contaminated ones: --all") == 1
     assert "warning:" not in result.err
     assert "run it again" not in result.err
     assert cli("bench", "history", "wall_time", "--all").code == 0
@@ -388,7 +388,7 @@ def test_a_damaged_execution_is_said(lab: Bench, cli: Cli) -> None:
         (("bisect", "--good", "main"), "no benchmark is named"),
         (("bisect", "m.f", "m.g", "--good", "main"), "for one benchmark"),
         (("bisect", "m.f", "--good", "main", "--better", "x:up"), "is not METRIC:min or METRIC:max"),
-        (("compare", "--git", "main", "m.f"), "names no two commits"),
+        (("compare", "--git", "main", "m.f"), "does not name two commits"),
         (("compare", "a", "b", "c"), "are two, not 3"),
         (("table", "--csv", "--json"), "choose one of"),
         (("import", "nowhere.json"), "nowhere.json cannot be read"),

@@ -78,7 +78,7 @@ def test_names_of_methods_and_metrics(executions: tuple[BenchExecution, ...]) ->
 
 
 def test_one_that_is_made_again_knows_its_machine(executions: tuple[BenchExecution, ...]) -> None:
-    """Else a killed supervisor would make a set-up of its own in the history."""
+    """Else a killed supervisor would make an environment of its own in the history."""
     run_dir = Path(executions[0].run_dir)
     (run_dir / "benchmark.json").unlink()
     again = load_executions(find_place("runs"), "fixed")[0]

@@ -39,6 +39,7 @@ from assay.bench.values.execution import (
     Peaks,
 )
 from assay.errors import NotFoundError, UsageError
+from assay.show.console import SILENT
 from assay.show.terminal_report import render_terminal
 from assay.values.verdict import Finding, VerdictKind
 
@@ -129,14 +130,14 @@ class Machine:
 
     def _execute(self, label: str) -> BenchExecution:
         self.number += 1
-        dirt = (f"others used {50 + self.number % 40}% of the CPUs meanwhile",) if self.spoil else ()
+        dirt = (f"others used {50 + self.number % 40}% of the CPUs during the run",) if self.spoil else ()
         return execution(self.number, 10.0 + 0.001 * (self.number % 7), label=label, contaminated=dirt)
 
 
 def contest(machine: Machine, trials: int = 10, **options: Any) -> ComparisonReport:
     variants = (BenchVariant("base"), BenchVariant("head"))
     asked = request("m.C.f", trials=trials, variants=variants)
-    return Contest(asked, CompareOptions(**options), machine.run, lambda _line: None).run()
+    return Contest(asked, CompareOptions(**options), machine.run, SILENT).run()
 
 
 @pytest.mark.parametrize(("trials", "most"), [(10, 30), (3, 3), (5, 6)])
@@ -150,7 +151,8 @@ def test_a_busy_machine_does_not_keep_it_running_for_ever(trials: int, most: int
     assert f"{most} of {most} trials left out: others used 5" in finding.message
     assert finding.message.count("left out") == 2
     assert (
-        f"base: {most} contaminated executions are left out of {most} (--all takes them, --foreign" in report.notes[0]
+        f"base: {most} contaminated executions are left out of {most} (include them with --all, or allow more foreign"
+        in report.notes[0]
     )
 
 
@@ -193,7 +195,7 @@ def test_profiled_executions_are_left_out_and_said() -> None:
     head = Executions("head", (*side("head", 10).found, *slow))
     report = compare_executions(side("base", 10), head, CompareOptions())
     assert report.verdict.kind is VerdictKind.PASS
-    assert report.notes == ("head: 13 profiled executions are left out of 25 (--all takes them)",)
+    assert report.notes == ("head: 13 profiled executions are left out of 25 (include them with --all)",)
     assert len(report.metrics[0].head.values) == 12
     everything = compare_executions(side("base", 10), head, CompareOptions(everything=True))
     assert (len(everything.metrics[0].head.values), everything.notes) == (25, ())
@@ -224,8 +226,7 @@ def test_a_benchmark_of_which_nothing_counts_is_never_passed_over(names: tuple[s
     report = compare_executions(sides[0], sides[1], CompareOptions())
     assert report.verdict.kind is VerdictKind.INCONCLUSIVE
     assert [finding.message for finding in report.verdict.findings if finding.subject == "m.C.other"] == [
-        f"no execution of {name} counts: 3 profiled, 1 interrupted (take profiled ones as well: --all)"
-        for name in names
+        f"no execution of {name} counts: 3 profiled, 1 interrupted (include profiled ones: --all)" for name in names
     ]
     assert not any("only head has it" in note for note in report.notes)
 
@@ -317,14 +318,14 @@ def test_a_command_has_as_many_trials_as_its_metrics_need() -> None:
     variants = (BenchVariant("base"), BenchVariant("head"))
     asked = replace(request("m.C.f", trials=5, variants=variants), methods=(BenchMethod("true", "true", "command"),))
     machine = Machine(spoil=False)
-    Contest(asked, CompareOptions(), machine.run, lambda _line: None).run()
+    Contest(asked, CompareOptions(), machine.run, SILENT).run()
     assert machine.trials[0] == 6
     assert 2 / math.comb(12, 6) * 3 < ALPHA < 2 / math.comb(10, 5) * 3
 
 
 @pytest.mark.parametrize("span", ["main", "..", "main..", "..HEAD", ""])
 def test_spans_that_name_no_two_commits(span: str) -> None:
-    with pytest.raises(UsageError, match="no two commits"):
+    with pytest.raises(UsageError, match="does not name two commits"):
         parse_span(span)
 
 
@@ -355,7 +356,7 @@ def test_without_any_history_it_is_said(lab: Path) -> None:
         compare_recorded("one", "two", None, "runs", CompareOptions())
 
 
-# ---------------------------------------------------------------- set-ups
+# ---------------------------------------------------------------- environments
 
 V100, T4 = {"accelerator_model": "V100"}, {"accelerator_model": "T4"}
 
@@ -370,7 +371,9 @@ def test_another_machine_is_not_blamed_on_the_code(head: float) -> None:
     report = compare_executions(*sides, CompareOptions())
     assert report.verdict.kind is VerdictKind.INCONCLUSIVE
     words = report.metrics[0].finding.message
-    assert words.startswith("environment or code? The set-ups differ (accelerator_model V100 → T4); the code is the")
+    assert words.startswith(
+        "environment or code? The environments differ (accelerator_model V100 → T4); the code is the"
+    )
     assert report.metrics[0].finding.effect == pytest.approx(head / 10 - 1, abs=0.02)
     assert any("--across-setups" in note for note in report.notes)
 
@@ -380,7 +383,7 @@ def test_it_can_be_judged_all_the_same(head: float, kind: VerdictKind) -> None:
     sides = side("base", 10, setup=V100), side("head", head, setup=T4)
     report = compare_executions(*sides, CompareOptions(across=True))
     assert report.verdict.kind is kind
-    assert "set-ups differ (accelerator_model V100 → T4), and are compared all the same" in report.notes[0]
+    assert "environments differ (accelerator_model V100 → T4), and are compared nevertheless" in report.notes[0]
 
 
 def test_values_that_are_no_numbers_fail_on_any_machine() -> None:
@@ -401,20 +404,20 @@ def test_mixed_set_ups_are_split_so_that_a_slowdown_shows() -> None:
     assert report.verdict.comparisons == 2
     mixed = compare_executions(base, head, CompareOptions(across=True))
     assert mixed.verdict.kind is VerdictKind.INCONCLUSIVE
-    assert any("base mixes 2 set-ups" in note for note in mixed.notes)
+    assert any("base mixes 2 environments" in note for note in mixed.notes)
 
 
-def test_only_the_common_set_up_counts() -> None:
+def test_only_the_common_environment_counts() -> None:
     base = side("base", 10, setup=V100)
     slow = Executions("head", tuple(execution(50 + n, 30.0, setup=T4) for n in range(12)))
     report = compare_executions(base, join(side("head", 10, setup=V100), slow), CompareOptions())
     assert report.verdict.kind is VerdictKind.PASS
     assert len(report.metrics[0].head.values) == 12
-    assert any("12 executions of head left out, on a set-up" in note for note in report.notes)
+    assert any("12 executions of head left out, environment" in note for note in report.notes)
 
 
 class Changing(Machine):
-    """Head loads a library that base does not: the set-up comes with the commit."""
+    """Head loads a library that base does not: the environment comes with the commit."""
 
     def _execute(self, label: str) -> BenchExecution:
         found = super()._execute(label)

@@ -17,9 +17,9 @@ from assay.bench.flow.execution_builder import (
     _find_peak_rss,
     _find_peak_vms,
     _find_usage,
-    _load_last_words,
+    _load_last_line,
+    build_environment,
     build_fingerprint,
-    build_setup,
     load_readings,
 )
 from assay.bench.values.execution import BenchResult, Framework, Story
@@ -153,7 +153,8 @@ def test_reasons_speak_of_it(reason: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kills", "words"), [(None, "perhaps it was out of memory"), (0, "somebody sent it"), (2, "out of memory, since")]
+    ("kills", "words"),
+    [(None, "perhaps it was out of memory"), (0, "not by the kernel's OOM killer"), (2, "out of memory: the kernel")],
 )
 def test_a_kill_is_told_in_our_words(kills: int | None, words: str) -> None:
     found = _describe_end("bench ended with exit code 137 (SIGKILL)", 137, kills)
@@ -180,8 +181,8 @@ DEATH = "/a/job.sh: line 29: 11250 Killed                  python -m x 'two\nlin
 )
 def test_last_words_are_the_benchmark_s_own(tmp_path: Path, log: str, was_killed: bool, words: str) -> None:
     (tmp_path / "bench.log").write_text(log)
-    assert _load_last_words(str(tmp_path / "bench.log"), was_killed) == words
-    assert _load_last_words(str(tmp_path / "none"), was_killed) == ""
+    assert _load_last_line(str(tmp_path / "bench.log"), was_killed) == words
+    assert _load_last_line(str(tmp_path / "none"), was_killed) == ""
 
 
 def test_readings_that_were_cut_off_are_passed_over(tmp_path: Path) -> None:
@@ -191,12 +192,14 @@ def test_readings_that_were_cut_off_are_passed_over(tmp_path: Path) -> None:
     assert load_readings(str(tmp_path)) == [good]
 
 
-# ---------------------------------------------------------------- set-ups
+# ---------------------------------------------------------------- environments
 
 
-def test_a_set_up_is_what_figures_depend_on() -> None:
+def test_a_environment_is_what_figures_depend_on() -> None:
     machine = Machine(host="box", cpu_model="X", logical_cpus=8, python="3.12.1", governor="performance")
-    found = build_setup(machine, Framework("torch", "2.9", cuda="13.0"), {"torch": "2.9", "numpy": "2.1", "a b": "1"})
+    found = build_environment(
+        machine, Framework("torch", "2.9", cuda="13.0"), {"torch": "2.9", "numpy": "2.1", "a b": "1"}
+    )
     assert found == {
         "cpu_model": "X",
         "cpus": "8",

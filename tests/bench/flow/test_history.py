@@ -63,7 +63,7 @@ def test_a_level_that_came_back_is_no_alarm() -> None:
     found = judge(history([*noise(10, 30, 1), *noise(12, 20, 2), *noise(10, 30, 3)]))
     assert len(found.changes) == 2
     assert found.verdict.kind is VerdictKind.PASS
-    assert "come back" in found.verdict.findings[0].message
+    assert "has returned" in found.verdict.findings[0].message
 
 
 def test_old_changes_can_be_left_alone() -> None:
@@ -84,7 +84,7 @@ def test_nothing_changed(values: list[float]) -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_one_point_is_no_history(count: int) -> None:
-    with pytest.raises(UsageError, match=f"{count} execution.*no history"):
+    with pytest.raises(UsageError, match=f"{count} execution.*too few for a history"):
         judge(history([1.0] * count))
 
 
@@ -165,8 +165,8 @@ def test_profiled_executions_are_left_out_unless_all_are_wanted(fields: dict[str
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [
-        ({"contaminated": ("load",)}, "take contaminated ones as well: --all"),
-        ({"profiles": ("trace",)}, "take profiled ones as well: --all"),
+        ({"contaminated": ("load",)}, "include contaminated ones: --all"),
+        ({"profiles": ("trace",)}, "include profiled ones: --all"),
         ({"contaminated": ("load",), "refused": True}, "run it again: assay bench run METHOD --trials N"),
     ],
 )
@@ -199,7 +199,7 @@ def test_none_of_several_has_a_history(three: list[BenchExecution]) -> None:
     first, *lines = caught.value.message.splitlines()
     assert first == "none of 3 benchmarks has a history of wall_time"
     assert [line.split()[0] for line in lines] == ["m.C.f", "m.C.g", "m.C.h"]
-    assert caught.value.hint == "take contaminated ones as well: --all"
+    assert caught.value.hint == "include contaminated ones: --all"
 
 
 def test_those_without_a_history_are_warnings_beside_the_others(three: list[BenchExecution]) -> None:
@@ -208,7 +208,7 @@ def test_those_without_a_history_are_warnings_beside_the_others(three: list[Benc
     warnings = console.lines
     assert [each.method for each in load_histories("wall_time", None, HistoryOptions(), console)] == ["m.C.f"]
     assert [text.split()[0] for text in warnings] == ["m.C.g", "m.C.h"]
-    assert all(text.endswith("6 left out: contaminated (take contaminated ones as well: --all)") for text in warnings)
+    assert all(text.endswith("6 left out: contaminated (include contaminated ones: --all)") for text in warnings)
 
 
 def test_one_that_has_only_ever_failed_is_not_passed_over(three: list[BenchExecution]) -> None:
@@ -333,7 +333,7 @@ def test_a_method_goes_by_its_end() -> None:
     known = ["a.C.run", "b.D.run", "b.D.stop"]
     assert choose_methods("stop", known) == ["b.D.stop"]
     assert choose_methods("C.run", known) == ["a.C.run"]
-    with pytest.raises(UsageError, match="stands for 2"):
+    with pytest.raises(UsageError, match="matches 2"):
         choose_methods("run", known)
     with pytest.raises(NotFoundError, match="stpo"):
         choose_methods("stpo", known)
@@ -410,7 +410,7 @@ def test_one_benchmark_that_has_run_once_does_not_silence_the_others(
         load_histories("wall_time", None, HistoryOptions("runs"), console)
 
 
-# ---------------------------------------------------------------- a new set-up, and back again
+# ---------------------------------------------------------------- a new environment, and back again
 
 OLD, NEW = {"driver": "410"}, {"driver": "999"}
 
@@ -422,14 +422,16 @@ def at(first: int, values: list[float], setup: dict[str, str], **fields: Any) ->
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("level", [10.0, 20.0, 5.0])
-def test_a_new_set_up_with_few_executions_is_no_pass(count: int, level: float) -> None:
+def test_a_new_environment_with_few_executions_is_no_pass(count: int, level: float) -> None:
     found = judge([*at(0, noise(10, 20), OLD), *at(20, noise(level, count, 1), NEW)])
     assert found.verdict.kind is VerdictKind.INCONCLUSIVE
     (change,) = found.changes
     assert (change.too_few, change.execution_id, change.step.interval) == (count, "e0020", None)
     assert change.step.effect == pytest.approx(level / 10 - 1, abs=0.02)
     words = found.verdict.findings[0].message
-    assert f"{count} execution{'s' * (count > 1)} on a new set-up, too few to judge (4 are the fewest)" in words
+    assert (
+        f"{count} execution{'s' * (count > 1)} on a new environment, too few to judge (at least 4 are needed)" in words
+    )
     assert "(driver 410 → 999)" in words
     if level != 10.0:
         assert "outside the old range" in words
@@ -450,10 +452,10 @@ def test_a_few_can_be_spoken_of() -> None:
     assert (left.verdict.kind, left.left_out) == (VerdictKind.PASS, {"declared invalid": 3})
 
 
-def test_a_few_before_a_set_up_with_a_history_of_its_own_are_no_matter() -> None:
+def test_a_few_before_a_environment_with_a_history_of_its_own_are_no_matter() -> None:
     assert judge([*at(0, noise(5, 2), OLD), *at(2, noise(10, 20, 1), NEW)]).verdict.kind is VerdictKind.PASS
     young = judge([*at(0, noise(5, 2), OLD), *at(2, noise(10, 5, 1), NEW)])
-    assert "2 executions on the old set-up, too few" in young.verdict.findings[0].message
+    assert "2 executions on the old environment, too few" in young.verdict.findings[0].message
 
 
 def test_a_stray_execution_between_does_not_hide_a_move() -> None:
@@ -480,11 +482,11 @@ def test_a_machine_that_is_back_at_its_old_level_is_no_alarm(away: int, back: in
 def test_a_machine_that_is_back_at_the_new_level_is_one() -> None:
     found = judge([*at(0, noise(10, 15), OLD), *at(15, noise(13, 6, 1), NEW), *at(21, noise(13, 3, 2), OLD)])
     assert found.moves[0].holds
-    assert found.verdict.kind is VerdictKind.FAIL  # within the old set-up it is a step of its own
+    assert found.verdict.kind is VerdictKind.FAIL  # within the old environment it is a step of its own
 
 
 @pytest.mark.parametrize(("level", "holds"), [(10.0, False), (13.0, True)])
-def test_a_third_set_up_tells_by_its_level(level: float, holds: bool) -> None:
+def test_a_third_environment_tells_by_its_level(level: float, holds: bool) -> None:
     third = at(21, noise(level, 10, 2), {"driver": "1000"})
     found = judge([*at(0, noise(10, 15), OLD), *at(15, noise(13, 6, 1), NEW), *third])
     assert found.moves[0].holds is holds
@@ -511,7 +513,7 @@ def test_local_edits_are_code() -> None:
     assert judge(same).changes[0].cause == "unknown"
 
 
-def test_local_edits_and_another_set_up_may_be_either() -> None:
+def test_local_edits_and_another_environment_may_be_either() -> None:
     executions = [*at(0, noise(10, 8), OLD, git=edited("")), *at(8, noise(13, 8, 1), NEW, git=edited("- 1"))]
     (change,) = judge(executions).changes
     assert change.cause == "either"
@@ -521,7 +523,9 @@ def test_local_edits_and_another_set_up_may_be_either() -> None:
 def test_without_a_commit_it_is_not_said_that_both_changed() -> None:
     executions = [*at(0, noise(10, 8), OLD, commit=None), *at(8, noise(13, 8, 1), NEW, commit=None)]
     (finding,) = judge(executions).verdict.findings
-    assert "environment or code? the set-up changed; whether the code is the same was not recorded" in finding.message
+    assert (
+        "environment or code? the environment changed; whether the code is the same was not recorded" in finding.message
+    )
     assert "both changed" not in finding.message
     (change,) = judge([*executions[:8], *at(8, noise(13, 8, 1), OLD, commit=None)]).changes
     assert change.cause == "unknown"

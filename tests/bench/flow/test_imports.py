@@ -84,7 +84,7 @@ def test_a_whole_folder_of_asv(lab: Path) -> None:
     assert "machine.json: asv's machine.json" in found.notes[0]
     executions = load_executions(find_place("runs"))
     assert {e.setup["cpu_model"] for e in executions} == {"AMD"}
-    assert {e.method for e in executions if not e.result.is_figure} == set(found.failed)
+    assert {e.method for e in executions if not e.result.is_measured} == set(found.failed)
     assert (import_files(files, "runs").new, import_files(files, "runs").known) == (0, 3)
     with pytest.raises(UsageError, match="there is no result"):
         import_files([str(folder / "machine.json")], "runs")

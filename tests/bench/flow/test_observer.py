@@ -235,7 +235,7 @@ def test_a_kill_is_told_in_our_words_and_the_last_ones_are_its_own(lab: Path) ->
     (execution,) = run_benchmarks(request("grow.f")).executions
     message = execution.result.findings[0].message
     assert message.startswith("it was killed by signal 9 (SIGKILL): ")
-    assert message.endswith("; its last words: growing")
+    assert message.endswith("; its last line of output: growing")
 
 
 def test_what_is_killed_leaves_a_word_of_its_memory(lab: Path) -> None:

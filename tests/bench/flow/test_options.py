@@ -60,12 +60,13 @@ def test_an_empty_command(text: str) -> None:
 def test_pairs() -> None:
     assert parse_pairs(["A=1", "B=x=y", "C="], "--env") == (("A", "1"), ("B", "x=y"), ("C", ""))
     for bad in ("A", "=1"):
-        with pytest.raises(UsageError, match="no NAME=VALUE"):
+        with pytest.raises(UsageError, match="is not NAME=VALUE"):
             parse_pairs([bad], "--env")
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("loss=(", "broken regular expression"), ("loss=loss", "has no group"), ("loss", "no NAME=")]
+    ("text", "words"),
+    [("loss=(", "broken regular expression"), ("loss=loss", "has no group"), ("loss", "is not NAME=")],
 )
 def test_patterns_that_find_nothing(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -167,7 +168,7 @@ def test_nobody_there() -> None:
 
 @pytest.mark.parametrize("url", ["", "hook", "ftp://x/y", "file:///etc/passwd", "http://", "https:///path"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="is not a valid address"):
         check_address(url)
     with pytest.raises(UsageError):
         send_alert(url, {})

@@ -238,7 +238,7 @@ def test_an_ordinary_execution_is_not_profiled(lab: Path) -> None:
 @pytest.mark.usefixtures("no_py_spy")
 def test_one_that_was_killed_has_no_profile_and_says_so(lab: Path) -> None:
     (execution,) = run_benchmarks(request("mod.B.dies", profile=parse_windows("0:"))).executions
-    assert execution.profile_notes == ("it did not live to write its profile",)
+    assert execution.profile_notes == ("it ended before it wrote its profile",)
     assert execution.is_profiled
 
 
@@ -273,15 +273,17 @@ def test_a_command_without_python_has_no_profile_and_says_so(lab: Path, monkeypa
     command = BenchMethod("sleep 1", "sleep", "command")
     (execution,) = run_benchmarks(replace(request(profile=parse_windows("0:")), methods=(command,))).executions
     assert execution.succeeded
-    assert execution.profile_notes == ("window 1 has no profile: no Python ran in it, and py-spy knows nothing else",)
+    assert execution.profile_notes == (
+        "window 1 has no profile: no Python ran in it, and py-spy supports nothing else",
+    )
 
 
 @pytest.mark.parametrize(
     ("profiler", "py_spy", "words"),
     [
         ("framework", "/somewhere/py-spy", "works inside a METHOD"),
-        ("auto", None, "is taken by py-spy, and there is none"),
-        ("py-spy", None, "is taken by py-spy, and there is none"),
+        ("auto", None, "needs py-spy, which is neither"),
+        ("py-spy", None, "needs py-spy, which is neither"),
     ],
 )
 def test_a_profile_of_a_command_that_cannot_be_had_is_refused(

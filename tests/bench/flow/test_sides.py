@@ -19,10 +19,10 @@ from assay.bench.flow.sides import (
     collect_samples,
     describe_aside,
     describe_code,
+    describe_environments,
     describe_invalid,
-    describe_setups,
     find_duels,
-    open_workshop,
+    open_checkouts,
 )
 from assay.bench.values.execution import BenchExecution
 from assay.errors import UsageError
@@ -43,7 +43,7 @@ HEAD = Executions("new", (*some(10, 4, T4), *some(14, 5, {"accelerator_model": "
 
 
 def told(base: Executions, head: Executions, across: bool = False) -> list[str]:
-    return list(describe_setups("m.C.f", base, head, find_duels(KEY, base, head, across=across), across))
+    return list(describe_environments("m.C.f", base, head, find_duels(KEY, base, head, across=across), across))
 
 
 def test_equal_set_ups_meet_and_the_others_are_named() -> None:
@@ -52,8 +52,8 @@ def test_equal_set_ups_meet_and_the_others_are_named() -> None:
     assert [e.execution_id for e in duel.head] == ["e0010", "e0011", "e0012", "e0013"]
     assert (duel.subject, duel.differences) == ("m.C.f wall_time", ())
     assert told(MIXED, HEAD) == [
-        "m.C.f: 3 executions of old left out, on a set-up that the other side lacks: accelerator_model V100",
-        "m.C.f: 5 executions of new left out, on a set-up that the other side lacks: accelerator_model H200",
+        "m.C.f: 3 executions of old left out, environment missing on the other side: accelerator_model V100",
+        "m.C.f: 5 executions of new left out, environment missing on the other side: accelerator_model H200",
     ]
 
 
@@ -64,7 +64,7 @@ def test_several_common_set_ups_are_several_duels() -> None:
         "m.C.f wall_time (accelerator_model T4)",
     ]
     assert [len(duel.base) for duel in duels] == [3, 2]
-    assert told(MIXED, MIXED) == ["m.C.f: 2 set-ups, each compared by itself"]
+    assert told(MIXED, MIXED) == ["m.C.f: 2 environments, each compared by itself"]
 
 
 def test_without_a_common_one_the_differences_are_kept() -> None:
@@ -72,7 +72,7 @@ def test_without_a_common_one_the_differences_are_kept() -> None:
     assert duel.differences == ("accelerator_model V100 → H200",)
     assert len(duel.head) == 5
     words = told(Executions("old", some(0, 3, V100)), HEAD)
-    assert words[0] == "m.C.f: no set-up is common to old and new; --across-setups judges them all the same"
+    assert words[0] == "m.C.f: no environment is common to old and new; compare them with --across-setups"
     assert "4 executions of new left out" in words[1]
 
 
@@ -80,21 +80,21 @@ def test_all_together_where_that_is_wanted_and_it_is_said() -> None:
     (duel,) = find_duels(KEY, MIXED, HEAD, across=True)
     assert (len(duel.base), len(duel.head), duel.differences) == (5, 9, ())
     assert told(MIXED, HEAD, across=True) == [
-        "m.C.f: old mixes 2 set-ups: 3 with accelerator_model V100; 2 with accelerator_model T4",
-        "m.C.f: new mixes 2 set-ups: 4 with accelerator_model T4; 5 with accelerator_model H200",
+        "m.C.f: old mixes 2 environments: 3 with accelerator_model V100; 2 with accelerator_model T4",
+        "m.C.f: new mixes 2 environments: 4 with accelerator_model T4; 5 with accelerator_model H200",
     ]
     one, other = Executions("a", some(0, 3, V100)), Executions("b", some(3, 3, T4))
     assert told(one, other, across=True) == [
-        "m.C.f: the set-ups differ (accelerator_model V100 → T4), and are compared all the same"
+        "m.C.f: the environments differ (accelerator_model V100 → T4), and are compared nevertheless"
     ]
     assert told(one, one, across=True) == told(one, one) == []
 
 
-def test_a_set_up_that_nobody_recorded_is_said() -> None:
+def test_a_environment_that_nobody_recorded_is_said() -> None:
     unknown = Executions("a", some(0, 3, {}))
-    assert told(unknown, unknown) == ["m.C.f: the set-up was not recorded on either side"]
+    assert told(unknown, unknown) == ["m.C.f: the environment was not recorded on either side"]
     (duel,) = find_duels(KEY, unknown, Executions("b", some(3, 3, T4)), across=False)
-    assert duel.differences == ("set-up not recorded → accelerator_model T4",)
+    assert duel.differences == ("environment not recorded → accelerator_model T4",)
 
 
 # ---------------------------------------------------------------- invalid
@@ -141,7 +141,7 @@ def test_what_is_put_aside_is_counted_by_method() -> None:
     assert side.count_aside("m.C.g") == {}
     assert side.methods == ["m.C.f"]
     assert list(describe_aside(side)) == [
-        "old: 3 profiled executions are left out of 6 (--all takes them)",
+        "old: 3 profiled executions are left out of 6 (include them with --all)",
         "old: 1 interrupted execution is left out of 6",
     ]
     assert side.put_aside(everything=False) == side, "once is enough"
@@ -160,7 +160,7 @@ def repository(lab: Path) -> Repository:
 
 def test_a_commit_is_checked_out_beside_the_user_s_tree(repository: Repository) -> None:
     (repository.folder / "figure").write_text("the user is working on this\n")
-    with open_workshop(ask(), None) as checkouts:
+    with open_checkouts(ask(), None) as checkouts:
         variant = checkouts.check_out("base", load_commit(checkouts.repository, "main~1"))
     assert Path(variant.folder or "", "figure").read_text().startswith("cost 10")
     assert variant.commit == repository.git("rev-parse", "main~1")
@@ -174,22 +174,22 @@ def test_a_second_comparison_waits_for_the_first(repository: Repository) -> None
     order: list[str] = []
 
     def come_second() -> None:
-        with open_workshop(ask(), None, console) as checkouts:
+        with open_checkouts(ask(), None, console) as checkouts:
             order.append(checkouts.inside)
 
     second = threading.Thread(target=come_second)
-    with open_workshop(ask(), None):
+    with open_checkouts(ask(), None):
         second.start()
         while not said:
             time.sleep(0.01)
         order.append("first")
     second.join()
     assert order == ["first", "."]
-    assert "waiting for another comparison or search, at work in" in said[0]
+    assert "waiting for another comparison or search, running in" in said[0]
 
 
 def test_the_lock_goes_with_its_owner(repository: Repository) -> None:
-    with open_workshop(ask(), None) as checkouts:
+    with open_checkouts(ask(), None) as checkouts:
         folder = checkouts.folder
     with open(f"{folder}/lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -201,7 +201,7 @@ def test_a_folder_inside_the_repository_stays_inside(repository: Repository, mon
     (inner / "file").write_text("x")
     sha = repository.commit("cost 12\n")
     monkeypatch.chdir(inner)
-    with open_workshop(ask(root=str(repository.folder / "runs")), None) as checkouts:
+    with open_checkouts(ask(root=str(repository.folder / "runs")), None) as checkouts:
         assert checkouts.inside == "sub"
         variant = checkouts.check_out("head", load_commit(checkouts.repository, sha))
         assert Path(variant.folder or "", "file").read_text() == "x"
@@ -210,11 +210,11 @@ def test_a_folder_inside_the_repository_stays_inside(repository: Repository, mon
 
 
 def test_a_build_runs_in_the_tree_and_its_failure_is_said(repository: Repository) -> None:
-    with open_workshop(ask(), "cp figure built") as checkouts:
+    with open_checkouts(ask(), "cp figure built") as checkouts:
         variant = checkouts.check_out("base", load_commit(checkouts.repository, "main"))
         assert Path(variant.folder or "", "built").read_text().startswith("cost 11")
     with (
-        open_workshop(ask(), "false") as checkouts,
+        open_checkouts(ask(), "false") as checkouts,
         pytest.raises(UsageError, match="cannot be built"),
     ):
         checkouts.check_out("base", load_commit(checkouts.repository, "main"))
@@ -222,10 +222,10 @@ def test_a_build_runs_in_the_tree_and_its_failure_is_said(repository: Repository
 
 def test_a_place_that_cannot_be_made(repository: Repository) -> None:
     (repository.folder / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be made"), open_workshop(ask(root="file"), None):
+    with pytest.raises(UsageError, match="cannot be made"), open_checkouts(ask(root="file"), None):
         pass
 
 
 def test_outside_a_repository(lab: Path) -> None:
-    with pytest.raises(UsageError, match="not in a git repository"), open_workshop(ask(), None):
+    with pytest.raises(UsageError, match="not in a git repository"), open_checkouts(ask(), None):
         pass

@@ -1,4 +1,4 @@
-"""Set-ups side by side."""
+"""Environments side by side."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def test_what_failed_or_was_disturbed_is_left_out_and_counted(given: list[BenchE
 
 def test_nothing_undisturbed_is_said(given: list[BenchExecution]) -> None:
     given += [replace(e, contaminated=("load",)) for e in history([1.0, 2.0])]
-    with pytest.raises(UsageError, match="none of 2 executions succeeded undisturbed: 2 contaminated"):
+    with pytest.raises(UsageError, match="none of 2 executions succeeded without disturbance: 2 contaminated"):
         load_table(None, ["label"], None, None)
 
 
 def test_a_single_one_is_spoken_of_as_one(given: list[BenchExecution]) -> None:
     given += [replace(e, contaminated=("load",)) for e in history([1.0])]
-    with pytest.raises(UsageError, match="the only execution has not succeeded undisturbed: 1 contaminated"):
+    with pytest.raises(UsageError, match="the only execution has not succeeded without disturbance: 1 contaminated"):
         load_table(None, ["label"], None, None)
 
 
@@ -125,8 +125,8 @@ def test_profiled_and_ended_executions_are_no_ordinary_figures(given: list[Bench
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [
-        ({"profiles": ("trace",)}, "take profiled ones as well: --all"),
-        ({"contaminated": ("load",)}, "take contaminated ones as well: --all"),
+        ({"profiles": ("trace",)}, "include profiled ones: --all"),
+        ({"contaminated": ("load",)}, "include contaminated ones: --all"),
         ({"contaminated": ("load",), "refused": True}, "run it again: assay bench run METHOD"),
     ],
 )

@@ -60,9 +60,9 @@ def test_what_failed_is_a_failed_execution(folder: Path) -> None:
         "suite.time_x(30)": "it failed when asv ran it",
         "suite.time_broken": "it failed when asv ran it",
         **{f"suite.time_all({n}, {x!r})": "it failed when asv ran it" for n in (1, 2) for x in "ab"},
-        "suite.time_odd": "its result is 'text', which is no number",
+        "suite.time_odd": "its result is 'text', which is not a number",
     }
-    assert not any(found[name].result.is_figure for name in failed)
+    assert not any(found[name].result.is_measured for name in failed)
     assert {name for name in found if name not in failed} == {"suite.time_x(10)", "suite.time_x(20)", "suite.track_y"}
 
 
@@ -76,7 +76,7 @@ def test_what_was_skipped_is_said_and_no_failure(folder: Path) -> None:
     path = write(folder, {"suite.time_x": [[1.0, float("nan")], [["10", "20"]]]})
     found = load_foreign_file(str(path))
     assert [each.method for each in found.executions] == ["suite.time_x(10)"]
-    assert found.notes == ("suite.time_x(20) was skipped by asv: there is no figure",)
+    assert found.notes == ("suite.time_x(20) was skipped by asv: there is no result",)
     path = write(folder, {"suite.time_x": [[float("nan")], []]})
     with pytest.raises(UsageError, match=r"no result in it; suite\.time_x was skipped"):
         load_foreign(str(path))
@@ -124,7 +124,7 @@ def test_what_is_tracked_keeps_its_name_and_lower_is_better_where_that_does_not_
 
 
 @pytest.mark.parametrize(
-    ("place", "words"), [("machine.json", "what it says of the machine"), ("../benchmarks.json", "of benchmarks")]
+    ("place", "words"), [("machine.json", "describes the machine"), ("../benchmarks.json", "describes the benchmarks")]
 )
 def test_they_are_known_and_no_results(folder: Path, place: str, words: str) -> None:
     path = str(folder / place)

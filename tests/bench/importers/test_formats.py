@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from assay.bench.importers.formats import load_foreign, parse_foreign
-from assay.bench.importers.result import FieldError, Figure, build_execution
+from assay.bench.importers.result import FieldError, ImportedResult, build_execution
 from assay.bench.values.execution import BenchExecution
 from assay.errors import UsageError
 
@@ -199,9 +199,9 @@ def test_a_log_may_hold_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 
 def test_a_log_without_a_whole_summary_is_refused(load: Any) -> None:
-    with pytest.raises(UsageError, match="it is no JSON"):
+    with pytest.raises(UsageError, match="it is not JSON"):
         load(render_log())
-    with pytest.raises(UsageError, match="it is no JSON"):
+    with pytest.raises(UsageError, match="it is not JSON"):
         load(render_log(PERFZERO)[:-500])
 
 
@@ -314,7 +314,7 @@ def test_whatever_stands_in_a_field_it_is_read_or_refused_with_its_place(content
         for value in ODD:
             text = json.dumps(put(content, place, value))
             try:
-                found = [each for each in parse_foreign(text, "file.json") if isinstance(each, Figure)]
+                found = [each for each in parse_foreign(text, "file.json") if isinstance(each, ImportedResult)]
                 for each in found:
                     json.dumps(asdict(build_execution(each)))
             except FieldError:
@@ -326,20 +326,26 @@ def test_whatever_stands_in_a_field_it_is_read_or_refused_with_its_place(content
     ("content", "words"),
     [
         (put(GOOGLE, ("benchmarks", 0, "time_unit"), "fortnight"), "benchmark 'BM_x/8': time_unit is 'fortnight', "),
-        (put(GOOGLE, ("benchmarks", 1, "real_time"), "fast"), "benchmark 'BM_x/8': real_time is 'fast', which is no n"),
+        (
+            put(GOOGLE, ("benchmarks", 1, "real_time"), "fast"),
+            "benchmark 'BM_x/8': real_time is 'fast', which is not a n",
+        ),
         (put(GOOGLE, ("benchmarks", 0, "real_time"), None), "benchmark 'BM_x/8': real_time is missing"),
-        (put(GOOGLE, ("benchmarks", 0), 7), "benchmark 1 is 7, which is no object"),
-        (put(GOOGLE, ("context", "date"), "yesterday"), "context: date is 'yesterday', which is no date"),
+        (put(GOOGLE, ("benchmarks", 0), 7), "benchmark 1 is 7, which is not an object"),
+        (put(GOOGLE, ("context", "date"), "yesterday"), "context: date is 'yesterday', which is not a date"),
         (put(PYTEST, ("benchmarks", 0, "stats", "median"), None), "test_x.py::test_sort' stats: median is missing"),
-        (put(PYTEST, ("benchmarks", 0, "stats", "data"), ["x"]), "stats: data is ['x'], which is no list of numbers"),
+        (
+            put(PYTEST, ("benchmarks", 0, "stats", "data"), ["x"]),
+            "stats: data is ['x'], which is not a list of numbers",
+        ),
         (put(PERFZERO, ("benchmark_result", "wall_time"), "fast"), "benchmark 'official.resnet.C.m': wall_time is"),
         (put(PERFZERO, ("benchmark_result", "metrics", 0, "value"), "x"), "'official.resnet.C.m' metric 'acc': value"),
-        (put(PERFZERO, ("execution_timestamp",), "now"), "execution_timestamp is 'now', which is no number"),
+        (put(PERFZERO, ("execution_timestamp",), "now"), "execution_timestamp is 'now', which is not a number"),
         (put(ASV_2, ("results", "suite.track_size", 0), [1, 2]), "'suite.track_size': there are 2 results for 1"),
-        (put(ASV_2, ("results", "suite.time_keys", 1), [7]), "'suite.time_keys': params is no list of lists"),
-        (MLLOG.replace('"time_ms": 2000', '"time_ms": "x"'), ":::MLLOG line 2: time_ms is 'x', which is no number"),
+        (put(ASV_2, ("results", "suite.time_keys", 1), [7]), "'suite.time_keys': params is not a list of lists"),
+        (MLLOG.replace('"time_ms": 2000', '"time_ms": "x"'), ":::MLLOG line 2: time_ms is 'x', which is not a number"),
         (MLLOG.replace('"key": "run_start"', '"kea": 1'), ":::MLLOG line 2: key is missing"),
-        (MLLOG.replace('"value": 0.5}', '"value": 0,5}'), ":::MLLOG line 3 is no JSON"),
+        (MLLOG.replace('"value": 0.5}', '"value": 0,5}'), ":::MLLOG line 3 is not JSON"),
     ],
 )
 def test_the_message_names_benchmark_and_field(load: Any, content: Any, words: str) -> None:

@@ -95,16 +95,16 @@ def test_nothing_is_left_out_in_silence(load: Any) -> None:
     assert [each.method for each in found.executions] == ["BM/1"]
     assert found.notes == (
         "BM/skip: it was skipped: no GPU",
-        "BM: BigO, RMS say how it grows or lies apart, not how long it takes: there is no figure",
+        "BM: BigO, RMS give its complexity or spread, not its time: there is no result",
     )
 
 
 def test_a_spread_without_its_middle_is_refused(load: Any) -> None:
-    with pytest.raises(UsageError, match=r"benchmark 'BM/2_stddev': neither its median nor its mean is there"):
+    with pytest.raises(UsageError, match=r"benchmark 'BM/2_stddev': it has neither a median nor a mean"):
         load(run(1), aggregate("stddev", 1))
 
 
 def test_a_failure_among_repetitions_stays_one(load: Any) -> None:
     (found,) = load(run(1), run(0, error_occurred=True, error_message="no device")).executions
-    assert not found.result.is_figure
+    assert not found.result.is_measured
     assert found.result.findings[0].message == "no device"

@@ -46,7 +46,7 @@ def load(tmp_path: Path) -> Any:
 def test_a_bound_that_is_not_kept_is_a_failure_and_a_figure(load: Any, result: dict[str, Any], words: str) -> None:
     found = load({**result, "succeeded": False})
     assert not found.succeeded
-    assert found.result.is_figure
+    assert found.result.is_measured
     assert [(each.kind, each.message) for each in found.result.findings] == [(VerdictKind.FAIL, words)]
     assert found.result.numbers["wall_time"] == 14.5
 
@@ -62,7 +62,7 @@ def test_a_bound_that_is_not_kept_is_a_failure_and_a_figure(load: Any, result: d
 )
 def test_without_a_result_there_is_no_figure(load: Any, result: dict[str, Any], info: dict[str, Any]) -> None:
     found = load({**result, "succeeded": False, "findings": ["first", "second"]}, info)
-    assert not found.result.is_figure
+    assert not found.result.is_measured
     assert found.result.findings[0].message == "first; second"
 
 
@@ -70,7 +70,7 @@ def test_without_a_result_there_is_no_figure(load: Any, result: dict[str, Any], 
 def test_a_number_that_is_none_fails_also_where_perfzero_let_it_pass(load: Any, value: Any) -> None:
     found = load({"metrics": [{"name": "loss", "value": value}]})
     assert not found.succeeded
-    assert found.result.is_figure
+    assert found.result.is_measured
     assert found.result.findings[0].message == "loss is nan"
     found = load({"wall_time": "NaN", "succeeded": False, "findings": ["wall_time is nan"]})
     assert [each.message for each in found.result.findings] == ["wall_time is nan"], "said once"

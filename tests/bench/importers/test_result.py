@@ -53,7 +53,7 @@ def test_parts_are_called_by_their_names() -> None:
     fields = Fields({"list": [{"name": "a", "v": "x"}, {"v": "x"}]}, "here")
     named, numbered = fields.parts("list", "metric")
     for part, place in ((named, "here metric 'a'"), (numbered, "here metric 2")):
-        with pytest.raises(FieldError, match=f"^{place}: v is 'x', which is no number$"):
+        with pytest.raises(FieldError, match=f"^{place}: v is 'x', which is not a number$"):
             part.number("v")
 
 
@@ -73,5 +73,5 @@ def test_moments(text: str, expected: float | None) -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "2024-13-01"])
 def test_no_moments(text: str) -> None:
-    with pytest.raises(FieldError, match="which is no date"):
+    with pytest.raises(FieldError, match="which is not a date"):
         parse_moment(Fields({"date": text}), "date")

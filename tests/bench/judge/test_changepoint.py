@@ -13,12 +13,12 @@ from tests.bench.judge.made_series import build_ar, build_series
 from assay.bench.judge import changepoint
 from assay.bench.judge.changepoint import (
     DEFAULT,
-    Look,
+    Window,
     find_candidates,
     find_change_points,
-    place_cuts,
+    level_drifts,
+    move_cuts,
     prune_cuts,
-    wanders,
     weigh_cut,
     weigh_interval,
     weigh_likelihood,
@@ -29,7 +29,7 @@ from assay.bench.judge.series import build_signal
 from assay.errors import MissingExtraError
 
 
-def places(values, tuning=DEFAULT):
+def indices(values, tuning=DEFAULT):
     return [change.index for change in find_change_points(values, tuning)]
 
 
@@ -49,7 +49,7 @@ def test_a_constant_series_has_no_change_point(value):
 
 
 def test_pure_noise_raises_hardly_any_alarm():
-    alarms = sum(bool(places(build_series({}, seed=seed))) for seed in range(100))
+    alarms = sum(bool(indices(build_series({}, seed=seed))) for seed in range(100))
     assert alarms <= 2
 
 
@@ -61,24 +61,24 @@ def test_odd_noise_raises_hardly_any_alarm(kind):
         noise = (
             rng.standard_t(2, 200) if kind == "heavy" else 2.0 * (rng.random(200) < 0.3) + rng.standard_normal(200) / 2
         )
-        alarms += bool(places((100 * np.exp(0.02 * noise)).tolist()))
+        alarms += bool(indices((100 * np.exp(0.02 * noise)).tolist()))
     assert alarms <= 4
 
 
 def test_a_single_outlier_is_no_change():
     values = build_series({})
     values[100] *= 10
-    assert places(values) == []
+    assert indices(values) == []
 
 
 def test_two_outliers_in_a_row_are_no_change():
     values = build_series({})
     values[100] = values[101] = 1000.0
-    assert places(values) == []
+    assert indices(values) == []
 
 
 def test_a_spike_in_a_constant_series_is_no_change():
-    assert places([100.0] * 50 + [500.0] + [100.0] * 50) == []
+    assert indices([100.0] * 50 + [500.0] + [100.0] * 50) == []
 
 
 # ---------------------------------------------------------------- steps
@@ -97,12 +97,12 @@ def test_a_step_is_found_where_it_is(size):
 
 
 def test_several_steps_are_found():
-    found = places(build_series({60: 0.1, 130: -0.08, 180: 0.2}))
+    found = indices(build_series({60: 0.1, 130: -0.08, 180: 0.2}))
     assert [abs(index - at) <= 2 for index, at in zip(found, (60, 130, 180), strict=True)] == [True] * 3
 
 
 def test_a_step_shortly_before_the_end_is_found():
-    assert places(build_series({195: 0.2})) == [195]
+    assert indices(build_series({195: 0.2})) == [195]
 
 
 def test_steps_of_counts_without_noise_are_found_exactly():
@@ -116,9 +116,9 @@ def test_steps_of_counts_without_noise_are_found_exactly():
 
 def test_a_small_step_that_lasts_is_found_from_afar():
     series = [build_series({150: 0.024}, n=300, seed=seed) for seed in range(10)]
-    near_only = replace(DEFAULT, far=Look(60, math.inf, 0.5))
+    near_only = replace(DEFAULT, far=Window(60, math.inf, 0.5))
     found = [
-        sum(any(abs(index - 150) <= 10 for index in places(one, tuning)) for one in series)
+        sum(any(abs(index - 150) <= 10 for index in indices(one, tuning)) for one in series)
         for tuning in (DEFAULT, near_only)
     ]
     assert found[0] > found[1]
@@ -127,15 +127,15 @@ def test_a_small_step_that_lasts_is_found_from_afar():
 def test_a_long_series_is_searched_in_stretches():
     at = [310, 900, 1399, 1400 + 250]
     values = build_series(dict(zip(at, (0.1, -0.1, 0.12, -0.1), strict=True)), n=2000)
-    found = places(values)
+    found = indices(values)
     assert len(found) == 4
-    assert all(abs(index - place) <= 2 for index, place in zip(found, at, strict=True))
+    assert all(abs(index - expected) <= 2 for index, expected in zip(found, at, strict=True))
 
 
 def test_a_quiet_stretch_is_not_measured_by_a_noisy_one():
     noisy = build_series({}, n=1500, noise=0.1)
     quiet = build_series({750: 0.03}, n=1500, noise=0.005, seed=1)
-    assert any(abs(index - 1500 - 750) <= 2 for index in places(noisy + quiet))
+    assert any(abs(index - 1500 - 750) <= 2 for index in indices(noisy + quiet))
 
 
 def test_missing_values_are_passed_over_and_places_are_those_of_the_series():
@@ -172,27 +172,27 @@ def test_the_interval_covers_the_true_step():
     assert covered / found >= 0.85
 
 
-# ---------------------------------------------------------------- noise with memory
+# ---------------------------------------------------------------- autocorrelated noise
 
 
 def test_noise_with_memory_is_not_taken_for_steps():
     series = [(100 * np.exp(0.02 * build_ar(0.8, 300, seed))).tolist() for seed in range(40)]
-    forgetful = replace(DEFAULT, least_memory=math.inf)
-    alarms = [sum(bool(places(one, tuning)) for one in series) for tuning in (DEFAULT, forgetful)]
+    forgetful = replace(DEFAULT, least_autocorrelation=math.inf)
+    alarms = [sum(bool(indices(one, tuning)) for one in series) for tuning in (DEFAULT, forgetful)]
     assert alarms[0] <= 3
-    assert alarms[1] >= 30  # what it would be if memory did not count
+    assert alarms[1] >= 30  # without the autocorrelation
 
 
 @pytest.mark.parametrize("coefficient", [0.2, 0.3, 0.4, 0.6, 0.7, 0.9])
 def test_short_histories_of_noise_with_memory_rarely_alarm(coefficient):
     series = [(100 * np.exp(0.02 * build_ar(coefficient, 200, seed))).tolist() for seed in range(100)]
-    assert sum(bool(places(one)) for one in series) <= 3
+    assert sum(bool(indices(one)) for one in series) <= 3
 
 
 def test_steps_are_found_in_noise_with_memory():
     noise = 0.02 * build_ar(0.7, 400, 5)
     noise[200:] += 0.15
-    assert places((100 * np.exp(noise)).tolist()) == [200]
+    assert indices((100 * np.exp(noise)).tolist()) == [200]
 
 
 # ---------------------------------------------------------------- young histories
@@ -218,19 +218,19 @@ def draw_young(kind, n, seed, height=0.0):
 @pytest.mark.parametrize("kind", ["gauss", "heavy", "bimodal", "memory"])
 def test_young_histories_of_pure_noise_rarely_alarm(kind, n):
     """At most 2% (benchmarks/changepoint.py); that 100 of these have more than 6 alarms would then be odd."""
-    assert sum(bool(places(draw_young(kind, n, seed))) for seed in range(100)) <= 6
+    assert sum(bool(indices(draw_young(kind, n, seed))) for seed in range(100)) <= 6
 
 
 def test_young_histories_would_alarm_without_their_own_bound(monkeypatch):
     series = [draw_young("memory", n, seed) for n in (8, 12, 15) for seed in range(40)]
     monkeypatch.setattr(changepoint, "YOUNG", 0)
-    assert sum(bool(places(one)) for one in series) >= 12
+    assert sum(bool(indices(one)) for one in series) >= 12
 
 
 @pytest.mark.parametrize(("n", "height", "share"), [(6, 8, 0.85), (10, 5, 0.75), (15, 5, 0.9), (30, 4, 0.8)])
 def test_a_clear_step_in_a_young_history_is_found(n, height, share):
-    found = [places(draw_young("gauss", n, seed, height)) for seed in range(60)]
-    assert sum(any(abs(place - n // 2) <= 1 for place in one) for one in found) >= share * 60
+    found = [indices(draw_young("gauss", n, seed, height)) for seed in range(60)]
+    assert sum(any(abs(index - n // 2) <= 1 for index in one) for one in found) >= share * 60
 
 
 @pytest.mark.parametrize(("count", "after"), [(20, 3), (20, 6), (30, 3), (60, 4), (110, 3)])
@@ -241,13 +241,13 @@ def test_a_step_at_the_end_of_equal_values_is_found(count, after):
 
 
 def test_a_step_of_counts_is_found_in_the_shortest_history():
-    assert places([7.0, 7.0, 7.0, 8.0, 8.0, 8.0]) == [3]
+    assert indices([7.0, 7.0, 7.0, 8.0, 8.0, 8.0]) == [3]
 
 
 def test_in_a_young_history_one_outlier_does_not_hide_a_step():
     values = draw_young("gauss", 40, 0, 5.0)
     values[7] *= 2
-    assert places(values) == [20]
+    assert indices(values) == [20]
 
 
 def draw_with_outliers(n, seed, step=0.0, share=0.1):
@@ -264,24 +264,24 @@ def draw_with_outliers(n, seed, step=0.0, share=0.1):
     ("n", "step", "share"), [(12, 0.2, 0.7), (24, 0.2, 0.9), (36, 0.2, 0.92), (36, 0.1, 0.85), (80, 0.1, 0.9)]
 )
 def test_in_a_young_history_a_tenth_of_outliers_does_not_hide_a_step(n, step, share):
-    found = [places(draw_with_outliers(n, seed, step)) for seed in range(100)]
-    assert sum(any(abs(place - n // 2) <= 1 for place in one) for one in found) >= share * 100
+    found = [indices(draw_with_outliers(n, seed, step)) for seed in range(100)]
+    assert sum(any(abs(index - n // 2) <= 1 for index in one) for one in found) >= share * 100
 
 
 @pytest.mark.parametrize("n", [12, 24, 36, 80])
 def test_in_a_young_history_outliers_rarely_alarm(n):
-    assert sum(bool(places(draw_with_outliers(n, seed))) for seed in range(100)) <= 5
+    assert sum(bool(indices(draw_with_outliers(n, seed))) for seed in range(100)) <= 5
 
 
 def test_up_and_back_in_a_young_history_are_two_steps():
     values = [*draw_with_outliers(20, 1), *[1.2 * v for v in draw_with_outliers(20, 2)], *draw_with_outliers(20, 3)]
-    assert [abs(found - at) <= 1 for found, at in zip(places(values), (20, 40), strict=True)] == [True, True]
+    assert [abs(found - at) <= 1 for found, at in zip(indices(values), (20, 40), strict=True)] == [True, True]
 
 
 def test_counts_that_mostly_repeat_are_no_steps():
     rng = np.random.default_rng(0)
     series = [(7.0 + (rng.random(30) < 0.3)).tolist() for _ in range(100)]
-    assert sum(bool(places(one)) for one in series) <= 4
+    assert sum(bool(indices(one)) for one in series) <= 4
 
 
 def test_of_fewer_points_more_is_asked():
@@ -312,30 +312,30 @@ def test_a_cut_whose_interval_holds_nothing_is_taken_back(monkeypatch):
     assert weigh_interval(signal, DEFAULT, 0, 3, 6) < 1
 
 
-# ---------------------------------------------------------------- wandering levels
+# ---------------------------------------------------------------- drifting levels
 
 
-def build_wandering(seed, n=1000, size=1.0):
+def build_drifting(seed, n=1000, size=1.0):
     """Noise on a level that drifts about slowly: what machines do."""
     rng = np.random.default_rng(seed)
     return rng.standard_normal(n) + size * build_ar(0.95, n, seed + 1)
 
 
-def test_a_small_step_is_believed_in_plain_noise_and_not_on_a_wandering_level():
-    plain = [places(build_series({500: 0.03}, n=1000, seed=seed)) for seed in range(10)]
-    wandering = []
+def test_a_small_step_is_believed_in_plain_noise_and_not_on_a_drifting_level():
+    plain = [indices(build_series({500: 0.03}, n=1000, seed=seed)) for seed in range(10)]
+    drifting = []
     for seed in range(10):
-        levels = 0.02 * build_wandering(seed, size=0.8)
+        levels = 0.02 * build_drifting(seed, size=0.8)
         levels[500:] += 0.03
-        wandering.append(places((100 * np.exp(levels)).tolist()))
-    assert sum(any(abs(place - 500) <= 10 for place in found) for found in plain) >= 8
-    assert sum(any(abs(place - 500) <= 10 for place in found) for found in wandering) <= 5
+        drifting.append(indices((100 * np.exp(levels)).tolist()))
+    assert sum(any(abs(index - 500) <= 10 for index in found) for found in plain) >= 8
+    assert sum(any(abs(index - 500) <= 10 for index in found) for found in drifting) <= 5
 
 
 # ---------------------------------------------------------------- the density of the noise
 
 
-NO_DENSITY = replace(DEFAULT, unrest=-math.inf)  # levels and spreads alone
+NO_DENSITY = replace(DEFAULT, drift_threshold=-math.inf)  # levels and spreads alone
 
 
 def build_bimodal(steps, seed, n=500):
@@ -349,7 +349,7 @@ def build_bimodal(steps, seed, n=500):
 
 def count_found(values, true, tuning=DEFAULT):
     """Of the true ones within 5 points, and how many others."""
-    found = places(values, tuning)
+    found = indices(values, tuning)
     hits = sum(any(abs(index - one) <= 5 for index in found) for one in true)
     return hits, len(found) - hits
 
@@ -359,14 +359,14 @@ def count_found(values, true, tuning=DEFAULT):
 def test_pure_noise_of_whatever_length_hardly_ever_wanders(kind, n):
     """A few of a thousand: `benchmarks/changepoint.py` draws as many."""
     signals = [build_signal(np.exp(0.02 * draw_noise(kind, n, seed)).tolist()) for seed in range(60)]
-    assert sum(wanders(signal, []) for signal in signals) <= 1
+    assert sum(level_drifts(signal, []) for signal in signals) <= 1
 
 
-def test_the_longer_a_series_is_the_less_wandering_is_taken_for_chance():
+def test_the_longer_a_series_is_the_less_drifting_is_taken_for_chance():
     signals = [
-        build_signal(np.exp(0.02 * build_wandering(seed, n, 0.35)).tolist()) for n in (200, 2000) for seed in range(12)
+        build_signal(np.exp(0.02 * build_drifting(seed, n, 0.35)).tolist()) for n in (200, 2000) for seed in range(12)
     ]
-    found = [wanders(signal, []) for signal in signals]
+    found = [level_drifts(signal, []) for signal in signals]
     assert sum(found[:12]) < 6 < sum(found[12:])
 
 
@@ -385,13 +385,13 @@ def test_a_cut_is_put_where_the_step_is_likeliest():
     moved = []
     for seed in range(20):
         signal = build_signal(build_bimodal({200: 0.03}, seed))
-        moved += place_cuts(signal, [208], learn_density(signal.x, [208]))
+        moved += move_cuts(signal, [208], learn_density(signal.x, [208]))
     assert sum(abs(cut - 200) <= 2 for cut in moved) >= 18
 
 
 def test_cuts_that_are_put_elsewhere_leave_no_piece_shorter_than_three():
     signal = build_signal(build_series({50: 0.3, 53: -0.3}, n=100))
-    cuts = place_cuts(signal, [45, 48], learn_density(signal.x, [50, 53]))
+    cuts = move_cuts(signal, [45, 48], learn_density(signal.x, [50, 53]))
     assert min(np.diff([0, *cuts, 100])) >= 3
 
 
@@ -415,7 +415,8 @@ def test_memory_makes_a_step_less_likely():
     density = learn_density(signal.x, [100])
     around = (0, 100, 200)
     plain, doubtful = (
-        weigh_likelihood(replace(signal, memory=memory), density, DEFAULT, *around) for memory in (0.0, 0.5)
+        weigh_likelihood(replace(signal, autocorrelation=autocorrelation), density, DEFAULT, *around)
+        for autocorrelation in (0.0, 0.5)
     )
     assert doubtful == pytest.approx(plain / 3)
 
@@ -426,12 +427,12 @@ def test_high_steps_and_short_ones_stay_in_plain_noise(factor):
     values = build_series({}, n=400, noise=0.001)
     values[100:105] = [value * factor for value in values[100:105]]
     values[250:] = [value * factor for value in values[250:]]
-    assert places(values) == [100, 105, 250]
+    assert indices(values) == [100, 105, 250]
 
 
 @pytest.mark.parametrize("n", [80, 200, 500])
 def test_two_modes_raise_hardly_any_alarm(n):
-    assert sum(bool(places(build_bimodal({}, seed, n))) for seed in range(100)) <= 2
+    assert sum(bool(indices(build_bimodal({}, seed, n))) for seed in range(100)) <= 2
 
 
 # ---------------------------------------------------------------- the parts
@@ -447,7 +448,7 @@ def test_many_steps_do_not_hide_each_other_as_memory(gap, heights, monkeypatch):
             noise[start:] += height
         series.append((100 * np.exp(0.02 * noise)).tolist())
     again = np.sum([count_found(values, starts) for values in series], axis=0)
-    monkeypatch.setattr(changepoint, "settle_memory", lambda signal, *_: signal)
+    monkeypatch.setattr(changepoint, "measure_autocorrelation_again", lambda signal, *_: signal)
     once = np.sum([count_found(values, starts) for values in series], axis=0)
     assert again[0] >= once[0] + 7
     assert again[1] <= 5
@@ -473,10 +474,10 @@ def test_candidates_leave_no_piece_shorter_than_three():
 
 
 @pytest.mark.parametrize(
-    "tuning", [replace(DEFAULT, near=Look(20, 1e9, 1), far=Look(60, 1e9, 1)), replace(DEFAULT, penalty=1e9)]
+    "tuning", [replace(DEFAULT, near=Window(20, 1e9, 1), far=Window(60, 1e9, 1)), replace(DEFAULT, penalty=1e9)]
 )
 def test_bounds_that_nothing_reaches_find_nothing(tuning):
-    assert places(build_series({100: 0.5}), tuning) == []
+    assert indices(build_series({100: 0.5}), tuning) == []
 
 
 def test_without_ruptures_it_says_what_to_install(monkeypatch):
@@ -520,14 +521,14 @@ def test_units_do_not_matter(seed, factor):
 @given(st.integers(0, 10_000))
 def test_rates_and_times_change_at_the_same_places(seed):
     values = build_series({70: 0.1, 130: -0.1}, seed=seed)
-    assert places([1 / value for value in values]) == places(values)
+    assert indices([1 / value for value in values]) == indices(values)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.1, 0.5))
 def test_a_clear_step_is_always_found(seed, size):
     at = random.Random(seed).randrange(40, 160)
-    assert any(abs(index - at) <= 2 for index in places(build_series({at: size}, seed=seed)))
+    assert any(abs(index - at) <= 2 for index in indices(build_series({at: size}, seed=seed)))
 
 
 def test_values_near_the_ends_of_floats_do_not_overflow():
@@ -545,7 +546,7 @@ def step_of_ten_percent(seed, points=30, at=20, noise=0.01):
 
 
 def test_intervals_of_the_same_step_are_alike_and_cover_it():
-    """A memory that is only supposed made some of them four times as wide as others."""
+    """An assumed autocorrelation made some of them four times as wide as others."""
     found = [interval for seed in range(150) if (interval := step_of_ten_percent(seed))]
     widths = [high - low for low, high in found]
     assert len(found) >= 140
@@ -557,14 +558,14 @@ def test_intervals_of_the_same_step_are_alike_and_cover_it():
 def test_a_true_memory_widens_the_interval():
     """Points that resemble their neighbours tell less."""
 
-    def draw(memory, seed):
+    def draw(autocorrelation, seed):
         rng = np.random.default_rng(seed)
         x = np.zeros(200)
         for n in range(1, 200):
-            x[n] = memory * x[n - 1] + 0.01 * np.sqrt(1 - memory**2) * rng.standard_normal()
+            x[n] = autocorrelation * x[n - 1] + 0.01 * np.sqrt(1 - autocorrelation**2) * rng.standard_normal()
         x[100:] += 0.1
         changes = find_change_points(np.exp(x).tolist())
         return max((c.interval[1] - c.interval[0] for c in changes if abs(c.index - 100) <= 1), default=np.nan)
 
-    widths = [np.nanmedian([draw(memory, seed) for seed in range(12)]) for memory in (0.0, 0.7)]
+    widths = [np.nanmedian([draw(autocorrelation, seed) for seed in range(12)]) for autocorrelation in (0.0, 0.7)]
     assert widths[1] > 1.5 * widths[0]

@@ -1,4 +1,4 @@
-"""Equal set-ups are compared, others are doubted."""
+"""Equal environments are compared, others are doubted."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from assay.bench.judge.changepoint import find_change_points
 from assay.bench.judge.environments import (
-    Setups,
+    Environments,
     attribute_changes,
     attribute_move,
     compare_code,
     describe_differences,
     doubt,
-    match_setups,
-    name_setups,
+    match_environments,
+    name_environments,
     shorten,
     split_by_environment,
 )
@@ -31,12 +31,12 @@ NEW = {**V100, "driver": "999", "cudnn": "9"}
 
 
 def test_what_both_sides_have_is_compared_and_nothing_else() -> None:
-    (only,) = match_setups({"v": V100, "t": T4}, {"n": NEW, "v": V100})
+    (only,) = match_environments({"v": V100, "t": T4}, {"n": NEW, "v": V100})
     assert (only.base, only.head, only.name, only.differences) == ("v", "v", "", ())
 
 
 def test_several_common_ones_go_by_what_differs() -> None:
-    found = match_setups({"v": V100, "t": T4}, {"t": T4, "v": V100})
+    found = match_environments({"v": V100, "t": T4}, {"t": T4, "v": V100})
     assert [(match.base, match.head, match.name) for match in found] == [
         ("v", "v", "accelerator_model V100"),
         ("t", "t", "accelerator_model T4"),
@@ -44,18 +44,18 @@ def test_several_common_ones_go_by_what_differs() -> None:
 
 
 def test_without_a_common_one_the_closest_are_taken() -> None:
-    (only,) = match_setups({"t": T4, "v": V100}, {"n": NEW})
+    (only,) = match_environments({"t": T4, "v": V100}, {"n": NEW})
     assert (only.base, only.head) == ("v", "n")
     assert only.differences == ("driver 410 → 999", "cudnn none → 9")
 
 
 def test_of_equally_close_ones_the_newest_are_taken() -> None:
-    (only,) = match_setups({"a": {"x": "1"}, "b": {"x": "2"}}, {"c": {"x": "3"}, "d": {"x": "4"}})
+    (only,) = match_environments({"a": {"x": "1"}, "b": {"x": "2"}}, {"c": {"x": "3"}, "d": {"x": "4"}})
     assert (only.base, only.head) == ("b", "d")
 
 
 def test_a_side_without_anything_has_no_match() -> None:
-    assert match_setups({}, {"v": V100}) == match_setups({"v": V100}, {}) == ()
+    assert match_environments({}, {"v": V100}) == match_environments({"v": V100}, {}) == ()
 
 
 SETUPS = st.dictionaries(
@@ -64,8 +64,8 @@ SETUPS = st.dictionaries(
 
 
 @given(SETUPS, SETUPS)
-def test_differences_are_said_exactly_where_nothing_is_common(base: Setups, head: Setups) -> None:
-    found = match_setups(base, head)
+def test_differences_are_said_exactly_where_nothing_is_common(base: Environments, head: Environments) -> None:
+    found = match_environments(base, head)
     common = [name for name in base if name in head]
     assert [match.base for match in found] == common if common else len(found) == bool(base and head)
     for match in found:
@@ -81,14 +81,14 @@ def test_differences_name_what_came_and_went() -> None:
     assert describe_differences(V100, dict(V100)) == ()
 
 
-def test_a_set_up_that_was_not_recorded_is_said_to_be_so() -> None:
-    assert describe_differences({}, {"a": "1", "b": "2"}) == ("set-up not recorded → a 1, b 2",)
-    assert describe_differences({"a": "1"}, {}) == ("set-up a 1 → not recorded",)
+def test_a_environment_that_was_not_recorded_is_said_to_be_so() -> None:
+    assert describe_differences({}, {"a": "1", "b": "2"}) == ("environment not recorded → a 1, b 2",)
+    assert describe_differences({"a": "1"}, {}) == ("environment a 1 → not recorded",)
 
 
 def test_names_hold_what_differs_among_all_of_them() -> None:
-    assert name_setups({"v": V100}) == {"v": ""}
-    assert name_setups({"v": V100, "n": NEW, "": {}}) == {
+    assert name_environments({"v": V100}) == {"v": ""}
+    assert name_environments({"v": V100, "n": NEW, "": {}}) == {
         "v": "cpu_model EPYC, accelerator_model V100, driver 410, cudnn none",
         "n": "cpu_model EPYC, accelerator_model V100, driver 999, cudnn 9",
         "": "not recorded",
@@ -111,7 +111,7 @@ def compared(kind: VerdictKind, p: float | None = 0.001) -> Comparison:
 def test_no_verdict_between_different_set_ups(kind: VerdictKind) -> None:
     found = doubt(compared(kind), ["model V100 → T4"], "; the code is the same")
     assert found.kind is VerdictKind.INCONCLUSIVE
-    assert found.message == "environment or code? The set-ups differ (model V100 → T4); the code is the same: +30%"
+    assert found.message == "environment or code? The environments differ (model V100 → T4); the code is the same: +30%"
     assert (found.effect, found.interval, found.missing_trials) == (0.3, (0.28, 0.32), 0)  # more would not help
 
 
@@ -280,7 +280,7 @@ def test_without_a_commit_nobody_is_blamed(commits):
     ("codes", "cause", "words"),
     [
         (("c", "c"), "environment", "the commit is the same"),
-        (("c", "d"), "either", "set-up and commit both changed"),
+        (("c", "d"), "either", "environment and commit both changed"),
         (("c", "c+1"), "either", "local edits"),
         ((None, None), "either", "not recorded"),
         (("c", None), "either", "not recorded"),

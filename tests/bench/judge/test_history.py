@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from assay.bench.judge.history import (
     FEWEST_MOVED,
     compare_levels,
+    compare_medians,
     describe_change,
     describe_course,
     describe_few,
     judge_history,
-    look_at_few,
 )
 from assay.bench.values.comparison import Cause, Change, MetricHistory, MetricSeries, Point, Step
 from assay.values.verdict import VerdictKind
@@ -86,7 +86,7 @@ def test_a_move_of_unknown_place_counts_as_recent() -> None:
 def test_a_short_history_tells_nothing(count: int) -> None:
     verdict = judge_history(history(count=count))
     assert verdict.kind is INCONCLUSIVE
-    assert f"{count} comparable executions tell nothing yet; 6 are the fewest" in verdict.findings[0].message
+    assert f"{count} comparable executions are too few; at least 6 are needed" in verdict.findings[0].message
     assert judge_history(history(count=6)).kind is PASS
 
 
@@ -116,13 +116,13 @@ def test_words_of_a_change() -> None:
     text = describe_change(change(differences=("cudnn 8 → 9",), holds=False, judgement="ack", note="known"))
     assert text == (
         "+20.0% since e20; commits aaaaaaaaaaaa..bbbbbbbbbbbb; code: the environment is the same (cudnn 8 → 9); "
-        "it has come back since; ack: known"
+        "the level has returned since; ack: known"
     )
     assert "commit unknown" in describe_change(change(commits=(None, None)))
     assert "environment or code? " in describe_change(change(cause="either"))
 
 
-# ---------------------------------------------------------------- a set-up with too few executions
+# ---------------------------------------------------------------- an environment with too few executions
 
 
 @pytest.mark.parametrize("cause", ["code", "unknown", "environment", "either"])
@@ -143,7 +143,7 @@ def test_too_few_do_not_hide_that_the_whole_history_is_short() -> None:
     moved = replace(history(count=2), moves=(change(execution_id="new", too_few=2, judgement="ack"),))
     verdict = judge_history(moved)
     assert verdict.kind is INCONCLUSIVE
-    assert "2 comparable executions tell nothing yet" in verdict.findings[-1].message
+    assert "2 comparable executions are too few" in verdict.findings[-1].message
 
 
 # ---------------------------------------------------------------- what a series shows
@@ -192,12 +192,12 @@ def test_levels_that_cannot_be_told_apart(old: list[float], new: list[float]) ->
 
 
 def test_a_few_are_looked_at_by_their_medians() -> None:
-    step = look_at_few([1.0, 1.1, 0.9], [2.0], 3)
+    step = compare_medians([1.0, 1.1, 0.9], [2.0], 3)
     assert (step.at, step.before, step.after, step.interval) == (3, 1.0, 2.0, None)
     assert step.effect == pytest.approx(1.0)
-    assert look_at_few([0.0], [0.0], 1).effect == 0.0
-    assert math.isfinite(look_at_few([0.0], [5.0], 1).effect)
-    assert look_at_few([2.0], [-1.0], 1).effect == pytest.approx(-1.5)
+    assert compare_medians([0.0], [0.0], 1).effect == 0.0
+    assert math.isfinite(compare_medians([0.0], [5.0], 1).effect)
+    assert compare_medians([2.0], [-1.0], 1).effect == pytest.approx(-1.5)
 
 
 @pytest.mark.parametrize(
@@ -206,9 +206,9 @@ def test_a_few_are_looked_at_by_their_medians() -> None:
 def test_where_a_few_lie(new: list[float], where: str) -> None:
     words = describe_few([1.0, 2.0, 1.5, 1.2], new)
     assert words.startswith("1 execution on a new" if len(new) == 1 else "2 executions on a new")
-    assert words.endswith(f"too few to judge (4 are the fewest), {where} the old range")
+    assert words.endswith(f"too few to judge (at least 4 are needed), {where} the old range")
 
 
 def test_the_side_that_is_too_short_is_named() -> None:
-    assert describe_few([1.0], [1.0] * 5).startswith("1 execution on the old set-up, too few")
+    assert describe_few([1.0], [1.0] * 5).startswith("1 execution on the old environment, too few")
     assert compare_levels([1.0] * FEWEST_MOVED, [2.0 + n / 100 for n in range(FEWEST_MOVED)], 4) is not None

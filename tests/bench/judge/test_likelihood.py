@@ -12,7 +12,7 @@ from assay.bench.judge.likelihood import (
     find_level,
     learn_density,
     measure_gains,
-    measure_wander,
+    measure_level_drift,
     split_pieces,
 )
 
@@ -23,7 +23,7 @@ def draw_bimodal(n, seed):
     return rng.standard_normal(n) / 2 + 2.0 * (rng.random(n) < 0.3)
 
 
-def draw_wandering(n, seed):
+def draw_drifting(n, seed):
     """Noise on a level that drifts about slowly: what machines do."""
     rng = np.random.default_rng(seed)
     level = [0.0]
@@ -49,46 +49,48 @@ def test_a_level_is_deaf_to_outliers():
     assert find_level(np.array([2.0])) == 2.0
 
 
-# ---------------------------------------------------------------- wandering
+# ---------------------------------------------------------------- level drift
 
 
 @pytest.mark.parametrize("draw", ["standard_normal", "standard_cauchy"])
 def test_noise_that_is_nothing_but_noise_does_not_wander(draw):
-    found = [measure_wander(getattr(np.random.default_rng(seed), draw)(600), []) for seed in range(40)]
+    found = [measure_level_drift(getattr(np.random.default_rng(seed), draw)(600), []) for seed in range(40)]
     assert np.mean(found) == pytest.approx(1, abs=0.05)
 
 
 def test_chance_is_rarely_taken_for_wandering():
     """Blocks side by side are so few that one in twenty of these would seem to wander by a quarter."""
-    found = [measure_wander(draw_bimodal(500, seed), []) for seed in range(100)]
+    found = [measure_level_drift(draw_bimodal(500, seed), []) for seed in range(100)]
     assert np.std(found) < 0.1
     assert sum(wander > 1.25 for wander in found) <= 2
 
 
 def test_a_level_that_drifts_wanders():
-    assert min(measure_wander(draw_wandering(1000, seed), []) for seed in range(10)) > 1.3
+    assert min(measure_level_drift(draw_drifting(1000, seed), []) for seed in range(10)) > 1.3
 
 
 def test_a_known_step_is_no_wandering():
     x = np.random.default_rng(0).standard_normal(600)
     x[300:] += 20
-    assert measure_wander(x, [300]) == pytest.approx(1, abs=0.2)
-    assert measure_wander(x, []) > 1.5
+    assert measure_level_drift(x, [300]) == pytest.approx(1, abs=0.2)
+    assert measure_level_drift(x, []) > 1.5
 
 
 @pytest.mark.parametrize("cuts", [[], list(range(10, 600, 10))])
 def test_of_few_points_nobody_knows_whether_they_wander(cuts):
     n = 600 if cuts else 60
-    assert measure_wander(np.random.default_rng(0).standard_normal(n), cuts) == math.inf
+    assert measure_level_drift(np.random.default_rng(0).standard_normal(n), cuts) == math.inf
 
 
 def test_of_points_that_are_all_the_same_nobody_knows_either():
-    assert measure_wander(np.zeros(100), []) == math.inf
+    assert measure_level_drift(np.zeros(100), []) == math.inf
 
 
 def test_wandering_is_the_same_each_time_and_either_way_up():
     x = draw_bimodal(300, 1)
-    assert measure_wander(x, [100]) == measure_wander(x, [100]) == pytest.approx(measure_wander(-x, [100]))
+    assert (
+        measure_level_drift(x, [100]) == measure_level_drift(x, [100]) == pytest.approx(measure_level_drift(-x, [100]))
+    )
 
 
 # ---------------------------------------------------------------- the density
@@ -158,7 +160,7 @@ def draw_step(height, seed=0):
 def test_a_step_gains_most_where_it_is():
     density = build_density(draw_bimodal(500, 7))
     found = [int(measure_gains(density, draw_step(1.5, seed), 0.5, 2.0).argmax()) for seed in range(50)]
-    assert sum(abs(place - 50) <= 3 for place in found) >= 48
+    assert sum(abs(index - 50) <= 3 for index in found) >= 48
 
 
 def test_a_step_gains_much_and_none_gains_little():

@@ -62,7 +62,7 @@ def test_a_nan_metric_fails_also_within_bounds() -> None:
 def test_a_wall_time_of_zero_is_not_a_result() -> None:
     result = judge({"wall_time": 0.0})
     assert not result.succeeded
-    assert not result.is_figure
+    assert not result.is_measured
     assert "wall_time" not in result.numbers
     assert "wall_time is 0, which is not a result" in messages(result)
     assert judge({"wall_time": 1e-9, "cpu_time": 0.0}).succeeded
@@ -79,7 +79,7 @@ def test_bad_samples_and_negative_times_fail() -> None:
         ({"value": 80, "min_value": 90}, "FAIL acc is 80, below its minimum 90"),
         ({"value": 80, "max_value": 70}, "FAIL acc is 80, above its maximum 70"),
         ({"value": 80, "min_value": 90, "max_value": 70}, "ERROR acc: its bounds contradict"),
-        ({"value": 80, "min_value": math.nan}, "ERROR acc: a bound that is no number"),
+        ({"value": 80, "min_value": math.nan}, "ERROR acc: a bound that is not a number"),
     ],
 )
 def test_bounds(metric: dict[str, Any], words: str) -> None:
@@ -93,8 +93,8 @@ def test_bounds(metric: dict[str, Any], words: str) -> None:
     [
         (
             None,
-            {"state": "failed", "reason": "bench ended with exit code 9", "last_words": "ouch"},
-            "exit code 9; its last words: ouch",
+            {"state": "failed", "reason": "bench ended with exit code 9", "last_line": "ouch"},
+            "exit code 9; its last line of output: ouch",
         ),
         (None, {"state": "timeout", "reason": "bench ran into its time limit"}, "time limit"),
         (None, {"state": "stopped", "reason": ""}, "it is stopped"),
@@ -147,7 +147,7 @@ def fail(name: str, value: float, **bounds: float) -> dict[str, Any]:
         ({"metrics": [fail("a", math.nan)]}, "a is nan"),
         ({"metrics": [{"name": "a", "value": 1, "samples": [1, math.nan]}]}, "1 of 2 samples of a"),
         ({"samples": {"a": [math.nan]}}, "1 of 1 samples of a"),
-        ({"extras": {"a": json.dumps({"value": 1, "succeeded": False})}}, "a says that it has not succeeded"),
+        ({"extras": {"a": json.dumps({"value": 1, "succeeded": False})}}, "a reports that it has not succeeded"),
         ({"extras": {"a": json.dumps({"value": math.nan})}}, "a is nan"),
     ],
 )
@@ -162,7 +162,7 @@ def test_what_was_wrong_once_is_not_replaced_by_a_later_report(first: dict[str, 
     assert words in messages(result)
     assert f"(report {place + 1} of 2)" in messages(result)
     assert len(result.findings) == 1
-    assert result.is_figure
+    assert result.is_measured
 
 
 def test_a_name_that_stands_twice_in_one_report() -> None:

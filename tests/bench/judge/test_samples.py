@@ -54,7 +54,7 @@ def test_an_interval_beyond_the_threshold_says_what_is_lacking():
     ]
     found = compare_pairs(pairs)[0]
     assert found.kind is INCONCLUSIVE
-    assert "beyond 5.00%, but not sure" in found.message
+    assert "beyond 5.00%, but not significant" in found.message
     assert "cannot be told" not in found.message
 
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_compared_does_not_pass(base, head, kind, words):
 def test_senseless_questions_are_errors(threshold, alpha):
     verdict = judge_pair((1.0,) * 9, (1.0,) * 9, "min", threshold=threshold, alpha=alpha)
     assert verdict.kind is ERROR
-    assert "makes no sense" in verdict.findings[0].message
+    assert "is not valid" in verdict.findings[0].message
 
 
 def test_nothing_compared_is_an_error():
@@ -482,7 +482,7 @@ def test_contaminated_trials_count_towards_the_most():
     assert decide_next([nothing], most=30, ran=10).trials == 5
     assert decide_next([nothing], most=12, ran=10).trials == 2
     step = decide_next([nothing], most=30, ran=30)
-    assert (step.kind, step.reason) == ("stop", "30 trials on each side did not tell; too many were contaminated")
+    assert (step.kind, step.reason) == ("stop", "30 trials on each side did not decide; too many were contaminated")
 
 
 @pytest.mark.parametrize("kind", [PASS, CHANGED, ERROR])
@@ -505,7 +505,7 @@ def test_single_values_show_their_ratio_and_are_unsure():
     assert found.kind is VerdictKind.INCONCLUSIVE
     assert (found.base, found.head, found.interval) == (10.0, 12.0, None)
     assert found.effect == pytest.approx(0.2)
-    assert found.message.startswith("+20.00%, unsure: too few clean trials")
+    assert found.message.startswith("+20.00%, not significant: too few clean trials")
 
 
 def test_so_few_trials_that_the_number_of_metrics_lets_none_fail_ask_for_enough():

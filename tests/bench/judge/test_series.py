@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.bench.judge.made_series import build_ar, build_series
 
-from assay.bench.judge.series import build_signal, find_thinning, measure_memory, measure_noise, settle_memory
+from assay.bench.judge.series import (
+    build_signal,
+    find_variance_inflation,
+    measure_autocorrelation,
+    measure_autocorrelation_again,
+    measure_noise,
+)
 
 # ---------------------------------------------------------------- values in units of their noise
 
@@ -21,8 +27,8 @@ def test_a_signal_has_finite_values_in_units_of_their_noise():
     values[3] = None
     values[7] = math.nan
     signal = build_signal(values)
-    assert len(signal.x) == len(signal.places) == 298
-    assert {3, 7}.isdisjoint(signal.places.tolist())
+    assert len(signal.x) == len(signal.indices) == 298
+    assert {3, 7}.isdisjoint(signal.indices.tolist())
     assert np.std(signal.x) == pytest.approx(1, abs=0.15)
 
 
@@ -45,24 +51,24 @@ def test_a_height_is_a_share_of_the_level_before():
 
 
 def test_points_that_resemble_each_other_count_as_fewer():
-    assert find_thinning(0.0) == 1
-    assert find_thinning(0.5) == pytest.approx(3)
+    assert find_variance_inflation(0.0) == 1
+    assert find_variance_inflation(0.5) == pytest.approx(3)
 
 
-# ---------------------------------------------------------------- memory and noise
+# ---------------------------------------------------------------- autocorrelation and noise
 
 
 @pytest.mark.parametrize("coefficient", [0.0, 0.5, 0.8])
-def test_memory_is_measured_despite_steps(coefficient):
+def test_autocorrelation_is_measured_despite_steps(coefficient):
     noise = build_ar(coefficient, 2000, 3)
     noise[700:] += 20
     noise[1500:] -= 10
-    assert measure_memory(noise) == pytest.approx(coefficient, abs=0.1)
+    assert measure_autocorrelation(noise) == pytest.approx(coefficient, abs=0.1)
 
 
-def test_memory_of_a_short_or_constant_series_is_none():
-    assert measure_memory(np.arange(10.0)) == 0
-    assert measure_memory(np.zeros(50)) == 0
+def test_autocorrelation_of_a_short_or_constant_series_is_none():
+    assert measure_autocorrelation(np.arange(10.0)) == 0
+    assert measure_autocorrelation(np.zeros(50)) == 0
 
 
 def test_a_longer_series_asks_for_more():
@@ -70,25 +76,25 @@ def test_a_longer_series_asks_for_more():
     assert short.rigor < 1 < long.rigor
 
 
-def test_memory_is_measured_again_without_the_steps():
+def test_autocorrelation_is_measured_again_without_the_steps():
     noise = build_ar(0.6, 500, 1)
     cuts = list(range(40, 500, 40))
     for cut in cuts[::2]:
         noise[cut : cut + 40] += 5
     signal = build_signal((100 * np.exp(0.02 * noise)).tolist())
-    settled = settle_memory(signal, cuts)
-    assert settled.memory < signal.memory
-    assert settled.memory == pytest.approx(0.6, abs=0.15)
+    settled = measure_autocorrelation_again(signal, cuts)
+    assert settled.autocorrelation < signal.autocorrelation
+    assert settled.autocorrelation == pytest.approx(0.6, abs=0.15)
     assert settled.x * settled.scale == pytest.approx(signal.x * signal.scale)
     assert np.std(np.diff(settled.x)) > np.std(np.diff(signal.x))
 
 
-def test_memory_stays_where_there_is_no_step_or_none_of_it():
+def test_autocorrelation_stays_where_there_is_no_step_or_none_of_it():
     signal = build_signal(np.exp(0.02 * build_ar(0.8, 300, 0)).tolist())
     plain = build_signal(build_series({100: 0.2}, seed=1))
-    assert settle_memory(signal, []) is signal
-    assert plain.memory == 0
-    assert settle_memory(plain, [100]) is plain
+    assert measure_autocorrelation_again(signal, []) is signal
+    assert plain.autocorrelation == 0
+    assert measure_autocorrelation_again(plain, [100]) is plain
 
 
 def test_noise_ignores_rare_steps():

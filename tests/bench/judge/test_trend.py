@@ -10,9 +10,9 @@ from assay.bench.judge.changepoint import find_change_points
 from assay.bench.judge.trend import count_needed, find_detectable, find_trend
 
 
-def draw(n, seed, rise=0.0, step=0.0, noise=0.015, memory=0.0):
+def draw(n, seed, rise=0.0, step=0.0, noise=0.015, autocorrelation=0.0):
     rng = np.random.default_rng(seed)
-    x = noise * (build_ar(memory, n, seed) if memory else rng.standard_normal(n))
+    x = noise * (build_ar(autocorrelation, n, seed) if autocorrelation else rng.standard_normal(n))
     values = 100 * np.exp(x) * (1 + rise * np.arange(n) / (n - 1))
     values[n // 2 :] *= 1 + step
     return values.tolist()
@@ -37,10 +37,10 @@ def test_a_step_is_no_creep(n):
     assert not any(trend_of(draw(n, seed, step=0.2)) for seed in range(20))
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.4, 0.7])
+@pytest.mark.parametrize("autocorrelation", [0.0, 0.4, 0.7])
 @pytest.mark.parametrize("n", [8, 24, 60, 200])
-def test_noise_does_not_creep(n, memory):
-    assert sum(trend_of(draw(n, seed, memory=memory)) is not None for seed in range(40)) <= 1
+def test_noise_does_not_creep(n, autocorrelation):
+    assert sum(trend_of(draw(n, seed, autocorrelation=autocorrelation)) is not None for seed in range(40)) <= 1
 
 
 @pytest.mark.parametrize("values", [[], [1.0] * 30, [None] * 30, [math.nan] * 9, [1.0, 2.0, 3.0]])
@@ -81,7 +81,7 @@ def test_of_equal_values_any_change_is_visible_and_of_too_few_none():
 
 def test_outliers_make_less_visible():
     calm = draw(24, 0)
-    wild = [value * (1.5 if place % 8 == 0 else 1) for place, value in enumerate(calm)]
+    wild = [value * (1.5 if index % 8 == 0 else 1) for index, value in enumerate(calm)]
     assert find_detectable(wild) > 1.5 * find_detectable(calm)
 
 

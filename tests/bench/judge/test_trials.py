@@ -81,9 +81,9 @@ def test_reasons_of_contamination_are_counted_apart():
 
 
 def test_reasons_that_differ_in_their_numbers_alone_are_one():
-    load = {n: f"others used {52 + n % 40}% of the CPUs meanwhile" for n in range(145)}
+    load = {n: f"others used {52 + n % 40}% of the CPUs during the run" for n in range(145)}
     (told,) = describe_trials(Samples((1.0,) * 145, contaminated=load), Samples(()))
-    assert told == "base: 145 of 145 trials left out: others used 52 to 91% of the CPUs meanwhile"
+    assert told == "base: 145 of 145 trials left out: others used 52 to 91% of the CPUs during the run"
     assert merge_reasons(["others used 52% of them"] * 2) == {"others used 52% of them": 2}
 
 

@@ -214,8 +214,8 @@ def test_set_ups_in_every_form(form: str, words: str) -> None:
 def test_an_execution_in_a_line() -> None:
     good = execution(1, 0.0025, label="nightly")
     assert render_execution(good, 3, 12) == "[ 3/12] m.C.f nightly trial 1: wall_time 2.5 ms"
-    dirty = replace(good, contaminated=("others used 50% of the CPUs meanwhile", "and more"))
-    assert render_execution(dirty, 3, 3).endswith("2.5 ms (contaminated: others used 50% of the CPUs meanwhile)")
+    dirty = replace(good, contaminated=("others used 50% of the CPUs during the run", "and more"))
+    assert render_execution(dirty, 3, 3).endswith("2.5 ms (contaminated: others used 50% of the CPUs during the run)")
     assert "(refused: others" in render_execution(replace(dirty, refused=True), 3, 3)
     bad = replace(good, result=replace(good.result, findings=(BAD,)))
     assert render_execution(bad, 12, 12) == "[12/12] m.C.f nightly trial 1: FAIL: worse | than\\x00before"

@@ -1,4 +1,4 @@
-"""Histories, comparisons, set-ups and searches as people read them."""
+"""Histories, comparisons, environments and searches as people read them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def render_bisect(found: Any, **look: Any) -> str:
 # ---------------------------------------------------------------- histories
 
 
-def finding(kind: VerdictKind, message: str = "+20.0% since e2; commits a..b; code: the same set-up") -> Finding:
+def finding(kind: VerdictKind, message: str = "+20.0% since e2; commits a..b; code: the same environment") -> Finding:
     return Finding(kind, "m.C.f wall_time", message, 12.0, 10.0, 2.0, 0.2, (0.18, 0.22))
 
 
@@ -65,7 +65,7 @@ def test_a_history_says_level_size_place_and_cause() -> None:
     assert lines[2].strip() == "▁▁██"
     assert lines[3] == "    levels: 10 s → 12 s"
     assert lines[4].startswith("  FAIL +20.0% [+18.0%, +22.0%] 2001-09-09 ")
-    assert lines[4].endswith(" e2: commits a..b; code: the same set-up")
+    assert lines[4].endswith(" e2: commits a..b; code: the same environment")
     assert lines[5] == "  3 executions left out: failed"
     told = render_history(build_history(left_out={"profiled": 2, "interrupted": 1}), color=False, width=None)
     assert told.endswith("  2 executions left out: profiled (--all takes them)\n  1 execution left out: interrupted\n")
@@ -213,17 +213,17 @@ def test_each_set_up_has_a_table_of_its_own_that_fits() -> None:
     metrics = [replace(compared(), setup=f"accelerator_model {name}") for name in ("V100", "T4")]
     report = build_report(*metrics)
     text = render_comparison(report, color=False, width=80)
-    assert text.count("set-up: accelerator_model ") == 2
+    assert text.count("environment: accelerator_model ") == 2
     assert text.count("+20.0% [+18.0%, +22.0%]") == 2
     assert "…" not in text
     assert [name for _, name, _ in build_comparison_cases(report)] == [
         "wall_time (accelerator_model V100)",
         "wall_time (accelerator_model T4)",
     ]
-    assert "set-up:" not in render_comparison(build_report(compared()), color=False, width=80)
+    assert "environment:" not in render_comparison(build_report(compared()), color=False, width=80)
 
 
-# ---------------------------------------------------------------- set-ups
+# ---------------------------------------------------------------- environments
 
 ROWS: Any = [
     (("8.9.2", "old"), 3, {"wall_time": (1.0, 1.1, 1.2), "loss": ()}),

@@ -96,7 +96,7 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "--benchmark_methods names no benchmark"),
+        ((), "--benchmark_methods does not name a benchmark"),
         (("--benchmark_methods=m.C.f", "--no_such_flag"), "unrecognized arguments: --no_such_flag"),
         (("--benchmark_methods=m.C.f", "stray"), "unrecognized arguments: stray"),
         (("plt", "x"), "did you mean 'plot'"),

@@ -487,7 +487,7 @@ def test_upload_methods_are_called_and_what_they_refuse_is_collected(lab: Lab) -
     [
         ("up.kep", "module up has no 'kep'\n  did you mean 'keep'"),
         ("upp.keep", "No module named 'upp'"),
-        ("up.json", "is no function"),
+        ("up.json", "is not a function"),
     ],
 )
 def test_an_upload_method_that_is_not_there_is_said_before_the_first_method_runs(
@@ -665,7 +665,7 @@ def test_a_summary_is_judged_as_the_execution_was(lab: Lab) -> None:
     theirs = {each.method: each for each in load_executions(find_place("elsewhere"))}
     for method, own in ours.items():
         other = theirs[method]
-        assert other.result.is_figure == own.result.is_figure, method
+        assert other.result.is_measured == own.result.is_measured, method
         assert other.succeeded == own.succeeded
         assert str(other.result.numbers) == str({name: own.result.numbers[name] for name in other.result.numbers})
         assert other.result.numbers.keys() == own.result.numbers.keys()

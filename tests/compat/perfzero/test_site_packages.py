@@ -65,7 +65,7 @@ def lab(tmp_path: Path) -> Lab:
 def test_a_ref_that_does_not_exist(lab: Lab, fields: tuple[str | None, str | None], again: bool) -> None:
     if again:
         lab.check_out()
-    with pytest.raises(UsageError, match="there is no branch, tag or commit") as caught:
+    with pytest.raises(UsageError, match="there is not a branch, tag or commit") as caught:
         lab.check_out(*fields)
     assert str(lab.theirs) in caught.value.message
 
@@ -93,7 +93,7 @@ def test_something_else_stands_in_its_place(lab: Lab, kind: str) -> None:
     else:
         lab.ours.mkdir()
         (lab.ours / "code.py").write_text("mine")
-    with pytest.raises(UsageError, match="is no git repository"):
+    with pytest.raises(UsageError, match="is not a git repository"):
         lab.check_out()
     assert (lab.ours if kind == "file" else lab.ours / "code.py").read_text() == "mine"
 

@@ -69,7 +69,7 @@ EXECUTION = BenchExecution(
     ),
     framework=Framework("tensorflow", "2.21.0", "v2.21.0-rc1", "12.9", "9.10.2"),
     peaks=Peaks(4269047808, 39894450176, 771.1, gpu_memory_bytes=123),
-    contaminated=("others used 51% of the CPUs meanwhile",),
+    contaminated=("others used 51% of the CPUs during the run",),
 )
 JOB = PerfzeroJob(
     methods=(parse_method("official.resnet.Bench.unit_test"),),
@@ -140,7 +140,7 @@ def test_every_field_of_the_document() -> None:
                 "benchmark_methods": ["a.b"],
                 "benchmark_num_trials": 2,
             },
-            "contaminated": ["others used 51% of the CPUs meanwhile"],
+            "contaminated": ["others used 51% of the CPUs during the run"],
             "site_package_info": {
                 "models": {"url": "https://example.org/models.git", "branch": "master", "hash": SHA},
                 "edited": {

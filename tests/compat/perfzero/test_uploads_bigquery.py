@@ -82,7 +82,7 @@ def test_a_moment_in_utc(moment: object, text: str) -> None:
 
 @pytest.mark.parametrize("moment", [math.nan, math.inf, 1e20, "yesterday", [], {}])
 def test_what_is_no_moment(moment: object) -> None:
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="is not a time"):
         build_row({**SUMMARY, "execution_timestamp": moment})
 
 
@@ -237,7 +237,7 @@ def test_nobody_there(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, clo
 
 @pytest.mark.parametrize("table", ["", "t", "d.", ".t", "p.d.t", "d.t x", "d:t"])
 def test_what_is_no_table(table: str) -> None:
-    with pytest.raises(UsageError, match=r"no BigQuery table\n.*DATASET.TABLE"):
+    with pytest.raises(UsageError, match=r"not a BigQuery table\n.*DATASET.TABLE"):
         insert_row("p", table, build_row(SUMMARY))
 
 

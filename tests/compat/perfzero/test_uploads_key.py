@@ -57,7 +57,7 @@ def test_it_is_gone_after_an_error_and_the_old_one_is_back(url: str, monkeypatch
 @pytest.mark.parametrize("content", [b"<html>log in</html>", b"[]", b"\xff\xfe", b""])
 def test_a_page_is_no_key(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "page").write_bytes(content)
-    with pytest.raises(AssayError, match="is no key file"), google_key(f"file://{tmp_path}/page"):
+    with pytest.raises(AssayError, match="is not a key file"), google_key(f"file://{tmp_path}/page"):
         pytest.fail("it was taken for a key")
 
 

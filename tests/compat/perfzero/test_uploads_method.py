@@ -70,7 +70,7 @@ def check(folder: Path, name: str, **further: object) -> None:
     ("name", "words", "hint"),
     [
         ("up.refsue", "up.refsue: module up has no 'refsue'", "did you mean 'refuse'?"),
-        ("up.number", "up.number is no function", "write module.function"),
+        ("up.number", "up.number is not a function", "write module.function"),
         ("nowhere.keep", "cannot be called: ModuleNotFoundError: No module named 'nowhere'", "--python_path"),
         ("inner.keep", "No module named 'inner'", "--python_path"),
         ("wants.keep", r"No module named 'no_such_library' \(wants.py:2 in <module>\)", None),

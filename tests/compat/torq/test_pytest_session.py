@@ -122,7 +122,7 @@ def test_what_is_no_address_is_said_before_a_test_runs(project: Project) -> None
     project.model("net", RELU)
     said = project.pytest(env={"TORQ_PERF_SERVER": "localhost:8080"})
     assert said.code == 4
-    assert "TORQ_PERF_SERVER=localhost:8080 is no address" in said.out
+    assert "TORQ_PERF_SERVER=localhost:8080 is not a valid address" in said.out
     assert project.calls == []
 
 

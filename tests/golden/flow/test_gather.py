@@ -53,7 +53,7 @@ def test_a_checkpoint_elsewhere_is_kept_by_its_whole_path(context: GoldenContext
     assert segment is not None
     assert segment.checkpoint == str(path)
     assert len(said) == 1
-    assert "lies outside the store" in said[0]
+    assert "is outside the store" in said[0]
 
 
 def test_without_values_or_checkpoint_or_order_there_is_no_segment(context: GoldenContext) -> None:

@@ -37,9 +37,9 @@ def test_what_is_put_behind_the_command(fault, words):
 
 
 def test_a_flag_that_the_command_does_not_say_cannot_be_scaled():
-    with pytest.raises(UsageError, match="does not say --wd"):
+    with pytest.raises(UsageError, match="does not have --wd"):
         build_arguments(Fault("flag", "--wd", "x2"), COMMAND)
-    with pytest.raises(UsageError, match="no number to be scaled"):
+    with pytest.raises(UsageError, match="is not a number and cannot be scaled"):
         build_arguments(Fault("flag", "--name", "x2"), COMMAND)
 
 

@@ -77,7 +77,7 @@ def test_one_segment_that_was_not_checked_is_an_error(rng, golden):
 def test_a_golden_without_segments_is_an_error():
     verdict = judge_golden(RULES, Golden("t", ()), [])
     assert verdict.kind is ERROR
-    assert "the golden holds no segments" in verdict.findings[0].message
+    assert "the golden has no segments" in verdict.findings[0].message
 
 
 def test_no_rules_are_an_error(rng, golden):

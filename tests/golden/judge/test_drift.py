@@ -46,11 +46,11 @@ def test_only_segments_that_both_have_are_compared():
 
 def test_creep_is_what_many_rebases_add_up_to():
     assert find_creep({"loss": 0.03}, [Rule("loss")], 3) == [
-        "loss has crept by +3% since the first golden, in 3 rebases"
+        "loss has drifted by +3% since the first golden, in 3 rebases"
     ]
     assert find_creep({"loss": 0.03}, [Rule("loss")], 1) == [], "a single step was somebody's decision"
     assert find_creep({"loss": 0.001}, [Rule("loss")], 3) == []
-    assert find_creep({"loss MLM": -0.03}, [Rule("loss")], 2)[0].startswith("loss MLM has crept by -3%")
+    assert find_creep({"loss MLM": -0.03}, [Rule("loss")], 2)[0].startswith("loss MLM has drifted by -3%")
     assert find_creep({"loss": 0.03}, [Rule("loss", "exact")], 3) == []
 
 
@@ -98,6 +98,6 @@ def test_a_new_variant_widens_a_golden():
     before = golden()
     variants = {"halves": {"loss": {"": Track((101, 102), (1.0, 1.0))}}}
     after = replace(before, segments=tuple(replace(segment, variants=variants) for segment in before.segments))
-    assert find_widening(before, after) == ["the variant halves is new: what it changes will pass"]
+    assert find_widening(before, after) == ["the variant halves is new: its effect will pass"]
     assert find_widening(after, after) == []
     assert find_widening(after, before) == []

@@ -126,7 +126,7 @@ def test_a_delta_below_the_noise_is_found(rng):
     finding = check_margin(Rule("loss", delta=0.0001), noise)
     assert finding.kind is VerdictKind.ERROR
     assert finding.subject == "segment at 100: loss"
-    assert f"take {noise.suggested_delta:g}" in finding.message
+    assert f"use {noise.suggested_delta:g}" in finding.message
     assert check_margin(Rule("loss", delta=noise.suggested_delta), noise) is None
     assert check_margin(Rule("loss", delta=noise.floor), noise) is None
 
@@ -142,7 +142,7 @@ def test_only_rules_that_ask_for_too_much_are_refused(rng):
 def test_a_margin_below_the_noise_is_found(rng, operator):
     noise = measure(noisy(rng, 5, step=0.02))
     rule = Rule("loss", "margin", operator=operator, margin=0.05)
-    assert "lies below the noise of 300 steps" in check_margin(rule, noise).message
+    assert "is below the noise of 300 steps" in check_margin(rule, noise).message
     assert check_margin(Rule("loss", "margin", operator=operator, margin=0.2), noise) is None
 
 

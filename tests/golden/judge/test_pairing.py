@@ -53,14 +53,14 @@ def test_no_check_at_all_is_an_error(rule):
 def test_a_metric_that_the_golden_lacks_is_an_error(rule):
     verdict = judge(rule, segment(VALUES, metric="losses"), run(VALUES))
     assert verdict.kind is VerdictKind.ERROR
-    assert says(verdict, "the golden holds no loss; did you mean 'losses'?")
+    assert says(verdict, "the golden has no loss; did you mean 'losses'?")
 
 
 @every_rule
 def test_a_metric_that_the_check_lacks_is_an_error(rule):
     verdict = judge(rule, replicas(), {"accuracy": {"": track(VALUES)}})
     assert verdict.kind is VerdictKind.ERROR
-    assert says(verdict, "the check holds no loss")
+    assert says(verdict, "the check has no loss")
 
 
 @every_rule
@@ -208,7 +208,7 @@ def test_a_rule_can_choose_its_labels():
     assert judge(rule, labelled("MLM", "NSP"), check_of("NSP")).kind is VerdictKind.FAIL
     verdict = judge(rule, labelled("NSP"), check_of("NSP"))
     assert verdict.kind is VerdictKind.ERROR
-    assert says(verdict, "the golden holds no label 'MLM'; it has 'NSP'")
+    assert says(verdict, "the golden has no label 'MLM'; it has 'NSP'")
 
 
 # ---------------------------------------------------------------- the values themselves

@@ -162,14 +162,14 @@ def test_what_is_not_finite_passes_under_no_operator(operator, bad):
 @pytest.mark.parametrize(
     ("operator", "margin", "words"),
     [
-        ("=>", 0.1, "'=>' is no comparison; choose one of ==, !=, <=, >=, <, >"),
-        ("lower", 0.1, "is no comparison"),
-        ("~", 0.1, "is no comparison"),
+        ("=>", 0.1, "'=>' is not a comparison; choose one of ==, !=, <=, >=, <, >"),
+        ("lower", 0.1, "is not a comparison"),
+        ("~", 0.1, "is not a comparison"),
         ("", 0.1, "no comparison is given"),
         (None, 0.1, "no comparison is given"),
-        ("<=", -0.1, "a margin of -0.1 makes no sense"),
-        ("<=", math.nan, "a margin of nan makes no sense"),
-        ("<=", math.inf, "a margin of inf makes no sense"),
+        ("<=", -0.1, "a margin of -0.1 is not valid"),
+        ("<=", math.nan, "a margin of nan is not valid"),
+        ("<=", math.inf, "a margin of inf is not valid"),
         ("<=", None, "no margin is given"),
     ],
 )

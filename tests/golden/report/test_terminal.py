@@ -62,12 +62,12 @@ def test_a_delta_that_gathering_refuses_is_named_with_its_metric():
 
 
 def test_the_cause_stands_before_its_consequences():
-    crash = made.finding(VerdictKind.ERROR, "the check did not end well")
-    lost = made.finding(VerdictKind.ERROR, "the check holds no loss")
+    crash = made.finding(VerdictKind.ERROR, "the check failed")
+    lost = made.finding(VerdictKind.ERROR, "the check has no loss")
     rows = build_rows(made.report(made.segment(made.metric((lost,)), rest=(crash,))))
     assert [row.metric for row in rows] == ["run", "loss"]
     text = render_golden(made.report(made.segment(made.metric((lost,)), rest=(crash,))))
-    assert text.index("did not end well") < text.index("holds no loss")
+    assert text.index("the check failed") < text.index("has no loss")
 
 
 def test_the_worst_and_largest_finding_speaks():

@@ -219,5 +219,5 @@ def test_the_label_goes_along_and_the_same_run_counts_once(tmp_path: Path) -> No
 
 def test_one_check_is_no_history(tmp_path: Path) -> None:
     add(tmp_path, measured())
-    with pytest.raises(UsageError, match=r"1 execution with Conv_0\.run_s: that is no history"):
+    with pytest.raises(UsageError, match=r"1 execution with Conv_0\.run_s: too few for a history"):
         load_histories("Conv_0.run_s", None, HistoryOptions(str(tmp_path), everything=True))

@@ -83,10 +83,10 @@ def triage(request: TriageRequest, console: Console) -> int:
     no alarm. wontfix: the new level is meant. invalid: the executions of that level do not count. open: withdraw an
     earlier judgement.
     """
-    from assay.bench.flow.triage import Word, say_about
+    from assay.bench.flow.triage import TriageRequest, triage_change
 
-    word = Word(request.metric, request.method, request.change, request.judgement, request.note)
-    console.print_lines(say_about(word, request.root, request.everything))
+    word = TriageRequest(request.metric, request.method, request.change, request.judgement, request.note)
+    console.print_lines(triage_change(word, request.root, request.everything))
     return int(ExitCode.OK)
 
 

@@ -99,8 +99,8 @@ class CompareRequest(ResultRequest, ExecuteRequest):
 def compare(request: CompareRequest, console: Console) -> int:
     """Compare labels, commits, folders or files.
 
-    Only executions of the same set-up (processor, accelerator, driver, versions) are judged; where BASE and HEAD have
-    none in common, nobody can tell the code from the machine, and it is inconclusive.
+    Only executions of the same environment (processor, accelerator, driver, versions) are judged; where BASE and HEAD
+    have none in common, nobody can tell the code from the machine, and it is inconclusive.
 
     With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
     before it is called a FAIL. Exit code 0: not worse. 1: worse. 3: inconclusive.

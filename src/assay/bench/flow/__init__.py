@@ -1,1 +1,1 @@
-"""`assay bench`: running benchmarks, their history, and what it says."""
+"""`assay bench`: run benchmarks, compare them, and judge their history."""

@@ -1,4 +1,4 @@
-"""Every execution there is: of the study `bench`, or of a folder that somebody sent."""
+"""Load executions: of the study `bench`, or of a given folder."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def choose_methods(name: str, known: Iterable[str]) -> list[str]:
         return [name]
     ends = [each for each in names if is_named(name, each)]
     if len({_strip_parameters(each) for each in ends}) > 1:
-        raise UsageError(f"{name!r} stands for {len(ends)} benchmarks", "one of: " + ", ".join(ends[:6]))
+        raise UsageError(f"{name!r} matches {len(ends)} benchmarks", "one of: " + ", ".join(ends[:6]))
     if not ends:
         raise NotFoundError("benchmark", name, names)
     return ends
 
 
 def is_named(name: str, method: str) -> bool:
-    """Whether a full name, or its end after a `.`, `:` or `/`, is meant; parameters need not be said."""
+    """Whether `name` is the full name or its end after a `.`, `:` or `/`; parameters may be left out."""
     ends = tuple(f"{mark}{name}" for mark in ".:/")
     return any(full == name or full.endswith(ends) for full in (method, _strip_parameters(method)))
 
 
 def _strip_parameters(method: str) -> str:
-    """`test_sort[10]` and asv's `time_x(10)` without what stands in brackets."""
+    """`test_sort[10]` and asv's `time_x(10)` without what is in brackets."""
     return _PARAMETERS.sub("", method)
 
 
@@ -83,7 +83,7 @@ def _load(place: StudyPlace, row: RunRow, console: Console) -> BenchExecution | 
 
 
 def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
-    """The supervisor was killed before it could write benchmark.json; what the child wrote is there."""
+    """The supervisor was killed before it could write benchmark.json; what the child wrote is used."""
     record = run_directory.load_record(run_dir)
     last = run_directory.load_history(run_dir).last
     if not record.spec.commands:
@@ -95,13 +95,13 @@ def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
     git = _build_git(known, record.commit)
     around = Surroundings(_build_machine(known), git, record.commit, extra=extra, is_observed=False)
     execution = build_execution(run_dir, record.spec, last.outcome if last else None, str(row.state), around)
-    with suppress(OSError):  # a read-only place: it is made again the next time
+    with suppress(OSError):  # a read-only folder: it is built again the next time
         write_execution(run_dir, execution)
     return execution
 
 
 def _load_environment(run_dir: str) -> Mapping[str, Any]:
-    """What was written before the run began; nothing of how the machine stood meanwhile."""
+    """What was written before the run began; nothing is known of the machine during the run."""
     return run_directory.load_environment(run_dir) or {}
 
 
@@ -124,7 +124,7 @@ def _build_machine(known: Mapping[str, Any]) -> Machine:
 
 
 def _build_git(known: Mapping[str, Any], commit: str | None) -> GitState | None:
-    """Local edits belong to the code as much as the commit does."""
+    """Local edits are part of the code, like the commit."""
     git = known.get("git")
     if not isinstance(git, dict) or commit is None or git.get("commit") != commit:
         return None
@@ -151,5 +151,5 @@ def load_file_executions(path: str) -> list[BenchExecution]:
     found = [load_execution(run_dir) for run_dir in run_directory.find_run_dirs(folder)]
     executions = [execution for execution in found if execution is not None]
     if not executions:
-        raise FormatError(f"{path} holds no benchmark", "name a run directory, or a folder of them")
+        raise FormatError(f"{path} contains no benchmark", "name a run directory, or a folder of them")
     return executions

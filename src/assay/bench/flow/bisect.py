@@ -1,7 +1,7 @@
 """`assay bench bisect`: which commit made a metric worse. Every commit runs in turns with the good one.
 
 Each answer is written to a log at once, and what to try next is a pure function of that log (judge/search.py): a search
-that was killed is gone on with by calling it again.
+that was killed continues when the command is given again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, cast, get_args
 
 from assay.bench.flow.compare import CompareOptions, Contest, Run
 from assay.bench.flow.run import run_benchmarks
-from assay.bench.flow.sides import Checkouts, open_workshop
+from assay.bench.flow.sides import Checkouts, open_checkouts
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
 from assay.bench.values.execution import BenchRequest
 from assay.errors import InfrastructureError, NotFoundError, UsageError
@@ -30,8 +30,8 @@ from assay.values.plain import parse_plain
 from assay.values.verdict import Finding, VerdictKind
 
 LOG_FILE = "log.jsonl"
-VOTES = 2  # equal answers of the accused and of the commit before it
-PATIENCE = 3  # answers of a commit that stays open
+VOTES = 2  # equal answers of the first bad commit and of the one before it
+PATIENCE = 3  # answers of a commit that stays undecided
 
 _OUTCOMES: Mapping[VerdictKind, Outcome] = {
     VerdictKind.PASS: "good",
@@ -52,7 +52,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One commit against the good one, as it stands in the log."""
+    """One commit against the good one, as recorded in the log."""
 
     commit: str
     outcome: Outcome
@@ -64,7 +64,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class BenchBisect:
-    """What the search came to."""
+    """The result of the search."""
 
     method: str
     metric: str
@@ -90,8 +90,8 @@ def bisect_benchmark(
 ) -> BenchBisect:
     if len(request.methods) != 1 or request.methods[0].is_filter:
         raise UsageError("a search is for one benchmark", "name one METHOD, or one --command")
-    options = replace(options, metrics=(question.metric,), confirm=False)  # the search confirms in its own way
-    with open_workshop(request, options.build, console) as checkouts, keeping_lease():
+    options = replace(options, metrics=(question.metric,), confirm=False)  # the search has its own confirmation
+    with open_checkouts(request, options.build, console) as checkouts, keeping_lease():
         good, bad = (load_commit(checkouts.repository, name) for name in (question.good, question.bad))
         parents = load_parents(checkouts.repository, good.sha, bad.sha)
         log = _open_log(checkouts, (good, bad), request, options, question.fresh)
@@ -102,7 +102,7 @@ def bisect_benchmark(
 def _open_log(
     checkouts: Checkouts, ends: tuple[Commit, Commit], request: BenchRequest, options: CompareOptions, fresh: bool
 ) -> str:
-    """The same question leads to the same log: that is how a search is found again."""
+    """The same question has the same log: that is how an interrupted search is found again."""
     asked = {
         "repository": checkouts.repository,
         "inside": checkouts.inside,
@@ -142,7 +142,7 @@ class _Search:
         count = len(self.start.parents)
         self.console.message(f"{count} commits from {self.bench.good.short} to {self.bench.bad.short}, both included")
         self.console.message(
-            f"going on: {resumed} answers were found before ({self.log})" if resumed else f"answers go to {self.log}"
+            f"continuing: {resumed} answers were found before ({self.log})" if resumed else f"answers go to {self.log}"
         )
         while isinstance(step := next_step(self._build_history(answers)), Try):
             self.console.message(self._announce(step))
@@ -155,7 +155,7 @@ class _Search:
         return self._report(answers, resumed, **self._conclude(step, answers))
 
     def _build_history(self, answers: list[Answer]) -> History:
-        """The good end is good by definition, as often as is asked: every other commit is held against it."""
+        """The good end is good by definition, as often as is asked: every other commit is compared with it."""
         given = (Trial(self.start.good, "good"),) * VOTES
         return replace(self.start, trials=(*given, *(Trial(answer.commit, answer.outcome) for answer in answers)))
 
@@ -190,7 +190,7 @@ class _Search:
 
 @dataclass(slots=True)
 class _Bench:
-    """Where commits are held against the good one."""
+    """Compares commits with the good one."""
 
     checkouts: Checkouts
     good: Commit
@@ -200,7 +200,7 @@ class _Bench:
     run: Run
 
     def ask(self, sha: str) -> tuple[Answer, str | None]:
-        """What became of it, or by which signal it was interrupted."""
+        """Its outcome, or the signal by which it was interrupted."""
         began = time.monotonic()
         commit = load_commit(self.checkouts.repository, sha)
         try:
@@ -224,7 +224,7 @@ class _Bench:
 
 
 def _judge(sha: str, report: ComparisonReport) -> Answer:
-    """What fails on either side cannot be compared; a commit that fails is skipped, not accused."""
+    """What fails on either side cannot be compared; a commit that fails is skipped, not blamed."""
     errors = [finding.message for finding in report.verdict.findings if finding.kind is VerdictKind.ERROR]
     if errors or not report.metrics:
         return Answer(sha, "skip", errors[0] if errors else "nothing could be compared")
@@ -240,7 +240,7 @@ def append_answer(path: str, answer: Answer) -> None:
 
 
 def load_answers(path: str) -> list[Answer]:
-    """What earlier calls found; a line that a kill cut short is no answer."""
+    """What earlier calls found; a line that a kill cut short is ignored."""
     found = []
     for line in load_lines(path):
         with contextlib.suppress(KeyError, TypeError, ValueError):

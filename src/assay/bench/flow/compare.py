@@ -16,11 +16,11 @@ from assay.bench.flow.sides import (
     collect_samples,
     describe_aside,
     describe_code,
+    describe_environments,
     describe_invalid,
-    describe_setups,
     find_duels,
     is_single,
-    open_workshop,
+    open_checkouts,
 )
 from assay.bench.importers.formats import load_foreign
 from assay.bench.judge.environments import doubt
@@ -59,9 +59,9 @@ class CompareOptions:
     directions: Mapping[str, Direction] | None = None
     min_effect: float = THRESHOLD
     alpha: float = ALPHA
-    most: int = DEFAULT_MOST  # trials on each side, before one says that it is too close to tell
+    most: int = DEFAULT_MOST  # trials on each side, before the result is INCONCLUSIVE
     everything: bool = False  # contaminated and profiled executions count as well
-    across: bool = False  # executions of different set-ups are compared as if they were of one
+    across: bool = False  # executions of different environments are compared as if they were of one
     confirm: bool = True
     build: str | None = None  # run in each work tree first
 
@@ -85,7 +85,7 @@ def compare_recorded(
 
 
 class _Known:
-    """The history is read once, and only when a side is no file or somebody has declared something invalid."""
+    """The history is read once, and only when a side is not a file or an execution was declared invalid."""
 
     def __init__(self, root: str | None, method: str | None, console: Console) -> None:
         self._place = find_place(root)
@@ -118,7 +118,7 @@ class _Known:
         raise NotFoundError("label, commit or file", name, names)
 
     def _load_invalid(self) -> dict[Key, set[str]]:
-        """What is meant lies between two executions of the whole history, so that it takes all of it to know."""
+        """A triage covers the executions between two others, so the whole history is needed."""
         said = load_triage(self._place.dir)
         return list_invalid(self._load_all(), said) if any(each.judgement == "invalid" for each in said) else {}
 
@@ -196,10 +196,10 @@ def build_report(
 
 
 def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options: CompareOptions) -> Iterator[str]:
-    """What people have to know beside the verdicts."""
+    """Notes beside the verdicts."""
     for method in dict.fromkeys(duel.key[0] for duel in duels):
         mine = [duel for duel in duels if duel.key[0] == method]
-        yield from describe_setups(method, base, head, mine, options.across)
+        yield from describe_environments(method, base, head, mine, options.across)
     for duel in duels:
         for side, found in ((base, duel.base), (head, duel.head)):
             if is_single(found, duel.key[1]):
@@ -208,7 +208,7 @@ def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options
         yield from describe_invalid(side, dict.fromkeys(duel.key for duel in duels))
         yield from () if options.everything else _describe_dirt(side)
         yield from describe_aside(side)
-    yield from (f"{method}: only {head.name} has it" for method in _find_new(base, head))
+    yield from (f"{method}: only {head.name} has it" for method in head.methods if method not in base.methods)
 
 
 def _side(samples: Samples) -> Side:
@@ -216,7 +216,7 @@ def _side(samples: Samples) -> Side:
 
 
 def _find_missing(base: Executions, head: Executions) -> list[Finding]:
-    """A benchmark that did not succeed on a side, or that head has lost: one that is new there is no fault."""
+    """A benchmark that did not succeed on a side, or that head has lost: one that is new in head is not an error."""
     lost = [method for method in base.methods if method not in head.methods]
     findings = [Finding(VerdictKind.ERROR, method, f"{base.name} has it, {head.name} does not") for method in lost]
     common = [method for method in base.methods if method in head.methods]
@@ -225,7 +225,7 @@ def _find_missing(base: Executions, head: Executions) -> list[Finding]:
 
 
 def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
-    """A benchmark that could not be compared since none of its executions counts is never passed over."""
+    """A benchmark that could not be compared because none of its executions counts is always reported."""
     there = {e.method for e in side.found}
     for method in methods:
         if method not in there:
@@ -237,7 +237,7 @@ def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
 
 
 def _find_failed(base: Executions, head: Executions) -> Iterator[Finding]:
-    """A benchmark that fails on both sides tells nothing about the change: it is no error of the comparison."""
+    """A benchmark that fails on both sides shows nothing about the change: INCONCLUSIVE, not an error."""
     failed = [_list_failed(side) for side in (base, head)]
     for method in dict.fromkeys((*failed[0], *failed[1])):
         words = [each[method] for each in failed if method in each]
@@ -254,7 +254,7 @@ def _list_failed(side: Executions) -> dict[str, str]:
     found = {}
     for method in dict.fromkeys(e.method for e in side.found):
         here = [e for e in side.found if e.method == method]
-        failed = [e for e in here if not e.result.is_figure and not side.is_invalid(e)]
+        failed = [e for e in here if not e.result.is_measured and not side.is_invalid(e)]
         if failed:
             found[method] = _describe_failed(failed, len(here), side.name)
     return found
@@ -266,17 +266,13 @@ def _describe_failed(failed: Sequence[BenchExecution], count: int, side: str) ->
 
 
 def _find_unkept(base: Executions, head: Executions) -> Iterator[Finding]:
-    """Bounds that head does not keep, however quick it is. Where base never kept them either they are nothing new."""
+    """Bounds that head violates, however fast it is. Bounds that base always violated too are not reported."""
     kept = {e.method for e in base.found if e.result.succeeded}
     for method in dict.fromkeys(e.method for e in head.found if e.method in kept):
         here = [e for e in head.good(method) if not head.is_invalid(e)]
         failed = [e for e in here if not e.result.succeeded]
         if failed:
             yield Finding(VerdictKind.FAIL, method, _describe_failed(failed, len(here), head.name))
-
-
-def _find_new(base: Executions, head: Executions) -> list[str]:
-    return [method for method in head.methods if method not in base.methods]
 
 
 def _common_metrics(method: str, base: Executions, head: Executions, options: CompareOptions) -> list[str]:
@@ -289,14 +285,14 @@ def _common_metrics(method: str, base: Executions, head: Executions, options: Co
 
 
 def _describe_single(side: Executions, method: str) -> str:
-    what = "its samples do not tell how processes differ"
+    what = "its samples do not show how processes differ"
     return f"{method}: {side.name} is one process; {what} ({PROCESS_SPREAD:.0%} is assumed): use --trials"
 
 
 def _describe_dirt(side: Executions) -> Iterator[str]:
     count = sum(bool(e.contaminated) for e in side.found)
     what = "1 contaminated execution is" if count == 1 else f"{count} contaminated executions are"
-    hint = "--all takes them, --foreign-limit SHARE allows others more"
+    hint = "include them with --all, or allow more foreign load with --foreign-limit SHARE"
     if count:
         yield f"{side.name}: {what} left out of {len(side.found)} ({hint})"
 
@@ -311,10 +307,10 @@ def compare_git(
     run: Run = run_benchmarks,
     console: Console = SILENT,
 ) -> ComparisonReport:
-    """`base..head`: both are checked out beside the user's tree, which is not touched, and run in turns. What fails is
+    """`base..head`: both are checked out next to the user's tree, which is not touched, and run in turns. What fails is
     run again, and only what fails again is a FAIL."""
     names = parse_span(span)
-    with open_workshop(request, options.build, console) as checkouts, keeping_lease():
+    with open_checkouts(request, options.build, console) as checkouts, keeping_lease():
         base, head = (load_commit(checkouts.repository, name) for name in names)
         variants = (checkouts.check_out("base", base), checkouts.check_out("head", head))
         found = Contest(replace(request, variants=variants), options, run, console).run()
@@ -328,7 +324,9 @@ def _name_commit(commit: Commit) -> str:
 def parse_span(span: str) -> tuple[str, str]:
     base, dots, head = span.partition("..")
     if not dots or not base or not head.strip("."):
-        raise UsageError(f"--git {span!r} names no two commits", "write --git base..head, such as --git main..HEAD")
+        raise UsageError(
+            f"--git {span!r} does not name two commits", "write --git base..head, such as --git main..HEAD"
+        )
     return base, head.lstrip(".")
 
 
@@ -340,13 +338,13 @@ def split_variants(
 
 
 class Contest:
-    """Both sides in turns, until every metric has its verdict. What was seen first raises a suspicion; only new
-    executions may confirm it."""
+    """Both sides in turns, until every metric has its verdict. A first FAIL is only provisional; only new executions
+    confirm it."""
 
     def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, console: Console) -> None:
         trials = max(request.trials, min(_count_fewest(request, options), options.most))
         self._request = replace(request, extra={**request.extra, **COMPARED}, trials=trials)
-        self._options = replace(options, across=True)  # one machine, in turns: what differs came with the commits
+        self._options = replace(options, across=True)  # one machine, in turns: differences come from the commits
         self._run = run
         self._console = console
         self.end: BenchReport | None = None  # it was interrupted
@@ -363,7 +361,7 @@ class Contest:
         return self._sign(_settle(first, suspects, self.run_round(confirmed=True), self._options))
 
     def run_round(self, *, confirmed: bool) -> ComparisonReport:
-        """Trials until decided. A suspicion ends the round at once unless it is the one that has to confirm it."""
+        """Trials until decided. A FAIL ends the round at once, unless this round is the confirmation."""
         executions: list[BenchExecution] = []
         options, request = self._options, self._request
         ran = 0
@@ -402,21 +400,21 @@ class Contest:
 
 
 def _count_fewest(request: BenchRequest, options: CompareOptions) -> int:
-    """Trials with which as many metrics as are surely measured could fail at all: p is corrected for their number. Of a
-    command wall time, CPU time and memory are always known."""
+    """The fewest trials with which a metric can fail: p is corrected for the number of metrics, of which a command
+    always has wall time, CPU time and memory."""
     each = [len(options.metrics) or (3 if method.kind == "command" else 1) for method in request.methods]
     return find_fewest(options.alpha / max(1, sum(each)))
 
 
 def _keep_common(base: Executions, head: Executions) -> tuple[Executions, Executions]:
-    """What was ended before the other side had its turn is not missing there."""
+    """A benchmark that was interrupted before the other side's turn is not missing there."""
     common = {e.method for e in base.found} & {e.method for e in head.found}
     kept, other = (replace(side, found=tuple(e for e in side.found if e.method in common)) for side in (base, head))
     return kept, other
 
 
 def _is_cut_short(execution: BenchExecution, report: BenchReport) -> bool:
-    """What our own end took along has not failed."""
+    """What was interrupted together with us has not failed."""
     return bool(report.interrupted or report.problem) and execution.state == State.STOPPED
 
 
@@ -441,7 +439,7 @@ def _settle(
 def _pool(
     suspects: Sequence[MetricComparison], reruns: Mapping[Key, MetricComparison], options: CompareOptions
 ) -> dict[Key, MetricComparison]:
-    """The trials of both rounds together, where the rerun is not sure by itself and differs the same way."""
+    """The trials of both rounds together, where the rerun alone is not significant and differs the same way."""
     found = [(one, reruns[one.method, one.metric]) for one in suspects if (one.method, one.metric) in reruns]
     agreeing = [(one, other) for one, other in found if _agrees(one.finding, other.finding)]
     pairs = [
@@ -480,7 +478,7 @@ def _settle_metric(
             replace(side, name=name.name) for side, name in ((both.base, first.base), (both.head, first.head))
         )
         return replace(both, base=base, head=head, finding=replace(both.finding, message=words))
-    seen = f"; the rerun says {second.finding.message}" if second is not None else "; the rerun gave nothing"
+    seen = f"; the rerun: {second.finding.message}" if second is not None else "; the rerun has no result"
     message = f"not confirmed: {first.finding.message}{seen}"
     return replace(
         first, finding=replace(first.finding, kind=VerdictKind.INCONCLUSIVE, message=message), confirmed=False

@@ -40,21 +40,21 @@ from assay.values.study import Pattern
 
 COMMAND = "bench"
 ENV_OUTPUT = "ASSAY_BENCH_OUTPUT"
-ENV_EXTRA = "ASSAY_BENCH_EXTRA"  # what the door wants to be kept with the execution
+ENV_EXTRA = "ASSAY_BENCH_EXTRA"  # what the command stores with the execution
 _TAIL_BYTES = 2000
 _CRASH_BYTES = 60_000  # a hundred frames of each of some threads
 _MOST_FRAMES = 8
 _FATAL = "Fatal Python error: "
 _CRASH_FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.+)')
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_SHELLS_BYTES = 12 << 20  # at most, of job.sh, a shell in it and a time limit, where nobody has looked
-_DEATH = re.compile(r"^(?:\S*job\.sh|bash): line \d+: +\d+ [A-Z]")  # a shell tells that a signal ended its command
+_SHELLS_BYTES = 12 << 20  # at most, of job.sh, a shell in it and a time limit, without readings
+_DEATH = re.compile(r"^(?:\S*job\.sh|bash): line \d+: +\d+ [A-Z]")  # a shell reports that a signal ended its command
 _KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What only the supervisor knows: missing where it was killed before the end."""
+    """What only the supervisor knows; missing if it was killed before the end."""
 
     machine: Machine = field(default_factory=Machine)
     git: GitState | None = None
@@ -63,11 +63,11 @@ class Surroundings:
     refuses: bool = False
     extra: Mapping[str, Any] | None = None
     own_peak_bytes: int = 0  # of the supervisor: the kernel counts it into the peak of what it starts
-    tree: TreePeaks = field(default_factory=TreePeaks)  # as it was looked at
+    tree: TreePeaks = field(default_factory=TreePeaks)  # from readings
     gpu: GpuPeak = field(default_factory=GpuPeak)
-    oom_kills: int | None = None  # of the kernel, meanwhile
+    oom_kills: int | None = None  # by the kernel during the run
     notes: tuple[str, ...] = ()
-    is_observed: bool = True  # somebody looked at the machine while it ran
+    is_observed: bool = True  # the machine was observed while it ran
 
 
 def build_execution(
@@ -86,7 +86,7 @@ def build_execution(
     if not around.is_observed and around.foreign_limit < 1:  # not observed is not clean
         contaminated = (*contaminated, NOT_OBSERVED)
     framework = _build_framework(story)
-    setup = build_setup(machine, framework, _packages(story))
+    setup = build_environment(machine, framework, dict((story.end or {}).get("packages") or {}))
     return BenchExecution(
         execution_id=spec.title or spec.name,
         method=method,
@@ -137,13 +137,13 @@ def _build_ending(
         reason=_describe_end(outcome.reason, code, oom_kills) if outcome else "",
         exit_code=code,
         elapsed_s=elapsed,
-        last_words=_load_last_words(log, was_killed=code is not None and code > 128) if state != "done" else "",
+        last_line=_load_last_line(log, was_killed=code is not None and code > 128) if state != "done" else "",
     )
 
 
 def _describe_end(reason: str, code: int | None = None, oom_kills: int | None = None) -> str:
-    """Of `bench ended with exit code 9` people know no `bench`: it is what the run's only command is called. Nobody
-    can say anything when it is killed: we do."""
+    """Without the name of the run's only command, which users do not know. A process that was killed by SIGKILL cannot
+    report it: we do."""
     if code == _KILLED and "exit code" in reason:
         return f"it was killed by signal 9 (SIGKILL): {_guess_killer(oom_kills)}"
     return re.sub(rf"^{COMMAND}\b", "it", reason)
@@ -153,12 +153,12 @@ def _guess_killer(oom_kills: int | None) -> str:
     if oom_kills is None:
         return "perhaps it was out of memory"
     if oom_kills:
-        return "out of memory, since the kernel killed for want of it meanwhile"
-    return "somebody sent it, the kernel killed nothing for want of memory meanwhile"
+        return "out of memory: the kernel's OOM killer was active during the run"
+    return "not by the kernel's OOM killer, which was not active during the run"
 
 
-def _load_last_words(path: str, was_killed: bool = False) -> str:
-    """Of the benchmark: what a shell says of its death, with all of its command line, are no words of its own."""
+def _load_last_line(path: str, was_killed: bool = False) -> str:
+    """The last line of the benchmark's own output, without the shell's message about its death."""
     lines = read_end(path, _CRASH_BYTES if was_killed else _TAIL_BYTES).splitlines()
     crash = _find_crash(lines) if was_killed else ""
     if crash:
@@ -169,7 +169,7 @@ def _load_last_words(path: str, was_killed: bool = False) -> str:
 
 
 def _find_crash(lines: Sequence[str]) -> str:
-    """What Python's faulthandler printed: the error, and where the thread was that crashed, innermost first."""
+    """What Python's faulthandler printed: the error, and the stack of the thread that crashed, innermost first."""
     starts = [number for number, line in enumerate(lines) if line.startswith(_FATAL)]
     if not starts:
         return ""
@@ -243,7 +243,7 @@ def load_readings(run_dir: str) -> list[Reading]:
 
 
 def _find_usage(story: Story, outcome: Outcome | None, around: Surroundings) -> Usage:
-    """For children that could not say anything any more. The kernel's peak says nothing where it may be our own."""
+    """For children that could not report. The kernel's peak is not used where it may be our own."""
     peak = (outcome.peak_rss_bytes if outcome else None) or 0
     if (story.end or {}).get("peaks") or peak <= around.own_peak_bytes:
         peak = 0
@@ -273,15 +273,15 @@ def _build_peaks(
 def _find_peak_rss(
     story: Story, readings: Sequence[Reading], usage: Usage, tree: TreePeaks
 ) -> tuple[int, Literal["", "process", "tree"]]:
-    """The kernel knows the peak of each process exactly; what several had together was looked at. The readings saw our
-    shells and a command's wrapper as well, and are taken less those."""
+    """The kernel knows the peak of each process exactly; the peak of several together comes from readings, which
+    include our shells and a command's wrapper: these are subtracted."""
     wrapper = (story.begin or {}).get("wrapper_rss", 0)
     own = int(((story.end or {}).get("peaks") or {}).get("max_rss", 0))
     is_seen = bool(tree.largest_bytes)
     single = max(own or usage.peak_rss_bytes - (0 if is_seen else wrapper), tree.largest_bytes, 0)
     ours = wrapper + _SHELLS_BYTES if tree.ours_bytes is None else tree.ours_bytes
     sums = [tree.rss_bytes, *(reading.rss_bytes - ours for reading in readings)]
-    if not own and not is_seen:  # what the readings knew is all there is
+    if not own and not is_seen:  # only the readings are known
         sums += [reading.peak_rss_bytes - wrapper for reading in readings]
     if max(sums) > single:
         return max(sums), "tree"
@@ -289,13 +289,13 @@ def _find_peak_rss(
 
 
 def _find_peak_vms(own: int, readings: Sequence[Reading], tree: TreePeaks) -> int:
-    """Nothing is taken off the readings where nobody has looked: the address space of our shells is a few megabytes."""
+    """Without readings nothing is subtracted: the address space of our shells is a few megabytes."""
     return max([own, tree.vms_bytes, *(0 if tree.vms_bytes else reading.vms_bytes for reading in readings)])
 
 
 def _find_gpu_memory(own: int, seen: GpuPeak) -> tuple[int, Literal["", "framework", "processes", "device"]]:
-    """The framework's own counter is exact for its process, and the same whenever we look; where several processes of
-    the run were on the GPU it knows one of them."""
+    """The framework's own counter is exact for its process; where several processes of the run used the GPU it covers
+    only one of them."""
     if own and (seen.owners < 2 or seen.size_bytes < own):
         return own, "framework"
     return seen.size_bytes, seen.basis
@@ -325,12 +325,8 @@ def _build_framework(story: Story) -> Framework | None:
     return Framework(**{key: str(value) for key, value in fields.items() if key in Framework.__dataclass_fields__})
 
 
-def _packages(story: Story) -> dict[str, str]:
-    return dict((story.end or {}).get("packages") or {})
-
-
-def build_setup(machine: Machine, framework: Framework | None, packages: Mapping[str, str]) -> dict[str, str]:
-    """What must be equal for two figures to be comparable; a host's name is not among it."""
+def build_environment(machine: Machine, framework: Framework | None, packages: Mapping[str, str]) -> dict[str, str]:
+    """What must be equal for two results to be comparable; the host name is not part of it."""
     setup = {
         "cpu_model": machine.cpu_model,
         "cpus": str(machine.logical_cpus or ""),

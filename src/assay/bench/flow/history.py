@@ -1,8 +1,8 @@
 """`assay bench history`: where a metric changed, by how much, between which commits, and whether it was the code.
 
-Executions that may not be compared are never in one series: each label and each set-up (processor, accelerator, driver,
-framework, versions) has its own. Where one set-up follows another, the levels on both sides are compared, and the
-change says what else was changed there.
+Executions that cannot be compared are never in one series: each label and each environment (processor, accelerator,
+driver, framework, versions) has its own. Where one environment follows another, the levels on both sides are compared,
+and the change lists what else changed there.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from assay.bench.judge.history import (
     FEWEST_MOVED,
     Course,
     compare_levels,
+    compare_medians,
     describe_course,
     describe_few,
     judge_history,
-    look_at_few,
 )
 from assay.bench.judge.samples import find_median
 from assay.bench.judge.series import SHORTEST_SERIES
@@ -44,18 +44,20 @@ from assay.errors import NotFoundError, UsageError
 from assay.show.console import SILENT, Console
 from assay.values.metric_direction import Direction, direction_of
 
-_NEAR = 3  # a change may be found a few executions beside where it was found before
-_SIDE = 20  # executions on either side of a move to another set-up that are compared
+_NEAR = 3  # a change may be found a few executions away from where it was found before
+_SIDE = 20  # executions on either side of a move to another environment that are compared
 FEWEST = 2
-REPORTED = 0.01  # changes as large as this are reported, where nobody says how small one matters
-ASSERTED = 0.05  # and a PASS means that one as large as this would have been found
+REPORTED = 0.01  # smallest change that is reported without --min-effect
+ASSERTED = 0.05  # and a PASS means that a change of this size would have been found
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
     root: str | None = None
     label: str | None = None
-    min_effect: float | None = None  # smaller changes are not reported, and a PASS means that one so large is not there
+    min_effect: float | None = (
+        None  # smaller changes are not reported, and a PASS means that there is none of this size
+    )
     recent: int | None = None  # only changes within the last N executions of a series raise an alarm
     everything: bool = False  # contaminated and profiled executions count as well
     direction: Direction | None = None
@@ -90,7 +92,7 @@ def load_histories(
             missing.append(error)
     if not found:
         raise _join_errors(metric, missing)
-    for each in missing:  # one that has run once is no reason to say nothing of the others
+    for each in missing:  # one that has run once must not hide the others
         console.warning(f"{each.message} ({each.hint})")
     for line in _describe_never([e for e in meant if e.method not in named]):
         console.warning(line)
@@ -98,7 +100,7 @@ def load_histories(
 
 
 def _choose_labelled(executions: Sequence[BenchExecution], label: str | None) -> Sequence[BenchExecution]:
-    """All, or those with the label: of benchmarks that never had it nothing is to be said."""
+    """All, or those with the label; benchmarks that never had it are ignored."""
     found = [execution for execution in executions if label in (None, execution.label)]
     if label is not None and not found:
         raise NotFoundError("label", label, sorted({each.label for each in executions if each.label}))
@@ -106,7 +108,7 @@ def _choose_labelled(executions: Sequence[BenchExecution], label: str | None) ->
 
 
 def _describe_never(executions: Sequence[BenchExecution]) -> Iterator[str]:
-    """Benchmarks that failed from their first execution on report no metric at all, and would be passed over."""
+    """Benchmarks that failed from their first execution on report no metric at all, and would be ignored."""
     by_method = {execution.method: execution for execution in executions if not execution.is_interrupted}
     reported = {execution.method for execution in executions if execution.result.numbers}
     for method, last in by_method.items():
@@ -115,7 +117,7 @@ def _describe_never(executions: Sequence[BenchExecution]) -> Iterator[str]:
 
 
 def _join_errors(metric: str, errors: Sequence[UsageError]) -> UsageError:
-    """Of several benchmarks of which none has a history; what helps some of them is said once."""
+    """For several benchmarks of which none has a history; each hint is given once."""
     if len(errors) == 1:
         return errors[0]
     lines = "".join(f"\n  {error.message}" for error in errors)
@@ -131,7 +133,7 @@ def build_history(
     if len(kept) < FEWEST:
         why = "".join(f"; {count} left out: {reason}" for reason, count in left_out.items())
         raise UsageError(
-            f"{method} has {len(kept)} execution{'s' * (len(kept) != 1)} with {metric}: that is no history{why}",
+            f"{method} has {len(kept)} execution{'s' * (len(kept) != 1)} with {metric}: too few for a history{why}",
             _advise(len(kept), left_out),
         )
     direction = options.direction or direction_of(metric)
@@ -143,7 +145,7 @@ def build_history(
 
 
 def _advise(kept: int, left_out: Mapping[str, int]) -> str:
-    """What is there already, and is left out, costs nothing."""
+    """Executions that exist and are left out cost nothing to include."""
     spare = sum(left_out.get(reason, 0) for reason in TAKEN_BY_ALL)
     again = "run it again: assay bench run METHOD --trials N"
     if spare and kept + spare < FEWEST:
@@ -154,14 +156,14 @@ def _advise(kept: int, left_out: Mapping[str, int]) -> str:
 def advise_all(left_out: Mapping[str, int]) -> str:
     """Empty where `--all` would change nothing."""
     names = [reason for reason in TAKEN_BY_ALL if left_out.get(reason)]
-    return f"take {' and '.join(names)} ones as well: --all" if names else ""
+    return f"include {' and '.join(names)} ones: --all" if names else ""
 
 
 def _describe_newest(
     executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, said: Sequence[Triage]
 ) -> str:
-    """Why the newest execution did not succeed: one that broke yesterday has no level that could be worse, and one that
-    does not keep its bounds may be as quick as ever. One that somebody ended is none: the one before it counts."""
+    """Why the newest execution did not succeed: a failed one has no level that could be worse, and one that violates
+    its bounds may be as fast as ever. An interrupted one is ignored: the one before it counts."""
     meant = [
         execution
         for execution in executions
@@ -193,7 +195,7 @@ def _choose(
 
 
 def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, invalid: set[str]) -> str | None:
-    """None: it counts. An empty text: it is not meant at all."""
+    """None: it counts. An empty string: it does not belong to this history."""
     if options.label is not None and execution.label != options.label:
         return ""
     if execution.is_interrupted:
@@ -201,13 +203,13 @@ def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, in
     value = execution.numbers.get(metric)
     if value is None:
         return ""
-    if not math.isfinite(value) or not execution.result.is_figure:
+    if not math.isfinite(value) or not execution.result.is_measured:
         return "failed"
     return _why_left_out(execution, options, invalid)
 
 
 def _why_left_out(execution: BenchExecution, options: HistoryOptions, invalid: set[str]) -> str | None:
-    """Although it has a figure."""
+    """Although it has a value."""
     if execution.is_compared and options.label is None:
         return "run by compare or bisect (--label names one)"
     if execution.execution_id in invalid:
@@ -218,7 +220,7 @@ def _why_left_out(execution: BenchExecution, options: HistoryOptions, invalid: s
 
 
 def find_doubt(execution: BenchExecution) -> str | None:
-    """Why its figure is not what an ordinary execution would have given."""
+    """Why its value differs from that of an ordinary execution."""
     if execution.is_profiled:
         return PROFILED
     if execution.contaminated == (NOT_OBSERVED,):
@@ -227,11 +229,11 @@ def find_doubt(execution: BenchExecution) -> str | None:
 
 
 def find_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -> set[str]:
-    """Everything from a change that was declared invalid to the last execution that was meant then; what another label
-    or set-up measured meanwhile was not meant."""
+    """Everything from a change that was declared invalid to the last execution at the time, in the same label and
+    environment."""
     order = {execution.execution_id: place for place, execution in enumerate(executions)}
     found: set[str] = set()
-    for each in last_words(said):
+    for each in latest_triage(said):
         if each.judgement == "invalid" and each.execution_id in order:
             first = order[each.execution_id]
             last = order.get(each.until, first)
@@ -241,7 +243,7 @@ def find_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -
 
 
 def list_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -> dict[tuple[str, str], set[str]]:
-    """The same for every method and metric that anything was said about."""
+    """The same for every method and metric that was triaged."""
     found = {}
     for method, metric in dict.fromkeys((each.method, each.metric) for each in said):
         mine = [execution for execution in executions if execution.method == method]
@@ -250,12 +252,12 @@ def list_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -
 
 
 def find_series(execution: BenchExecution) -> tuple[str | None, str]:
-    """What may be held against it: one label, one set-up."""
+    """What it can be compared with: one label, one environment."""
     return execution.label, execution.fingerprint
 
 
-def last_words(said: Iterable[Triage]) -> list[Triage]:
-    """The last one about each change, in the order in which they were said."""
+def latest_triage(said: Iterable[Triage]) -> list[Triage]:
+    """The latest triage of each change, in the order in which they were given."""
     found: dict[str, Triage] = {}
     for each in said:
         found.pop(each.execution_id, None)
@@ -280,7 +282,7 @@ def build_point(execution: BenchExecution, metric: str) -> Point:
     )
 
 
-# ---------------------------------------------------------------- changes within a set-up
+# ---------------------------------------------------------------- changes within an environment
 
 
 def _build_series(
@@ -325,7 +327,7 @@ def _build_trend(
         is_worse=is_worse(step.effect, direction),
         kind="trend",
     )
-    return add_triage_words(change, {points[0].execution_id}, said)
+    return add_triage_note(change, {points[0].execution_id}, said)
 
 
 def _build_change(
@@ -349,7 +351,7 @@ def _build_change(
         holds=_holds(step, steps[-1][0].after),
     )
     near = {point.execution_id for point in points[max(0, step.at - _NEAR) : step.at + _NEAR + 1]}
-    return add_triage_words(change, near, said)
+    return add_triage_note(change, near, said)
 
 
 def is_worse(effect: float, direction: Direction) -> bool:
@@ -357,12 +359,12 @@ def is_worse(effect: float, direction: Direction) -> bool:
 
 
 def _holds(step: Step, last_level: float) -> bool:
-    """The newest level is still more on the new side than on the old one."""
+    """The newest level is still closer to the new side than to the old one."""
     middle = (step.before + step.after) / 2
     return last_level > middle if step.after > step.before else last_level < middle
 
 
-def add_triage_words(change: Change, near: set[str], said: Sequence[Triage]) -> Change:
+def add_triage_note(change: Change, near: set[str], said: Sequence[Triage]) -> Change:
     for each in reversed(said):
         if each.execution_id in near:
             judgement = "" if each.judgement == "open" else each.judgement
@@ -370,7 +372,7 @@ def add_triage_words(change: Change, near: set[str], said: Sequence[Triage]) -> 
     return change
 
 
-# ---------------------------------------------------------------- from one set-up to the next
+# ---------------------------------------------------------------- from one environment to the next
 
 
 def _find_moves(
@@ -401,8 +403,8 @@ def _build_move(
     old = _collect(found[:place], before, metric)[-_SIDE:]
     new = _collect(found[place:], after, metric)[:_SIDE]
     few = len(new) if min(len(old), len(new)) < FEWEST_MOVED else 0
-    step = look_at_few(old, new, place) if few else compare_levels(old, new, place)
-    if step is None or few >= SHORTEST_SERIES:  # by then it has a history of its own
+    step = compare_medians(old, new, place) if few else compare_levels(old, new, place)
+    if step is None or few >= SHORTEST_SERIES:  # it then has a history of its own
         return None
     cause, reason = attribute_move(before.code, after.code)
     last = [e for e in found if e.fingerprint == after.fingerprint][-1]
@@ -419,11 +421,11 @@ def _build_move(
         holds=_still_holds(found, place, before, step, metric, young=bool(few)),
         too_few=few,
     )
-    return add_triage_words(change, {after.execution_id}, said)
+    return add_triage_note(change, {after.execution_id}, said)
 
 
 def _find_predecessor(found: Sequence[BenchExecution], place: int) -> BenchExecution:
-    """The last execution of a set-up that has enough of them to be held against; the very last where none has."""
+    """The last execution of an environment with enough of them to compare; the very last if none has."""
     counts = Counter(execution.fingerprint for execution in found[:place])
     known = [execution for execution in found[:place] if counts[execution.fingerprint] >= FEWEST_MOVED]
     return (known or found[:place])[-1]
@@ -436,12 +438,12 @@ def _collect(found: Sequence[BenchExecution], like: BenchExecution, metric: str)
 def _still_holds(
     found: Sequence[BenchExecution], place: int, before: BenchExecution, step: Step, metric: str, *, young: bool
 ) -> bool:
-    """Not where the old set-up was measured again since, at its old level: whether the machine is back or both run in
-    turns, the code is not to blame. Nor where a third set-up has come since that is at the old level."""
+    """False where the old environment was measured again at its old level, or a third environment has the old level:
+    then the code is not the cause."""
     after, newest = found[place], found[-1]
     back = _collect(found[place:], before, metric)[-_SIDE:]
     if back and not _holds(step, find_median(back)):
         return False
-    if young or newest.fingerprint == after.fingerprint:  # what will never be judged is nobody's trouble any more
+    if young or newest.fingerprint == after.fingerprint:  # it can no longer be judged
         return newest.fingerprint == after.fingerprint
     return _holds(step, find_median(_collect(found[place:], newest, metric)[-_SIDE:]))

@@ -1,4 +1,4 @@
-"""`assay bench import`: figures of other tools become runs of the study `bench`, as if they had been run here."""
+"""`assay bench import`: results of other tools become runs of the study `bench`, as if they had been run here."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from assay.bench.flow.archive import find_place
-from assay.bench.flow.execution_builder import build_fingerprint, build_setup
+from assay.bench.flow.execution_builder import build_environment, build_fingerprint
 from assay.bench.flow.observer import write_points
 from assay.bench.importers.formats import Foreign, load_foreign_file
-from assay.bench.importers.result import DIGEST, identify_figures
+from assay.bench.importers.result import DIGEST, identify_result
 from assay.bench.records import load_execution, write_execution
 from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, BenchMetric, BenchResult
 from assay.errors import AssayError, UsageError
@@ -34,10 +34,10 @@ KIND = "model"
 @dataclass(frozen=True, slots=True)
 class Imported:
     new: int
-    known: int  # were there already
+    known: int  # existed already
     methods: tuple[str, ...]
-    failed: tuple[str, ...] = ()  # methods that the other tool recorded as failed: they are executions as well
-    notes: tuple[str, ...] = ()  # of what was in the files and is no execution
+    failed: tuple[str, ...] = ()  # methods that the other tool recorded as failed; they are imported too
+    notes: tuple[str, ...] = ()  # on content of the files that is not an execution
     problems: tuple[str, ...] = ()  # files that could not be imported, and why
 
 
@@ -47,7 +47,7 @@ def import_files(
     label: str | None = None,
     console: Console = SILENT,
 ) -> Imported:
-    """A file that is no good adds nothing, and holds up no other. Raises UsageError where no file has a result."""
+    """An invalid file adds nothing and does not stop the others. Raises UsageError if no file has a result."""
     files, problems = _load_files(paths)
     found = [execution for file in files.values() for execution in file.executions]
     notes = tuple(f"{path}: {note}" for path, file in files.items() for note in file.notes)
@@ -92,11 +92,11 @@ def _give_up(problems: Sequence[UsageError], notes: Sequence[str]) -> NoReturn:
 
 
 def write_as_run(place: StudyPlace, execution: BenchExecution, label: str | None, kind: str = "import") -> bool:
-    """False: it is there already. Nothing is ever overwritten: an id that another tool gave may be shared, and the next
-    execution that has it, or nearly, gets a mark of what it says behind it."""
+    """False: it exists already. Nothing is overwritten: ids of other tools may be shared, and a further execution with
+    the same id gets a suffix made from its content."""
     mark = execution.extra.get(DIGEST)
     own = os.path.join(place.dir, _name_folder(execution))
-    if mark is None:  # an id of our own making: it stands for the execution
+    if mark is None:  # an id that we made identifies the execution
         return _write_run(own, place, execution, label, kind)
     apart = os.path.join(place.dir, _name_folder(execution, mark))
     if os.path.lexists(apart):
@@ -108,7 +108,7 @@ def write_as_run(place: StudyPlace, execution: BenchExecution, label: str | None
 
 
 def _is_same(run_dir: str, execution: BenchExecution) -> bool:
-    """By what the other tool's file said; an execution of our own, by its figures."""
+    """By the content of the other tool's file; an execution of our own by its results."""
     try:
         there = load_execution(run_dir)
     except (AssayError, OSError):
@@ -117,12 +117,12 @@ def _is_same(run_dir: str, execution: BenchExecution) -> bool:
         return False
     if DIGEST in there.extra:
         return bool(there.extra[DIGEST] == execution.extra[DIGEST])
-    return identify_figures(there) == identify_figures(execution)
+    return identify_result(there) == identify_result(execution)
 
 
 def _name_folder(execution: BenchExecution, mark: str = "") -> str:
-    """As our own executions are called. A plain name whatever the id is: no way out of the study's folder, and nothing
-    that is hidden in it."""
+    """Named like our own executions. Always a plain name, whatever the id is: it does not leave the study's folder and
+    is not hidden."""
     words = ".".join(execution.method.split(".")[-2:])
     begin = _clean(execution.execution_id) or "import"
     name = f"{begin[: _MOST_LETTERS // 2]}-{mark}_{_clean(words)}" if mark else f"{begin}_{_clean(words)}"
@@ -165,7 +165,7 @@ def _write_run(run_dir: str, place: StudyPlace, execution: BenchExecution, label
 
 def add_timings(root: str, timings: Timings, label: str | None = None) -> BenchExecution:
     """Write the run and add it to the index, so that histories and change points include it."""
-    setup = build_setup(timings.machine, None, timings.tools)
+    setup = build_environment(timings.machine, None, timings.tools)
     execution = BenchExecution(
         execution_id=timings.id,
         method=timings.method,

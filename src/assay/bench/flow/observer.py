@@ -1,4 +1,4 @@
-"""Looks at the machine when a benchmark begins, while it runs and when it ends; then writes what came of it."""
+"""Observes the machine before, during and after a benchmark, and writes the execution."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from assay.values.machine import GpuState, Machine
 from assay.values.run import JobHandle, State, Usage
 
 POINTS_FILE = "bench.jsonl"  # in metrics/
-_LOOK_AT_GPUS_S = 2.0  # at most; a young run is looked at with every tick
-_BEFORE_S = 0.2  # how long others are watched before the first run: shorter is too coarse to tell anything
+_GPU_INTERVAL_S = 2.0  # at most; a run that has just started is read with every tick
+_BEFORE_S = 0.2  # how long foreign load is measured before the first run
 
 
 Told = Callable[[BenchExecution, int, int], None]  # an execution that has just ended; which one, of how many
 
 
 def tell_nobody(_execution: BenchExecution, _number: int, _total: int) -> None:
-    """Whoever calls looks at the report."""
+    """For callers that use the report only."""
 
 
 @dataclass(slots=True)
@@ -57,8 +57,8 @@ class _Live:
     began: float = field(default_factory=time.time)
     own_cpu_s: float = field(default_factory=load_own_cpu_s)
     oom_kills: int | None = field(default_factory=load_oom_kills)
-    next_look: float = 0.0
-    gpus: dict[int, GpuState] = field(default_factory=dict)  # strangers seen meanwhile
+    next_gpu_reading: float = 0.0
+    gpus: dict[int, GpuState] = field(default_factory=dict)  # foreign processes seen during the run
     tree: TreePeaks | None = None  # when the run has ended
 
 
@@ -70,7 +70,7 @@ class BenchObserver:
         request: BenchRequest,
         variants: Mapping[str, BenchVariant | None],
         told: Told,
-        complain: Callable[[str], None] = lambda _text: None,  # of a git that refuses, once for each folder
+        complain: Callable[[str], None] = lambda _text: None,  # from git, once for each folder
     ) -> None:
         self._request = request
         self._told = told
@@ -85,14 +85,14 @@ class BenchObserver:
         self.found: dict[str, BenchExecution] = {}
 
     def around(self, inner: Observer) -> BenchObserver:
-        """Before anything runs: what takes long to be asked, and who else is at work."""
+        """Before anything runs: slow queries, and the load of other processes."""
         self._inner = inner
         began = time.monotonic()
         self._outlook.mark()
         for folder in {self._find_folder(variant) for variant in self._variants.values()}:
             self._load_environment(folder)
         load_accelerators()
-        if self._request.foreign_limit < 1:  # else nobody can use too much
+        if self._request.foreign_limit < 1:  # otherwise there is no limit
             time.sleep(max(0.0, began + _BEFORE_S - time.monotonic()))
         return self
 
@@ -115,7 +115,7 @@ class BenchObserver:
         self.inner.started(entry)
 
     def _is_disturbed(self) -> bool:
-        """Another run of ours is at work, and how much of the CPUs it uses is known when it has ended."""
+        """While another run of ours is active; its CPU use is known when it has ended."""
         handles = [handle for handle in self._handles.values() if handle is not None]
         is_disturbed = any(processes.is_alive(handle.pid, handle.start, handle.boot) for handle in handles)
         if is_disturbed:
@@ -124,16 +124,16 @@ class BenchObserver:
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self.inner.tick(running, now)
-        if not running:  # it waits for others to end: what they use until then disturbs nothing
+        if not running:  # it waits for others to end, which does not disturb it
             self._outlook.forget()
             self._outlook.mark()
         for entry in running:
             live = self._live.get(entry.dir)
-            if live is not None and now >= live.next_look and _gpus_of(entry):
-                live.next_look = now + min(_LOOK_AT_GPUS_S, now - live.began)
-                self._look_at_gpus(entry, live)
+            if live is not None and now >= live.next_gpu_reading and _gpus_of(entry):
+                live.next_gpu_reading = now + min(_GPU_INTERVAL_S, now - live.began)
+                self._read_gpus(entry, live)
 
-    def _look_at_gpus(self, entry: Entry, live: _Live) -> None:
+    def _read_gpus(self, entry: Entry, live: _Live) -> None:
         live.memory.look(entry.handle.tag if entry.handle else None, live.watch.pids)
         for state in load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None):
             before = live.gpus.get(state.index)
@@ -142,7 +142,7 @@ class BenchObserver:
             live.gpus[state.index] = replace(state, throttle=throttle, processes=processes)
 
     def usage(self, entry: Entry) -> Usage | None:
-        """The run has ended, and what it left behind is still there: the last look at what its processes hold."""
+        """The run has ended, and processes that it left are still there: the last reading of their memory."""
         live = self._live.get(entry.dir)
         if live is not None and live.tree is None:
             live.tree = live.watch.finish(find_left_behind(entry))
@@ -151,9 +151,9 @@ class BenchObserver:
     def ended(self, entry: Entry) -> None:
         live = self._live.pop(entry.dir, None)
         self._handles.pop(entry.dir, None)
-        around = self._look_around(entry, live)
+        around = self._measure_surroundings(entry, live)
         execution = build_execution(entry.dir, entry.spec, entry.outcome, str(entry.state), around)
-        with suppress(OSError):  # a full disk: it can be made again from what the child wrote
+        with suppress(OSError):  # a full disk: it can be rebuilt from what the child wrote
             write_execution(entry.dir, execution)
             write_points(entry.dir, execution)
         self.found[entry.dir] = execution
@@ -163,7 +163,7 @@ class BenchObserver:
     def flush(self) -> None:
         self.inner.flush()
 
-    def _look_around(self, entry: Entry, live: _Live | None) -> Surroundings:
+    def _measure_surroundings(self, entry: Entry, live: _Live | None) -> Surroundings:
         if live is None:
             limit = self._request.foreign_limit
             return Surroundings(
@@ -171,7 +171,7 @@ class BenchObserver:
             )
         tree = live.tree if live.tree is not None else live.watch.finish()
         if live.gpus:
-            self._look_at_gpus(entry, live)
+            self._read_gpus(entry, live)
         after = load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None)
         after = tuple(
             replace(state, processes=live.gpus[state.index].processes) if state.index in live.gpus else state
@@ -198,7 +198,7 @@ class BenchObserver:
         )
 
     def _find_folder(self, variant: BenchVariant | None) -> str:
-        """Of the code that is measured: a variant has its own."""
+        """Of the measured code: a variant has its own."""
         return (variant.folder if variant else None) or self._request.folder or os.getcwd()
 
     def _load_environment(self, folder: str) -> Environment:
@@ -209,7 +209,7 @@ class BenchObserver:
         return self._environments[folder]
 
 
-# ---------------------------------------------------------------- what a run leaves behind
+# ---------------------------------------------------------------- processes that a run leaves
 
 
 def find_left_behind(entry: Entry) -> set[int]:
@@ -221,7 +221,7 @@ def find_left_behind(entry: Entry) -> set[int]:
 
 
 def _describe_left(entry: Entry) -> tuple[str, ...]:
-    """The loop ended what would disturb the next measurement; the reason of a finished run names it."""
+    """The supervisor ended processes that would disturb the next measurement; the run's reason names them."""
     outcome = entry.outcome
     return (f"it {outcome.reason}",) if outcome and outcome.state is State.DONE and outcome.reason else ()
 

@@ -1,4 +1,4 @@
-"""What a benchmark's flags say."""
+"""Parsing of the flags of benchmarks, and alerts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _TIMEOUT_S = 20.0
 
 
 def parse_commands(texts: Sequence[str]) -> list[BenchMethod]:
-    """`NAME=TEXT` goes by that name; without one a command goes by its own text. `FOO=bar python x.py` has none: it is
-    how a shell sets a variable for a command, and is run as it is written."""
+    """`NAME=TEXT` has that name; otherwise the command text is the name. `FOO=bar python x.py` sets a shell variable
+    for a command and has no name."""
     found = []
     for text in map(str.strip, texts):
         if not text:
@@ -36,12 +36,12 @@ def parse_commands(texts: Sequence[str]) -> list[BenchMethod]:
 
 
 def _sets_variable(name: str, text: str) -> bool:
-    """In capitals, and with a command behind its value: `FOO=bar python x.py`, but not `TRUE=true`."""
+    """In capitals, and with a command after its value: `FOO=bar python x.py`, but not `TRUE=true`."""
     if not _VARIABLE.fullmatch(name):
         return False
     try:
         return len(shlex.split(text)) > 1
-    except ValueError:  # a quote that a later line closes in its own way
+    except ValueError:  # an unclosed quote
         return len(text.split()) > 1
 
 
@@ -49,7 +49,7 @@ def parse_pairs(texts: Sequence[str], flag: str) -> tuple[tuple[str, str], ...]:
     pairs = [tuple(text.partition("=")[::2]) for text in texts]
     for text, (name, value) in zip(texts, pairs, strict=True):
         if "=" not in text or not name:
-            raise UsageError(f"{flag} {text!r} is no NAME=VALUE")
+            raise UsageError(f"{flag} {text!r} is not NAME=VALUE")
         if flag == "--metric":
             _check_pattern(text, value)
     return tuple((name, value) for name, value in pairs)
@@ -71,7 +71,7 @@ def parse_arguments(text: str | None) -> dict[str, Any]:
         found = json.loads(text)
     except ValueError as error:
         raise UsageError(
-            f"the constructor's arguments are no JSON: {error}", """such as --args '{"batch": 64}'"""
+            f"the constructor's arguments are not JSON: {error}", """such as --args '{"batch": 64}'"""
         ) from None
     if not isinstance(found, dict):
         raise UsageError("the constructor's arguments must be a JSON object", """such as --args '{"batch": 64}'""")
@@ -97,11 +97,11 @@ def check_folders(paths: Sequence[str]) -> None:
 def check_address(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"--webhook {url} is no address", "such as https://example.org/hook")
+        raise UsageError(f"--webhook {url} is not a valid address", "such as https://example.org/hook")
 
 
 def send_alert(url: str, content: Mapping[str, Any]) -> None:
-    """POST it. An address that refuses is said, since an alarm that nobody hears is none."""
+    """POST it. Raises InfrastructureError if it cannot be delivered."""
     import urllib.error
     import urllib.request
 
@@ -113,5 +113,5 @@ def send_alert(url: str, content: Mapping[str, Any]) -> None:
             pass
     except OSError as error:
         if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it is an open answer as well
+            error.close()  # it holds an open response
         raise InfrastructureError(f"the alert could not be sent to {urlsplit(url).hostname}: {error}") from error

@@ -98,7 +98,7 @@ def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: T
 
 @dataclass(slots=True)
 class _Heard:
-    """Warnings about the code that is measured: given at once, and not a second time as a note of the report."""
+    """Warnings about the code that is measured: given at once, and not repeated as a note of the report."""
 
     console: Console
     texts: list[str] = field(default_factory=list)
@@ -109,7 +109,7 @@ class _Heard:
 
 
 def _is_plain(request: BenchRequest) -> bool:
-    """Of comparisons, profiles and PerfZero's calls nothing is gone on with: each has its own trees, or output."""
+    """Comparisons, profiles and PerfZero's calls are never continued: each has its own trees or output."""
     return not request.extra and not request.variants and request.output_root is None
 
 
@@ -121,11 +121,11 @@ def _describe_forgotten(specs: Sequence[RunSpec]) -> Iterator[str]:
     counts = Counter(str(spec.params.get("method")) for spec in specs)
     if counts:
         names = ", ".join(f"{count} of {name}" for name, count in counts.items())
-        yield f"an earlier call was killed before all was run; that is done now: {names}"
+        yield f"an earlier call was killed before everything had run; running the rest now: {names}"
 
 
 def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
-    """One slot, unless somebody asks for several: what runs side by side disturbs each other."""
+    """One slot, unless several are requested: parallel runs disturb each other."""
     if request.slots:
         return request.slots
     if settings.slots:
@@ -140,7 +140,7 @@ def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
 
 
 def _mark_profiled(request: BenchRequest) -> BenchRequest:
-    """In the record of every execution: its figures are not to be taken for ordinary ones."""
+    """In the record of every execution: its results are not comparable with ordinary ones."""
     if not request.profile:
         return request
     asked = {"windows": render_windows(request.profile), "profiler": request.profiler}
@@ -148,29 +148,29 @@ def _mark_profiled(request: BenchRequest) -> BenchRequest:
 
 
 def _check_profile(request: BenchRequest) -> None:
-    """Refused before anything runs: a command can be looked at from outside alone."""
+    """Refused before anything runs: a command can only be sampled from outside."""
     if not request.profile or all(method.kind != "command" for method in request.methods):
         return
     if request.profiler == "framework":
         raise UsageError(
             "a framework's own profiler works inside a METHOD, and not in a --command",
-            "leave --profiler out, or say --profiler py-spy, which looks at the command's Python from outside",
+            "leave --profiler out, or use --profiler py-spy, which samples the command's Python from outside",
         )
     if not find_py_spy():
         raise UsageError(
-            "--profile of a --command is taken by py-spy, and there is none on PATH or beside our interpreter",
+            "--profile of a --command needs py-spy, which is neither on PATH nor next to our interpreter",
             "pip install 'assay[profile]'",
         )
 
 
 def find_py_spy() -> str | None:
-    """Whoever calls us by our path has not put our folder on PATH."""
+    """Also next to our interpreter: a caller by full path may not have our folder on PATH."""
     return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
 
 
 @dataclass(slots=True)
 class _Noter:
-    """Adds to an execution that has ended why it has no profile, before anybody is told of it."""
+    """Adds to an execution that has ended why it has no profile, before it is reported."""
 
     listener: Told
     found: dict[str, BenchExecution] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class _Noter:
         if notes:
             extra = {**execution.extra, PROFILE: {**execution.extra[PROFILE], "notes": notes}}
             execution = self.found[execution.run_dir] = replace(execution, extra=extra)
-            with suppress(OSError):  # a full disk: the child's own words are there
+            with suppress(OSError):  # a full disk: the child's report exists
                 write_execution(execution.run_dir, execution)
         self.listener(execution, number, total)
 
@@ -188,7 +188,7 @@ class _Noter:
 def _load_profile_notes(execution: BenchExecution) -> list[str]:
     end = load_story(os.path.join(execution.run_dir, BENCH_REPORT_FILE)).end
     if end is None:
-        return [] if execution.profiles else ["it did not live to write its profile"]
+        return [] if execution.profiles else ["it ended before it wrote its profile"]
     return [str(note) for note in end.get("profile_notes") or ()]
 
 
@@ -196,7 +196,7 @@ def _load_profile_notes(execution: BenchExecution) -> list[str]:
 
 
 def resolve_methods(request: BenchRequest) -> tuple[BenchMethod, ...]:
-    """Filters become the methods that they stand for; one that cannot be resolved stays, and its run says why."""
+    """Filters become the methods that they match; one that cannot be resolved stays, and its run reports why."""
     filters = [method.text for method in request.methods if method.is_filter]
     found = _list_matches(request, filters) if filters else {}
     methods: dict[str, BenchMethod] = {}
@@ -210,17 +210,17 @@ def resolve_methods(request: BenchRequest) -> tuple[BenchMethod, ...]:
 
 
 def _check_name(method: BenchMethod, other: BenchMethod | None) -> None:
-    """A history goes by its name: of two commands with one, the second would not be run, or be taken for the first."""
+    """A history is identified by its name: two commands need different names."""
     if other is not None and "command" in (method.kind, other.kind):
         both = "two commands are" if method.kind == other.kind else "a method and a command are"
         raise UsageError(
             f"{both} named {method.name!r}",
-            "give each a name of its own: --command 'NAME=TEXT'; the same one several times: --trials N",
+            "give each its own name: --command 'NAME=TEXT'; the same one several times: --trials N",
         )
 
 
 def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str, Any]:
-    """Asked of a child: a user's modules are never imported into the supervisor."""
+    """In a child process: a user's modules are never imported into the supervisor."""
     argv = [*_python(request), "list", *filters, *_child_flags(request, os.devnull)]
     env = {**os.environ, **dict(request.env)}
     try:
@@ -230,7 +230,7 @@ def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str,
         )  # fmt: skip
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
-        return {}  # each filter's own run will fail, and say why
+        return {}  # each filter's own run will fail and report why
     return found if isinstance(found, dict) else {}
 
 
@@ -244,7 +244,7 @@ class _Job:
 
 
 def _build_jobs(request: BenchRequest, methods: Sequence[BenchMethod], place: StudyPlace) -> Iterator[_Job]:
-    """Trial by trial, and within a trial method by method; of two variants now the one begins, now the other."""
+    """Trial by trial, and within a trial method by method; two variants alternate in who begins."""
     ids = _build_ids(request.execution_id)
     for trial in range(1, request.trials + 1):
         for method in methods:
@@ -325,24 +325,23 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
     if method.kind == "command":
         words = shlex.join([sys.executable, "-I", "-S", _COMMAND_SCRIPT, method.text])
         return " && ".join([*steps, " ".join([words, *map(_quote, _command_profiler(request, output))])])
-    child = [*map(shlex.quote, [*_python(request), "run", method.text]), *_child_words(request, output)]
+    child = [
+        *map(shlex.quote, [*_python(request), "run", method.text]),
+        *[_quote(word) for word in _child_flags(request, output)],
+    ]
     return " && ".join([*steps, " ".join(child)])
 
 
 def _python(request: BenchRequest) -> list[str]:
-    """Our own interpreter; another one finds us at the end of its path, behind everything of its own."""
+    """Our own interpreter; another one finds us at the end of its path, after everything of its own."""
     if request.python is None:
         return [sys.executable, "-m", "assay", "child", "bench"]
     code = f"import sys; sys.path.append({_SOURCE!r}); from assay.bench.child import main; sys.exit(main())"
     return [request.python, "-c", code]
 
 
-def _child_words(request: BenchRequest, output: str) -> list[str]:
-    return [_quote(word) for word in _child_flags(request, output)]
-
-
 def _quote(word: str) -> str:
-    """As a shell's word: a reference to the run directory is left to the shell."""
+    """Quoted for the shell, which expands a reference to the run directory."""
     return f'"{word}"' if layout.RUN_DIR_REFERENCE in word else shlex.quote(word)
 
 
@@ -363,7 +362,7 @@ def _child_flags(request: BenchRequest, output: str) -> list[str]:
 
 
 def _command_profiler(request: BenchRequest, output: str) -> list[str]:
-    """Started beside a command, by its wrapper."""
+    """Started together with a command, by its wrapper."""
     if not request.profile:
         return []
     return [sys.executable, "-m", "assay", "child", "command-profile", *_profile_flags(request, output)]

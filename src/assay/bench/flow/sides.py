@@ -1,4 +1,4 @@
-"""The two sides of a comparison: which executions count, and which of them may be held against each other."""
+"""The two sides of a comparison: which executions count, which of them can be compared, and checkouts of commits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from assay.bench.judge.environments import describe_differences, match_setups, name_setups, shorten
+from assay.bench.judge.environments import describe_differences, match_environments, name_environments, shorten
 from assay.bench.judge.history import count_executions
 from assay.bench.values.comparison import INTERRUPTED, PROFILED, TAKEN_BY_ALL, Samples
 from assay.bench.values.execution import STUDY, BenchExecution, BenchRequest, BenchVariant
@@ -31,33 +31,31 @@ class Executions:
 
     name: str
     found: tuple[BenchExecution, ...]
-    invalid: Mapping[Key, set[str]] = field(
-        default_factory=dict
-    )  # executions of which people said that they are no good
+    invalid: Mapping[Key, set[str]] = field(default_factory=dict)  # executions that were declared invalid
     aside: tuple[BenchExecution, ...] = ()
 
     @property
     def methods(self) -> list[str]:
-        """Of which there is an execution, whether it counts or not."""
+        """Methods that have an execution, whether it counts or not."""
         return list(dict.fromkeys(execution.method for execution in (*self.found, *self.aside)))
 
     def put_aside(self, *, everything: bool) -> Executions:
-        """Without what somebody ended, and what somebody looked on at, unless everything is wanted. What failed stays:
-        it is to be said, profiled or not."""
+        """Without interrupted executions, and without profiled ones unless everything is wanted. Failed ones stay: they
+        are reported, profiled or not."""
         reasons = (INTERRUPTED,) if everything else (INTERRUPTED, PROFILED)
         found = tuple(e for e in self.found if _why_aside(e) not in reasons)
         aside = tuple(e for e in self.found if _why_aside(e) in reasons)
         return replace(self, found=found, aside=(*self.aside, *aside))
 
     def count_aside(self, method: str | None = None) -> dict[str, int]:
-        """Why → how many, of one method or of all."""
+        """Reason → count, of one method or of all."""
         return dict(Counter(_why_aside(e) for e in self.aside if method in (None, e.method)))
 
     def good(self, method: str) -> list[BenchExecution]:
-        return [e for e in self.found if e.method == method and e.result.is_figure and not e.refused]
+        return [e for e in self.found if e.method == method and e.result.is_measured and not e.refused]
 
     def having(self, key: Key) -> list[BenchExecution]:
-        """That count for this metric."""
+        """Executions that count for this metric."""
         return [e for e in self._reporting(key) if e.execution_id not in self.invalid.get(key, ())]
 
     def count_invalid(self, key: Key) -> int:
@@ -76,18 +74,18 @@ class Executions:
 def _why_aside(execution: BenchExecution) -> str:
     if execution.is_interrupted:
         return INTERRUPTED
-    return PROFILED if execution.is_profiled and execution.result.is_figure else ""
+    return PROFILED if execution.is_profiled and execution.result.is_measured else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """One metric of one benchmark, in one set-up where both sides have a common one."""
+    """One metric of one benchmark, in one environment where both sides have a common one."""
 
     key: Key
     base: tuple[BenchExecution, ...]
     head: tuple[BenchExecution, ...]
-    setup: str = ""  # what tells it from the other set-ups that this metric is compared in
-    differences: tuple[str, ...] = ()  # of the set-ups, where they have none in common
+    setup: str = ""  # what distinguishes it from the other environments of this metric
+    differences: tuple[str, ...] = ()  # of the environments, where they have none in common
 
     @property
     def subject(self) -> str:
@@ -97,7 +95,7 @@ class Duel:
 def find_duels(key: Key, base: Executions, head: Executions, *, across: bool) -> list[Duel]:
     """`across`: all of base against all of head, whatever they ran on."""
     ours, theirs = base.having(key), head.having(key)
-    matches = () if across else match_setups(_list_setups(ours), _list_setups(theirs))
+    matches = () if across else match_environments(_list_environments(ours), _list_environments(theirs))
     duels = [
         Duel(key, _only(ours, match.base), _only(theirs, match.head), match.name, match.differences)
         for match in matches
@@ -105,7 +103,7 @@ def find_duels(key: Key, base: Executions, head: Executions, *, across: bool) ->
     return duels or [Duel(key, tuple(ours), tuple(theirs))]
 
 
-def _list_setups(executions: Iterable[BenchExecution]) -> dict[str, Mapping[str, str]]:
+def _list_environments(executions: Iterable[BenchExecution]) -> dict[str, Mapping[str, str]]:
     return {execution.fingerprint: execution.setup for execution in executions}
 
 
@@ -114,7 +112,7 @@ def _only(executions: Iterable[BenchExecution], fingerprint: str) -> tuple[Bench
 
 
 def collect_samples(name: str, found: Sequence[BenchExecution], metric: str, *, everything: bool) -> Samples:
-    """One value for each execution; the raw samples where there is a single one, which says less."""
+    """One value for each execution; the raw samples where there is only one, which is weaker evidence."""
     if is_single(found, metric):
         (one,) = found
         samples = one.result.samples[metric]
@@ -128,34 +126,34 @@ def is_single(found: Sequence[BenchExecution], metric: str) -> bool:
     return len(found) == 1 and len(found[0].result.samples.get(metric, ())) > 1
 
 
-# ---------------------------------------------------------------- what is to be said of it
+# ---------------------------------------------------------------- notes
 
 
 def describe_code(duel: Duel) -> str:
-    """Behind `the set-ups differ`."""
+    """Follows `the environments differ`."""
     codes = [{execution.code for execution in found} for found in (duel.base, duel.head)]
     if None in codes[0] | codes[1]:
         return "; whether the code does was not recorded"
     return "; the code is the same" if len(codes[0] | codes[1]) == 1 else " and so does the code"
 
 
-def describe_setups(
+def describe_environments(
     method: str, base: Executions, head: Executions, duels: Sequence[Duel], across: bool
 ) -> Iterator[str]:
-    """How the executions of a method were put together, where that is not plain."""
+    """How the executions of a method were grouped, where that is not obvious."""
     sides = (base, head)
     every = [_gather(side, duels) for side in sides]
-    names = name_setups(_list_setups([*every[0], *every[1]]))
+    names = name_environments(_list_environments([*every[0], *every[1]]))
     if across:
         yield from _describe_mixture(method, sides, every, names)
         return
     setups = list(dict.fromkeys(duel.setup for duel in duels))
     if len(setups) > 1:
-        yield f"{method}: {len(setups)} set-ups, each compared by itself"
+        yield f"{method}: {len(setups)} environments, each compared by itself"
     if any(duel.differences for duel in duels):
-        yield f"{method}: no set-up is common to {base.name} and {head.name}; --across-setups judges them all the same"
+        yield f"{method}: no environment is common to {base.name} and {head.name}; compare them with --across-setups"
     elif duels and names == {"": ""}:
-        yield f"{method}: the set-up was not recorded on either side"
+        yield f"{method}: the environment was not recorded on either side"
     used = {id(e) for duel in duels for e in (*duel.base, *duel.head)}  # folders of others may share our ids
     for side, found in zip(sides, every, strict=True):
         yield from _describe_left_out(method, side, [e for e in found if id(e) not in used], names)
@@ -172,22 +170,22 @@ def _describe_left_out(
 ) -> Iterator[str]:
     for fingerprint in dict.fromkeys(execution.fingerprint for execution in left):
         count = count_executions(len(_only(left, fingerprint)))
-        yield f"{method}: {count} of {side.name} left out, on a set-up that the other side lacks: {names[fingerprint]}"
+        yield f"{method}: {count} of {side.name} left out, environment missing on the other side: {names[fingerprint]}"
 
 
 def _describe_mixture(
     method: str, sides: Sequence[Executions], every: Sequence[Sequence[BenchExecution]], names: Mapping[str, str]
 ) -> Iterator[str]:
     """What is compared although it should not be."""
-    setups = [_list_setups(found) for found in every]
+    setups = [_list_environments(found) for found in every]
     for side, mine, found in zip(sides, setups, every, strict=True):
         if len(mine) > 1:
             told = "; ".join(f"{len(_only(found, each))} with {names[each]}" for each in mine)
-            yield f"{method}: {side.name} mixes {len(mine)} set-ups: {told}"
+            yield f"{method}: {side.name} mixes {len(mine)} environments: {told}"
     if all(setups) and not set(setups[0]) & set(setups[1]):
         old, new = (list(mine.values())[-1] for mine in setups)
         differences = shorten(describe_differences(old, new))
-        yield f"{method}: the set-ups differ ({differences}), and are compared all the same"
+        yield f"{method}: the environments differ ({differences}), and are compared nevertheless"
 
 
 def describe_invalid(side: Executions, keys: Iterable[Key]) -> Iterator[str]:
@@ -201,11 +199,11 @@ def describe_aside(side: Executions) -> Iterator[str]:
     total = len(side.found) + len(side.aside)
     for reason, count in side.count_aside().items():
         what = f"1 {reason} execution is" if count == 1 else f"{count} {reason} executions are"
-        hint = " (--all takes them)" if reason in TAKEN_BY_ALL else ""
+        hint = " (include them with --all)" if reason in TAKEN_BY_ALL else ""
         yield f"{side.name}: {what} left out of {total}{hint}"
 
 
-# ---------------------------------------------------------------- checkouts of commits, beside the user's own tree
+# ---------------------------------------------------------------- checkouts of commits, next to the user's own tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +215,7 @@ class Checkouts:
     build: str | None
 
     def check_out(self, side: str, commit: Commit) -> BenchVariant:
-        """A tree at this commit; the same place every time, so that compiled parts can stay."""
+        """A tree at this commit; always in the same folder, so that compiled parts can be reused."""
         tree = open_tree(self.repository, os.path.join(self.folder, side))
         switch(tree, commit.sha, keep_ignored=self.build is not None)
         folder = os.path.normpath(os.path.join(tree.path, self.inside))
@@ -230,9 +228,9 @@ class Checkouts:
 
 
 @contextmanager
-def open_workshop(request: BenchRequest, build_command: str | None, console: Console = SILENT) -> Iterator[Checkouts]:
-    """One call at a time: two would check out different commits in the same tree, and disturb each other's figures. The
-    second waits."""
+def open_checkouts(request: BenchRequest, build_command: str | None, console: Console = SILENT) -> Iterator[Checkouts]:
+    """One call at a time: two would check out different commits in the same tree, and disturb each other's results.
+    The second waits."""
     folder = os.path.abspath(request.folder or os.getcwd())
     repository = find_repository(folder)
     place = find_study_place(STUDY, request.root)
@@ -240,6 +238,6 @@ def open_workshop(request: BenchRequest, build_command: str | None, console: Con
     meta = os.path.join(place.dir, layout.STUDY_META_DIR)
     trees = os.path.join(meta, TREES_DIR, key)
     inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
-    taken = UsageError(f"another comparison or search is at work in {trees}", "choose another --root")
-    with hold(trees, taken, lambda: console.message(f"waiting for another comparison or search, at work in {trees}")):
+    taken = UsageError(f"another comparison or search is running in {trees}", "choose another --root")
+    with hold(trees, taken, lambda: console.message(f"waiting for another comparison or search, running in {trees}")):
         yield Checkouts(repository, inside, trees, os.path.join(meta, BISECT_DIR), build_command)

@@ -1,4 +1,4 @@
-"""`assay bench table`: set-ups side by side."""
+"""`assay bench table`: environments side by side."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SetupTable:
+class EnvironmentTable:
     by: tuple[str, ...]
     metrics: tuple[str, ...]
     rows: tuple[TableRow, ...]
-    left_out: Mapping[str, int] = field(default_factory=dict)  # why → how many executions
+    left_out: Mapping[str, int] = field(default_factory=dict)  # reason → number of executions
 
 
 def load_table(
@@ -68,24 +68,24 @@ def load_table(
     root: str | None,
     everything: bool = False,
     console: Console = SILENT,
-) -> SetupTable:
+) -> EnvironmentTable:
     """Benchmarks are never mixed: where METHOD does not name a single one, each has rows of its own."""
     place = find_place(root)
     executions = load_executions(place, method, console)
     keys = _check_keys(by, executions)
-    names = _choose_metrics(metrics, [e for e in executions if e.result.is_figure] or executions)
+    names = _choose_metrics(metrics, [e for e in executions if e.result.is_measured] or executions)
     invalid = _find_invalid(executions, names, load_triage(place.dir))
     reasons = [_why_not(execution, everything, invalid) for execution in executions]
     good = [execution for execution, reason in zip(executions, reasons, strict=True) if reason is None]
     left_out = dict(Counter(reason for reason in reasons if reason is not None))
     if not good:
         raise UsageError(
-            f"{_count_none(len(executions))} succeeded undisturbed: {describe_left_out(left_out)}",
+            f"{_count_none(len(executions))} succeeded without disturbance: {describe_left_out(left_out)}",
             advise_all(left_out) or "run it again: assay bench run METHOD",
         )
     several = method is None or len({execution.method for execution in executions}) > 1
     keys = [BENCHMARK, *keys] if several and not set(keys) & set(_METHODS) else keys
-    return SetupTable(tuple(keys), tuple(names), tuple(_build_rows(good, keys, names)), left_out)
+    return EnvironmentTable(tuple(keys), tuple(names), tuple(_build_rows(good, keys, names)), left_out)
 
 
 def _count_none(count: int) -> str:
@@ -100,7 +100,7 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
 def _why_not(execution: BenchExecution, everything: bool, invalid: set[str]) -> str | None:
     if execution.is_interrupted:
         return INTERRUPTED
-    if not execution.result.is_figure:
+    if not execution.result.is_measured:
         return "failed"
     if execution.execution_id in invalid:
         return "declared invalid"
@@ -110,7 +110,7 @@ def _why_not(execution: BenchExecution, everything: bool, invalid: set[str]) -> 
 
 
 def _find_invalid(executions: Sequence[BenchExecution], metrics: Sequence[str], said: Sequence[Triage]) -> set[str]:
-    """By what people said about any of the metrics that are shown."""
+    """By a triage of any of the shown metrics."""
     by_key = list_invalid(executions, said)
     return {each for (_, metric), ids in by_key.items() if metric in metrics for each in ids}
 
@@ -126,7 +126,7 @@ def _build_rows(good: Sequence[BenchExecution], keys: Sequence[str], names: Sequ
 
 
 def _sort_by(values: Sequence[str], keys: Sequence[str], good: Sequence[BenchExecution]) -> list[tuple[float, str]]:
-    """By name; commits by when they were first measured, since their names say nothing."""
+    """By name; commits by when they were first measured, since their names have no order."""
     return [
         (_first_seen(value, good) if key == "commit" else 0.0, value) for key, value in zip(keys, values, strict=True)
     ]
@@ -148,7 +148,7 @@ def _check_keys(by: Sequence[str], executions: Sequence[BenchExecution]) -> list
 
 
 def _list_extra(execution: BenchExecution) -> dict[str, str]:
-    """What a door has kept with it, as far as it is plain words or numbers."""
+    """What the command stored with it, as far as it is a string or a number."""
     return {key: str(value) for key, value in execution.extra.items() if isinstance(value, str | int | float)}
 
 

@@ -1,4 +1,4 @@
-"""`assay bench triage`: what a person says about a change, kept where later verdicts find it."""
+"""`assay bench triage`: a person's judgement of a change, kept for later verdicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from assay.bench.flow.archive import find_place, is_named
-from assay.bench.flow.history import HistoryOptions, last_words, load_histories
+from assay.bench.flow.history import HistoryOptions, latest_triage, load_histories
 from assay.bench.records import Judgement, Triage, add_triage, load_triage
 from assay.bench.values.comparison import Change, MetricHistory
 from assay.errors import NotFoundError, UsageError, did_you_mean
@@ -19,8 +19,9 @@ _MOST_CHANGES = 8  # that are listed
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """What somebody says about a change: by the execution where it begins, by a commit of its range, or `last`."""
+class TriageRequest:
+    """The judgement of a change, which is named by the execution where it begins, by a commit of its range, or
+    `last`."""
 
     metric: str
     method: str
@@ -29,10 +30,10 @@ class Word:
     note: str = ""
 
 
-def say_about(word: Word, root: str | None, everything: bool = False) -> str:
-    """Write it down; what is meant is said back."""
+def triage_change(word: TriageRequest, root: str | None, everything: bool = False) -> str:
+    """Store it; returns a line that names the change."""
     place = find_place(root)
-    meant = _find_said(word, load_triage(place.dir)) or _find_seen(word, root, everything)
+    meant = _find_triaged(word, load_triage(place.dir)) or _find_untriaged(word, root, everything)
     judgement = cast("Judgement", word.judgement)
     said = Triage(
         meant.method, word.metric, meant.execution_id, meant.until, judgement, word.note, _user(), time.time()
@@ -41,21 +42,21 @@ def say_about(word: Word, root: str | None, everything: bool = False) -> str:
     return f"{said.method} {word.metric}: the change at {said.execution_id} is {judgement}"
 
 
-def _find_said(word: Word, every: Sequence[Triage]) -> Triage | None:
-    """What was said before: `open` takes it back, also where the change is not seen any more (`invalid` leaves its
-    executions out, and perhaps too few are left for a history)."""
+def _find_triaged(word: TriageRequest, every: Sequence[Triage]) -> Triage | None:
+    """An earlier triage: `open` revokes it, also where the change is no longer found (`invalid` leaves its executions
+    out, and perhaps too few remain for a history)."""
     if word.judgement != "open":
         return None
     said = [each for each in every if each.metric == word.metric and is_named(word.method, each.method)]
-    standing = [each for each in last_words(said) if each.judgement != "open"]
+    standing = [each for each in latest_triage(said) if each.judgement != "open"]
     return next((each for each in reversed(standing) if word.change in (LAST, each.execution_id)), None)
 
 
-def _find_seen(word: Word, root: str | None, everything: bool) -> Triage:
+def _find_untriaged(word: TriageRequest, root: str | None, everything: bool) -> Triage:
     histories = load_histories(word.metric, word.method, HistoryOptions(root, min_effect=0.0, everything=everything))
     if len(histories) > 1:
         names = ", ".join(history.method for history in histories[:6])
-        raise UsageError(f"{word.method!r} stands for {len(histories)} benchmarks", f"one of: {names}")
+        raise UsageError(f"{word.method!r} matches {len(histories)} benchmarks", f"one of: {names}")
     change = _find_change(histories[0], word.change)
     return Triage(histories[0].method, word.metric, change.execution_id, change.until)
 
@@ -71,7 +72,7 @@ def _find_change(history: MetricHistory, name: str) -> Change:
     if not changes:
         raise UsageError(
             f"{history.method} {history.metric} has no change",
-            "see: assay bench history METRIC METHOD; what is invalid is not seen: `open` takes that back",
+            "see: assay bench history METRIC METHOD; invalid executions are left out: `open` revokes that",
         )
     ids = [change.execution_id for change in changes]
     listed = f"changes: {', '.join(ids[-_MOST_CHANGES:])}, or {LAST}"

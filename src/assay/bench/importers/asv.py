@@ -1,4 +1,4 @@
-"""asv's results: `results/MACHINE/COMMIT-ENVIRONMENT.json`, with what lies beside them."""
+"""asv's results: `results/MACHINE/COMMIT-ENVIRONMENT.json`, with machine.json and benchmarks.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from assay.bench.importers.result import FieldError, Fields, Figure, Note, parse_number
+from assay.bench.importers.result import FieldError, Fields, ImportedResult, Note, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
 from assay.values.machine import Machine
 from assay.values.metric_direction import ASV_TRACKED
@@ -24,7 +24,7 @@ _VERSION = "version"
 
 
 def is_machine(content: Mapping[str, Any]) -> bool:
-    """machine.json: what asv asked about the machine once."""
+    """machine.json: asv's description of the machine."""
     return content.keys() >= _MACHINE_MARKS
 
 
@@ -45,7 +45,7 @@ class _Suite:
     kinds: Mapping[str, Any]  # of benchmarks.json
 
 
-def parse_asv(content: Mapping[str, Any], path: str | None = None) -> Iterator[Figure | Note]:
+def parse_asv(content: Mapping[str, Any], path: str | None = None) -> Iterator[ImportedResult | Note]:
     """Version 2 keeps columns, version 1 a value or an object for each benchmark. `null` is a benchmark that failed,
     NaN one that was skipped."""
     file = Fields(content)
@@ -75,7 +75,7 @@ def _build_suite(file: Fields, path: str | None) -> _Suite:
 
 
 def load_beside(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
-    """In the same folder or the one above; nothing where there is none that can be read: it is no result."""
+    """In the same folder or the one above; None where there is none that can be read."""
     folder = os.path.dirname(os.path.abspath(path))
     for place in (os.path.join(folder, name), os.path.join(os.path.dirname(folder), name)):
         try:
@@ -95,7 +95,7 @@ def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _parse_results(name: str, fields: Fields, suite: _Suite) -> Iterator[Figure | Note]:
+def _parse_results(name: str, fields: Fields, suite: _Suite) -> Iterator[ImportedResult | Note]:
     suffixes = _build_suffixes(fields)
     values = fields.values.get("result")
     values = values if isinstance(values, list) else [values] * (len(suffixes) if values is None else 1)
@@ -105,7 +105,7 @@ def _parse_results(name: str, fields: Fields, suite: _Suite) -> Iterator[Figure 
     for place, (value, suffix) in enumerate(zip(values, suffixes, strict=True)):
         number = parse_number(value)
         if number is not None and math.isnan(number):
-            yield Note(f"{name}{suffix} was skipped by asv: there is no figure")
+            yield Note(f"{name}{suffix} was skipped by asv: there is no result")
         else:
             raw = samples[place] if place < len(samples) else None
             yield _build_figure(name, suffix, number, _Value(value, raw), suite)
@@ -117,12 +117,12 @@ class _Value:
     samples: Any
 
 
-def _build_figure(name: str, suffix: str, number: float | None, value: _Value, suite: _Suite) -> Figure:
+def _build_figure(name: str, suffix: str, number: float | None, value: _Value, suite: _Suite) -> ImportedResult:
     kind = suite.kinds.get(name) or {}
     metric = _name_metric(name, str(kind.get("type") or ""))
     samples = Fields({"samples": value.samples}, f"benchmark {name!r}").numbers("samples")
     failure = None if value.raw is not None and number is not None else _describe_failure(value.raw)
-    return Figure(
+    return ImportedResult(
         source="asv",
         method=name + suffix,
         at=suite.at,
@@ -138,18 +138,18 @@ def _build_figure(name: str, suffix: str, number: float | None, value: _Value, s
 
 
 def _describe_failure(raw: Any) -> str:
-    return "it failed when asv ran it" if raw is None else f"its result is {raw!r}, which is no number"[:200]
+    return "it failed when asv ran it" if raw is None else f"its result is {raw!r}, which is not a number"[:200]
 
 
 def _build_suffixes(fields: Fields) -> list[str]:
     params: Sequence[Any] = fields.items("params")
     if any(not isinstance(values, list) for values in params):
-        raise FieldError(f"{fields.where}: params is no list of lists")
+        raise FieldError(f"{fields.where}: params is not a list of lists")
     return [f"({', '.join(map(str, each))})" for each in product(*params)] if params else [""]
 
 
 def _name_metric(name: str, kind: str) -> str:
-    """asv tells by the beginning of a name what a benchmark measures; benchmarks.json knows it where it is there."""
+    """By benchmarks.json, otherwise by the beginning of the name, as asv does."""
     match = re.match(r"(time|peakmem|mem|track)", name.rpartition(".")[2], re.IGNORECASE)
     word = {"timeraw": "time", "memory": "mem", "peakmemory": "peakmem"}.get(kind, kind) or (
         match[1].lower() if match else ""
@@ -160,5 +160,5 @@ def _name_metric(name: str, kind: str) -> str:
 
 
 def _name_tracked(own: str) -> str:
-    """What it tracks only its own name says, and so which way is better; `track_` tells whose rule holds otherwise."""
+    """A `track_` benchmark is named by what it tracks, from which its direction follows."""
     return own if own.startswith(ASV_TRACKED) else f"{ASV_TRACKED}{own}"

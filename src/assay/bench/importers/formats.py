@@ -1,6 +1,6 @@
 """Results of other benchmark tools: PerfZero, asv, pytest-benchmark, google-benchmark, MLPerf logs.
 
-Every figure becomes an execution like our own: method, metrics, raw samples, commit, time and set-up. What a tool
+Every result becomes an execution like our own: method, metrics, raw samples, commit, time and environment. What a tool
 recorded as a failure is a failed execution.
 """
 
@@ -15,7 +15,15 @@ from itertools import chain
 from typing import Any
 
 from assay.bench.importers import asv, google_benchmark, perfzero
-from assay.bench.importers.result import FieldError, Fields, Figure, Note, build_execution, parse_moment, parse_number
+from assay.bench.importers.result import (
+    FieldError,
+    Fields,
+    ImportedResult,
+    Note,
+    build_execution,
+    parse_moment,
+    parse_number,
+)
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution
 from assay.errors import UsageError
 from assay.values.machine import Machine
@@ -25,7 +33,7 @@ _HINT = (
     "google-benchmark's JSON, :::MLLOG lines"
 )
 
-Found = Iterable[Figure | Note]
+Found = Iterable[ImportedResult | Note]
 _LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
 PYTEST_MARKS = {"machine_info", "benchmarks"}
 
@@ -35,11 +43,11 @@ class Foreign:
     """What is in a file."""
 
     executions: tuple[BenchExecution, ...]
-    notes: tuple[str, ...] = ()  # of what is in it and is no figure
+    notes: tuple[str, ...] = ()  # on content that is not a result
 
 
 def load_foreign(path: str) -> list[BenchExecution]:
-    """As `load_foreign_file`, for whoever wants figures: a file without one is refused."""
+    """As `load_foreign_file`; raises UsageError for a file without a result."""
     found = load_foreign_file(path)
     if not found.executions:
         raise _refuse(path, "; ".join(("there is no result in it", *found.notes)))
@@ -47,7 +55,7 @@ def load_foreign(path: str) -> list[BenchExecution]:
 
 
 def load_foreign_file(path: str) -> Foreign:
-    """Recognised by content. Raises UsageError with what is wrong and where; never a part of a file."""
+    """Recognised by content. Raises UsageError with the problem and its position; a file is never imported in part."""
     text = _load_text(path)
     try:
         found = list(parse_foreign(text, path))
@@ -56,7 +64,7 @@ def load_foreign_file(path: str) -> Foreign:
     if not found:
         raise _refuse(path, "there is no result in it")
     return Foreign(
-        tuple(build_execution(each) for each in found if isinstance(each, Figure)),
+        tuple(build_execution(each) for each in found if isinstance(each, ImportedResult)),
         tuple(each.text for each in found if isinstance(each, Note)),
     )
 
@@ -76,11 +84,11 @@ def _refuse(path: str, why: str) -> UsageError:
 
 
 def _decode(data: bytes) -> str:
-    """A log may hold anything that a method printed; our own kinds of files may not."""
+    """A log may contain anything that a method printed; other files must be valid UTF-8."""
     return data.decode("utf-8", "replace" if b'"benchmark_result"' in data else "strict")
 
 
-def parse_foreign(text: str, path: str) -> Iterator[Figure | Note]:
+def parse_foreign(text: str, path: str) -> Iterator[ImportedResult | Note]:
     if has_lines(text):
         return parse_mlperf(text, os.path.basename(path))
     try:
@@ -90,9 +98,9 @@ def parse_foreign(text: str, path: str) -> Iterator[Figure | Note]:
     except ValueError as error:
         if summaries := perfzero.find_summaries(text):
             return chain.from_iterable(map(perfzero.parse_perfzero, summaries))
-        raise FieldError(f"it is no JSON and has no :::MLLOG line ({error})") from None
+        raise FieldError(f"it is not JSON and has no :::MLLOG line ({error})") from None
     if not isinstance(content, dict):
-        raise FieldError("its JSON is no object")
+        raise FieldError("its JSON is not an object")
     return iter(_parse_object(content, path))
 
 
@@ -103,9 +111,9 @@ def _parse_object(content: Mapping[str, Any], path: str) -> Found:
         if marks <= content.keys():
             return parse(content)
     if asv.is_machine(content):
-        return [Note("asv's machine.json: the results beside it use what it says of the machine")]
+        return [Note("asv's machine.json: it describes the machine of the results next to it")]
     if asv.is_benchmark_list(content):
-        return [Note("asv's benchmarks.json: the results below it use what it says of benchmarks")]
+        return [Note("asv's benchmarks.json: it describes the benchmarks of the results below it")]
     raise FieldError("no known tool writes such a file")
 
 
@@ -116,7 +124,7 @@ def has_lines(text: str) -> bool:
     return ":::ML" in text and _LINE.search(text) is not None
 
 
-def parse_mlperf(text: str, file: str) -> Iterator[Figure]:
+def parse_mlperf(text: str, file: str) -> Iterator[ImportedResult]:
     """The time from run_start to run_stop, and every number that was logged."""
     entries = [_parse_entry(number, match[1]) for number, match in enumerate(_LINE.finditer(text), 1)]
     last = {entry.need_text("key"): entry for entry in entries}
@@ -132,7 +140,7 @@ def parse_mlperf(text: str, file: str) -> Iterator[Figure]:
         for key in ("submission_benchmark", "submission_org", "submission_platform")
     )
     failure = None if status in ("", "success") else f"the run ended with status {status}"
-    yield Figure(
+    yield ImportedResult(
         source="mlperf",
         method=f"mlperf.{benchmark or os.path.splitext(file)[0]}",
         at=start / 1000 if start is not None else None,
@@ -149,14 +157,14 @@ def _parse_entry(number: int, text: str) -> Fields:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
-        raise FieldError(f":::MLLOG line {number} is no JSON") from None
+        raise FieldError(f":::MLLOG line {number} is not JSON") from None
     return Fields(content, f":::MLLOG line {number}")
 
 
 # ---------------------------------------------------------------- pytest-benchmark
 
 
-def parse_pytest(content: Mapping[str, Any]) -> Iterator[Figure]:
+def parse_pytest(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
     file = Fields(content)
     machine = file.part("machine_info")
     model, cpus = _parse_cpu(machine)
@@ -165,7 +173,7 @@ def parse_pytest(content: Mapping[str, Any]) -> Iterator[Figure]:
         has_failed = bool(bench.values.get("has_error"))
         stats = bench.part("stats")
         samples = stats.numbers("data")
-        yield Figure(
+        yield ImportedResult(
             source="pytest-benchmark",
             method=bench.text("fullname") or bench.need_text("name"),
             at=parse_moment(file, "datetime"),
@@ -181,7 +189,7 @@ def parse_pytest(content: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 def _parse_cpu(machine: Fields) -> tuple[str, str]:
-    """An object since version 3.2, a text before."""
+    """An object since version 3.2, a string before."""
     if not isinstance(machine.values.get("cpu"), dict):
         return machine.text("cpu"), ""
     cpu = machine.part("cpu")

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from assay.bench.importers.result import FieldError, Fields, Figure, Note, parse_moment, parse_number
+from assay.bench.importers.result import FieldError, Fields, ImportedResult, Note, parse_moment, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
 from assay.values.machine import Machine
 
 MARKS = {"context", "benchmarks"}
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-_CENTRES = ("median", "mean")  # what stands for all repetitions, the better one first
+_CENTRES = ("median", "mean")  # which aggregate represents all repetitions, the preferred one first
 _SPREADS = ("stddev", "cv")
 _OLD_AGGREGATE = re.compile(r"(.+)_(mean|median|stddev|cv)")  # before there was a run_type
 _OWN_KEYS = frozenset(  # every other number is a counter
@@ -34,9 +34,9 @@ class _Group:
     aggregates: dict[str, Fields] = field(default_factory=dict)
 
 
-def parse_google(content: Mapping[str, Any]) -> Iterator[Figure | Note]:
+def parse_google(content: Mapping[str, Any]) -> Iterator[ImportedResult | Note]:
     """Repetitions of one benchmark are the samples of one execution. Where only their aggregates were kept, the median
-    stands for them, or the mean."""
+    is used, or the mean."""
     file = Fields(content)
     context = file.part("context")
     for name, group in _group_rows(list(file.parts("benchmarks", "benchmark"))).items():
@@ -61,8 +61,8 @@ def _group_rows(rows: Sequence[Fields]) -> dict[str, _Group]:
 
 
 def _parse_name(row: Fields, names: set[str]) -> tuple[str, str | None]:
-    """Of which benchmark, and which aggregate of it. Old files tell by the name alone: then mean and stddev are both
-    there, which a benchmark that is just called so has not."""
+    """The benchmark, and which aggregate of it. In old files only the name shows that: mean and stddev must both exist,
+    since a benchmark may have such a name itself."""
     name = row.need_text("name")
     kind = row.text("run_type")
     if kind == "aggregate":
@@ -74,7 +74,7 @@ def _parse_name(row: Fields, names: set[str]) -> tuple[str, str | None]:
     return row.text("run_name") or name, None
 
 
-def _build_figure(name: str, group: _Group, context: Fields) -> Figure | None:
+def _build_figure(name: str, group: _Group, context: Fields) -> ImportedResult | None:
     failed = next((row.text("error_message") or "it failed" for row in group.runs if _has_failed(row)), None)
     good = [row for row in group.runs if not _has_failed(row) and not row.values.get("skipped")]
     centre = next((kind for kind in _CENTRES if kind in group.aggregates), None)
@@ -87,7 +87,7 @@ def _has_failed(row: Fields) -> bool:
     return bool(row.values.get("error_occurred"))
 
 
-def _build_of_runs(name: str, good: Sequence[Fields], failed: str | None, context: Fields) -> Figure:
+def _build_of_runs(name: str, good: Sequence[Fields], failed: str | None, context: Fields) -> ImportedResult:
     times = [_parse_time(row, "real_time") for row in good]
     cpu = [_parse_time(row, "cpu_time") for row in good if "cpu_time" in row]
     counters: dict[str, list[float]] = {}
@@ -96,7 +96,7 @@ def _build_of_runs(name: str, good: Sequence[Fields], failed: str | None, contex
             counters.setdefault(key, []).append(value)
     several = {key: values for key, values in {WALL_TIME: times, **counters}.items() if len(values) > 1}
     return _place(
-        Figure(
+        ImportedResult(
             source="google-benchmark",
             method=name,
             at=parse_moment(context, "date"),
@@ -112,14 +112,14 @@ def _build_of_runs(name: str, good: Sequence[Fields], failed: str | None, contex
     )
 
 
-def _build_of_aggregates(name: str, rows: Mapping[str, Fields], centre: str, context: Fields) -> Figure:
-    """How far the repetitions lay apart is a text: it is no figure that has a history of its own."""
+def _build_of_aggregates(name: str, rows: Mapping[str, Fields], centre: str, context: Fields) -> ImportedResult:
+    """The spread of the repetitions is stored as a string: it has no history of its own."""
     row = rows[centre]
     extras = {"aggregate": centre, "repetitions": row.text("repetitions") or row.text("iterations")}
     if "stddev" in rows:
         extras["stddev_s"] = f"{_parse_time(rows['stddev'], 'real_time'):.6g}"
     return _place(
-        Figure(
+        ImportedResult(
             source="google-benchmark",
             method=name,
             at=parse_moment(context, "date"),
@@ -132,7 +132,7 @@ def _build_of_aggregates(name: str, rows: Mapping[str, Fields], centre: str, con
     )
 
 
-def _place(figure: Figure, context: Fields) -> Figure:
+def _place(figure: ImportedResult, context: Fields) -> ImportedResult:
     from dataclasses import replace
 
     setup = {
@@ -157,7 +157,7 @@ def _parse_counters(row: Fields) -> dict[str, float]:
 
 
 def _find_label(rows: Sequence[Fields]) -> dict[str, str]:
-    """What the benchmark said about itself by SetLabel."""
+    """What the benchmark set with SetLabel."""
     label = next((row.text("label") for row in rows if row.text("label")), "")
     return {"label": label} if label else {}
 
@@ -168,8 +168,8 @@ def _describe_left_out(group: _Group) -> str:
         return f"it was skipped{': ' * bool(words)}{words}"
     kinds = ", ".join(group.aggregates)
     if not group.aggregates.keys() - set(_SPREADS):
-        raise FieldError(f"{next(iter(group.aggregates.values())).where}: neither its median nor its mean is there")
-    return f"{kinds} say how it grows or lies apart, not how long it takes: there is no figure"
+        raise FieldError(f"{next(iter(group.aggregates.values())).where}: it has neither a median nor a mean")
+    return f"{kinds} give its complexity or spread, not its time: there is no result"
 
 
 def _median(values: Sequence[float]) -> float:

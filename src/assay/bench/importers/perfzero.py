@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from assay.bench.importers.result import DIGEST, Fields, Figure, build_digest, parse_number
+from assay.bench.importers.result import DIGEST, Fields, ImportedResult, build_digest, parse_number
 from assay.bench.values.execution import NOT_REPORTED, SITE_PACKAGES, Framework, Peaks
 from assay.values.machine import Machine
 
@@ -17,7 +17,7 @@ _Bounds = Mapping[str, tuple[float | None, float | None]]
 
 
 def find_summaries(text: str) -> list[Mapping[str, Any]]:
-    """Summaries in a perfzero.log or in what was printed, between lines of all kinds; each once."""
+    """Summaries in a perfzero.log or in what was printed, between other lines; each once."""
     decoder, found, place = json.JSONDecoder(), {}, 0
     while match := _OBJECT.search(text, place):
         place = match.end()
@@ -30,7 +30,7 @@ def find_summaries(text: str) -> list[Mapping[str, Any]]:
     return list(found.values())
 
 
-def parse_perfzero(content: Mapping[str, Any]) -> Iterator[Figure]:
+def parse_perfzero(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
     file = Fields(content)
     result, info, system = (file.part(key) for key in ("benchmark_result", "benchmark_info", "system_info"))
     framework = file.part("ml_framework_info")
@@ -39,7 +39,7 @@ def parse_perfzero(content: Mapping[str, Any]) -> Iterator[Figure]:
     numbers, bounds = _parse_metrics(result)
     wall_time = result.number("wall_time")
     failure, faults = _find_failure(result, info, numbers, bounds)
-    yield Figure(
+    yield ImportedResult(
         source="perfzero",
         method=method,
         at=file.finite("execution_timestamp") or 0.0,
@@ -54,7 +54,7 @@ def parse_perfzero(content: Mapping[str, Any]) -> Iterator[Figure]:
         faults=faults,
         commit=_find_commit(info.part(SITE_PACKAGES).values),
         label=info.text("execution_label") or None,
-        setup=_build_setup(system, framework),
+        setup=_build_environment(system, framework),
         machine=_build_machine(system),
         framework=_build_framework(framework),
         peaks=_build_peaks(file.part("process_info")),
@@ -67,7 +67,7 @@ def parse_perfzero(content: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 def _parse_metrics(result: Fields) -> tuple[dict[str, float], _Bounds]:
-    """A metric without a value is one that is no number: it had to be there."""
+    """A metric without a value is invalid: it is required."""
     parts = {metric.need_text("name"): metric for metric in result.parts("metrics", "metric")}
     numbers = {name: metric.number("value") if "value" in metric else float("nan") for name, metric in parts.items()}
     bounds = {name: (metric.number("min_value"), metric.number("max_value")) for name, metric in parts.items()}
@@ -88,8 +88,8 @@ def _parse_extras(result: Fields) -> dict[str, float | str]:
 def _find_failure(
     result: Fields, info: Fields, numbers: Mapping[str, float], bounds: _Bounds
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Why there is no figure; what is wrong with the one that there is. As with our own executions a bound that is not
-    kept is a failure, and the figure stays one."""
+    """Why there is no result, and what is wrong with an existing one. As in our own executions a violated bound is a
+    failure, and the result is kept."""
     if result.values.get("succeeded", True) or _is_refused(result, info):
         return None, ()
     said = tuple(str(reason) for reason in result.items("findings"))
@@ -112,7 +112,7 @@ def _find_broken(numbers: Mapping[str, float], bounds: _Bounds) -> Iterator[str]
 
 
 def _is_refused(result: Fields, info: Fields) -> bool:
-    """Others disturbed it, and whoever ran it wanted none of that: nothing else is wrong with it."""
+    """It was refused as contaminated; nothing else is wrong with it."""
     disturbed = bool(info.items("contaminated")) and not info.values.get("has_exception")
     return disturbed and result.values.get("succeeded") is False and not result.items("findings")
 
@@ -126,7 +126,7 @@ def _find_commit(packages: Mapping[str, Any]) -> str | None:
     return next((str(each) for each in hashes if each), None)
 
 
-def _build_setup(system: Fields, framework: Fields) -> dict[str, str]:
+def _build_environment(system: Fields, framework: Fields) -> dict[str, str]:
     return {
         "cpu_model": system.text("cpu_model"),
         "cpus": _count(system, "logical_cpu_count"),
@@ -140,7 +140,7 @@ def _build_setup(system: Fields, framework: Fields) -> dict[str, str]:
 
 
 def _count(system: Fields, key: str) -> str:
-    """None of something is not said in a set-up."""
+    """A count of 0 is not part of an environment."""
     return str(system.whole(key) or "")
 
 
@@ -172,7 +172,7 @@ def _build_peaks(process: Fields) -> Peaks:
 
 
 def _build_extra(info: Fields, system: Fields, framework: Fields) -> dict[str, Any]:
-    """Under the names that `assay perfzero` keeps them by: tables group by them."""
+    """Under the names that `assay perfzero` uses: tables group by them."""
     found = {
         "platform_name": system.text("platform_name"),
         "system_name": system.text("system_name"),

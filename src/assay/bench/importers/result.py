@@ -1,4 +1,4 @@
-"""What another tool's file says of one benchmark, as an execution like our own."""
+"""One result of another tool's file, its fields, and the execution that is built from it."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from assay.bench.values.execution import (
 from assay.values.machine import Machine
 from assay.values.verdict import Finding, VerdictKind
 
-DIGEST = "digest"  # in `extra`: of what the file says, where several executions may share an id
-# JSON has none of these; our own summaries have them as texts
+DIGEST = "digest"  # in `extra`: of the file's content, where several executions may share an id
+# not in JSON; our own summaries have them as strings
 _NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MOST_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something in a file that is no execution, and is not passed over in silence."""
+    """Content of a file that is not an execution, and is reported."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class ImportedResult:
     source: str
     method: str
     at: float | None
@@ -50,8 +50,8 @@ class Figure:
     iters: int | None = None
     bounds: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
     extras: Mapping[str, float | str] = field(default_factory=dict)
-    failure: str | None = None  # there is no figure: it raised, crashed, or never reported
-    faults: Sequence[str] = ()  # there is one, and it is not as it must be
+    failure: str | None = None  # there is no result: it raised, crashed, or never reported
+    faults: Sequence[str] = ()  # there is a result, and it is not valid
     commit: str | None = None
     label: str | None = None
     setup: Mapping[str, str] = field(default_factory=dict)
@@ -65,82 +65,82 @@ class Figure:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build_execution(figure: Figure) -> BenchExecution:
-    setup = {key: value for key, value in figure.setup.items() if value}
+def build_execution(result: ImportedResult) -> BenchExecution:
+    setup = {key: value for key, value in result.setup.items() if value}
     return BenchExecution(
-        execution_id=figure.execution_id or _build_id(figure),
-        method=figure.method,
-        trial=figure.trial,
-        result=_build_result(figure),
+        execution_id=result.execution_id or _build_id(result),
+        method=result.method,
+        trial=result.trial,
+        result=_build_result(result),
         run_dir="",
         output_dir="",
-        started_at=figure.at,
-        ended_at=figure.at,
-        label=figure.label,
-        commit=figure.commit,
+        started_at=result.at,
+        ended_at=result.at,
+        label=result.label,
+        commit=result.commit,
         setup=setup,
         fingerprint=_hash(sorted(setup.items()), 6) if setup else "",
-        machine=figure.machine,
-        framework=figure.framework,
-        peaks=figure.peaks,
-        contaminated=figure.contaminated,
-        refused=figure.refused,
-        source=figure.source,
-        extra=figure.extra,
+        machine=result.machine,
+        framework=result.framework,
+        peaks=result.peaks,
+        contaminated=result.contaminated,
+        refused=result.refused,
+        source=result.source,
+        extra=result.extra,
     )
 
 
-def _build_result(figure: Figure) -> BenchResult:
-    findings = tuple(_find_faults(figure))
+def _build_result(result: ImportedResult) -> BenchResult:
+    findings = tuple(_find_faults(result))
     return BenchResult(
-        name=figure.method,
+        name=result.method,
         succeeded=not findings,
-        has_exception=bool(figure.failure),
-        iters=figure.iters,
-        wall_time=figure.wall_time,
-        cpu_time=figure.cpu_time,
-        throughput=figure.throughput,
+        has_exception=bool(result.failure),
+        iters=result.iters,
+        wall_time=result.wall_time,
+        cpu_time=result.cpu_time,
+        throughput=result.throughput,
         metrics=tuple(
-            BenchMetric(name, float(value), *figure.bounds.get(name, ())) for name, value in figure.numbers.items()
+            BenchMetric(name, float(value), *result.bounds.get(name, ())) for name, value in result.numbers.items()
         ),
-        extras=figure.extras,
-        samples={name: tuple(map(float, values)) for name, values in figure.samples.items()},
+        extras=result.extras,
+        samples={name: tuple(map(float, values)) for name, values in result.samples.items()},
         findings=findings,
     )
 
 
-def _find_faults(figure: Figure) -> Iterator[Finding]:
-    """A number that is none fails, whatever the other tool made of it."""
-    if figure.failure:
-        yield Finding(VerdictKind.ERROR, figure.method, figure.failure)
-    standard = {WALL_TIME: figure.wall_time, CPU_TIME: figure.cpu_time, THROUGHPUT: figure.throughput}
-    numbers = {**figure.numbers, **{name: value for name, value in standard.items() if value is not None}}
+def _find_faults(result: ImportedResult) -> Iterator[Finding]:
+    """Values that are not finite fail, whatever the other tool made of them."""
+    if result.failure:
+        yield Finding(VerdictKind.ERROR, result.method, result.failure)
+    standard = {WALL_TIME: result.wall_time, CPU_TIME: result.cpu_time, THROUGHPUT: result.throughput}
+    numbers = {**result.numbers, **{name: value for name, value in standard.items() if value is not None}}
     bad = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
-    for message in dict.fromkeys((*bad, *figure.faults)):
-        yield Finding(VerdictKind.FAIL, figure.method, message)
+    for message in dict.fromkeys((*bad, *result.faults)):
+        yield Finding(VerdictKind.FAIL, result.method, message)
 
 
-def _build_id(figure: Figure) -> str:
-    """The same figure gets the same id: importing a file twice adds nothing. Another machine's is another figure."""
-    what = [figure.source, figure.method, figure.at, figure.commit, figure.trial, dict(figure.numbers)]
-    where = [figure.machine.host, sorted(figure.setup.items()), figure.failure]
-    return f"{_render_stamp(figure.at)}-{_hash([*what, figure.wall_time, *where], 5)}"
+def _build_id(result: ImportedResult) -> str:
+    """The same result gets the same id: importing a file twice adds nothing. Another machine gets another id."""
+    what = [result.source, result.method, result.at, result.commit, result.trial, dict(result.numbers)]
+    where = [result.machine.host, sorted(result.setup.items()), result.failure]
+    return f"{_render_stamp(result.at)}-{_hash([*what, result.wall_time, *where], 5)}"
 
 
 def _render_stamp(at: float | None) -> str:
     try:
         return datetime.fromtimestamp(at or 0, UTC).strftime("%Y-%m-%d-%H-%M-%S")
-    except (OverflowError, ValueError, OSError):  # no year that a calendar has
+    except (OverflowError, ValueError, OSError):  # out of range
         return "undated"
 
 
 def build_digest(content: Any) -> str:
-    """Of what a file says, however it is laid out."""
+    """Of a file's content, independent of its layout."""
     return _hash(content, 8)
 
 
-def identify_figures(execution: BenchExecution) -> str:
-    """Of what was measured: equal for an execution of our own and for its summary."""
+def identify_result(execution: BenchExecution) -> str:
+    """A hash of what was measured: equal for an execution of our own and for its summary."""
     measured = sorted(execution.result.numbers.items())
     what = [execution.method, execution.trial, execution.started_at, execution.succeeded, execution.machine.host]
     return _hash([*what, measured], 8)
@@ -155,11 +155,11 @@ def _hash(content: Any, size: int) -> str:
 
 
 class FieldError(Exception):
-    """Where it is and what is wrong with it, in words."""
+    """The message names the position and the problem."""
 
 
 def parse_number(value: Any) -> float | None:
-    """None for what is no number; True and False are none."""
+    """None for anything but a number; True and False are not numbers."""
     if isinstance(value, str):
         return _NO_NUMBERS.get(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -184,25 +184,25 @@ class Fields:
         if key not in self:
             return None
         found = parse_number(self.values[key])
-        return found if found is not None else self._refuse(key, "no number")
+        return found if found is not None else self._refuse(key, "not a number")
 
     def need_number(self, key: str) -> float:
         found = self.number(key)
         return found if found is not None else self._miss(key)
 
     def finite(self, key: str) -> float | None:
-        """For what can be nothing but a number: a time of day, a count."""
+        """For what must be finite: a time of day, a count."""
         found = self.number(key)
-        return found if found is None or math.isfinite(found) else self._refuse(key, "no number")
+        return found if found is None or math.isfinite(found) else self._refuse(key, "not a number")
 
     def whole(self, key: str) -> int:
         return int(self.finite(key) or 0)
 
     def text(self, key: str) -> str:
-        """Numbers too: tools do not agree on what a count of processors is. Empty where it is missing."""
+        """Numbers too: tools differ in the type of a processor count. Empty where it is missing."""
         value = self.values.get(key)
         if isinstance(value, (dict, list)):
-            self._refuse(key, "no text")
+            self._refuse(key, "not a string")
         return "" if value is None else str(value)
 
     def need_text(self, key: str) -> str:
@@ -212,30 +212,30 @@ class Fields:
         """The object under a key; an empty one where it is missing."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, dict):
-            self._refuse(key, "no object")
+            self._refuse(key, "not an object")
         return Fields(value or {}, f"{self.where} {key}".strip())
 
     def items(self, key: str) -> Sequence[Any]:
         value = self.values.get(key)
         if value is not None and not isinstance(value, list):
-            self._refuse(key, "no list")
+            self._refuse(key, "not a list")
         return value or ()
 
     def numbers(self, key: str) -> list[float]:
         found = [parse_number(value) for value in self.items(key)]
         good = [value for value in found if value is not None]
         if len(good) < len(found):
-            self._refuse(key, "no list of numbers")
+            self._refuse(key, "not a list of numbers")
         return good
 
     def parts(self, key: str, what: str) -> Iterator[Fields]:
-        """The objects of a list, each called by its own name where it has one."""
+        """The objects of a list, named by its own name if it has one."""
         for number, value in enumerate(self.items(key), 1):
-            place = f"{self.where} {what} {number}".strip()
+            position = f"{self.where} {what} {number}".strip()
             if not isinstance(value, dict):
-                raise FieldError(f"{place} is {_show(value)}, which is no object")
+                raise FieldError(f"{position} is {_show(value)}, which is not an object")
             name = value.get("fullname") or value.get("name")
-            yield Fields(value, f"{self.where} {what} {name!r}".strip() if isinstance(name, str) else place)
+            yield Fields(value, f"{self.where} {what} {name!r}".strip() if isinstance(name, str) else position)
 
     def choose(self, key: str, known: Mapping[str, float], default: str) -> float:
         text = self.text(key) or default
@@ -245,8 +245,8 @@ class Fields:
         raise FieldError(f"{self.where}: {key} is missing" if self.where else f"{key} is missing")
 
     def _refuse(self, key: str, what: str) -> Any:
-        words = f"{key} is {_show(self.values.get(key))}, which is {what}"
-        raise FieldError(f"{self.where}: {words}" if self.where else words)
+        problem = f"{key} is {_show(self.values.get(key))}, which is {what}"
+        raise FieldError(f"{self.where}: {problem}" if self.where else problem)
 
 
 def _show(value: Any) -> str:
@@ -263,4 +263,4 @@ def parse_moment(fields: Fields, key: str) -> float | None:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        raise FieldError(f"{fields.where}: {key} is {text!r}, which is no date".removeprefix(": ")) from None
+        raise FieldError(f"{fields.where}: {key} is {text!r}, which is not a date".removeprefix(": ")) from None

@@ -13,50 +13,50 @@ from assay.judge.statistics import load_numpy
 from assay.values.verdict import VerdictKind
 
 QUESTION = "environment or code?"
-MOST_DIFFERENCES = 4  # that are named in a message; the others are counted
+MOST_DIFFERENCES = 4  # named in a message; the others are counted
 
-Setup = Mapping[str, str]
-Setups = Mapping[str, Setup]  # fingerprint → what it stands for
-TOLERANCE = 2  # points between a change point and the split that it is put down to
-FEWEST_WITNESSES = 3  # values of one environment on each side, to say what happened within it
+Environment = Mapping[str, str]
+Environments = Mapping[str, Environment]  # by fingerprint
+TOLERANCE = 2  # points between a change point and the change of environment that it is attributed to
+FEWEST_ON_EACH_SIDE = 3  # values of one environment, to see whether the step occurs within it
 Code = Literal["same", "edited", "other", "unknown"]
 _BLAMES: Mapping[Code, tuple[Origin, str]] = {  # where the environment is the same on both sides
     "same": ("unknown", "same commit and same recorded environment on both sides"),
-    "edited": ("code", "local edits, or packages beside the commit, differ; the recorded environment is the same"),
+    "edited": ("code", "local edits, or packages other than the commit, differ; the recorded environment is the same"),
     "other": ("code", "the recorded environment is the same on both sides"),
     "unknown": ("unknown", "whether the code is the same was not recorded; the recorded environment is the same"),
 }
 _MOVES: Mapping[Code, tuple[Cause, str]] = {  # where it is not
-    "same": ("environment", "the commit is the same, the set-up is not"),
-    "edited": ("either", "the set-up changed, and so did local edits or packages beside the commit"),
-    "other": ("either", "set-up and commit both changed"),
-    "unknown": ("either", "the set-up changed; whether the code is the same was not recorded"),
+    "same": ("environment", "the commit is the same, the environment differs"),
+    "edited": ("either", "the environment changed, and so did local edits or packages other than the commit"),
+    "other": ("either", "environment and commit both changed"),
+    "unknown": ("either", "the environment changed; whether the code is the same was not recorded"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class SetupMatch:
-    """A set-up of base and one of head that are compared."""
+class EnvironmentMatch:
+    """An environment of base and one of head that are compared."""
 
     base: str  # fingerprints
     head: str
-    name: str = ""  # what tells it from the others that are compared beside it
+    name: str = ""  # what distinguishes it from the other compared environments
     differences: tuple[str, ...] = ()  # none: they are equal
 
 
-def match_setups(base: Setups, head: Setups) -> tuple[SetupMatch, ...]:
-    """Every set-up that both sides have. Where there is none, the two that differ least: the figures are worth showing,
-    but not judging. Nothing where a side has nothing."""
+def match_environments(base: Environments, head: Environments) -> tuple[EnvironmentMatch, ...]:
+    """Every environment that both sides have. Where there is none, the two that differ least: they are shown, but not
+    judged. Empty where a side has no execution."""
     common = [fingerprint for fingerprint in base if fingerprint in head]
     if common:
-        names = name_setups({fingerprint: base[fingerprint] for fingerprint in common})
-        return tuple(SetupMatch(fingerprint, fingerprint, names[fingerprint]) for fingerprint in common)
-    pairs = [SetupMatch(a, b, "", describe_differences(base[a], head[b])) for a, b in product(base, head)]
+        names = name_environments({fingerprint: base[fingerprint] for fingerprint in common})
+        return tuple(EnvironmentMatch(fingerprint, fingerprint, names[fingerprint]) for fingerprint in common)
+    pairs = [EnvironmentMatch(a, b, "", describe_differences(base[a], head[b])) for a, b in product(base, head)]
     newest_first = reversed(pairs)
     return tuple(sorted(newest_first, key=lambda pair: len(pair.differences))[:1])
 
 
-def name_setups(setups: Setups) -> dict[str, str]:
+def name_environments(setups: Environments) -> dict[str, str]:
     """By what differs among them: `accelerator_model V100`. A single one needs no name."""
     if len(setups) < 2:
         return dict.fromkeys(setups, "")
@@ -65,18 +65,18 @@ def name_setups(setups: Setups) -> dict[str, str]:
     return {fingerprint: _name(setup, telling) for fingerprint, setup in setups.items()}
 
 
-def _name(setup: Setup, keys: Sequence[str]) -> str:
+def _name(setup: Environment, keys: Sequence[str]) -> str:
     return shorten([f"{key} {setup.get(key, 'none')}" for key in keys]) if setup else "not recorded"
 
 
-def describe_differences(before: Setup, after: Setup) -> tuple[str, ...]:
-    """`cudnn 8.9.2 → 9.1.0`, one for each; what came or went is `none` on the other side."""
+def describe_differences(before: Environment, after: Environment) -> tuple[str, ...]:
+    """`cudnn 8.9.2 → 9.1.0`, one for each; a key that one side lacks is `none` there."""
     if not before or not after:
         sides = [
             "not recorded" if not setup else shorten([" ".join(item) for item in setup.items()])
             for setup in (before, after)
         ]
-        return (f"set-up {sides[0]} → {sides[1]}",)
+        return (f"environment {sides[0]} → {sides[1]}",)
     keys = dict.fromkeys([*before, *after])
     changed = [key for key in keys if before.get(key) != after.get(key)]
     return tuple(f"{key} {before.get(key, 'none')} → {after.get(key, 'none')}" for key in changed)
@@ -88,11 +88,11 @@ def shorten(texts: Sequence[str], most: int = MOST_DIFFERENCES) -> str:
 
 
 def doubt(comparison: Comparison, differences: Sequence[str], code: str) -> Comparison:
-    """A comparison between different set-ups keeps its figures and loses its verdict. Values that are missing or no
-    numbers are nobody's environment: what was never measured (`p` None) and is no lack of trials stays as it is."""
+    """A comparison between different environments keeps its results and becomes INCONCLUSIVE. Missing and invalid
+    values (`p` None, but not for lack of trials) are not caused by the environment: that verdict stays."""
     if comparison.p is None and comparison.kind is not VerdictKind.INCONCLUSIVE:
         return comparison
-    message = f"{QUESTION} The set-ups differ ({shorten(differences)}){code}: {comparison.message}"
+    message = f"{QUESTION} The environments differ ({shorten(differences)}){code}: {comparison.message}"
     return replace(comparison, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=0)
 
 
@@ -100,7 +100,7 @@ def doubt(comparison: Comparison, differences: Sequence[str], code: str) -> Comp
 
 
 def split_by_environment(fingerprints: Sequence[str | None]) -> tuple[EnvironmentSegment, ...]:
-    """Stretches with one fingerprint. An empty one is one that was not recorded."""
+    """Stretches with one fingerprint. An empty fingerprint was not recorded."""
     segments = []
     start = 0
     for fingerprint, run in groupby(fingerprint or None for fingerprint in fingerprints):
@@ -119,7 +119,7 @@ def attribute_changes(
     tolerance: int = TOLERANCE,
 ) -> tuple[Attribution, ...]:
     """For each change point, what changed there. `fingerprints` and `commits` go with `values`, one each. A commit may
-    carry local edits behind a `+`: other edits are other code. None: it was not recorded."""
+    be followed by `+` and a hash of local edits, which are part of the code. None: not recorded."""
     if len(fingerprints) != len(values) or (commits and len(commits) != len(values)):
         raise ValueError("a fingerprint, and a commit if any, belongs to each value")
     edges = [0, *(change.index for change in changes), len(values)]
@@ -133,7 +133,7 @@ def attribute_changes(
 
 
 def _find_nearest(splits: Sequence[int], change: ChangePoint, tolerance: int) -> int | None:
-    """A split between the last value of the old level and the first of the new one counts as being there."""
+    """A split between the last value of the old level and the first of the new one coincides with the change."""
     near = [at for at in splits if change.last_before - tolerance < at <= change.index + tolerance]
     return min(near, key=lambda at: abs(at - change.index), default=None)
 
@@ -157,7 +157,7 @@ def _attribute(
 
 
 def compare_code(before: str | None, after: str | None) -> Code:
-    """By commits, with what was edited since behind a `+`. `edited`: the commit is the same, the edits are not."""
+    """By commits, followed by `+` and a hash of local edits. `edited`: the commit is the same, the edits differ."""
     if before is None or after is None:
         return "unknown"
     if before == after:
@@ -167,13 +167,13 @@ def compare_code(before: str | None, after: str | None) -> Code:
 
 
 def attribute_trend(before: str | None, after: str | None) -> tuple[Cause, str]:
-    """Of a level that creeps on one set-up, by the code at both ends."""
+    """Of a trend within one environment, by the code at both ends."""
     origin, reason = _BLAMES[compare_code(before, after)]
     return origin, reason
 
 
 def attribute_move(before: str | None, after: str | None) -> tuple[Cause, str]:
-    """From one set-up to another, by the code on both sides: the cause, and why it is said to be that."""
+    """From one environment to another, by the code on both sides: the cause and the reason."""
     return _MOVES[compare_code(before, after)]
 
 
@@ -184,25 +184,25 @@ def _hear_witnesses(
     fingerprints: Sequence[str | None],
     beside: range,
 ) -> Attribution:
-    """Environments that measured on both sides (two machines in turns) tell code and environment apart."""
+    """Environments that were measured on both sides (two machines in turns) separate code from environment."""
     for fingerprint in sorted({name for place in beside if (name := fingerprints[place])}):
         own = [place for place in beside if fingerprints[place] == fingerprint]
         step = _measure_step(values, own, change.index)
         if step is None:
             continue
         if step * change.size > 0 and abs(step) >= abs(change.size) / 2:
-            return Attribution(change, "code", "environments that measured on both sides show the step too", split)
+            return Attribution(change, "code", "environments that were measured on both sides show the step too", split)
         return Attribution(change, "environment", "within one environment there is no such step", split)
     return Attribution(change, "environment", "the environment changed here; measure both versions in one", split)
 
 
 def _measure_step(values: Sequence[float | None], places: Sequence[int], index: int) -> float | None:
-    """The relative step at `index` among these places, or None where they are too few to tell."""
+    """The relative step at `index` among these indices, or None where they are too few."""
     np = load_numpy()
     known = [(place, value) for place in places if (value := values[place]) is not None and np.isfinite(value)]
     before = np.array([value for place, value in known if place < index])
     after = np.array([value for place, value in known if place >= index])
-    if min(len(before), len(after)) < FEWEST_WITNESSES:
+    if min(len(before), len(after)) < FEWEST_ON_EACH_SIDE:
         return None
     level = find_level(before)
     return (find_level(after) - level) / abs(level) if level else None

@@ -1,4 +1,4 @@
-"""The verdict on a history: is the level of today worse than it was, since when, and has someone said so already?"""
+"""The verdict on a history: is the current level worse, since when, and has the change been triaged?"""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from assay.bench.judge.trend import count_needed, find_detectable, find_trend
 from assay.bench.values.comparison import Attribution, Change, ChangePoint, MetricHistory, MetricSeries, Step
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-_MOVE_ALPHA = 0.05  # of a move to another set-up: it is looked at once, not searched for
-FEWEST_MOVED = find_fewest(_MOVE_ALPHA)  # executions on either side of it, below which nothing can be sure
+_MOVE_ALPHA = 0.05  # of a move to another environment, which is tested once and not searched for
+FEWEST_MOVED = find_fewest(_MOVE_ALPHA)  # executions on either side; fewer cannot be significant
 
 
 def judge_history(history: MetricHistory, recent: int | None = None, asserted: float = 0.05) -> Verdict:
-    """A worse level that holds and that nobody has spoken about is a failure; where the set-up was changed as well, it
-    is for people to decide, and so it is where a new set-up has too few executions to be judged. What got better is no
-    alarm, nor what lies before the last `recent` executions. A history that is too short to show anything, or whose
-    newest execution gives no value, is no PASS; nor is one that is too noisy to have shown a change of `asserted`."""
+    """FAIL: a worse level that persists and has not been triaged. INCONCLUSIVE: the environment changed as well, a new
+    environment has too few executions, or the history is too short or too noisy to show a change of `asserted`. ERROR:
+    the newest execution gives no value. Improvements and changes before the last `recent` executions raise no alarm."""
     findings = [_judge_change(history, change, recent) for change in history.changes]
     findings += [*_find_silence(history), *_find_shortness(history), *_find_blindness(history, asserted)]
     return Verdict.of(findings, sum(len(series.points) for series in history.series))
@@ -46,7 +45,7 @@ def _judge_change(history: MetricHistory, change: Change, recent: int | None) ->
 
 
 def _is_recent(history: MetricHistory, change: Change, recent: int | None) -> bool:
-    if recent is None or change.kind == "trend":  # it goes on to the newest
+    if recent is None or change.kind == "trend":  # it continues to the newest
         return True
     for series in history.series:
         ids = [point.execution_id for point in series.points]
@@ -61,18 +60,18 @@ def _find_silence(history: MetricHistory) -> Iterator[Finding]:
 
 
 def _find_shortness(history: MetricHistory) -> Iterator[Finding]:
-    """Said of the longest series: in none of them could a change have been found."""
+    """For the longest series: no series is long enough to show a change."""
     longest = max((len(series.points) for series in history.series), default=0)
     if longest < SHORTEST_SERIES and all(change.too_few for change in history.changes):
-        message = f"{longest} comparable executions tell nothing yet; {SHORTEST_SERIES} are the fewest"
+        message = f"{longest} comparable executions are too few; at least {SHORTEST_SERIES} are needed"
         yield Finding(VerdictKind.INCONCLUSIVE, _name(history), message)
 
 
-_LARGEST_VISIBLE = 1.0  # a history that only shows more than this shows nothing that anybody would accept
+_LARGEST_VISIBLE = 1.0  # largest detectable change that is offered as --min-effect
 
 
 def _find_blindness(history: MetricHistory, asserted: float) -> Iterator[Finding]:
-    """Where the newest series that is long enough would not have shown the change that matters."""
+    """The newest series that is long enough is too noisy to show the change that matters."""
     series = find_newest(history)
     if series is None or series.detectable is None or series.detectable <= asserted:
         return
@@ -94,7 +93,7 @@ def _advise_blind(series: MetricSeries) -> str:
 
 
 def find_newest(history: MetricHistory) -> MetricSeries | None:
-    """Of those that are long enough to show a change; without times, the longest."""
+    """The newest of those that are long enough to show a change; without times, the longest."""
     known = [series for series in history.series if len(series.points) >= SHORTEST_SERIES]
     return max(known, key=lambda series: (series.points[-1].at or 0.0, len(series.points)), default=None)
 
@@ -113,7 +112,7 @@ def describe_change(change: Change) -> str:
     details = f" ({', '.join(change.differences)})" if change.differences else ""
     words.append(f"{cause} {change.reason}{details}")
     if not change.holds:
-        words.append("other set-ups were measured since" if change.too_few else "it has come back since")
+        words.append("other environments were measured since" if change.too_few else "the level has returned since")
     if change.judgement:
         words.append(f"{change.judgement}{': ' + change.note if change.note else ''}")
     return "; ".join(words)
@@ -124,18 +123,18 @@ def describe_change(change: Change) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What a series shows: steps, or instead of them a level that creeps; and what it could have shown."""
+    """Steps or a trend of a series, and the smallest change that it could have shown."""
 
-    steps: tuple[tuple[Step, Attribution], ...]  # where the level changed and stayed, and what changed there as well
+    steps: tuple[tuple[Step, Attribution], ...]  # each with its cause
     trend: Step | None  # from the first value to the last
     detectable: float | None
-    needed: int | None  # points that would show the change that was asked for
+    needed: int | None  # points that would show the requested change
 
 
 def describe_course(
     values: Sequence[float], fingerprints: Sequence[str | None], commits: Sequence[str | None], asked: float
 ) -> Course:
-    """`asked`: the smallest change that has to be seen."""
+    """`asked`: the smallest change that must be found."""
     changes = find_change_points(values)
     trend = find_trend(values, changes)
     steps = () if trend else attribute_changes(changes, values, fingerprints, commits=commits)
@@ -152,15 +151,15 @@ def build_step(point: ChangePoint) -> Step:
 
 
 def compare_levels(old: Sequence[float], new: Sequence[float], at: int) -> Step | None:
-    """Two stretches that met at a known place; None: too few values, or no difference."""
+    """Two stretches that meet at a known index; None: too few values, or no difference."""
     (found,) = compare_pairs([build_pair("", old, new, Question("min", 0.0, _MOVE_ALPHA))])
     if found.p is None or found.p >= _MOVE_ALPHA or found.base is None or found.head is None or found.effect is None:
         return None
     return Step(at, found.base, found.head, found.effect, found.interval)
 
 
-def look_at_few(old: Sequence[float], new: Sequence[float], at: int) -> Step:
-    """The same where they are too few to be judged: medians, without an interval."""
+def compare_medians(old: Sequence[float], new: Sequence[float], at: int) -> Step:
+    """The same with too few values to test: medians, without an interval."""
     levels = find_median(old), find_median(new)
     scale = Scale.of(levels, levels[0])
     before, after = scale.apply(levels)
@@ -168,13 +167,13 @@ def look_at_few(old: Sequence[float], new: Sequence[float], at: int) -> Step:
 
 
 def describe_few(old: Sequence[float], new: Sequence[float]) -> str:
-    """Where they lie, since no test can be asked."""
+    """Whether the new values are within the range of the old ones; too few for a test."""
     inside = sum(min(old) <= value <= max(old) for value in new)
     where = "within" if inside == len(new) else "partly outside" if inside else "outside"
-    counts = f"{count_executions(len(new))} on a new set-up"
+    counts = f"{count_executions(len(new))} on a new environment"
     if len(new) >= FEWEST_MOVED:
-        counts = f"{count_executions(len(old))} on the old set-up"
-    return f"{counts}, too few to judge ({FEWEST_MOVED} are the fewest), {where} the old range"
+        counts = f"{count_executions(len(old))} on the old environment"
+    return f"{counts}, too few to judge (at least {FEWEST_MOVED} are needed), {where} the old range"
 
 
 def count_executions(number: int) -> str:

@@ -1,10 +1,10 @@
-"""How likely the points about a step are with it and without it, by the density of the noise itself.
+"""The likelihood of the points around a step, with it and without it, by the density of the noise itself.
 
-Levels and spreads know where the middle of the points is and how wide they lie. Of noise with two modes that is little:
-a piece in which one mode happens to be rarer looks like a step, and a step is placed where the modes happen to change.
-Once the cuts are roughly known, the distances of all points from their levels are a sample of the noise, and its
-density tells how likely each point is on either level, whatever shape the noise has. It is one density for the whole
-series, so this holds only where the noise is the same everywhere: `measure_wander` tells.
+Levels and sigma describe noise with two modes badly: a piece in which one mode happens to be rarer looks like a step,
+and a step is located where the modes happen to change. Once the cuts are roughly known, the residuals of all points are
+a sample of the noise, and its density gives the likelihood of each point on either level, whatever shape the noise has.
+It is one density for the whole series, so this holds only where the noise is the same everywhere
+(`measure_level_drift`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from itertools import pairwise
 from assay.judge.statistics import Array, load_numpy
 
 MAD_TO_SIGMA = 1.4826
-BLOCK = 8  # points that wandering is looked for in
+BLOCK = 8  # points of which a drifting level is estimated
 FEWEST_BLOCKS = 8
-DEALS = 3  # times that the points are dealt anew, to see blocks without wandering
-BIN = 0.05  # width of a bin, in units of the noise
-REACH = 20.0  # farther away than this is all the same
+DEALS = 3  # random permutations that give blocks without drift
+BIN = 0.05  # width of a bin, in units of sigma
+REACH = 20.0  # residuals beyond this are treated alike
 BEND = 2.0  # at this distance the kernel is 1.4 times as wide as at the level
 SMOOTHING = 0.9  # Silverman's, times the spread, divided by the fifth root of n
-QUARTILES_TO_SIGMA = 1.349  # how far apart they are in normal noise
-STRAYS = 0.02  # share of points that may lie anywhere: one that nobody expected may not decide alone
-LEVELS = 13  # that are tried about the one that is supposed
-MARGIN = 1.0  # so far to both sides
+QUARTILES_TO_SIGMA = 1.349  # their distance in normal noise
+CONTAMINATION = 0.02  # fraction of points that may have any value: a single outlier must not decide
+LEVELS = 13  # that are tried around the estimated one
+MARGIN = 1.0  # to both sides of it
 
 
 def split_pieces(x: Array, cuts: Sequence[int]) -> list[Array]:
@@ -35,7 +35,7 @@ def split_pieces(x: Array, cuts: Sequence[int]) -> list[Array]:
 
 
 def find_level(values: Array) -> float:
-    """The interquartile mean: nearly as steady as the mean, and as deaf to outliers as one needs."""
+    """The interquartile mean: nearly as efficient as the mean, and robust against outliers."""
     np = load_numpy()
     ordered = np.sort(values)
     aside = len(ordered) // 4
@@ -45,10 +45,10 @@ def find_level(values: Array) -> float:
 # ---------------------------------------------------------------- is the noise the same everywhere?
 
 
-def measure_wander(x: Array, cuts: Sequence[int]) -> float:
-    """How much farther apart levels of neighbouring points are than levels of as many points from all over the piece.
+def measure_level_drift(x: Array, cuts: Sequence[int]) -> float:
+    """The spread of the levels of neighbouring points, relative to that of as many points from all over the piece.
 
-    About 1 where the noise is nothing but noise, whatever its distribution; 1.1 to 1.8 in histories of real machines.
+    About 1 for independent noise, whatever its distribution; 1.1 to 1.8 in histories of real machines.
     """
     np = load_numpy()
     rng = np.random.default_rng(0)  # the same series gets the same answer
@@ -63,14 +63,14 @@ def measure_wander(x: Array, cuts: Sequence[int]) -> float:
             near.append(levels[0])
             apart.append(levels[1:].ravel())
     if blocks < FEWEST_BLOCKS:
-        return math.inf  # nobody knows
+        return math.inf  # unknown
     among = _clipped_deviation(apart)
     return _clipped_deviation(near) / among if among else math.inf
 
 
 def _spread_levels(rows: Array) -> Array:
-    """The interquartile mean of every block of neighbours, less the row's median; as spread as those of many blocks
-    would be. Blocks overlap: side by side there would be too few of them to tell wandering from chance."""
+    """The interquartile mean of every block of neighbours, less the row's median, with the spread of many blocks. They
+    overlap: disjoint ones would be too few to distinguish drift from chance."""
     np = load_numpy()
     blocks = np.lib.stride_tricks.sliding_window_view(rows, BLOCK, axis=1)
     levels = np.sort(blocks, axis=2)[:, :, BLOCK // 4 : BLOCK - BLOCK // 4].mean(axis=2)
@@ -80,18 +80,18 @@ def _spread_levels(rows: Array) -> Array:
 
 
 def _clipped_deviation(parts: Sequence[Array]) -> float:
-    """Standard deviation about 0, values beyond three sigma counting as three."""
+    """Standard deviation about 0, clipped at 3 sigma."""
     np = load_numpy()
     sizes = np.abs(np.concatenate(parts))
     return float(np.sqrt(np.mean(np.minimum(sizes, 3 * MAD_TO_SIGMA * np.median(sizes)) ** 2)))
 
 
-# ---------------------------------------------------------------- what is it like?
+# ---------------------------------------------------------------- the density of the noise
 
 
 @dataclass(frozen=True, slots=True)
 class Density:
-    """Of a point's distance from its level."""
+    """Of the residuals."""
 
     logs: Array  # of each bin, from -REACH to REACH
 
@@ -103,9 +103,9 @@ class Density:
 
 
 def learn_density(x: Array, cuts: Sequence[int]) -> Density:
-    """From the distances of all points from the levels of their pieces.
+    """From the residuals of all points about the levels of their pieces.
 
-    Twice: the first density finds better levels, and these a sharper density.
+    Twice: the first density gives better levels, and these a sharper density.
     """
     pieces = split_pieces(x, cuts)
     levels = [find_level(piece) for piece in pieces]
@@ -121,21 +121,21 @@ def _measure_distances(pieces: Sequence[Array], levels: Sequence[float]) -> Arra
 
 
 def build_density(distances: Array) -> Density:
-    """A histogram, smoothed by a normal kernel that widens with the distance from the level: far out points are rare.
+    """A histogram, smoothed by a normal kernel that widens with the distance from the level, where points are rare.
 
-    Widening is bending: the histogram is of arsinh(distance), and then taken back.
+    The histogram is of arsinh(distance), and transformed back.
     """
     np = load_numpy()
     centres = np.linspace(-REACH, REACH, 2 * round(REACH / BIN) + 1)
     end = math.asinh(REACH / BEND)
     bent, step = np.linspace(-end, end, len(centres), retstep=True)
-    within = distances[np.abs(distances) < REACH]  # the others are strays: heaped at the ends they would look expected
+    within = distances[np.abs(distances) < REACH]  # the others would pile up in the last bins
     counts = np.bincount(np.rint((np.arcsinh(within / BEND) + end) / step).astype(np.intp), minlength=len(bent))
     width = _find_bandwidth(distances) / BEND
     kernel = np.exp(-0.5 * (bent[np.abs(bent) < 4 * width + step] / width) ** 2)
     smooth = np.convolve(counts, kernel / kernel.sum(), "same") / len(distances) / step
     density = np.interp(np.arcsinh(centres / BEND), bent, smooth) / np.hypot(centres, BEND)
-    return Density(np.log((1 - STRAYS) * density + STRAYS / (math.pi * (1 + centres**2))))
+    return Density(np.log((1 - CONTAMINATION) * density + CONTAMINATION / (math.pi * (1 + centres**2))))
 
 
 def _find_bandwidth(distances: Array) -> float:
@@ -147,19 +147,19 @@ def _find_bandwidth(distances: Array) -> float:
 
 
 def _fit_level(density: Density, values: Array, around: float) -> float:
-    """The level that the values are likeliest on."""
+    """The maximum-likelihood level of the values."""
     levels = around + load_numpy().linspace(-MARGIN, MARGIN, LEVELS)
     return float(levels[density.weigh(values, levels).sum(axis=1).argmax()])
 
 
-# ---------------------------------------------------------------- is there a step, and where?
+# ---------------------------------------------------------------- the gain of a step
 
 
 def measure_gains(density: Density, values: Array, before: float, after: float) -> Array:
-    """For every place, how much likelier the values are with a step there than without any, as a log.
+    """For every index, the log-likelihood ratio of the values with a step there and without any.
 
-    Each side has its likeliest level, all of them together theirs. They lie near `before` or `after`: between levels
-    that are far apart, where no point is, there is none to be found.
+    Each side has its most likely level, and so have all values together. Levels are tried near `before` and `after`
+    only: between levels that are far apart there are no points.
     """
     np = load_numpy()
     levels = np.add.outer((before, after), np.linspace(-MARGIN, MARGIN, LEVELS)).ravel()
@@ -172,19 +172,19 @@ def measure_gains(density: Density, values: Array, before: float, after: float) 
 # ---------------------------------------------------------------- few points, and outliers among them
 
 
-STUDENT = 3.0  # degrees of freedom: an outlier costs little more the farther it is away
-SCALES = 12  # of the noise that are tried
+STUDENT_DEGREES_OF_FREEDOM = 3.0  # the cost of an outlier grows slowly with its distance
+SCALES = 12  # of the noise, that are tried
 MOST_LEVELS = 48  # that are tried: the values themselves, or as many of their quantiles
-MOST_TIES = 0.5  # of the values; where more are equal to another one they are counts, and lie on a grid
-GRID_NOISE = 0.5  # of a step of that grid: values that are one step apart may be one level
+MOST_TIES = 0.5  # fraction of values that equal another one; above it they are counts on a grid
+GRID_NOISE = 0.5  # in steps of that grid: values one step apart may be one level
 
 
 def measure_student_gains(values: Array) -> Array:
-    """For every cut, how much likelier the values are with a step there than without any, as a log, in noise of
-    Student's t. Levels and the scale of the noise are each fitted, with the step and without: it depends on neither.
+    """For every cut, the log-likelihood ratio of the values with a step there and without any, in noise of Student's t.
+    Levels and the scale of the noise are fitted with the step and without it.
 
-    A tenth of outliers hardly matters, wherever they are: t does not exclude them. A density learnt from the values
-    (`learn_density`) needs more of them.
+    Robust against a tenth of outliers, wherever they are. A density estimated from the values (`learn_density`) needs
+    more points.
     """
     np = load_numpy()
     count = len(values)
@@ -199,7 +199,7 @@ def measure_student_gains(values: Array) -> Array:
 
 
 def measure_student_loss(values: Array) -> float:
-    """The negative log likelihood of the values on their likeliest level with their likeliest scale."""
+    """The negative log-likelihood of the values with their most likely level and scale."""
     np = load_numpy()
     scales = find_scales(values)
     sums = _weigh_student(values, scales).sum(axis=2).min(axis=1)
@@ -209,9 +209,9 @@ def measure_student_loss(values: Array) -> float:
 def _weigh_student(values: Array, scales: Array) -> Array:
     """The negative log density of each value (last axis) on each level (second) with each scale (first)."""
     np = load_numpy()
-    squares = (values - find_levels(values)[:, None]) ** 2 / STUDENT
+    squares = (values - find_levels(values)[:, None]) ** 2 / STUDENT_DEGREES_OF_FREEDOM
     cost: Array = np.log1p(squares / (scales**2)[:, None, None])
-    cost *= (STUDENT + 1) / 2
+    cost *= (STUDENT_DEGREES_OF_FREEDOM + 1) / 2
     return cost
 
 
@@ -224,7 +224,7 @@ def find_levels(values: Array) -> Array:
 
 
 def find_scales(values: Array) -> Array:
-    """From well below what neighbours differ by, to well above what all of them do."""
+    """From well below the differences of neighbours to well above the spread of all values."""
     np = load_numpy()
     spreads = [np.median(np.abs(part)) for part in (values - np.median(values), np.diff(values) / math.sqrt(2))]
     floor = max(1e-9 * float(np.ptp(values)), find_grid_noise(values), 1e-300)
@@ -235,7 +235,7 @@ def find_scales(values: Array) -> Array:
 
 
 def find_grid_noise(values: Array) -> float:
-    """0 where values do not repeat. Counts are rounded: that most of them are equal does not make them exact."""
+    """0 where values do not repeat. Counts are rounded: equal counts are not exact."""
     np = load_numpy()
     distinct = np.unique(values)
     if len(distinct) < 2 or len(distinct) > (1 - MOST_TIES) * len(values):
@@ -244,7 +244,7 @@ def find_grid_noise(values: Array) -> float:
 
 
 def measure_piece_costs(values: Array, scale: float) -> Array:
-    """Of every piece [row, column), the negative log likelihood on its likeliest level, the noise being known."""
+    """The negative log-likelihood of every piece [row, column) on its most likely level, with a known scale."""
     np = load_numpy()
     weighed = _weigh_student(values, np.array([scale]))[0]
     sums = np.zeros((len(weighed), len(values) + 1))

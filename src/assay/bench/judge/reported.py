@@ -1,4 +1,4 @@
-"""What a benchmark reported, judged by itself: did it come to its end, is every number one, does it keep its bounds?"""
+"""The verdict on what a benchmark reported: did it finish, is every value finite, is every metric within its bounds?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from assay.values.verdict import Finding, VerdictKind
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # of a traceback
 _LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[.\d]*)/|^<")
-_OURS = __file__.rpartition("/bench/judge/")[0] + "/"  # wherever we are installed
+_OURS = __file__.rpartition("/bench/judge/")[0] + "/"  # of the installed package
 _PLAIN = ("iters", "cpu_time", "wall_time", "throughput")
 
 
@@ -51,7 +51,7 @@ def judge_report(name: str, story: Story, ending: Ending, *, is_command: bool = 
 
 
 def _measure_command(story: Story, ending: Ending) -> dict[str, float]:
-    """Duration and CPU time by our own wrapper; where that was killed, from the shell's start to its end."""
+    """Duration and CPU time by our own wrapper; if that was killed, from the shell's start to its end."""
     end = story.end or {}
     found = {"wall_time": end.get("wall_s", ending.elapsed_s), "cpu_time": end.get("cpu_s")}
     return {name: value for name, value in found.items() if value is not None}
@@ -70,8 +70,8 @@ class _Merged:
 
 
 def _merge(reports: Sequence[Mapping[str, Any]]) -> _Merged:
-    """Later ones add, or replace what has the same name. Reports under other names stand beside, with that name; what
-    the first says under its own is the benchmark's."""
+    """Later reports add metrics, or replace those of the same name. Metrics of reports under other names are prefixed
+    with that name; the first report's own name is the benchmark's."""
     merged = _Merged(is_reported=bool(reports))
     has_others = len({report.get("name") for report in reports} - {None}) > 1
     for prefix, report in _find_prefixes(reports):
@@ -148,23 +148,23 @@ def _find_end(name: str, story: Story, ending: Ending, is_command: bool) -> Iter
     elif ending.state == "failed" and (story.end is None or is_command):
         yield Finding(VerdictKind.ERROR, name, _with_words(ending.reason or f"exit code {ending.exit_code}", ending))
     elif story.end is None and not is_command:
-        yield Finding(VerdictKind.ERROR, name, "its process left before the method had returned (os._exit?)")
+        yield Finding(VerdictKind.ERROR, name, "its process exited before the method had returned (os._exit?)")
 
 
 def _find_place(lines: Sequence[str]) -> str:
-    """` (bench.py:12)`: where in the user's own code it was raised; what a library does inside is in the log."""
+    """` (bench.py:12)`: where in the user's own code it was raised; the log has the rest."""
     frames = [match for line in lines if (match := _FRAME.match(line))]
     own = [match for match in frames if not _is_foreign(match["file"])] or frames
     return f" ({own[-1]['file'].rpartition('/')[2]}:{own[-1]['line']})" if own else ""
 
 
 def _is_foreign(file: str) -> bool:
-    """A library's, or ours: what is wrong is the line that called it."""
+    """Code of a library, or ours: the position reported is the line that called it."""
     return _LIBRARY.search(file) is not None or file.startswith(_OURS)
 
 
 def _with_words(reason: str, ending: Ending) -> str:
-    return f"{reason}; its last words: {ending.last_words}" if ending.last_words else reason
+    return f"{reason}; its last line of output: {ending.last_line}" if ending.last_line else reason
 
 
 def _find_silence(name: str, merged: _Merged, has_exception: bool) -> Iterator[Finding]:
@@ -178,7 +178,7 @@ def _find_silence(name: str, merged: _Merged, has_exception: bool) -> Iterator[F
 
 
 def _judge_all(name: str, reports: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Also those that a later one of the same name has replaced: what was wrong once is not forgotten."""
+    """Including those that a later report of the same name has replaced."""
     for number, (prefix, report) in enumerate(_find_prefixes(reports), 1):
         where = f" (report {number} of {len(reports)})" if len(reports) > 1 else ""
         for finding in _judge_one(name, report, prefix):
@@ -214,21 +214,21 @@ def _find_bad_samples(name: str, report: Mapping[str, Any], prefix: str) -> Iter
     for key, values in (*samples, *(report.get("samples") or {}).items()):
         bad = sum(not math.isfinite(value) for value in values)
         if bad:
-            yield Finding(VerdictKind.FAIL, name, f"{bad} of {len(values)} samples of {prefix}{key} are no numbers")
+            yield Finding(VerdictKind.FAIL, name, f"{bad} of {len(values)} samples of {prefix}{key} are not numbers")
 
 
 def _find_unsuccessful(name: str, extras: Mapping[str, float | str]) -> Iterator[Finding]:
     for key, text in extras.items():
         fields = _parse_extra(text)
         if fields is not None and fields.get("succeeded") is False:
-            message = f"{key} says that it has not succeeded: {fields.get('description') or fields['value']}"
+            message = f"{key} reports that it has not succeeded: {fields.get('description') or fields['value']}"
             yield Finding(VerdictKind.FAIL, name, message, float(fields["value"]))
 
 
 def _judge_bounds(name: str, metric: BenchMetric) -> Iterator[Finding]:
     low, high, value = metric.min_value, metric.max_value, metric.value
     if any(bound is not None and math.isnan(bound) for bound in (low, high)):
-        yield Finding(VerdictKind.ERROR, name, f"{metric.name}: a bound that is no number can never be kept")
+        yield Finding(VerdictKind.ERROR, name, f"{metric.name}: a bound that is not a number can never be met")
     elif low is not None and high is not None and low > high:
         yield Finding(VerdictKind.ERROR, name, f"{metric.name}: its bounds contradict each other, {low:g} to {high:g}")
     elif low is not None and value < low:

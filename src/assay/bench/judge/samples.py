@@ -5,8 +5,8 @@ interval that belongs to the test. Values that are all positive are compared as 
 
 FAIL          worse by more than the threshold, and surely worse at all
 PASS          surely not worse by more than the threshold
-CHANGED       better by more than the threshold, and surely so: worth a look before it is believed
-INCONCLUSIVE  anything between; the comparison says how many more trials would settle it
+CHANGED       better by more than the threshold, and surely so: check it before believing it
+INCONCLUSIVE  anything between; the comparison gives the number of further trials that would decide
 ERROR, FAIL   nothing to compare, or values that are not finite: never PASS
 """
 
@@ -26,12 +26,12 @@ from assay.values.verdict import Finding, VerdictKind
 
 THRESHOLD = 0.05
 ALPHA = 0.01
-MOST_TRIALS = 60  # per side, before one says that it is too close to tell
+MOST_TRIALS = 60  # per side; after these the difference is too close to the threshold
 LARGEST_EXACT = 100  # trials of both sides; beyond, the normal approximation is as good
 POWER = 0.8
 LARGEST_LOG = 700.0  # beyond, exp overflows
 BUSY_ADVICE = "wait until the machine is quiet, or take them with --all (CPU time suffers least: --only cpu_time)"
-PROCESS_SPREAD = 0.05  # between processes, where only one was seen: memory layout, hash seeds and neighbours do that
+PROCESS_SPREAD = 0.05  # assumed between processes where there is only one: memory layout, hash seeds and other load
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def compare_pairs(pairs: Iterable[SamplePair]) -> tuple[Comparison, ...]:
 
 
 def adjust_holm(values: Sequence[float]) -> list[float]:
-    """Each p value times the number of those that are not smaller, and never below a smaller one's."""
+    """Holm: each p value times the number of those that are not smaller, and never below a smaller one's."""
     order = sorted(range(len(values)), key=values.__getitem__)
     adjusted = [0.0] * len(values)
     highest = 0.0
@@ -116,7 +116,7 @@ def _measure(pair: SamplePair) -> Comparison:
         message = _explain_need(pair, more)
         warnings = describe_trials(pair.base, pair.head)
         found = replace(empty, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=more, warnings=warnings)
-        return _look_at_few(found, base, head)
+        return _compare_medians(found, base, head)
     scale = Scale.of((*base, *head), find_median(base))
     shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
     shift, p = _allow_for_processes(pair, shift, measure_p(base, head), PROCESS_SPREAD * scale.step)
@@ -133,24 +133,27 @@ def _measure(pair: SamplePair) -> Comparison:
     )
 
 
-def _look_at_few(found: Comparison, base: Sequence[float], head: Sequence[float]) -> Comparison:
-    """How far the medians are apart, where there are too few values to be sure of anything: without an interval."""
+def _compare_medians(found: Comparison, base: Sequence[float], head: Sequence[float]) -> Comparison:
+    """The relative difference of the medians, without an interval: there are too few values for one."""
     if not base or not head:
         return found
     levels = find_median(base), find_median(head)
     scale = Scale.of(levels, levels[0])
     before, after = scale.apply(levels)
     effect = scale.relate(after - before)
-    seen = f"{effect:+.2%}, unsure: {found.message}"
+    seen = f"{effect:+.2%}, not significant: {found.message}"
     return replace(found, base=levels[0], head=levels[1], effect=effect, message=seen)
 
 
 def _find_refusal(pair: SamplePair) -> tuple[VerdictKind, str] | None:
     asked = pair.question
     if not math.isfinite(asked.threshold) or asked.threshold < 0:
-        return VerdictKind.ERROR, f"a threshold of {asked.threshold:g} makes no sense; it is a proportion such as 0.05"
+        return VerdictKind.ERROR, f"a threshold of {asked.threshold:g} is not valid; it is a fraction such as 0.05"
     if not 0 < asked.alpha < 0.5:
-        return VerdictKind.ERROR, f"an alpha of {asked.alpha:g} makes no sense; it is the share of false alarms: 0.01"
+        return (
+            VerdictKind.ERROR,
+            f"an alpha of {asked.alpha:g} is not valid; it is the rate of false alarms, such as 0.01",
+        )
     for side, kind in ((pair.base, VerdictKind.ERROR), (pair.head, VerdictKind.FAIL)):
         name = side.label or ("base" if side is pair.base else "head")
         if not side.values:
@@ -162,9 +165,9 @@ def _find_refusal(pair: SamplePair) -> tuple[VerdictKind, str] | None:
 
 
 def _count_needed(pair: SamplePair) -> int:
-    """Clean trials that a side lacks: below the fewest that can be sure, or when most of its trials were disturbed.
+    """Clean trials that a side lacks: it has fewer than the test needs, or most of its trials were disturbed.
 
-    Where all were, nobody knows how many more it would take, and the fewest are asked for.
+    Where all were disturbed, the fewest that the test needs are asked for.
     """
     fewest = find_fewest(pair.question.alpha)
     sides = ((len(side.clean), len(side.values)) for side in (pair.base, pair.head))
@@ -194,9 +197,9 @@ def _conclude(asked: Question, found: Comparison, together: int) -> Comparison:
         return _word(found, VerdictKind.PASS, f"not worse by more than {asked.threshold:.2%}")
     fewest = find_fewest(asked.alpha / together) - min(found.base_trials, found.head_trials)
     more = max(count_missing(found, asked), fewest)
-    what = f"cannot be told from {asked.threshold:.2%}"
+    what = f"cannot be distinguished from {asked.threshold:.2%}"
     if min(found.interval) > asked.threshold or max(found.interval) < -asked.threshold:
-        what = f"beyond {asked.threshold:.2%}, but not sure: p, corrected for all metrics, is not below {asked.alpha:g}"
+        what = f"beyond {asked.threshold:.2%}, but not significant: p (corrected) is not below {asked.alpha:g}"
         if fewest > 0:
             what += f", which so few trials of {together} metrics cannot reach"
     hope = f"{what}; needs about {more} more trials on each side"
@@ -212,7 +215,7 @@ def _word(found: Comparison, kind: VerdictKind, what: str) -> Comparison:
 def count_missing(found: Comparison, asked: Question) -> int:
     """More trials per side until the interval is narrow enough, as it shrinks with the root of their number.
 
-    Narrow enough: it reaches from the effect to the threshold, or to nothing where the effect is beyond it already.
+    Narrow enough: it reaches from the effect to the threshold, or to 0 where the effect is already beyond it.
     """
     low, high = found.interval or (0.0, 0.0)
     effect = found.effect or 0.0
@@ -221,17 +224,17 @@ def count_missing(found: Comparison, asked: Question) -> int:
     trials = min(found.base_trials, found.head_trials)
     if room == 0:
         return MOST_TRIALS
-    times = min((high - low) / 2 / room, 1e3) ** 2 * 1.1  # a tenth more: the effect is itself a guess
+    times = min((high - low) / 2 / room, 1e3) ** 2 * 1.1  # 10% more: the effect itself is an estimate
     return max(1, min(math.ceil(trials * times) - trials, 10 * MOST_TRIALS))
 
 
 def decide_next(
     comparisons: Sequence[Comparison], *, confirmed: bool = False, most: int = MOST_TRIALS, ran: int = 0
 ) -> NextStep:
-    """What to do after comparing. A FAIL is run once more before it is believed; `confirmed`: this was that run.
+    """What to do after comparing. A FAIL is confirmed by a second run; `confirmed`: this was that run.
 
-    `ran`: trials on each side so far, contaminated ones included: they cost as much, and on a busy machine there would
-    be no end otherwise.
+    `ran`: trials on each side so far, including contaminated ones: otherwise it would never end on a busy
+    machine.
     """
     if not comparisons:
         return NextStep("stop", 0, "nothing was compared")
@@ -239,7 +242,7 @@ def decide_next(
     failed = [one for one in comparisons if one.kind is VerdictKind.FAIL and one.p is not None]
     if failed and not confirmed:
         return NextStep(
-            "confirm", max(done, find_fewest(ALPHA)), f"{failed[0].subject} failed: run once more to be sure"
+            "confirm", max(done, find_fewest(ALPHA)), f"{failed[0].subject} failed: run once more to confirm it"
         )
     missing = max((one.missing_trials for one in comparisons if one.kind is VerdictKind.INCONCLUSIVE), default=0)
     if failed or not missing:
@@ -247,15 +250,15 @@ def decide_next(
     spent = max(done, ran)
     if spent >= most:
         why = "too many were contaminated" if done < ran else "the difference is near the threshold"
-        return NextStep("stop", 0, f"{spent} trials on each side did not tell; {why}")
-    return NextStep("more", min(missing, most - spent), "some metrics cannot be told yet")
+        return NextStep("stop", 0, f"{spent} trials on each side did not decide; {why}")
+    return NextStep("more", min(missing, most - spent), "some metrics are not decided yet")
 
 
 # ---------------------------------------------------------------- ranks
 
 
 def measure_p(base: Sequence[float], head: Sequence[float]) -> float:
-    """Two-sided Mann-Whitney: exact by counting all ways to deal the ranks, ties included; normal for many trials."""
+    """Two-sided Mann-Whitney: exact, ties included; normal approximation for many trials."""
     ranks = _rank_twice((*base, *head))
     total, trials = sum(ranks[: len(base)]), len(ranks)
     if trials <= LARGEST_EXACT:
@@ -285,7 +288,7 @@ def _exact_p(ranks: tuple[int, ...], dealt: int, total: int) -> float:
 
 @lru_cache(maxsize=256)
 def _deal(ranks: tuple[int, ...], dealt: int) -> Array:
-    """How many ways there are to draw `dealt` of the ranks with each sum."""
+    """The number of ways to draw `dealt` of the ranks, for each sum."""
     np = load_numpy()
     ways = np.zeros((dealt + 1, sum(ranks[-dealt:]) + 1))
     ways[0, 0] = 1
@@ -297,7 +300,7 @@ def _deal(ranks: tuple[int, ...], dealt: int) -> Array:
 
 @lru_cache(maxsize=64)
 def find_fewest(alpha: float) -> int:
-    """The fewest trials per side with which anything at all can be sure at this alpha."""
+    """The fewest trials per side that can be significant at this alpha."""
     return next(n for n in range(2, 1000) if 2 / math.comb(2 * n, n) <= alpha)
 
 
@@ -322,9 +325,9 @@ def measure_shift(base: Sequence[float], head: Sequence[float], alpha: float) ->
 
 
 def _allow_for_processes(pair: SamplePair, shift: Shift, p: float, spread: float) -> tuple[Shift, float]:
-    """Samples of one process lie closer together than processes do. How far these lie apart cannot be seen from them.
+    """Samples of one process vary less than processes do, and do not show how much processes vary.
 
-    It is taken to be `spread`, so that only what is much larger is believed.
+    That is assumed to be `spread`, so that only much larger differences are significant.
     """
     lone = pair.base.is_one_process + pair.head.is_one_process
     if not lone:
@@ -356,11 +359,11 @@ def _find_detectable(shift: Shift, alpha: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Logs, or shares of the largest value where some are not positive."""
+    """Logs, or fractions of the largest value where some are not positive."""
 
     in_logs: bool
     unit: float
-    center: float  # the base's median, as a share of `unit`
+    center: float  # the base's median, as a fraction of `unit`
 
     @classmethod
     def of(cls, values: Sequence[float], center: float) -> Scale:
@@ -376,7 +379,7 @@ class Scale:
         return 1.0 if self.in_logs else self.center
 
     def relate(self, shift: float) -> float:
-        """A shift as a proportion of the base's median."""
+        """A shift relative to the base's median."""
         return math.expm1(min(shift, LARGEST_LOG)) if self.in_logs else shift / self.center
 
 

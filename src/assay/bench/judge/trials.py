@@ -1,4 +1,4 @@
-"""What is odd about the trials of a benchmark themselves: contamination, two modes, a trend inside the run."""
+"""Warnings about the trials of a benchmark: contamination, two modes, a trend during the run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Iterable, Sequence
 from assay.bench.values.comparison import Samples
 from assay.judge.statistics import Array, load_numpy
 
-FEWEST = 8  # trials; below that no shape can be told
+FEWEST = 8  # trials; fewer do not show modes or trends
 TREND_Z = 3.0
-APART = 7.0  # how many of their own spreads two modes must lie apart; the halves of normal noise lie about 3 apart
-SMALLEST_MODE = 0.2  # share of the trials
+APART = 7.0  # least distance of two modes in units of their sigma; the halves of normal noise are about 3 apart
+SMALLEST_MODE = 0.2  # fraction of the trials
 _NUMBERS = re.compile(r"\d+(?:, \d+)*")  # a percentage, or numbers of processes
 _MOST_NUMBERS = 5
 
 
 def describe_trials(base: Samples, head: Samples) -> tuple[str, ...]:
-    """Warnings for both sides. They do not change a verdict; they say how far to trust it."""
+    """Warnings for both sides. They do not change a verdict."""
     return tuple(warning for side, name in ((base, "base"), (head, "head")) for warning in _describe(side, name))
 
 
@@ -77,7 +77,7 @@ def has_trend(values: Sequence[float]) -> bool:
 
 
 def measure_drift(values: Sequence[float]) -> float:
-    """Theil-Sen slope over the whole run, as a proportion of the median."""
+    """Theil-Sen slope over the whole run, relative to the median."""
     np = load_numpy()
     given, _ = _share(values)
     first, second = np.triu_indices(len(given), 1)
@@ -107,7 +107,7 @@ def find_modes(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _share(values: Sequence[float]) -> tuple[Array, float]:
-    """Values as shares of the largest, which no sum of a few can overflow."""
+    """Values as fractions of the largest, so that no sum overflows."""
     np = load_numpy()
     given = np.asarray(values, float)
     unit = float(np.abs(given).max()) or 1.0

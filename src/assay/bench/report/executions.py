@@ -41,7 +41,7 @@ def build_run_document(report: BenchReport) -> Document:
 
 def _advise_busy(executions: Sequence[BenchExecution]) -> list[str]:
     """What to do about figures that may be the fault of others."""
-    if not any(execution.contaminated and execution.result.is_figure for execution in executions):
+    if not any(execution.contaminated and execution.result.is_measured for execution in executions):
         return []
     what = "such figures are left out of histories and comparisons: run again when the machine is quiet"
     return [f"{what}, take them with --all, or look at cpu_time, which the load of others changes least"]
@@ -63,7 +63,7 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
 
 
 def _name_kind(execution: BenchExecution, finding: Finding) -> str:
-    """What somebody ended is no failure of the benchmark."""
+    """An interrupted execution is not a failure of the benchmark."""
     return INTERRUPTED if execution.is_interrupted else str(finding.kind)
 
 
@@ -152,7 +152,7 @@ def render_large(value: float) -> str:
 
 def _describe_files(executions: Sequence[BenchExecution]) -> list[str]:
     """Where to read on: the log of the first failure of each benchmark, and every trace."""
-    failed = {e.method: e for e in reversed(executions) if e.log and not (e.result.is_figure or e.is_interrupted)}
+    failed = {e.method: e for e in reversed(executions) if e.log and not (e.result.is_measured or e.is_interrupted)}
     logs = [f"log of {e.method}: {_locate(e, e.log)}" for e in reversed(failed.values())]
     traces = [f"profile of {e.method}: {_locate(e, path)}" for e in executions for path in e.profiles]
     return logs + traces

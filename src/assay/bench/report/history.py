@@ -1,4 +1,4 @@
-"""Histories, comparisons, set-ups and bisections of benchmarks as documents."""
+"""Histories, comparisons, environments and bisections of benchmarks as documents."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def count_executions(number: int) -> str:
 
 
 def _build_series(series: MetricSeries, metric: str) -> Iterator[Text]:
-    setup = ", ".join(f"{key} {value}" for key, value in series.setup.items()) or "unknown set-up"
+    setup = ", ".join(f"{key} {value}" for key, value in series.setup.items()) or "unknown environment"
     label = f"label {series.label}; " if series.label else ""
     edges = [0, *(change.step.at for change in series.changes), len(series.points)]
     levels = [render_values(metric, [point.value for point in series.points[a:b]]) for a, b in pairwise(edges)]
@@ -138,14 +138,14 @@ def render_comparison(report: ComparisonReport) -> str:
 
 
 def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
-    """A row for each metric; below it everything that is not simply as good as before. A table for each set-up: a
+    """A row for each metric; below it everything that is not simply as good as before. A table for each environment: a
     column for them would leave no room for the figures."""
     yield Notes([f"{word}: {side}" for word, side in (("base", report.base), ("head", report.head)) if " " in side])
     methods = dict.fromkeys(metric.method for metric in report.metrics)
     yield Notes([*methods] if len(methods) == 1 else [])
     for setup in dict.fromkeys(metric.setup for metric in report.metrics):
         mine = [metric for metric in report.metrics if metric.setup == setup]
-        yield Notes([f"set-up: {setup}"] if setup else [])
+        yield Notes([f"environment: {setup}"] if setup else [])
         has_methods = len(methods) > 1
         table = _build_comparison_table(report, mine, has_methods)
         yield TableBlock(table, split_by="benchmark" if has_methods else "")
@@ -200,7 +200,7 @@ def _name_case(metric: MetricComparison) -> str:
     return f"{metric.metric} ({metric.setup})" if metric.setup else metric.metric
 
 
-# ---------------------------------------------------------------- set-ups, bisection
+# ---------------------------------------------------------------- environments, bisection
 
 
 Rows = Sequence[tuple[Sequence[str], int, Mapping[str, Sequence[float]]]]  # keys, executions, values by metric

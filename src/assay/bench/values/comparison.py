@@ -28,7 +28,7 @@ class Samples:
     label: str = ""
     # trial -> what disturbed it (foreign load, throttling): such a trial is reported and left out of the comparison
     contaminated: Mapping[int, str] = field(default_factory=dict)
-    is_one_process: bool = False  # samples of a single process: they do not tell how processes differ
+    is_one_process: bool = False  # samples of a single process: they do not show how processes differ
 
     @property
     def clean(self) -> tuple[float, ...]:
@@ -69,7 +69,7 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """A level that changed and stayed. Places are indices into the series as it was given."""
+    """A level that changed and stayed. Indices are those of the original series."""
 
     index: int  # the first value of the new level
     last_before: int  # the last value of the old one: the change came after it, up to and with `index`
@@ -77,12 +77,12 @@ class ChangePoint:
     interval: tuple[float, float]  # of the size, 95%
     before: float  # levels: interquartile means
     after: float
-    confidence: float  # 1 - p of this one step; that a whole series was searched is not counted in
+    confidence: float  # 1 - p of this one step; not corrected for the search over the whole series
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A level that moves on from value to value, from the first to the last of a series."""
+    """A level that changes gradually from the first to the last value of a series."""
 
     size: float  # relative: +.35 is 35 percent more at the end than at the beginning
     interval: tuple[float, float]  # of the size, 95%
@@ -128,7 +128,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a series leaves one level for another: `at` is the first place of the new one."""
+    """Where a series leaves one level for another: `at` is the first index of the new one."""
 
     at: int
     before: float
@@ -139,7 +139,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A step with everything that tells where it comes from."""
+    """A step with its cause."""
 
     step: Step
     execution_id: str  # the first of the new level
@@ -148,18 +148,18 @@ class Change:
     commits: tuple[str | None, str | None]  # the last of the old level, the first of the new one
     cause: Cause
     reason: str = ""  # for that
-    differences: tuple[str, ...] = ()  # of the set-up: `cudnn 8.9.2 → 9.1.0`
+    differences: tuple[str, ...] = ()  # of the environment: `cudnn 8.9.2 → 9.1.0`
     is_worse: bool = False
-    holds: bool = True  # the level has not come back since
-    too_few: int = 0  # executions that a new set-up has, where they are too few to be judged; 0: they are enough
-    judgement: str = ""  # what people said: ack, wontfix
+    holds: bool = True  # the level has not returned since
+    too_few: int = 0  # executions of a new environment that are too few to judge; 0: they are enough
+    judgement: str = ""  # triage: ack, wontfix
     note: str = ""
-    kind: Literal["step", "trend"] = "step"  # a trend begins at `execution_id` and goes on to `until`
+    kind: Literal["step", "trend"] = "step"  # a trend begins at `execution_id` and continues to `until`
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSeries:
-    """What can be compared: one method, one metric, one label, one set-up."""
+    """What can be compared: one method, one metric, one label, one environment."""
 
     label: str | None
     fingerprint: str
@@ -167,7 +167,7 @@ class MetricSeries:
     points: tuple[Point, ...]
     changes: tuple[Change, ...] = ()
     detectable: float | None = None  # the smallest change that would have been found; None: too few points for any
-    needed: int | None = None  # points of a series that shows the change that was asked for; None: none would
+    needed: int | None = None  # points that would show the requested change; None: no number would
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +176,9 @@ class MetricHistory:
     metric: str
     direction: Direction
     series: tuple[MetricSeries, ...]
-    moves: tuple[Change, ...] = ()  # from one set-up to the next
+    moves: tuple[Change, ...] = ()  # from one environment to the next
     verdict: Verdict = field(default_factory=lambda: Verdict.of((), 0))
-    left_out: Mapping[str, int] = field(default_factory=dict)  # why → how many executions
+    left_out: Mapping[str, int] = field(default_factory=dict)  # reason → number of executions
     broken: str = ""  # why the newest execution gives no value
 
     @property
@@ -204,7 +204,7 @@ class MetricComparison:
     head: Side
     finding: Finding
     confirmed: bool | None = None  # by a rerun; None: there was none
-    setup: str = ""  # what tells the set-up from others that the same metric is compared in
+    setup: str = ""  # what distinguishes the environment from others of the same metric
 
 
 @dataclass(frozen=True, slots=True)

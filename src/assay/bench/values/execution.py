@@ -1,4 +1,4 @@
-"""Benchmarks: what is to be run, what an execution reported, and how the machine stood meanwhile."""
+"""Benchmarks: what to run, what an execution reported, and the state of the machine during the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from assay.values.machine import Machine
 from assay.values.state import State
 from assay.values.verdict import Finding, VerdictKind
 
-STUDY = "bench"  # every execution, through whatever door, is a run of this study
+STUDY = "bench"  # every execution, by whatever command, is a run of this study
 WALL_TIME = "wall_time"
 CPU_TIME = "cpu_time"
 THROUGHPUT = "throughput"
@@ -35,7 +35,7 @@ MethodKind = Literal["method", "command", "import"]
 
 @dataclass(frozen=True, slots=True)
 class BenchMethod:
-    """One benchmark. `name` is what its history goes by: `module.Class.method`, or a command's own name."""
+    """One benchmark. `name` identifies its history: `module.Class.method`, or a command's own name."""
 
     text: str  # as the user wrote it: `module.Class:method`, `module.function`, a command line
     name: str
@@ -43,7 +43,7 @@ class BenchMethod:
 
     @property
     def is_filter(self) -> bool:
-        """`module.Class.filter:REGEX` stands for every method of the class that the expression matches."""
+        """`module.Class.filter:REGEX` matches methods of the class by a regular expression."""
         return self.kind == "method" and ".filter:" in self.text
 
 
@@ -52,7 +52,8 @@ def parse_method(text: str) -> BenchMethod:
     head, colon, tail = text.partition(":")
     if not text.strip() or not head.strip(".") or (colon and not tail):
         raise UsageError(
-            f"{text!r} names no benchmark", "write module.Class.method, module.function or module.Class.filter:REGEX"
+            f"{text!r} does not name a benchmark",
+            "write module.Class.method, module.function or module.Class.filter:REGEX",
         )
     if colon and head.endswith(".filter"):
         _check_regex(tail, text)
@@ -60,7 +61,7 @@ def parse_method(text: str) -> BenchMethod:
     name = f"{head}.{tail}" if colon else head
     if "." not in name:
         raise UsageError(
-            f"{text!r} names no benchmark: its module is missing", "write module.Class.method or module.function"
+            f"{text!r} does not name a benchmark: its module is missing", "write module.Class.method or module.function"
         )
     return BenchMethod(text, name)
 
@@ -89,7 +90,7 @@ def parse_windows(text: str) -> tuple[ProfileWindow, ...]:
         window = _parse_window(part.strip(), text)
         last = windows[-1] if windows else None
         if last is not None and (last.end_s is None or window.begin_s <= last.end_s):
-            raise UsageError(f"profile {text!r}: {part.strip()} begins before the window ahead of it has ended")
+            raise UsageError(f"profile {text!r}: {part.strip()} begins before the previous window has ended")
         windows.append(window)
     return tuple(windows)
 
@@ -108,7 +109,7 @@ def _parse_window(part: str, text: str) -> ProfileWindow:
     bounds = () if window is None else (window.begin_s, *(() if window.end_s is None else (window.end_s,)))
     if window is None or not colon or not all(map(math.isfinite, bounds)) or window.begin_s < 0:
         raise UsageError(
-            f"profile {text!r}: {part!r} is no window",
+            f"profile {text!r}: {part!r} is not a window",
             "write START:END in seconds, START: for an open end, 2:5,8:9 for two",
         )
     if window.end_s is not None and window.end_s <= window.begin_s:
@@ -129,15 +130,15 @@ class BenchVariant:
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """What a door asks `flows.bench.run.run_benchmarks` for. Trials are interleaved: t1 of every method, then t2."""
+    """The request of `run_benchmarks`. Trials are interleaved: t1 of every method, then t2."""
 
     methods: tuple[BenchMethod, ...]
     trials: int = 1
     timeout_s: float | None = None  # of each execution
     label: str | None = None
-    folder: str | None = None  # where it runs and where modules are looked for first; None: the working directory
+    folder: str | None = None  # where it runs and where modules are found first; None: the working directory
     root: str | None = None
-    slots: tuple[str, ...] | None = None  # None: all GPUs as one slot, or one CPU slot: nothing runs side by side
+    slots: tuple[str, ...] | None = None  # None: all GPUs as one slot, or one CPU slot: nothing runs in parallel
     python: str | None = None  # another interpreter; None: the one that runs us
     python_path: tuple[str, ...] = ()  # appended to sys.path of the child, absolute
     first_path: tuple[str, ...] = ()  # put before everything else; relative to the folder that it runs in
@@ -147,50 +148,50 @@ class BenchRequest:
     constructor_args: Mapping[str, Any] = field(default_factory=dict)
     class_type: Literal["tf_benchmark"] | None = None  # the constructor gets constructor_args alone
     output_root: str | None = None  # output_dir is <output_root>/<execution_id>; None: <run dir>/output
-    scratch_url: str | None = None  # with output_root: constructors are told <scratch_url>/<execution_id> instead
+    scratch_url: str | None = None  # with output_root: constructors get <scratch_url>/<execution_id> instead
     execution_id: str | None = (
-        None  # of the first execution; further ones get a number behind it. None: made from the time
+        None  # of the first execution; further ones get a numeric suffix. None: made from the time
     )
     profile: tuple[ProfileWindow, ...] = ()
     profiler: Literal["auto", "framework", "py-spy"] = "auto"
     profile_in_output: bool = False  # <output_dir>/profiler_data instead of <run dir>/profile
     patterns: tuple[tuple[str, str], ...] = ()  # metric → regular expression over the log
     refuse_contaminated: bool = False
-    foreign_limit: float = 0.1  # share of all cores that others may use before a figure counts as contaminated
+    foreign_limit: float = 0.1  # fraction of all cores that others may use before a result counts as contaminated
     variants: tuple[BenchVariant, ...] = ()  # each method runs once per variant and trial, interleaved
-    extra: Mapping[str, Any] = field(default_factory=dict)  # JSON-like, kept with each execution (a door's own facts)
+    extra: Mapping[str, Any] = field(default_factory=dict)  # JSON-like, stored with each execution
     max_wait_s: float | None = None  # for checks that run, and for another benchmark
     grace_s: float = 5.0
     command_line: tuple[str, ...] = ()
 
 
-# ---------------------------------------------------------------- what came of it
+# ---------------------------------------------------------------- results
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What a child said, line by line: it may end anywhere."""
+    """The lines that a child wrote: they may end anywhere."""
 
     begin: Mapping[str, Any] | None = None
     reports: tuple[Mapping[str, Any], ...] = ()  # as `report_benchmark` was called
-    end: Mapping[str, Any] | None = None  # None: it was killed, or left by os._exit
+    end: Mapping[str, Any] | None = None  # None: it was killed, or exited by os._exit
     problems: tuple[str, ...] = ()  # lines that could not be read
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the process of an execution came to its end."""
+    """How the process of an execution ended."""
 
     state: str = "done"
     reason: str = ""
     exit_code: int | None = 0
     elapsed_s: float | None = None
-    last_words: str = ""  # of its log
+    last_line: str = ""  # of its log
 
 
 @dataclass(frozen=True, slots=True)
 class BenchMetric:
-    """A reported number with the bounds that it must keep to."""
+    """A reported number with its bounds."""
 
     name: str
     value: float
@@ -200,7 +201,7 @@ class BenchMetric:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """The fields of `report_benchmark`, and what is to be said about them."""
+    """The fields of `report_benchmark`, and findings about them."""
 
     name: str  # full name of the method
     succeeded: bool
@@ -215,8 +216,8 @@ class BenchResult:
     findings: tuple[Finding, ...] = ()
 
     @property
-    def is_figure(self) -> bool:
-        """It came to its end and reported what it had to. A bound that is not kept is a failure, and a figure."""
+    def is_measured(self) -> bool:
+        """It finished and reported its values. A violated bound is a failure, but the result is kept."""
         return not self.has_exception and all(found.kind is not VerdictKind.ERROR for found in self.findings)
 
     @property
@@ -236,7 +237,7 @@ class BenchResult:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What the child found loaded when its method was over."""
+    """What the child had loaded when its method had ended."""
 
     name: str
     version: str = ""
@@ -247,16 +248,16 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What the whole process tree used at most. One process is known exactly, however short it was, by the kernel's
-    own counter; several together are known as well as they were looked at."""
+    """Peaks of the whole process tree. For one process the kernel's counter is exact, however short it was; for several
+    together readings are used."""
 
-    max_rss: int = 0  # bytes: the largest process by the kernel's counter, or the largest sum that was seen
+    max_rss: int = 0  # bytes: the largest process by the kernel's counter, or the largest sum of a reading
     max_vms: int = 0
     max_cpu_percent: float = 0.0
     cpu_s: float | None = None
     gpu_memory_bytes: int | None = None  # of the run's own processes
     gpu_power_w: float | None = None
-    max_rss_bound: int = 0  # those that were seen together, each at its own peak: it was hardly more than this
+    max_rss_bound: int = 0  # sum of the peaks of processes that were seen together: an upper estimate
     rss_basis: Literal["", "process", "tree"] = ""  # what max_rss is of: one process, or several at one moment
     gpu_memory_basis: Literal["", "framework", "processes", "device"] = (
         ""  # device: its memory less what was used before
@@ -265,7 +266,7 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class BenchExecution:
-    """One process of one method: a run directory, and everything that is known of it."""
+    """One process of one method: a run directory, and what is known of it."""
 
     execution_id: str
     method: str
@@ -278,19 +279,19 @@ class BenchExecution:
     label: str | None = None
     commit: str | None = None
     git: GitState | None = None
-    setup: Mapping[str, str] = field(default_factory=dict)  # what must be equal for figures to be comparable
+    setup: Mapping[str, str] = field(default_factory=dict)  # what must be equal for results to be comparable
     fingerprint: str = ""  # of `setup`
     machine: Machine = field(default_factory=Machine)
     framework: Framework | None = None
     peaks: Peaks = field(default_factory=Peaks)
-    contaminated: tuple[str, ...] = ()  # why the figure may be others' fault
-    refused: bool = False  # contaminated, and the caller wanted none of that
+    contaminated: tuple[str, ...] = ()  # what may have disturbed it
+    refused: bool = False  # contaminated, and the caller does not accept that
     profiles: tuple[str, ...] = ()  # trace files
     state: str = "done"  # of the run
     log: str = ""  # the child's output
     source: str = "assay"  # or the tool whose file was imported
     extra: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # what is to be said of it and is no failure
+    notes: tuple[str, ...] = ()  # remarks that are not failures
 
     @property
     def succeeded(self) -> bool:
@@ -304,17 +305,17 @@ class BenchExecution:
 
     @property
     def is_compared(self) -> bool:
-        """Run by a comparison or a search: old commits in turns with new ones, so that it is no history."""
+        """Run by a comparison or a search: old commits in turns with new ones, so not part of a history."""
         return COMPARED.items() <= self.extra.items()
 
     @property
     def is_interrupted(self) -> bool:
-        """Somebody ended it, by Ctrl-C or otherwise: it has no figure, and has not failed."""
+        """It was interrupted, by Ctrl-C or otherwise: it has no result and has not failed."""
         return self.state == State.STOPPED
 
     @property
     def is_profiled(self) -> bool:
-        """Somebody looked on while it ran: its times are not those of an ordinary execution."""
+        """It was profiled: its times are not those of an ordinary execution."""
         return bool(self.profiles) or PROFILE in self.extra
 
     @property
@@ -325,8 +326,8 @@ class BenchExecution:
 
     @property
     def code(self) -> str | None:
-        """What tells one state of the code from another: the commit, and behind a `+` what was edited since or checked
-        out beside it. None where that was not recorded: nothing can be said about the code then."""
+        """Identifies the state of the code: the commit, and after a `+` a hash of local edits and other checked-out
+        repositories. None where that was not recorded: the code is then unknown."""
         beside = [_identify_package(name, each) for name, each in sorted(_packages_of(self.extra).items())]
         if None in beside or self._has_unknown_edits or not (self.commit or beside):
             return None
@@ -336,7 +337,7 @@ class BenchExecution:
 
     @property
     def _has_unknown_edits(self) -> bool:
-        """Of files that git does not know only the names are recorded, which is too little for the benchmark's own."""
+        """Of untracked files only the names are recorded, which is too little if the benchmark itself is one."""
         if self.git is None:
             return False
         parts = self.method.split(".")[:-1]
@@ -351,13 +352,13 @@ def _packages_of(extra: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _identify_package(name: str, package: Mapping[str, Any]) -> str | None:
-    """None where it has local edits: they are recorded as such, and not what they are."""
+    """None where it has local edits: only their existence is recorded."""
     return None if package.get("dirty") else f"{name} {package.get('hash')}"
 
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """What one call came to."""
+    """The result of one call."""
 
     executions: tuple[BenchExecution, ...]
     interrupted: str | None = None  # by this signal

@@ -381,7 +381,7 @@ def _where(place: Place) -> list[str]:
 def parse_instances(text: str) -> tuple[Instance, ...]:
     found = _parse_json(text)
     if not isinstance(found, list):
-        raise InfrastructureError("gcloud answered with something that is no list of machines")
+        raise InfrastructureError("gcloud answered with something that is not a list of machines")
     return tuple(sorted(map(_parse_instance, found), key=lambda one: (one.name, one.zone)))
 
 
@@ -390,7 +390,7 @@ def _parse_json(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         raise InfrastructureError(
-            "gcloud answered with something that is no JSON", text.strip()[:200] or None
+            "gcloud answered with something that is not JSON", text.strip()[:200] or None
         ) from None
 
 

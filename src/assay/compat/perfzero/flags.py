@@ -124,7 +124,8 @@ def parse_methods(texts: Sequence[str]) -> tuple[BenchMethod, ...]:
     found = [_parse_method(part) for text in texts for part in _split_outside_brackets(text)]
     if not found:
         raise UsageError(
-            "--benchmark_methods names no benchmark", "write --benchmark_methods=module.Class.method, or …filter:REGEX"
+            "--benchmark_methods does not name a benchmark",
+            "write --benchmark_methods=module.Class.method, or …filter:REGEX",
         )
     return tuple(found)
 
@@ -150,7 +151,7 @@ def _split_outside_brackets(text: str) -> list[str]:
 def _parse_trials(flags: Flags) -> int:
     text = _text(flags, "benchmark_num_trials") or "1"
     if not text.isascii() or not text.isdecimal() or not int(text):
-        raise UsageError(f"--benchmark_num_trials {text!r} is no count", "write a number from 1")
+        raise UsageError(f"--benchmark_num_trials {text!r} is not a count", "write a number from 1")
     return int(text)
 
 
@@ -198,7 +199,7 @@ def _parse_repo(part: str) -> GitRepo:
         )
     for ref in (repo.branch, repo.commit):
         if ref is not None and (ref.startswith("-") or re.search(r"[\s~^?*\[\\]|\.\.", ref)):
-            raise UsageError(f"--git_repos: {ref!r} is no branch, tag or hash")
+            raise UsageError(f"--git_repos: {ref!r} is not a branch, tag or hash")
     return repo
 
 
@@ -210,16 +211,16 @@ def _parse_download(part: str, data_dir: str, flag: str) -> Download:
     fields = [field.strip() for field in part.split(";")]
     url = _parse_source(fields[0])
     if len(fields) > 3 or not _is_url(url):
-        raise UsageError(f"--{flag}: {hide_secrets(part)!r} is no download", _DOWNLOAD_FORM)
+        raise UsageError(f"--{flag}: {hide_secrets(part)!r} is not a download", _DOWNLOAD_FORM)
     if url.lower().startswith(("http:", "https:")) and url != fields[0]:
         raise UsageError(
-            f"--{flag}: {hide_secrets(fields[0])} is no file: over http a server lists a folder at best",
+            f"--{flag}: {hide_secrets(fields[0])} is not a file: over http a server lists a folder at best",
             "name each file; folders come from gs://, s3://, az:// and file://",
         )
     name = fields[1] if len(fields) > 1 and fields[1] else _parse_name(url)
     checksum = fields[2] if len(fields) > 2 and fields[2] else None
     if checksum is not None and not _CHECKSUM.fullmatch(checksum):
-        raise UsageError(f"--{flag}: {checksum!r} is no checksum", "write sha256: and its 64 digits")
+        raise UsageError(f"--{flag}: {checksum!r} is not a checksum", "write sha256: and its 64 digits")
     if not name:
         raise UsageError(f"--{flag}: {hide_secrets(url)} has no name to be kept under", "write URL;NAME")
     return Download(url, _parse_place(name, data_dir, flag), checksum)
@@ -231,7 +232,7 @@ def _parse_name(url: str) -> str:
 
 
 def _parse_source(text: str) -> str:
-    """What stands behind a folder's name is no part of it; a path of this machine is a URL, too."""
+    """What follows a folder's name does not belong to it; a path of this machine is a URL, too."""
     plain = text.removesuffix("*").rstrip("/")
     if plain.startswith(("/", "./", "../", "~/")):
         return f"file://{quote(os.path.abspath(os.path.expanduser(plain)))}"
@@ -263,7 +264,7 @@ def _parse_url(flags: Flags, name: str) -> str | None:
     text = _text(flags, name)
     if text is not None and not _is_url(text):
         raise UsageError(
-            f"--{name} {text!r} is no URL", "such as gs://bucket/folder, s3://bucket/folder or file:///folder"
+            f"--{name} {text!r} is not a URL", "such as gs://bucket/folder, s3://bucket/folder or file:///folder"
         )
     return text.rstrip("/") if text else None
 
@@ -308,7 +309,7 @@ def _parse_object(flags: Flags, name: str) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"--{name} is no JSON: {error}", f"""such as --{name}='{{"name": "value"}}'""") from None
+        raise UsageError(f"--{name} is not JSON: {error}", f"""such as --{name}='{{"name": "value"}}'""") from None
     if not isinstance(found, dict):
         raise UsageError(f"--{name} must be a JSON object", f"""such as --{name}='{{"name": "value"}}'""")
     return found
@@ -368,5 +369,5 @@ def _parse_share(flags: Flags) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise UsageError(f"--foreign_limit {text!r} is no share", "write a number from 0 to 1")
+        raise UsageError(f"--foreign_limit {text!r} is not a fraction", "write a number from 0 to 1")
     return share

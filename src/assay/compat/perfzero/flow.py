@@ -217,7 +217,8 @@ def _build_request(around: Surroundings) -> BenchRequest:
 
 
 def _build_extra(around: Surroundings) -> dict[str, Any]:
-    """What the history should know beside: an execution can be told from those of other hooks and other set-ups."""
+    """What the history should know beside: an execution can be told from those of other hooks and other
+    environments."""
     job = around.job
     facts = {
         "door": "perfzero",
@@ -397,7 +398,7 @@ class _StoppedError(Exception):
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """The loop hears a signal only between two executions: meanwhile it ends the sending, and is passed on."""
+    """The loop handles a signal only between two executions; during an upload it ends the upload and is passed on."""
     caught: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -422,7 +423,7 @@ def plot_process_info(source: str, target: str) -> str:
     from assay.compat.perfzero.process_info import write_plot
 
     if not target.lower().endswith(".pdf"):
-        raise UsageError(f"{target!r} is no PDF", "end the name in .pdf")
+        raise UsageError(f"{target!r} is not a PDF", "end the name in .pdf")
     info = write_plot(source, target)
     skipped = f" ({render_count(info.unreadable, 'line')} could not be read)" if info.unreadable else ""
     return f"{target}: {render_count(len(info.series), 'page')} from {render_count(info.lines, 'reading')}{skipped}"

@@ -194,7 +194,7 @@ class _Thread:
 
 
 def build_trace(data: bytes) -> Trace:
-    """Raises ValueError for what is no such file, or one that is cut off."""
+    """Raises ValueError for an invalid file, or one that is cut off."""
     events: list[Trace] = []
     found: list[tuple[_Thread, dict[int, str]]] = []
     planes = [content for number, content in _iterate(memoryview(data)) if number == 1]

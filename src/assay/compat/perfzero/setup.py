@@ -271,7 +271,7 @@ def parse_free_disks(text: str) -> tuple[str, ...]:
         disks = [disk for disk in json.loads(text)["blockdevices"] if disk["type"] == "disk"]
         free = [disk["name"] for disk in disks if not disk.get("children") and not disk.get("mountpoint")]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise InfrastructureError("lsblk answered something that is no list of disks") from None
+        raise InfrastructureError("lsblk answered something that is not a list of disks") from None
     return tuple(f"/dev/{name}" for name in free if name.startswith("nvme"))
 
 

@@ -103,7 +103,7 @@ def _check_origin(repo: GitRepo, path: str, use_cached: bool) -> None:
     """Another repository of the same name would be measured in silence."""
     top = _ask(path, "rev-parse", "--show-toplevel") if os.path.isdir(path) else ""
     if os.path.realpath(top or "/") != os.path.realpath(path):
-        raise UsageError(f"--git_repos: {path} is no git repository", "move it away, or choose another --workspace")
+        raise UsageError(f"--git_repos: {path} is not a git repository", "move it away, or choose another --workspace")
     origin = _ask(path, "remote", "get-url", "origin")
     if not use_cached and _plain(origin) != _plain(repo.url):
         raise UsageError(
@@ -179,7 +179,7 @@ def _fetch(path: str, repo: GitRepo) -> None:
 
 
 def _refuse(repo: GitRepo, what: str, error: GitError, hint: str) -> AssayError:
-    """As with downloads: what cannot be reached today is no mistake of the user's, what is not there is one."""
+    """As with downloads: what cannot be reached today is not the user's mistake, what does not exist is."""
     words = f"--git_repos: {hide_secrets(repo.url)} cannot be {what}: {error.message}"
     if error.is_unreachable:
         return InfrastructureError(words, f"can it be reached from here? {hint}")

@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A known reason of failure: how its words are recognised, and what to do about it."""
+    """A known reason of failure: how its message is recognised, and what to do about it."""
 
     pattern: str
     hint: str
@@ -171,7 +171,7 @@ class Tools:
         return answer.out
 
     def tell(self, step: str) -> bool:
-        """A step that is no command; whether it is to be done."""
+        """A step that is not a command; whether it is to be done."""
         if self.dry_run:
             self.show(f"# {step}")
         else:

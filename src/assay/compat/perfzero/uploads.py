@@ -66,7 +66,7 @@ def render_timestamp(moment: object) -> str:
         else:
             stamp = datetime.fromtimestamp(float(moment), UTC)  # type: ignore[arg-type]  # anything else is refused below
     except (TypeError, ValueError, OverflowError, OSError):
-        raise UsageError(f"execution_timestamp {moment!r} is no time") from None
+        raise UsageError(f"execution_timestamp {moment!r} is not a time") from None
     return stamp.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -96,7 +96,7 @@ def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
     if not project:
         raise UsageError("a BigQuery table needs the name of its project")
     if not re.fullmatch(r"[^.\s]+\.[^.\s]+", table):
-        raise UsageError(f"{table!r} is no BigQuery table", "write DATASET.TABLE")
+        raise UsageError(f"{table!r} is not a BigQuery table", "write DATASET.TABLE")
     place = f"{project}.{table}"
     with _named(place):
         client = _open_client(project)
@@ -206,7 +206,7 @@ def google_key(url: str | None) -> Iterator[None]:
 
 
 def _check(path: str, url: str) -> None:
-    """A page that says 'log in' is no key, and Google's libraries would say so only after the benchmarks."""
+    """A page that says 'log in' is not a key, and Google's libraries would say so only after the benchmarks."""
     import json
 
     try:
@@ -215,7 +215,7 @@ def _check(path: str, url: str) -> None:
     except (OSError, ValueError):
         is_key = False
     if not is_key:
-        raise InfrastructureError(f"--gcloud_key_file_url: what {url.partition('?')[0]} gives is no key file")
+        raise InfrastructureError(f"--gcloud_key_file_url: what {url.partition('?')[0]} gives is not a key file")
 
 
 # ---------------------------------------------------------------- the user's own functions
@@ -285,7 +285,7 @@ def check_upload_method(
         attribute = name.rpartition(".")[2]
         raise UsageError(f"{what}: module {module} has no {attribute!r}", did_you_mean(attribute, said["known"]))
     if not said["callable"]:
-        raise UsageError(f"{what} is no function", "write module.function")
+        raise UsageError(f"{what} is not a function", "write module.function")
 
 
 def call_upload_method(

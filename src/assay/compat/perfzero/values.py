@@ -89,7 +89,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class PerfzeroJob:
-    """One call of the door."""
+    """One call of the command."""
 
     methods: tuple[BenchMethod, ...]
     workspace: Workspace

@@ -22,7 +22,7 @@ SERVER, TOKEN, BATCH, PLAN = (
 
 
 def find_server(env: Mapping[str, str]) -> str | None:
-    """Where results are to be sent. Raises UsageError for what is no address, before a test has run."""
+    """Where results are to be sent. Raises UsageError for an invalid address, before a test has run."""
     return check_server(env[SERVER]) if env.get(SERVER) else None
 
 

@@ -20,7 +20,7 @@ def check_server(url: str) -> str:
     """The address without a slash at its end. Raises UsageError for what is none."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"TORQ_PERF_SERVER={url} is no address", "such as http://localhost:8080")
+        raise UsageError(f"TORQ_PERF_SERVER={url} is not a valid address", "such as http://localhost:8080")
     return url.rstrip("/")
 
 

@@ -178,7 +178,7 @@ class _Reader:
         )
 
     def _chosen(self, entry: Entry, commands: Sequence[str]) -> tuple[str, ...] | None:
-        """The commands of a document, in the template's order; an empty choice is no choice."""
+        """The commands of a document, in the template's order; an empty choice is ignored."""
         if entry.node.is_null:
             return None
         names = self._fields.texts(entry.node, "_cmd", "the name of a command, or a list of them")

@@ -1,7 +1,7 @@
 """`assay golden bisect`: which commit broke convergence. Tries commits in a work tree of its own, never in the user's.
 
 Every trial is written to a log at once, and what to try next is a pure function of that log (judge/search.py): a search
-that was killed is gone on with by calling it again.
+that was killed continues when the command is given again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from assay.values.verdict import Finding, VerdictKind
 LOG_FILE = "log.jsonl"
 TREE_DIR = "tree"
 STORE_DIR = "store"
-NOISY_VOTES = 2  # trials that the accused and its parent need where replicas differ
+NOISY_VOTES = 2  # trials of the first bad commit and its parent where replicas differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class BisectOptions:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One trial, as it stands in the log."""
+    """One trial, as recorded in the log."""
 
     commit: str
     kind: VerdictKind
@@ -90,8 +90,8 @@ def bisect_file(options: BisectOptions, hooks: RunHooks | None = None) -> Bisect
     good, bad = load_commit(repository, options.good), load_commit(repository, options.bad)
     parents = load_parents(repository, good.sha, bad.sha)
     folder = _choose_folder(context, options, good, bad)
-    taken = UsageError(f"another bisect of the same commits is at work in {folder}", "wait for it, or end it")
-    with hold(folder, taken):  # two would fight for the tree
+    taken = UsageError(f"another bisect of the same commits is running in {folder}", "wait for it, or end it")
+    with hold(folder, taken):  # they would use the same tree
         bench = _Bench(options, file, tests, repository, folder, hooks or RunHooks(), good)
         return _Search(bench, good, bad, parents).run()
 
@@ -105,7 +105,7 @@ def _choose_tests(file: GoldenFile, names: Sequence[str] | None) -> tuple[Golden
 
 
 def _choose_folder(context: GoldenContext, options: BisectOptions, good: Commit, bad: Commit) -> str:
-    """The same question leads to the same folder: that is how a search is found again."""
+    """The same question has the same folder: that is how an interrupted search is found again."""
     question = [good.sha, bad.sha, context.config_hash, options.golden.store and context.manifest, options.build]
     key = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:8]
     name = f"bisect-{good.sha[:7]}-{bad.sha[:7]}-{key}"
@@ -117,7 +117,7 @@ def _choose_folder(context: GoldenContext, options: BisectOptions, good: Commit,
                 os.unlink(os.path.join(folder, LOG_FILE))
     except OSError as error:
         raise UsageError(
-            f"{folder} cannot be made: {error.strerror}", "choose another output root: --root DIR"
+            f"{folder} cannot be created: {error.strerror}", "choose another output root: --root DIR"
         ) from None
     return folder
 
@@ -132,20 +132,20 @@ class _Search:
         self._resumed = len(self._tried)
 
     def run(self) -> BisectReport:
-        tell = self._bench.hooks.console.message
+        message = self._bench.hooks.console.message
         count = len(self._parents)
-        tell(f"{count} commits from {self._good.short} to {self._bad.short}, both included")
-        tell(f"trials are kept in {self._bench.log}")
+        message(f"{count} commits from {self._good.short} to {self._bad.short}, both included")
+        message(f"trials are kept in {self._bench.log}")
         if self._resumed:
-            tell(f"going on: {self._resumed} trials were made before")
+            message(f"continuing: {self._resumed} trials were made before")
         while isinstance(step := next_step(self._history()), Try):
-            tell(self._announce(step))
+            message(self._announce(step))
             tried, interrupted = self._bench.try_commit(step.commit)
             if interrupted:
                 return self._report(interrupted=interrupted)
             append_trial(self._bench.log, tried)
             self._tried.append(tried)
-            tell(f"  {tried.kind}: {tried.message}")
+            message(f"  {tried.kind}: {tried.message}")
         return self._conclude(step)
 
     def _history(self) -> History:
@@ -154,7 +154,7 @@ class _Search:
         return History(self._parents, self._good.sha, self._bad.sha, trials, votes, self._bench.options.patience)
 
     def _outcome(self, tried: Tried) -> Outcome:
-        """CHANGED is what the bad end is, or it is no harm; the ends themselves are taken at their word."""
+        """CHANGED is bad only if the bad end is CHANGED; the ends themselves are not reinterpreted."""
         if tried.kind is VerdictKind.CHANGED:
             ends = (self._good.sha, self._bad.sha)
             bad_kinds = {each.kind for each in self._tried if each.commit == self._bad.sha}
@@ -182,7 +182,7 @@ class _Search:
         return self._report(culprit=suspects[0], evidence=evidence, suspects=suspects)
 
     def _explain(self, reason: str) -> str:
-        """What the ends had to say, since a search that does not begin has to say why."""
+        """The results of the two ends, for the message of a search that cannot begin."""
         said = []
         for name, commit in (("good", self._good), ("bad", self._bad)):
             last = next((each for each in reversed(self._tried) if each.commit == commit.sha), None)
@@ -207,7 +207,7 @@ class _Search:
 
 @dataclass(slots=True)
 class _Bench:
-    """Where commits are tried."""
+    """Tries commits in a work tree."""
 
     options: BisectOptions
     file: GoldenFile
@@ -234,7 +234,7 @@ class _Bench:
     def _move(self, context: GoldenContext) -> GoldenContext:
         relative = os.path.relpath(os.path.realpath(context.folder), os.path.realpath(self.repository))
         if relative.startswith(os.pardir):
-            raise UsageError(f"{context.folder} lies outside of the repository {self.repository}", "run it inside")
+            raise UsageError(f"{context.folder} is outside of the repository {self.repository}", "run it inside")
         folder = os.path.normpath(os.path.join(self.folder, TREE_DIR, relative))
         place = StudyPlace(context.place.root, f"{context.place.name}-bisect")
         study = replace(context.study, folder=folder, name=place.name)
@@ -256,7 +256,7 @@ class _Bench:
             return Tried(sha, VerdictKind.ERROR, problem), None
         try:
             reports = [check_test(context, self.hooks) for context in self.contexts()]
-        except UsageError as error:  # its program is not there, say
+        except UsageError as error:  # e.g. its program does not exist
             return Tried(sha, VerdictKind.ERROR, error.message), None
         interrupted = next((report.interrupted for report in reports if report.interrupted), None)
         broken = next((report.problem for report in reports if report.problem), None)
@@ -280,7 +280,9 @@ class _Bench:
         """Without a store the good end is gathered, once."""
         for context in self.contexts():
             if self.options.golden.store:
-                manifests.load_manifest(context.manifest, context.test.name)  # says how to gather when it is not there
+                manifests.load_manifest(
+                    context.manifest, context.test.name
+                )  # reports how to gather if it does not exist
                 continue
             with contextlib.suppress(UsageError):
                 if manifests.load_manifest(context.manifest, context.test.name).complete:
@@ -305,18 +307,18 @@ def _summarise(sha: str, reports: Sequence[GoldenTestReport]) -> Tried:
     return Tried(sha, worst.kind, *fields)
 
 
-# A segment that fails is bad whatever became of the others; a crash alone decides nothing.
+# A segment that fails is bad whatever the others are; a crash alone decides nothing.
 _ORDER = (VerdictKind.FAIL, VerdictKind.ERROR, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
 
 
 def _rank(finding: Finding) -> tuple[int, float, float]:
-    """Of several that fail the earliest speaks: what comes later may follow from it."""
+    """Of several failures the earliest is reported: later ones may follow from it."""
     since = math.inf if finding.step is None else finding.step
     return _ORDER.index(finding.kind), since, -abs(finding.effect or 0.0)
 
 
 def _worst(report: GoldenTestReport) -> Finding:
-    """What speaks loudest; a test without findings says nothing, which is an error."""
+    """The worst finding; a test without findings is an error."""
     nothing = Finding(report.verdict.kind, report.test, "nothing was found")
     return min(report.verdict.findings, key=_rank, default=nothing)
 
@@ -340,7 +342,7 @@ def append_trial(path: str, tried: Tried) -> None:
 
 
 def load_trials(path: str) -> list[Tried]:
-    """What earlier calls found; a line that a kill cut short is no trial."""
+    """What earlier calls found; a line that a kill cut short is ignored."""
     found = []
     for line in load_lines(path):
         with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Checking: one run per checkpoint segment, all segments and metrics judged, more runs while a verdict is open."""
+"""Checking: one run per checkpoint segment, all segments and metrics judged, and repeated while inconclusive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from assay.golden.flow.segments import (
     build_run,
     build_spec,
     build_stamp,
-    describe_places,
+    describe_locations,
     run_segments,
 )
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
@@ -48,7 +48,7 @@ Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
 
 def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Every segment of the golden against the program as it is now. The store is only read."""
-    golden = manifests.load_manifest(context.manifest, context.test.name, _say_how_to_gather(context))
+    golden = manifests.load_manifest(context.manifest, context.test.name, _hint_to_gather(context))
     refusals = find_refusals(context.test.rules, measure_golden_noise(context.test.rules, golden))
     if refusals and not context.is_original:
         raise ConfigError(
@@ -72,7 +72,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         golden=golden,
         segments=reports,
         notes=(
-            *describe_places(context),
+            *describe_locations(context),
             *(line for state in states if (line := state.describe_stop()) is not None),
             *_describe_logs(states, reports),
             *_describe_acceptance(context, findings),
@@ -89,7 +89,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 
 
 def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHooks) -> Report | None:
-    """All segments first; then, again and again, those that need another run. A report: it did not come to its end."""
+    """All segments first; then repeatedly those that need another run. Returns a report if it was interrupted."""
     jobs = [state for state in states if state.prepare()]
     while jobs:
         stamp = build_stamp()
@@ -124,7 +124,7 @@ def check_variants(
 
 @dataclass(slots=True)
 class _State:
-    """One segment of a check as it goes."""
+    """One segment of a check in progress."""
 
     context: GoldenContext
     segment: Segment
@@ -179,7 +179,7 @@ class _State:
         return self.follower
 
     def decide(self) -> str | None:
-        """Offered what has been logged so far: the reason to stop now, if there is one."""
+        """Given what has been logged so far: the reason to stop now, if there is one."""
         follower = self.follower
         if follower is None or not follower.has_news:
             return None
@@ -202,7 +202,7 @@ class _State:
         return count_peers(self.context.test.rules, self.golden)
 
     def take(self, entry: Entry) -> None:
-        """The run is over: its values, and how it ended."""
+        """The run has ended: its values, and how it ended."""
         follower = self.follower
         values = follower.values if follower else Values()
         early = self.stopped if entry.state is State.STOPPED else None
@@ -213,12 +213,12 @@ class _State:
         for problem in values.problems:
             self._find(problem)
         if entry.state is State.DONE:
-            self._look_for_unread(entry, values)
+            self._report_unread(entry, values)
         if entry.state is not State.DONE and early is None:
-            self._find(f"the check did not end well: {describe_end(entry)}")
+            self._find(f"the check failed: {describe_end(entry)}")
 
-    def _look_for_unread(self, entry: Entry, values: Values) -> None:
-        """Why there is nothing to compare, where the log can tell."""
+    def _report_unread(self, entry: Entry, values: Values) -> None:
+        """Why there is nothing to compare, where the log shows it."""
         test = self.context.test
         missing = {rule.metric for rule in test.rules} & test.parsed_metrics
         missing = {metric for metric in missing if not values.steps_of(metric)}
@@ -230,7 +230,7 @@ class _State:
             self._find(f"{metric}: {why[metric]}")
 
     def needs_another(self) -> bool:
-        """Another run where the last one fell a step short, or while the verdict is open."""
+        """Another run if the last one was one step short, or while the verdict is inconclusive."""
         last = self.runs[-1]
         if last.state is not State.DONE or self.findings:
             return False
@@ -245,7 +245,7 @@ class _State:
     # ------------------------------------------------------------ judging
 
     def _tracks_of(self, values: Values) -> Tracks:
-        """What a run says at the golden's steps; labels that the golden lacks stay, for they are a difference."""
+        """The values of a run at the golden's steps; labels that the golden lacks stay, since they are a difference."""
         found: dict[str, dict[str, Track]] = {}
         for metric, label in values.found:
             golden = self.segment.tracks.get(metric, {}).get(label)
@@ -297,7 +297,7 @@ class _State:
         return MetricReport(rule, kept, labels, check, noise, delta)
 
     def _forgive_stop(self, verdict: Verdict) -> Verdict | None:
-        """After an early stop the steps that were saved are no gaps of the metrics that had not failed."""
+        """After an early stop the steps that were not run are not gaps of the metrics that had not failed."""
         last = self.values[-1].last_step if self.values else None
         if self.stopped is None or last is None:
             return verdict
@@ -314,26 +314,26 @@ def _count_savings(run: SegmentRun, segment: Segment) -> SegmentRun:
     return replace(run, saved_steps=left, saved_s=(run.elapsed_s or 0.0) * left / ran)
 
 
-# ---------------------------------------------------------------- around the segments
+# ---------------------------------------------------------------- notes and hints
 
 
 def _describe_logs(states: Sequence[_State], reports: Sequence[SegmentReport]) -> list[str]:
-    """Where to read on about the segments that are no pass."""
+    """The logs of the segments that did not pass."""
     bad = [pair[0] for pair in zip(states, reports, strict=True) if pair[1].verdict.kind is not VerdictKind.PASS]
     return [f"log: {state.logs[-1]} (segment {state.segment.start_step})" for state in bad if state.logs]
 
 
 def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) -> list[str]:
-    """What to type where a change is meant."""
+    """The commands that accept an intended change."""
     kinds = {finding.kind for finding in findings} - {VerdictKind.PASS}
     options = context.options
     if kinds != {VerdictKind.CHANGED} or options.is_harness:
         return []
     tail = _build_arguments(options)
     lines = [
-        "if this change is meant, accept it",
+        "if this change is intended, accept it",
         f"  once:            assay golden check {tail} --allow-changed",
-        f"  from now on:     assay golden rebase {tail} --from check --reason 'the change is meant'",
+        f"  from now on:     assay golden rebase {tail} --from check --reason 'an intended change'",
     ]
     if not context.is_original:
         lines += [
@@ -344,7 +344,7 @@ def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) ->
 
 
 def _build_arguments(options: GoldenOptions) -> str:
-    """What a subcommand of `assay golden` takes to mean the same golden."""
+    """The arguments with which a subcommand of `assay golden` uses the same golden."""
     words = [options.file, "-s", options.store]
     if options.manifest_name != manifests.DEFAULT_NAME:
         words += ["--manifest-name", options.manifest_name]
@@ -353,7 +353,7 @@ def _build_arguments(options: GoldenOptions) -> str:
 
 
 def _describe_counting(states: Sequence[_State]) -> list[str]:
-    """Of a golden that does not state how its program counts: what that costs, and the command that ends it."""
+    """For a golden that does not state how its program counts: the cost, and the command that records it."""
     if not states or states[0].golden.steps_beyond is not None:
         return []
     twice, context = sum(state.beyond for state in states), states[0].context
@@ -365,21 +365,25 @@ def _describe_counting(states: Sequence[_State]) -> list[str]:
 
 
 def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:
-    """What makes a verdict worthless however the segments compare."""
+    """Problems that make any verdict invalid."""
     subject = context.test.name
-    findings = [Finding(VerdictKind.ERROR, subject, note) for note in golden.notes if _concerns_rule(note, context)]
+    findings = [
+        Finding(VerdictKind.ERROR, subject, note)
+        for note in golden.notes
+        if any(f" {rule.metric} " in f"{note} " for rule in context.test.rules)
+    ]
     if not golden.segments:
         findings.append(Finding(VerdictKind.ERROR, subject, "the golden recording has no segment: gather it again"))
     if not golden.complete:
-        message = "the golden recording is not complete: its gathering did not come to a good end; gather it again"
+        message = "the golden recording is not complete: its gathering did not finish; gather it again"
         findings.append(Finding(VerdictKind.ERROR, subject, message))
     bad = manifests.find_not_finite(golden, {rule.metric for rule in context.test.rules})
-    findings += [Finding(VerdictKind.ERROR, subject, f"the golden recording is no good one: {place}") for place in bad]
+    findings += [Finding(VerdictKind.ERROR, subject, f"the golden recording is not valid: {place}") for place in bad]
     return findings
 
 
-def _say_how_to_gather(context: GoldenContext) -> str:
-    """In the words of the door, with the manifests of this test that lie there under another name."""
+def _hint_to_gather(context: GoldenContext) -> str:
+    """The command to gather, and other manifests of this test in the same store."""
     options = context.options
     hint = "gather it first: " + (
         "the same command with -g" if options.is_harness else "assay golden gather FILE -s STORE"
@@ -389,14 +393,10 @@ def _say_how_to_gather(context: GoldenContext) -> str:
     partial = os.path.basename(manifests.partial_path(context.manifest))
     others = [name.removeprefix(prefix) for name in names if name.startswith(prefix) and name != partial]
     if others:
-        hint += f"; or name one that is there: --manifest-name {' or '.join(others)}"
+        hint += f"; or name an existing one: --manifest-name {' or '.join(others)}"
     if partial in names:
-        hint += f"; {partial} is of a gathering that did not come to a good end"
+        hint += f"; {partial} is from a gathering that did not finish"
     return hint
-
-
-def _concerns_rule(note: str, context: GoldenContext) -> bool:
-    return any(f" {rule.metric} " in f"{note} " for rule in context.test.rules)
 
 
 def _build_warnings(context: GoldenContext, golden: Golden) -> list[str]:
@@ -408,7 +408,7 @@ def _build_warnings(context: GoldenContext, golden: Golden) -> list[str]:
             warnings.append(f"{rule.metric}: the golden recording does not have it, so it cannot pass")
     steps = golden.steps_per_segment
     if steps and steps != context.test.steps_to_record:
-        warnings.append(f"the golden was recorded over {steps} steps, the file says {context.test.steps_to_record}")
+        warnings.append(f"the golden was recorded over {steps} steps, the file has {context.test.steps_to_record}")
     host = golden.provenance.get("host")
     if host and host != os.uname().nodename:
         warnings.append(f"the golden was recorded on another machine ({host})")

@@ -19,7 +19,7 @@ from assay.golden.flow.segments import (
     build_check_command,
     build_context,
     build_gather_command,
-    describe_places,
+    describe_locations,
     hide_command,
 )
 from assay.golden.harness_file import Mode
@@ -60,7 +60,7 @@ def check_libraries(file: GoldenFile) -> None:
 
 def load_file(options: GoldenOptions, mode: str, replicas: bool = False) -> GoldenFile:
     needs: tuple[Mode, ...] = ("run",)
-    if mode == "gather":  # the original gathers also where nothing says how to check
+    if mode == "gather":  # the original gathers even without the flags of a check
         needs = ("gather",) if options.is_harness else ("gather", "run")
     file = load_golden_file(options.file, needs)
     if mode == "gather" and replicas and (options.replicas or any(test.replicas for test in file.tests)):
@@ -80,7 +80,7 @@ Run = Callable[[GoldenContext, RunHooks], GoldenTestReport]
 
 
 def _each_test(file: GoldenFile, options: GoldenOptions, hooks: RunHooks, run: Run) -> GoldenReport:
-    """One after another; a test that fails or cannot be run does not keep the next one from running."""
+    """One after another; a test that fails or cannot be run does not stop the next one."""
     began = time.time()
     for warning in file.warnings:
         hooks.console.warning(str(warning))
@@ -117,7 +117,7 @@ class Validation:
 
 
 def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
-    """The file, the commands that it makes, and, with a sample log, what its patterns find there."""
+    """The file, its commands, and, with a sample log, what its patterns find there."""
     file = load_golden_file(options.file)
     file = replace(file, tests=_choose(file.tests, options.tests))
     data = _load_log(log) if log is not None else None
@@ -127,7 +127,7 @@ def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
     for test in file.tests:
         context = build_context(file, test, options)
         commands += _build_commands(place_checkpoints(context), notes)
-        notes += [f"{test.name}: {note}" for note in describe_places(context)]
+        notes += [f"{test.name}: {note}" for note in describe_locations(context)]
         program = first_program(build_gather_command(context))
         if program and not _is_there(program, context):
             problems.append(f"{test.name}: the program {program!r} was not found")
@@ -168,7 +168,7 @@ def _load_log(path: str) -> bytes:
 
 
 def _try_patterns(test: GoldenTest, data: bytes, notes: list[str]) -> list[str]:
-    """Patterns that match nothing, and metrics that never stand where they would be read."""
+    """Patterns that match nothing, and metrics that are never on a line that is read."""
     text = data.decode("utf-8", "replace").replace("\r", "\n")
     problems = []
     unread = find_unread(test, data)

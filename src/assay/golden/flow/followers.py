@@ -25,13 +25,13 @@ from assay.values.study import Pattern
 
 _READ_BYTES = 1 << 20
 _TAIL_BYTES = 2000
-_LOG_BYTES = 32 << 20  # of a log that nothing was read from: enough to say why
+_LOG_BYTES = 32 << 20  # of a log without any value: enough to find the reason
 NO_LINE = "matches no line of the log"
-NO_STEP_LINE = "never stands on a line that says the step, so it is not read"
+NO_STEP_LINE = "is never on a line with the step, so it is not read"
 
 
 class Follower(Protocol):
-    """Somebody who reads a run's files while it runs."""
+    """Reads a run's files while it runs."""
 
     def read(self, entry: Entry, final: bool) -> None: ...
 
@@ -98,7 +98,7 @@ class FileFollower:
 
 
 def _read_source(source: Source, tail: Tail, state: dict[str, Any], final: bool, values: Values) -> dict[str, Any]:
-    """Everything that there is to read now; returns the state to go on from."""
+    """Read everything that is available; returns the state to continue from."""
     while True:
         data = tail.read(_READ_BYTES)
         if not data and not final:
@@ -143,10 +143,10 @@ class SegmentFollower:
 
 
 def describe_end(entry: Entry) -> str:
-    """Why a run that is not done ended, with the last words of its program."""
+    """Why a run that is not done ended, with the last line of its output."""
     reason = (entry.outcome.reason if entry.outcome else "") or f"it is {entry.state}"
-    last = load_last_words(entry)
-    return f"{reason}; its last words: {last}" if last else reason
+    last = load_last_line(entry)
+    return f"{reason}; its last line of output: {last}" if last else reason
 
 
 def find_log(entry: Entry) -> str:
@@ -163,7 +163,7 @@ def load_log(entry: Entry) -> bytes:
 
 
 def find_unread(test: GoldenTest, data: bytes) -> dict[str, str]:
-    """Patterns that match nothing in a log, and metrics that never stand where they would be read: name → why."""
+    """Patterns that match nothing in a log, and metrics that are never on a line that is read: name → reason."""
     text = data.decode("utf-8", "replace").replace("\r", "\n")
     patterns = (test.step, test.save, *test.metrics)
     found = {pattern.metric: NO_LINE for pattern in patterns if not count_lines(pattern, text)}
@@ -182,7 +182,7 @@ def count_lines(pattern: Pattern, text: str) -> int:
     return sum(regex.search(line) is not None for line in text.split("\n"))
 
 
-def load_last_words(entry: Entry) -> str:
+def load_last_line(entry: Entry) -> str:
     """The last line on stderr, or of the only log."""
     names = [entry.spec.log_name]
     if entry.spec.log_stream == "stdout":

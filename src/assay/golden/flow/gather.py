@@ -25,7 +25,7 @@ from assay.golden.flow.segments import (
     build_run,
     can_check,
     check_store,
-    describe_places,
+    describe_locations,
     run_segments,
 )
 from assay.golden.flow.training import build_provenance, choose_training, lock_store
@@ -49,8 +49,8 @@ _NOT_COUNTED = "how the program counts its steps is not recorded"
 def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Train once, record, repeat the segments, measure the noise, write the manifest.
 
-    Until all that has come to a good end the golden that was there stays, with its checkpoints; what there is of the
-    new one stands beside it, in `<manifest>.partial`.
+    Until all that has finished, the previous golden stays with its checkpoints; the new one is written next to it, to
+    `<manifest>.partial`.
     """
     context = place_checkpoints(context)
     check_store(context)
@@ -83,7 +83,7 @@ def _gather(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 
 
 def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
-    """Add to a golden that is there how its program counts its steps: one run of one segment."""
+    """Record in an existing golden how its program counts its steps: one run of one segment."""
     golden = manifests.load_manifest(context.manifest, context.test.name)
     if not golden.segments:
         raise UsageError("the golden recording has no segment", "gather it again")
@@ -93,7 +93,7 @@ def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     if steps is not None:
         manifests.write_offset(context.manifest, work.golden)
         how = (
-            "a check trains one step further than the file says" if steps else "a check trains as far as the file says"
+            "a check trains one step further than the file asks" if steps else "a check trains as far as the file asks"
         )
         findings.append(Finding(VerdictKind.PASS, context.test.name, f"the counting is recorded: {how}"))
     return GoldenTestReport(
@@ -112,7 +112,7 @@ def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 
 
 class _Follower:
-    """Reads the training's log and keeps the manifest up to date with every recording that is full."""
+    """Reads the training's log and keeps the manifest up to date with every complete recording."""
 
     def __init__(self, work: _Gathering) -> None:
         self._work = work
@@ -140,7 +140,7 @@ class _Gathering:
         self.golden: Golden | None = None
         self.findings: list[Finding] = []
         self.warnings: list[str] = []
-        self.notes: list[str] = [*notes, *describe_places(context)]
+        self.notes: list[str] = [*notes, *describe_locations(context)]
         self.manifest = manifests.partial_path(context.manifest)
         self._segments = SegmentBuilder(context, self._warn)
         self._refusals: list[Finding] = []
@@ -161,7 +161,7 @@ class _Gathering:
             self._write_partial(golden)
 
     def _write_partial(self, golden: Golden) -> None:
-        """Never complete, whatever it holds: nobody has found it good yet."""
+        """Never marked complete: it has not been accepted yet."""
         manifests.write_manifest(self.manifest, replace(golden, complete=False))
 
     def conclude(self, entry: Entry) -> None:
@@ -171,10 +171,10 @@ class _Gathering:
         self.warnings += [text for text in self.recorder.warnings if text != last]
         self.notes += [text for text in self.recorder.warnings if text == last]
         if not is_done:
-            self._find(VerdictKind.ERROR, "training", f"the training did not end well: {describe_end(entry)}")
+            self._find(VerdictKind.ERROR, "training", f"the training failed: {describe_end(entry)}")
         self.save(entry, complete=is_done)
         self._log = find_log(entry)
-        self._look_for_gaps(entry)
+        self._report_gaps(entry)
 
     def _find(self, kind: VerdictKind, subject: str, message: str) -> None:
         self.findings.append(Finding(kind, f"{self.context.test.name} {subject}", message))
@@ -196,14 +196,14 @@ class _Gathering:
             complete=complete,
         )
 
-    def _look_for_gaps(self, entry: Entry) -> None:
-        """What a user must know about this recording; nothing recorded is never a success."""
+    def _report_gaps(self, entry: Entry) -> None:
+        """Report gaps of the recording; an empty one is never a success."""
         recorder = self.recorder
-        where = _stream_words(self.context, entry)
+        where = _describe_stream(self.context, entry)
         if not recorder.steps:
             self._find(VerdictKind.ERROR, "log", f"no line matches the pattern of the step ({where})")
         if not recorder.saves:
-            self._find(VerdictKind.ERROR, "log", f"no line says that a checkpoint was saved ({where})")
+            self._find(VerdictKind.ERROR, "log", f"no line matches the pattern of a saved checkpoint ({where})")
         told = {problem for recording in recorder.recordings for problem in recording.values.problems}
         for problem in recorder.disorder[:1]:
             if problem not in told:
@@ -212,15 +212,15 @@ class _Gathering:
             for problem in self._find_losses(recording):
                 subject = f"segment {recording.start_step}"
                 self._find(VerdictKind.ERROR, subject, f"{problem}; this segment is not recorded")
-        self._look_for_metrics(entry)
+        self._report_metrics(entry)
 
     def _find_losses(self, recording: Recording) -> list[str]:
-        """Why a recording is no segment."""
+        """Why a recording does not become a segment."""
         if recording.values.problems or recording.is_empty or self._segments.find_saved(recording) is not None:
             return list(recording.values.problems)
-        return [f"the checkpoint {recording.saved.path} is not there"]
+        return [f"the checkpoint {recording.saved.path} does not exist"]
 
-    def _look_for_metrics(self, entry: Entry) -> None:
+    def _report_metrics(self, entry: Entry) -> None:
         segments = self.golden.segments if self.golden else ()
         parsed = self.context.test.parsed_metrics
         why = find_unread(self.context.test, load_log(entry)) if segments else {}
@@ -245,8 +245,8 @@ class _Gathering:
         return report, work.runs
 
     def learn(self, hooks: RunHooks) -> tuple[Report, list[SegmentRun]]:
-        """Without replicas: how the program counts its steps, by one run. Where it fails the recording is good all the
-        same, and a check finds it out."""
+        """Without replicas: how the program counts its steps, by one run. If it fails the recording is still
+        valid, and a check finds out."""
         assert self.golden is not None
         work = Replication(self.context, self.golden, 0)
         report = work.learn(hooks)
@@ -255,25 +255,25 @@ class _Gathering:
         return report, work.runs
 
     def measure(self) -> None:
-        """Noise, where there are replicas; and values that nothing can be compared with."""
+        """Measure noise from replicas; report values that are not finite."""
         if self.golden is None:
             return
         judged = {rule.metric for rule in self.context.test.rules}
         for place in manifests.find_not_finite(self.golden, judged):
-            self._find(VerdictKind.ERROR, "recording", f"{place}: this is no good recording")
+            self._find(VerdictKind.ERROR, "recording", f"{place}: the recording is not valid")
         others = {metric for segment in self.golden.segments for metric in segment.tracks} - judged
         self.warnings += manifests.find_not_finite(self.golden, others)
         found = measure_golden_noise(self.context.test.rules, self.golden)
         self.golden = replace(self.golden, noise=summarise_noise(found))
         self.notes += describe_noise(found, self.context.test.rules)
-        self._look_at_variants(self.golden)
+        self._report_variants(self.golden)
         for _, finding in find_refusals(self.context.test.rules, found):
             if self.context.is_original:
                 self.warnings.append(f"{finding.subject}: {finding.message}")
             else:
                 self._refusals.append(finding)
 
-    def _look_at_variants(self, golden: Golden) -> None:
+    def _report_variants(self, golden: Golden) -> None:
         rules = self.context.test.rules
         for name in find_idle_variants(rules, golden):
             self._warn(f"the variant {name} changes nothing: equal bit for bit to the recording")
@@ -281,9 +281,9 @@ class _Gathering:
             self.notes += describe_quiet(self.context)
 
     def settle(self, is_cut: bool) -> None:
-        """The new golden takes the old one's place, or stays beside it."""
+        """The new golden replaces the old one, or stays next to it."""
         bad = [found for found in self.findings if found.kind in (VerdictKind.ERROR, VerdictKind.FAIL)]
-        # a rule that is too narrow can be mended in the file: that is no reason to train again
+        # a rule that is too narrow can be fixed in the file, without training again
         is_good = not bad and not is_cut and not (self._refusals and self._before)
         self.findings += self._refusals
         if self.golden is not None and is_good:
@@ -293,12 +293,12 @@ class _Gathering:
             self.golden = replace(self.golden, complete=False)
             self._write_partial(self.golden)
         if self._replacing is not None:
-            self.notes.append(f"the golden recording that was there stays as it was: {self.context.manifest}")
+            self.notes.append(f"the previous golden recording is unchanged: {self.context.manifest}")
         if bad:
             self.notes.append(f"log: {self._log}")
 
     def _replace(self, golden: Golden) -> None:
-        """First the manifest, then what only the old one needed."""
+        """Write the manifest first, then remove what only the old one needed."""
         path = self.context.manifest
         old = manifests.load_references(path) if self._before else None
         manifests.write_manifest(path, golden)
@@ -343,20 +343,21 @@ class _Recorder(TrainingRecorder):
         self.disorder: list[str] = []
 
     def _enter(self, step: int) -> bool:
-        """A step that comes back after the first save, also behind the end of a recording: segments cannot be told."""
+        """A step that comes back after the first save, also after the end of a recording: segments are then
+        ambiguous."""
         if self.recordings and self.last_step is not None and step < self.last_step:
             self.disorder.append(f"step {step} is logged after step {self.last_step}: out of order")
         return super()._enter(step)
 
     def describe_last_save(self) -> str | None:
-        """What is warned of where the training ends on a save, as most do."""
+        """The warning where the training ends with a save, as most do."""
         last = self.recordings[-1] if self.recordings else None
         if last is None or last.values.first_step is not None:
             return None
         return f"nothing was logged after the checkpoint of step {last.start_step}: it is left out"
 
 
-def _stream_words(context: GoldenContext, entry: Entry) -> str:
+def _describe_stream(context: GoldenContext, entry: Entry) -> str:
     name = layout.log_name(entry.spec.log_name, "train", max(1, entry.attempt), "")
     stream = {"both": "the log", "stdout": "stdout", "stderr": "stderr"}[context.test.stream]
     return f"{stream} is in {os.path.join(entry.dir, name)}"
@@ -366,12 +367,12 @@ def _stream_words(context: GoldenContext, entry: Entry) -> str:
 
 
 def place_checkpoints(context: GoldenContext) -> GoldenContext:
-    """Where nothing is overwritten that a golden needs."""
+    """With a checkpoint folder in which nothing that a golden needs is overwritten."""
     return replace(context, checkpoints=manifests.choose_checkpoint_dir(context.manifest, context.checkpoints))
 
 
 def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
-    """The golden that is there, and what to say when it is replaced."""
+    """The existing golden, and the message when it is replaced."""
     try:
         before = manifests.load_manifest(context.manifest, context.test.name)
     except UsageError:
@@ -379,12 +380,12 @@ def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
     except FormatError as error:
         return None, f"{error.message}; it is replaced"
     when = before.provenance.get("gathered_at")
-    return before, f"the golden recording {'of ' + str(when) if when else 'that was there'} is replaced"
+    return before, f"the golden recording {'of ' + str(when) if when else 'that existed'} is replaced"
 
 
 class SegmentBuilder:
     def __init__(self, context: GoldenContext, warn: Callable[[str], None]) -> None:
-        self._scene = context
+        self._context = context
         self._warn = warn
         self._hashes: dict[str, str | None] = {}
 
@@ -399,12 +400,12 @@ class SegmentBuilder:
         path = self.find_saved(recording)
         if path is None:
             return None
-        return Segment(recording.start_step, self._relative(path), _in_order(tracks, self._scene), self._hash(path))
+        return Segment(recording.start_step, self._relative(path), _in_order(tracks, self._context), self._hash(path))
 
     def _cut_files(self, recording: Recording, file_values: Values) -> Mapping[str, Track]:
-        """What files say about the same steps."""
+        """Values in files for the same steps."""
         limit = recording.limit if recording.limit is not None else recording.start_step + recording.length
-        wanted = {rule.metric for rule in self._scene.test.rules}
+        wanted = {rule.metric for rule in self._context.test.rules}
         cut: dict[str, Track] = {}
         for metric in {name for name, _ in file_values.found} & wanted:
             track = file_values.tracks(metric)[""]
@@ -418,21 +419,21 @@ class SegmentBuilder:
         return cut
 
     def find_saved(self, recording: Recording) -> str | None:
-        """The checkpoint that a save line names; a pattern that cuts the path short is helped out."""
+        """The checkpoint that a save line names; a path that the pattern cut short is completed."""
         named = recording.saved.path
         rest = recording.saved.rest
         longer = named + (rest.split()[0] if rest[:1].strip() else "")
         candidates = dict.fromkeys([longer, named, longer.rstrip("\"'.,;:)"), (named + rest).strip()])
-        paths = [os.path.normpath(os.path.join(self._scene.folder, name)) for name in candidates if name]
+        paths = [os.path.normpath(os.path.join(self._context.folder, name)) for name in candidates if name]
         found = [path for path in paths if os.path.lexists(path)]
-        inside = [path for path in found if path.startswith(self._scene.store + os.sep)]
+        inside = [path for path in found if path.startswith(self._context.store + os.sep)]
         return next(iter(inside or found), None)
 
     def _relative(self, path: str) -> str:
-        folder = os.path.dirname(self._scene.manifest)
+        folder = os.path.dirname(self._context.manifest)
         if path.startswith(folder + os.sep):
             return os.path.relpath(path, folder)
-        self._warn(f"the checkpoint {path} lies outside the store: the golden cannot be moved to another machine")
+        self._warn(f"the checkpoint {path} is outside the store: the golden cannot be moved to another machine")
         return path
 
     def _hash(self, path: str) -> str | None:

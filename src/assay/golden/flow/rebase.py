@@ -1,7 +1,7 @@
-"""`assay golden rebase`: a new golden takes the old one's place, with a reason, and with the drift written down.
+"""`assay golden rebase`: a new golden replaces the old one, with a reason and a record of the drift.
 
-A fresh gathering is staged beside the golden until it is accepted; from a check, the runs that it made are taken as
-they are and repeated until there are as many recordings as before.
+A fresh gathering is staged next to the golden until it is accepted; from a check, its runs are reused and repeated
+until there are as many recordings as before.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RebaseOptions:
 
 @dataclass(frozen=True, slots=True)
 class Rebased:
-    """One test. Not accepted: `refusals` say why, and the old golden is untouched."""
+    """One test. Not accepted: `refusals` give the reasons, and the old golden is unchanged."""
 
     test: str
     manifest: str
@@ -69,7 +69,7 @@ class Rebased:
     effects: Mapping[str, float] | None = None
     since_first: Mapping[str, float] | None = None
     refusals: tuple[str, ...] = ()
-    wider: tuple[str, ...] = ()  # accepted all the same
+    wider: tuple[str, ...] = ()  # accepted nevertheless
     creep: tuple[str, ...] = ()
     archived: str | None = None
     interrupted: str | None = None
@@ -108,7 +108,7 @@ def _rebase(context: GoldenContext, before: Golden, options: RebaseOptions, hook
     wider = tuple(find_widening(before, after))
     if wider and not options.allow_wider:
         return replace(
-            outcome, after=after, refusals=(*wider, "this lets more through than before: accept it with --allow-wider")
+            outcome, after=after, refusals=(*wider, "this accepts more than before: confirm it with --allow-wider")
         )
     return _accept(context, outcome, after, options, wider)
 
@@ -155,7 +155,7 @@ def _accept(
 
 
 def _archive(manifest: str, number: int) -> str:
-    """The old manifest beside the new one, where its paths still hold: `<manifest>.1`, `.2`, …"""
+    """The old manifest next to the new one, where its paths are still valid: `<manifest>.1`, `.2`, …"""
     target = f"{manifest}.{number}"
     with open(manifest, encoding="utf-8") as file:
         write_atomic(target, file.read())
@@ -178,14 +178,14 @@ def _user() -> str | None:
 
 Taken = tuple[
     Golden | None, Sequence[str], str | None
-]  # the new golden, what speaks against it, the signal that cut it
+]  # the new golden, reasons to refuse it, the signal that interrupted it
 
 
 def _take_gathering(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks) -> Taken:
     staged = context.manifest + STAGED_SUFFIX
     waiting = None if options.fresh else _load_staged(staged, context)
     if waiting is not None:
-        hooks.console.message(f"taking the recording that waits in {staged}; --fresh gathers anew")
+        hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
         return waiting, (), None
     folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")  # the same after an interruption
     report = gather_test(replace(context, manifest=staged, checkpoints=folder), hooks)
@@ -194,7 +194,7 @@ def _take_gathering(context: GoldenContext, before: Golden, options: RebaseOptio
     bad = [finding.message for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
     if bad:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(staged)  # what is no good must not wait to be accepted
+            os.unlink(staged)  # an invalid recording must not stay staged
     return report.golden, bad, None
 
 
@@ -212,7 +212,7 @@ def _load_staged(path: str, context: GoldenContext) -> Golden | None:
 
 
 def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks) -> Taken:
-    """The checkpoints stay; what a check of now logs after them becomes what is expected."""
+    """The checkpoints stay; what a check of the current code logs after them becomes the expected values."""
     if before.steps_beyond is None and before.segments:
         work = Replication(context, before, 0)
         end = work.learn(hooks)
@@ -223,19 +223,19 @@ def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, 
     last = {} if options.fresh else _find_last_check(context, before)
     failures = [] if options.allow_failed else _find_failures(context, before, last)
     if failures:
-        return None, [*failures, "the last check did not pass: if this is how it should be, say --allow-failed"], None
+        return None, [*failures, "the last check did not pass: accept it with --allow-failed"], None
     found = _find_runs(context, before, last)
     if not any(found.values()):
-        hooks.console.message(_explain_anew(context, options))
+        hooks.console.message(_explain_gathering(context, options))
     runs = {index: list(found.get(index, ()))[:wanted] for index in range(len(before.segments))}
     reused = sum(map(len, runs.values()))
     if reused:
-        hooks.console.message(f"{reused} runs of the last check are taken as they are")
+        hooks.console.message(f"{reused} runs of the last check are reused")
     interrupted = _fill_up(context, before, runs, wanted, hooks)
     if interrupted is not None:
         return None, (), interrupted
     segments = [_rebuild(segment, runs[index]) for index, segment in enumerate(before.segments)]
-    missing = [f"segment {segment.start_step} has no whole run" for segment in segments if not segment.replicas]
+    missing = [f"segment {segment.start_step} has no complete run" for segment in segments if not segment.replicas]
     if missing:
         return None, missing, None
     entry = runs[0][0].entry
@@ -252,7 +252,7 @@ def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, 
 
 
 def _add_variants(context: GoldenContext, golden: Golden, hooks: RunHooks) -> tuple[Golden, Sequence[str], str | None]:
-    """The file's variants as they are now, from the same checkpoints."""
+    """The file's current variants, from the same checkpoints."""
     if not context.test.variants:
         return golden, (), None
     work = Replication(context, golden, 0)
@@ -271,16 +271,16 @@ def _count(golden: Golden) -> int:
     return min((segment.replicas for segment in golden.segments), default=0)
 
 
-def _explain_anew(context: GoldenContext, options: RebaseOptions) -> str:
+def _explain_gathering(context: GoldenContext, options: RebaseOptions) -> str:
     if options.fresh:
-        return "all recordings are made anew"
+        return "all recordings are made again"
     if _code_now(context) is None:
-        return "outside of git nobody knows with which code a check was made: all recordings are made anew"
-    return "no run of a check was made with the code as it is now: all recordings are made anew"
+        return "outside of git the code of a check is unknown: all recordings are made again"
+    return "no run of a check was made with the current code: all recordings are made again"
 
 
 def _find_last_check(context: GoldenContext, golden: Golden) -> dict[int, list[Entry]]:
-    """Of each segment the runs of the last check, made with the command as it is now and not with other code."""
+    """Of each segment the runs of the last check, made with the current command and the current code."""
     code = _code_now(context)
     found: dict[int, list[Entry]] = {}
     for path in sorted(run_directory.find_run_dirs(context.place.dir), key=os.path.basename):
@@ -323,7 +323,7 @@ def _cut(segment: Segment, run: _Run) -> dict[str, dict[str, Track]]:
 
 
 def _find_runs(context: GoldenContext, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> dict[int, list[_Run]]:
-    """The whole runs among those of the last check. Without git nobody knows what the code was: then none is taken."""
+    """The complete runs among those of the last check. Without git their code is unknown: none is reused."""
     if _code_now(context) is None:
         return {}
     runs = {
@@ -352,7 +352,7 @@ def _load_entry(path: str) -> Entry | None:
 
 
 def _segment_of(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | None:
-    """The segment whose check would be this very command now."""
+    """The segment whose check is exactly this command now."""
     for index, segment in enumerate(golden.segments):
         path = manifests.find_checkpoint(context.manifest, segment.checkpoint)
         if path is None or spec.params.get("start_step") != segment.start_step:
@@ -395,7 +395,7 @@ def _code_of(run_dir: str) -> tuple[str, str] | None:
 def _fill_up(
     context: GoldenContext, golden: Golden, runs: dict[int, list[_Run]], wanted: int, hooks: RunHooks
 ) -> str | None:
-    """More runs of the segments that have too few; the signal that cut it short, if one did."""
+    """More runs of the segments that have too few; the signal that interrupted it, if one did."""
     stamp = build_stamp()
     specs: dict[str, tuple[int, RunSpec]] = {}
     for index, have in runs.items():
@@ -410,7 +410,7 @@ def _fill_up(
     for entry in report.entries:
         index = specs[entry.spec.name][0]
         if entry.state is not State.DONE:
-            raise UsageError(f"segment {golden.segments[index].start_step} did not end well: {describe_end(entry)}")
+            raise UsageError(f"segment {golden.segments[index].start_step} failed: {describe_end(entry)}")
         run = _Run(entry, followers[entry.spec.name].values)
         if _is_whole(golden.segments[index], run.values):
             runs[index].append(run)
@@ -418,11 +418,11 @@ def _fill_up(
 
 
 def _build_spec(context: GoldenContext, golden: Golden, index: int, number: int, stamp: str) -> RunSpec:
-    """Named as a check's run, so that the next call finds it."""
+    """Named like a check's run, so that the next call finds it."""
     segment = golden.segments[index]
     path = manifests.find_checkpoint(context.manifest, segment.checkpoint)
     if path is None:
-        raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store", "gather anew: --from gather")
+        raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store", "gather it again: --from gather")
     text = build_check_command(context, path, segment.start_step, golden.steps_beyond or 0, _seed_of(context, number))
     params = {"mode": "check", "start_step": segment.start_step, "replica": number}
     return build_spec(context, f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}", text, params)

@@ -1,4 +1,4 @@
-"""Golden recordings on disk, with what they can tell: their noise, and the smallest effect that a check would find."""
+"""Golden recordings on disk, with their noise and the smallest effect that a check would find."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Sensitivity:
     most_checks: float
     suggested_delta: float | None  # an exact rule has none
     replicas: int
-    first_delta: float | None = None  # of the first window, where it has one of its own
-    outside: float | None = None  # from where on a difference is CHANGED
+    first_delta: float | None = None  # of the first window, if it has its own
+    outside: float | None = None  # the smallest difference that is CHANGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def load_recordings(path: str, store: str | None = None, name: str = manifests.D
         return (_load(path, None),)
     file = load_golden_file(path, ("run",))
     if store is None:
-        raise UsageError(f"where is the recording of {path}?", "name its store: -s DIR")
+        raise UsageError(f"the store of {path} is not given", "name its store: -s DIR")
     return tuple(_load(manifests.manifest_path(store, test.name, name), test.rules, test.name) for test in file.tests)
 
 
@@ -66,13 +66,13 @@ def find_manifests(store: str) -> list[str]:
 
 
 def _is_manifest(path: str) -> bool:
-    """By content; a damaged one counts as well, so that it can be said what is wrong with it."""
+    """By content; a damaged one counts as well, so that its problem is reported."""
     try:
         with open(path, "rb") as file:
             start = file.read(4096).lstrip()
     except FileNotFoundError:
         raise UsageError(
-            f"{path} is not there", "name a store, a manifest, or a convergence file with -s STORE"
+            f"{path} does not exist", "name a store, a manifest, or a convergence file with -s STORE"
         ) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
@@ -82,23 +82,23 @@ def _is_manifest(path: str) -> bool:
 def _load(manifest: str, rules: Sequence[Rule] | None, test: str | None = None) -> Recording:
     name = test or os.path.basename(manifest).removesuffix(f"_{manifests.DEFAULT_NAME}").removesuffix(".json")
     golden = manifests.load_manifest(manifest, name)
-    chosen = tuple(rules if rules is not None else _remember_rules(golden))
+    chosen = tuple(rules if rules is not None else _load_rules(golden))
     last: Any = golden.history[-1].get("since_first", {}) if golden.history else {}
     creep = find_creep(last, chosen, len(golden.history)) if isinstance(last, Mapping) else []
     return Recording(golden, os.path.abspath(manifest), chosen, build_sensitivity(golden, chosen), tuple(creep))
 
 
-def _remember_rules(golden: Golden) -> list[Rule]:
-    """Those that it was gathered with; an older manifest names none, so each metric is taken as paired."""
-    told = golden.provenance.get("rules")
-    if isinstance(told, Mapping) and told:
+def _load_rules(golden: Golden) -> list[Rule]:
+    """Those that it was gathered with; an older manifest names none, so each metric is judged as paired."""
+    stored = golden.provenance.get("rules")
+    if isinstance(stored, Mapping) and stored:
         try:
             return [
                 Rule(metric, each["rule"], **{key: each[key] for key in _RULE_FIELDS if key in each})
-                for metric, each in told.items()
+                for metric, each in stored.items()
             ]
         except (KeyError, TypeError, AttributeError):
-            raise FormatError(f"the rules in this golden recording are damaged: {json.dumps(told)[:200]}") from None
+            raise FormatError(f"the rules in this golden recording are damaged: {json.dumps(stored)[:200]}") from None
     return [Rule(metric) for metric in dict.fromkeys(name for segment in golden.segments for name in segment.tracks)]
 
 

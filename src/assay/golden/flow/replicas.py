@@ -18,13 +18,14 @@ from assay.golden.flow.segments import (
     use_variant,
 )
 from assay.golden.judge.noise import Noise
+from assay.golden.judge.pointwise import render_fraction
 from assay.golden.recorder import Values
 from assay.golden.values import Golden, Rule, Segment, SegmentRun, Track
 from assay.study.api import Entry, Report, RunHooks
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, VerdictKind
 
-Job = tuple[int, int, str]  # the segment's place, the replica's number, the variant's name if it is one
+Job = tuple[int, int, str]  # the segment's index, the replica's number, the variant's name or ""
 
 
 @dataclass(slots=True)
@@ -32,14 +33,14 @@ class Replication:
     """Every segment of a golden, `count` times more, and once by each variant."""
 
     context: GoldenContext
-    golden: Golden  # with the replicas' values as soon as they are there
+    golden: Golden  # with the replicas' values as soon as they exist
     count: int
     runs: list[SegmentRun] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     _found: dict[Job, Values] = field(default_factory=dict)
 
     def run(self, hooks: RunHooks) -> Report:
-        """Where nobody knows how the program counts, one run shows it before the others start."""
+        """If it is unknown how the program counts its steps, one run shows it before the others start."""
         names = ["" for _ in range(self.count)] + [variant.name for variant in self.context.test.variants]
         jobs = [(index, at, name) for at, name in enumerate(names, 1) for index in range(len(self.golden.segments))]
         report = None
@@ -52,7 +53,7 @@ class Replication:
                 report, _ = self._run_jobs(short, 1, hooks)
         assert report is not None
         self.golden = replace(self.golden, segments=_add_replicas(self.golden.segments, self._found))
-        self._look_for_lost_steps()
+        self._report_lost_steps()
         return report
 
     def learn(self, hooks: RunHooks) -> Report:
@@ -60,7 +61,7 @@ class Replication:
         return self._learn([(index, 1, "") for index in range(len(self.golden.segments))], hooks)[0]
 
     def _learn(self, jobs: Sequence[Job], hooks: RunHooks) -> tuple[Report, list[Job]]:
-        """By the segment that reaches furthest from its checkpoint: of one that was cut short no step can be missing.
+        """By the segment that reaches furthest from its checkpoint: a segment that was cut short cannot lack a step.
 
         Returns how it ended, and the jobs that are still to be run.
         """
@@ -89,7 +90,7 @@ class Replication:
             self._found[job] = follower.values
             return
         subject = f"segment {self._segment(job).start_step}"
-        self.findings.append(self._build_error(subject, f"{_name(job)} did not end well: {describe_end(entry)}"))
+        self.findings.append(self._build_error(subject, f"{_name(job)} failed: {describe_end(entry)}"))
 
     def _segment(self, job: Job) -> Segment:
         return self.golden.segments[job[0]]
@@ -111,7 +112,7 @@ class Replication:
         name = f"replica-{stamp}-s{segment.start_step}-{os.path.basename(checkpoint)[:20]}-{number}"
         return build_spec(context, name, text, params)
 
-    def _look_for_lost_steps(self) -> None:
+    def _report_lost_steps(self) -> None:
         """A replica that logs other steps than the training did cannot be compared with it, nor can a check."""
         for job, values in self._found.items():
             segment = self._segment(job)
@@ -143,7 +144,7 @@ def _find_lost(segment: Segment, values: Values) -> Iterator[tuple[str, int]]:
 def follow_specs(
     context: GoldenContext, specs: Sequence[RunSpec], hooks: RunHooks
 ) -> tuple[Report, dict[str, SegmentFollower]]:
-    """Run them, and read their logs meanwhile; the readers by the runs' names."""
+    """Run them and read their logs; returns the readers by the runs' names."""
     followers: dict[str, SegmentFollower] = {}
 
     def follow(entry: Entry) -> SegmentFollower:
@@ -154,11 +155,11 @@ def follow_specs(
     return report, followers
 
 
-# ---------------------------------------------------------------- what a run says about a segment
+# ---------------------------------------------------------------- values of a run for a segment
 
 
 def falls_one_short(segment: Segment, values: Values) -> bool:
-    """A program that counts from 0 and was told to stop at N logs N-1 last: it lacks exactly the last step."""
+    """A program that counts from 0 and is asked to stop at N logs N-1 last: it lacks exactly the last step."""
     steps = sorted({step for labels in segment.tracks.values() for runs in labels.values() for step in runs[0].steps})
     seen = {step for track in values.found.values() for step in track}
     missing = [step for step in steps if step not in seen]
@@ -184,31 +185,31 @@ def _cut_all(segment: Segment, values: Values) -> dict[str, dict[str, Track]]:
 def _add_runs(segment: Segment, runs: Sequence[Values]) -> Segment:
     tracks = {
         metric: {
-            label: (*first, *_whole_tracks(runs, metric, label, first[0].steps)) for label, first in labels.items()
+            label: (*first, *_complete_tracks(runs, metric, label, first[0].steps)) for label, first in labels.items()
         }
         for metric, labels in segment.tracks.items()
     }
     return replace(segment, tracks=tracks)
 
 
-def _whole_tracks(runs: Sequence[Values], metric: str, label: str, steps: Sequence[int]) -> list[Track]:
-    """Replicas that have every step; the lack of one has been said."""
+def _complete_tracks(runs: Sequence[Values], metric: str, label: str, steps: Sequence[int]) -> list[Track]:
+    """Replicas that have every step; missing steps have been reported."""
     cut = [cut_track(values, metric, label, steps) for values in runs]
     return [track for track in cut if len(track.steps) == len(steps)]
 
 
 def cut_track(values: Values, metric: str, label: str, steps: Sequence[int]) -> Track:
-    """The values of one run at the steps that the golden has; steps that it lacks are simply not there."""
+    """The values of one run at the steps that the golden has; steps that it lacks are left out."""
     found = values.found.get((metric, label), {})
     rows = [(step, *found[step]) for step in steps if step in found]
     return Track(tuple(row[0] for row in rows), tuple(row[1] for row in rows), tuple(row[2] for row in rows))
 
 
-# ---------------------------------------------------------------- in words
+# ---------------------------------------------------------------- notes
 
 
 def describe_noise(found: Sequence[Noise], rules: Sequence[Rule] = ()) -> list[str]:
-    """For each metric the noisiest place: what a check of this set-up can and cannot tell. Exact ones have no delta."""
+    """For each metric the noisiest segment: what a check can and cannot show. Exact rules have no delta."""
     exact = {rule.metric for rule in rules if rule.kind == "exact"}
     worst: dict[str, Noise] = {}
     for noise in found:
@@ -217,27 +218,24 @@ def describe_noise(found: Sequence[Noise], rules: Sequence[Rule] = ()) -> list[s
         if noise.metric not in worst or noise.per_window > worst[noise.metric].per_window:
             worst[noise.metric] = noise
     return [
-        f"{noise.metric}: noise {_share(noise.per_window)} per window, {_share(noise.per_step)} per step "
-        f"({noise.replicas} replicas); CHANGED from {_share(noise.outside)}, "
-        f"FAIL from {_share(max(noise.outside, noise.detectable[0]))}; "
-        f"suggested delta {_share(noise.suggested_delta)}"
+        f"{noise.metric}: noise {render_fraction(noise.per_window)} per window, "
+        f"{render_fraction(noise.per_step)} per step ({noise.replicas} replicas); "
+        f"CHANGED from {render_fraction(noise.outside)}, "
+        f"FAIL from {render_fraction(max(noise.outside, noise.detectable[0]))}; "
+        f"suggested delta {render_fraction(noise.suggested_delta)}"
         for noise in worst.values()
     ]
 
 
-def _share(value: float) -> str:
-    return f"{100 * value:.2g}%"
-
-
 def describe_quiet(context: GoldenContext) -> list[str]:
-    """Of replicas that are equal bit for bit: what to add to the file, so that a harmless change can be told."""
+    """Of replicas that are equal bit for bit: what to add to the file, so that harmless changes are known."""
     threads = "1" if dict(context.test.env).get("OMP_NUM_THREADS") == "2" else "2"
     return [
         "the replicas are equal bit for bit: nothing shows how far other kernels or threads move a metric,",
-        "so that a check calls more than rounding (0.001%) CHANGED",
-        f"declare a change that you call harmless in {context.options.file}, such as",
+        "so any difference above rounding (0.001%) is CHANGED",
+        f"declare a harmless change in {context.options.file}, such as",
         "  golden:",
         "    variants:",
         f"      other-threads: {{env: {{OMP_NUM_THREADS: {threads}}}}}",
-        "and gather again: what a variant shows, passes",
+        "and gather again: differences as large as a variant's pass",
     ]

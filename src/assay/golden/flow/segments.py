@@ -1,4 +1,4 @@
-"""Runs of a golden test on the spine: their commands and directories, and what their logs say while they grow."""
+"""Runs of a golden test: context, commands, run specs and how they are started."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LOG_NAMES: dict[LogStream, tuple[str, str]] = {  # what is parsed, and the othe
 
 @dataclass(frozen=True, slots=True)
 class GoldenOptions:
-    """What a door asks for."""
+    """The request of a command."""
 
     file: str
     store: str
@@ -48,16 +48,16 @@ class GoldenOptions:
     slots: tuple[str, ...] | None = None
     on: str | None = None
     tests: tuple[str, ...] | None = None
-    replicas: int | None = None  # further runs of each segment while gathering; None: what the file says
-    counting: bool = False  # gather: only how the program counts its steps, into the golden that is there
+    replicas: int | None = None  # further runs of each segment while gathering; None: as in the file
+    counting: bool = False  # gather: record only how the program counts its steps, in the existing golden
     most_checks: int | None = None
     early_stop: bool = True
     timeout_s: float | None = None
     env: tuple[tuple[str, str], ...] = ()  # on top of the file's
-    run_arguments: tuple[str, ...] = ()  # put behind the command of every check
+    run_arguments: tuple[str, ...] = ()  # appended to the command of every check
     grace_s: float = 10.0
     command_line: tuple[str, ...] = ()
-    is_harness: bool = False  # the call came through the original's door: its ways, its hints
+    is_harness: bool = False  # called by the original's command line: its behaviour, its hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class GoldenContext:
 
     test: GoldenTest
     folder: str  # where its command runs
-    folder_from: str  # how that was found, for people
+    folder_from: str  # how that was found, for messages
     store: str
     manifest: str
     checkpoints: str
@@ -112,7 +112,8 @@ def _check_names(test: GoldenTest, options: GoldenOptions) -> None:
         raise UsageError(f"{test.name!r} cannot name a study", STUDY_NAME_RULE)
     if "/" in options.manifest_name or not options.manifest_name.isprintable():
         raise UsageError(
-            f"{options.manifest_name!r} cannot end a manifest's name", "give a file name, without a folder: --store DIR"
+            f"{options.manifest_name!r} cannot be the end of a manifest's name",
+            "give a file name, without a folder: --store DIR",
         )
 
 
@@ -130,12 +131,12 @@ def _build_study(file: GoldenFile, test: GoldenTest, folder: str) -> Study:
 
 
 def _render_native(study: Study) -> str:
-    """The one command of the one run that a golden study stands for."""
+    """The one command of the one run of a golden study."""
     runs = build_plan(study).runs
     if len(runs) != 1 or len(runs[0].commands) != 1:
         what = f"{len(runs)} runs" if len(runs) != 1 else f"{len(runs[0].commands)} commands"
         hint = "a golden recording is of one training: give every parameter one value, and one command"
-        raise ConfigError([Problem(f"this file makes {what}", "golden", None, hint)])
+        raise ConfigError([Problem(f"this file defines {what}", "golden", None, hint)])
     command, private = runs[0].commands[0], runs[0].private
     return command.text if private is None else private.commands.get(command.name, command.text)
 
@@ -171,7 +172,7 @@ def resolve_folder(file: GoldenFile, test: GoldenTest) -> tuple[str, str]:
 
 
 def _holds_program(folder: str, test: GoldenTest) -> bool:
-    """Without `directory` the place that has the program's files counts."""
+    """Without `directory` the folder that has the program's files is used."""
     scripts = [word for word in test.executable if word.endswith((".py", ".sh")) or word.startswith("./")]
     return all(os.path.exists(os.path.join(folder, script)) for script in scripts)
 
@@ -206,7 +207,7 @@ def build_check_command(
 
 
 def can_check(context: GoldenContext) -> bool:
-    """Whether the file says how a check is started; the original also gathers where it does not."""
+    """Whether the file defines how a check is started; the original also gathers without that."""
     named = {flag.name for flag in context.test.run_flags}
     return "checkpoint_input" in named and bool(named & {"run_for", "run_length"})
 
@@ -214,15 +215,15 @@ def can_check(context: GoldenContext) -> bool:
 def build_command(
     test: GoldenTest, flags: Sequence[FlagSpec], values: Mapping[str, str], further: Sequence[str] = ()
 ) -> str:
-    words = [word for flag in flags for word in _flag_words(flag, values)]
+    words = [word for flag in flags for word in _flag_arguments(flag, values)]
     start = test.command if test.command is not None else " ".join(map(shlex.quote, test.executable))
     return " ".join([start, *map(shlex.quote, [*words, *further])])
 
 
-def _flag_words(flag: FlagSpec, values: Mapping[str, str]) -> list[str]:
+def _flag_arguments(flag: FlagSpec, values: Mapping[str, str]) -> list[str]:
     value = values.get(flag.name) if flag.is_set else flag.value
     if flag.is_set and value is None:
-        return []  # a seed that nobody asks for
+        return []  # a seed that is not requested
     if value is None:
         return [flag.key]
     return [f"{flag.key}{value}"] if flag.key.endswith("=") else [flag.key, value]
@@ -281,7 +282,7 @@ def build_run(entry: Entry, last_step: int | None, early: str | None = None) -> 
     return SegmentRun(entry.dir, entry.state, reason, elapsed, last_step, early)
 
 
-def describe_places(context: GoldenContext) -> list[str]:
+def describe_locations(context: GoldenContext) -> list[str]:
     """Where the program runs, and where its runs are kept."""
     runs = os.path.relpath(context.place.dir)
     shown = context.place.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
@@ -289,7 +290,7 @@ def describe_places(context: GoldenContext) -> list[str]:
 
 
 def build_stamp() -> str:
-    """Tells the runs of one call from those of another."""
+    """Distinguishes the runs of one call from those of another."""
     import secrets
 
     return time.strftime("%Y%m%d-%H%M%S") + "-" + secrets.token_hex(2)
@@ -301,7 +302,7 @@ def check_store(context: GoldenContext) -> None:
         os.makedirs(context.checkpoints, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"the store {context.store} cannot be made: {error.strerror}", "choose another: -s DIR"
+            f"the store {context.store} cannot be created: {error.strerror}", "choose another: -s DIR"
         ) from None
     if not os.access(context.store, os.W_OK | os.X_OK):
         raise UsageError(f"the store {context.store} cannot be written", "choose another: -s DIR")

@@ -1,4 +1,5 @@
-"""`assay golden selftest`: would this set-up notice? Known faults are put into the user's own run, one at a time."""
+"""`assay golden selftest`: would a check find a fault? Known faults are injected into the user's own run, one at a
+time."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from assay.study.api import RunHooks, StudyPlace
 from assay.values.verdict import VerdictKind
 
 _SCALE = re.compile(r"[x*]\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
-_HOW_TO = """say which faults to inject, in the file or here:
+_HOW_TO = """give the faults to inject, in the file or here:
   golden: {selftest: {env: {BREAK_IT: [a, b]}, flags: {--lr: [x0.9, x1.1]}}}
   --env BREAK_IT=a    --flag --lr=x0.9"""
 
@@ -28,7 +29,7 @@ NO_EFFECT = "no effect: equal bit for bit"
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """One fault and what the check made of it."""
+    """One fault and the verdict of the check."""
 
     fault: Fault
     report: SegmentReport
@@ -36,7 +37,7 @@ class Injected:
 
     @property
     def is_caught(self) -> bool:
-        """A run that crashed was not judged: that fault was not tried."""
+        """A run that crashed was not judged: that fault does not count."""
         return self.report.verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED)
 
     @property
@@ -50,7 +51,7 @@ class Injected:
 
 @dataclass(frozen=True, slots=True)
 class SelftestReport:
-    """`control` is the run without any fault: it has to pass, or the rest says nothing."""
+    """`control` is the run without any fault: it has to pass, or the rest is meaningless."""
 
     test: str
     start_step: int
@@ -78,7 +79,7 @@ def selftest_file(
     start_step: int | None = None,
     hooks: RunHooks | None = None,
 ) -> tuple[SelftestReport, ...]:
-    """`faults` are tried on top of those in the file; `start_step` names the segment, the middle one unless said."""
+    """`faults` are tried on top of those in the file; `start_step` names the segment, by default the middle one."""
     file = load_golden_file(options.file, ("run",))
     tests = [test for test in file.tests if not options.tests or test.name in options.tests]
     if not tests:
@@ -94,7 +95,7 @@ def _try_test(
     context: GoldenContext, faults: tuple[Fault, ...], start_step: int | None, hooks: RunHooks
 ) -> SelftestReport:
     if not faults:
-        raise UsageError(f"{context.test.name} names no faults", _HOW_TO)
+        raise UsageError(f"{context.test.name} has no faults", _HOW_TO)
     began = time.monotonic()
     golden = manifests.load_manifest(context.manifest, context.test.name)
     segment = choose_segment(golden, start_step)
@@ -115,7 +116,7 @@ def _try_test(
 
 
 def _is_equal(report: SegmentReport, control: SegmentReport) -> bool:
-    """Whether a run logged the very values of the one without a fault."""
+    """Whether a run logged exactly the values of the run without a fault."""
     found, expected = _first_values(report), _first_values(control)
     return bool(expected) and found == expected
 
@@ -130,7 +131,7 @@ def _first_values(report: SegmentReport) -> dict[tuple[str, str], tuple[tuple[in
 
 
 def _apart(context: GoldenContext) -> GoldenContext:
-    """In a study of its own: runs that were spoiled on purpose must not be taken for checks."""
+    """In a study of its own: runs with injected faults must not be mistaken for checks."""
     place = StudyPlace(context.place.root, f"{context.place.name}-selftest")
     return replace(context, place=place, study=replace(context.study, name=place.name))
 
@@ -158,7 +159,7 @@ def inject(context: GoldenContext, fault: Fault, segment: Segment) -> GoldenCont
 
 
 def build_arguments(fault: Fault, command: str) -> tuple[str, ...]:
-    """What is put behind the command; most programs take the last of several equal flags."""
+    """What is appended to the command; most programs use the last of several equal flags."""
     match = _SCALE.fullmatch(fault.value)
     value = fault.value
     if match:
@@ -169,7 +170,7 @@ def build_arguments(fault: Fault, command: str) -> tuple[str, ...]:
 
 
 def _find_value(flag: str, command: str) -> float:
-    """The number behind a flag, `--lr 0.01` or `--lr=0.01`; the last one counts."""
+    """The number after a flag, `--lr 0.01` or `--lr=0.01`; the last one counts."""
     words = shlex.split(command)
     name = flag.removesuffix("=")
     found = [words[place + 1] for place, word in enumerate(words[:-1]) if word == name]
@@ -177,7 +178,9 @@ def _find_value(flag: str, command: str) -> float:
     try:
         return float(found[-1])
     except IndexError:
-        hint = "write it into the command, or give the fault a value of its own"
-        raise UsageError(f"the command does not say {name}, so it cannot be scaled", hint) from None
+        hint = "write it into the command, or give the fault its own value"
+        raise UsageError(f"the command does not have {name}, so it cannot be scaled", hint) from None
     except ValueError:
-        raise UsageError(f"{name} is {found[-1]!r} in the command, which is no number to be scaled") from None
+        raise UsageError(
+            f"{name} is {found[-1]!r} in the command, which is not a number and cannot be scaled"
+        ) from None

@@ -34,7 +34,7 @@ from assay.values.run import RunSpec
 _SEED = re.compile(r"(?:^|\s)-{0,2}([\w.-]*seed[\w.-]*)[= ](\S+)", re.IGNORECASE)
 
 
-# What is read as code where git does not say: programs and their settings, not the data and logs that a program writes.
+# What counts as code without git: programs and their settings, not the data and logs that a program writes.
 _CODE = re.compile(
     r".*\.(pyx?|pxd|ipynb|(ba)?sh|pl|r|jl|lua|[jt]s|rs|go|java|c|cc|cpp|cxx|cuh?|h|hpp|so|ya?ml|json|toml|cfg|ini|conf|gin)",
     re.IGNORECASE | re.DOTALL,
@@ -63,7 +63,7 @@ def _load_code(context: GoldenContext, text: str) -> list[Any]:
     exclude = tuple(Path(path) for path in (context.place.root, context.store))
     try:
         tree = load_tree(Path(context.folder), Selection(exclude=exclude))
-    except UsageError:  # a part that cannot be read: nobody knows whether it is the same
+    except UsageError:  # a part that cannot be read: never equal
         return [secrets.token_hex(8)]
     code = {file.path for folder in tree.walk() for file in folder.files if _is_code(file)}
     names = sorted(code | _find_named(context, text))
@@ -100,8 +100,8 @@ def _load_surroundings(context: GoldenContext, text: str) -> list[Any]:
 
 
 def build_provenance(context: GoldenContext, entry: Entry) -> dict[str, object]:
-    """Where a golden comes from: enough to tell why a later one differs."""
-    environment = _load_environment(entry.dir)
+    """The provenance of a golden: enough to explain why a later one differs."""
+    environment = run_directory.load_environment(entry.dir) or {}
     git = environment.get("git") or {}
     text = entry.spec.commands[0].text
     return {
@@ -130,13 +130,9 @@ def build_provenance(context: GoldenContext, entry: Entry) -> dict[str, object]:
     }
 
 
-def _load_environment(run_dir: str) -> dict[str, Any]:
-    return run_directory.load_environment(run_dir) or {}
-
-
 def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, list[str]]:
     """The training that an interrupted or killed gathering left, where it was started from the same code, command and
-    environment; otherwise a new one, after ending whatever still writes into the same folder of checkpoints."""
+    environment; otherwise a new one, after ending processes that still write into the same checkpoint folder."""
     text = build_gather_command(context)
     origin = build_origin(context, text)
     spec = build_spec(context, f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin})
@@ -153,7 +149,7 @@ def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, l
 
 
 def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
-    """What a gathering into the same folder left without an end."""
+    """The spec of an unfinished gathering into the same folder."""
     if not os.path.basename(path).startswith(GATHER_PREFIX):
         return None
     try:
@@ -175,7 +171,7 @@ def _describe_difference(found: RunSpec, spec: RunSpec) -> str:
 
 
 def _end(context: GoldenContext, path: str, why: str) -> str:
-    """Stop a training of ours; nothing to do for one that was interrupted. Raises where it may go on writing."""
+    """Stop a training of ours; nothing to do for one that was interrupted. Raises if it may still be writing."""
     last = run_directory.load_history(path).last
     if last is None or last.outcome is not None:
         return why
@@ -192,7 +188,7 @@ def lock_store(context: GoldenContext) -> Iterator[None]:
     def refuse(fd: int) -> None:
         owner = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another process"
         hint = f"wait for it, or end it: assay stop {context.place.name}"
-        raise UsageError(f"{owner} gathers {context.test.name} into {context.store} right now", hint)
+        raise UsageError(f"{owner} gathers {context.test.name} into {context.store} now", hint)
 
     with hold_file(context.manifest + LOCK_SUFFIX, refuse, required=False) as fd:
         os.ftruncate(fd, 0)

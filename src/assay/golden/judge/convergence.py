@@ -1,4 +1,4 @@
-"""The verdict on a convergence check: one segment by one rule, a whole golden by all rules, and a run that still goes.
+"""The verdict on a convergence check: one segment by one rule, a whole golden by all rules, and a run in progress.
 
 Everything here is a pure function of recorded values. What to do next (stop the run, run the segment once more) is
 returned as a value too; the flow does it.
@@ -26,7 +26,7 @@ Action = Literal["repeat", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One rule over one segment. Gaps stand aside: what they mean depends on whether anything failed before them."""
+    """One rule over one segment. Gaps are separate: their kind depends on whether anything failed before them."""
 
     findings: tuple[Finding, ...]
     gaps: tuple[Finding, ...]
@@ -60,7 +60,7 @@ def _apply(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
         return judge_windows(rule, pair, peers)
     if rule.kind == "unmatched":
         return judge_unmatched(rule, pair, peers)
-    return [Finding(VerdictKind.ERROR, pair.subject, f"{rule.kind!r} is no kind of rule")]
+    return [Finding(VerdictKind.ERROR, pair.subject, f"{rule.kind!r} is not a kind of rule")]
 
 
 def _conclude(judged: Sequence[Judged]) -> Verdict:
@@ -101,7 +101,7 @@ def merge_verdicts(verdicts: Iterable[Verdict], golden: Golden) -> Verdict:
     found = tuple(verdicts)
     findings = [finding for verdict in found for finding in verdict.findings]
     if not golden.segments:
-        findings.append(Finding(VerdictKind.ERROR, golden.test, "the golden holds no segments: gather again"))
+        findings.append(Finding(VerdictKind.ERROR, golden.test, "the golden has no segments: gather it again"))
     return Verdict.of(findings, sum(verdict.comparisons for verdict in found))
 
 
@@ -115,7 +115,7 @@ def count_peers(rules: Sequence[Rule], golden: Golden) -> int:
 
 
 def next_action(history: Sequence[Verdict], most_checks: int) -> Action:
-    """After each check of a segment: run it once more while that may still decide something."""
+    """After each check of a segment: repeat it while it is inconclusive."""
     if not history:
         return "repeat" if most_checks > 0 else "stop"
     is_open = history[-1].kind is VerdictKind.INCONCLUSIVE
@@ -131,22 +131,24 @@ def judge_so_far(
     earlier: Sequence[CheckRun] = (),
     peers: int = 1,
 ) -> Finding | None:
-    """Whether a run that still goes has failed for good: the first failing window, or NaN or infinity at once.
+    """Whether a run in progress has definitely failed: the first failing window, or NaN or infinity at once.
 
-    The test is the very one of the final verdict, on the windows that are complete: what is stopped here would have
-    failed at the end, so looking often adds no false alarms. `earlier`: other checks of the same segment.
+    The test is that of the final verdict, on the complete windows: what is stopped here would have failed at the end,
+    so testing often adds no false alarms. `earlier`: other checks of the same segment.
     """
     if label not in segment.tracks.get(rule.metric, {}):
-        return None  # the final verdict says so
+        return None  # the final verdict reports that
     pair = line_up(rule, segment, label, [*earlier, {rule.metric: {label: track}}], partial=True)
     labels = rule.labels or segment.tracks[rule.metric]
     bad = next((finding for finding in pair.findings if finding.kind is VerdictKind.FAIL), None)
     if bad or not pair.is_usable:
         return bad
-    return next((found for found in _look(rule, pair, peers * len(labels)) if found.kind is VerdictKind.FAIL), None)
+    return next(
+        (found for found in _judge_partial(rule, pair, peers * len(labels)) if found.kind is VerdictKind.FAIL), None
+    )
 
 
-def _look(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
+def _judge_partial(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     if rule.kind == "margin" and find_margin_problem(rule.operator, rule.margin) is None:
         failing = any(find_failing(rule, pair.golden[0], check) for check in pair.checks)
         return judge_margin(rule, pair) if failing else []

@@ -1,7 +1,7 @@
 """How a golden moves when it is replaced: step by step, and against the first one of all.
 
-Ten rebases of half a percent each are five percent that no check has ever seen. Each entry of a golden's history keeps
-the levels of the recording that it brought, and those of the first, so that the sum can be told at any time.
+Ten rebases of half a percent each are five percent that no check has found. Each entry of a golden's history keeps the
+levels of its recording and those of the first, so that the sum is always known.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from assay.golden.values import Golden, Rule, Segment
 
 Levels = Mapping[str, Mapping[str, float]]  # metric (and label) → start step → mean level
 
-WIDER = 2.0  # noise measured from a handful of replicas varies by half; twice is no accident
-QUIET = 1e-4  # noise below a hundredth of a percent hides nothing that anybody asks for
+WIDER = 2.0  # noise measured from a few replicas varies by half; a factor of two is not chance
+QUIET = 1e-4  # smaller noise hides no relevant effect
 CREEP_REBASES = 2
 
 
 def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
-    """The rules as a manifest keeps them, so that a later rebase can tell whether they were loosened."""
+    """The rules as a manifest keeps them, so that a later rebase can detect that they were loosened."""
     facts: dict[str, dict[str, Any]] = {}
     for rule in rules:
         told: dict[str, Any] = {"rule": rule.kind}
@@ -77,7 +77,7 @@ def _relative(before: float, after: float) -> float:
 
 
 def find_creep(since_first: Mapping[str, float], rules: Sequence[Rule], rebases: int) -> list[str]:
-    """Metrics whose many small steps add up to more than one check would let through."""
+    """Metrics whose many small changes add up to more than a single check would accept."""
     found = []
     for rule in rules:
         if rule.kind in ("exact", "margin") or rebases < CREEP_REBASES:
@@ -85,7 +85,7 @@ def find_creep(since_first: Mapping[str, float], rules: Sequence[Rule], rebases:
         delta = default_delta(rule)
         for name, effect in since_first.items():
             if name.split(" ", 1)[0] == rule.metric and abs(effect) > delta:
-                found.append(f"{name} has crept by {100 * effect:+.3g}% since the first golden, in {rebases} rebases")
+                found.append(f"{name} has drifted by {100 * effect:+.3g}% since the first golden, in {rebases} rebases")
     return found
 
 
@@ -93,7 +93,7 @@ def find_creep(since_first: Mapping[str, float], rules: Sequence[Rule], rebases:
 
 
 def find_widening(before: Golden, after: Golden) -> list[str]:
-    """Everything by which the new golden would let more through than the old one did."""
+    """Everything by which the new golden accepts more than the old one."""
     return [
         *_find_noise(before, after),
         *_find_loosened(_rules_of(before), _rules_of(after)),
@@ -103,11 +103,11 @@ def find_widening(before: Golden, after: Golden) -> list[str]:
 
 
 def _find_variants(before: Golden, after: Golden) -> list[str]:
-    """What a new variant shows counts as harmless from now on."""
+    """The effect of a new variant counts as harmless from now on."""
     known, now = (
         dict.fromkeys(name for segment in golden.segments for name in segment.variants) for golden in (before, after)
     )
-    return [f"the variant {name} is new: what it changes will pass" for name in now if name not in known]
+    return [f"the variant {name} is new: its effect will pass" for name in now if name not in known]
 
 
 def _rules_of(golden: Golden) -> Mapping[str, Mapping[str, Any]]:

@@ -15,7 +15,7 @@ WINDOWS_PER_SEGMENT = 6
 
 
 def build_starts(rule: Rule, steps: Sequence[int]) -> list[int]:
-    """Where each window begins, as places in `steps`. A short rest at the end belongs to the window before it."""
+    """Where each window begins, as indices into `steps`. A short remainder belongs to the last window."""
     np = load_numpy()
     places = np.asarray(steps)
     spacing = int(np.median(np.diff(places))) if len(places) > 1 else 1
@@ -35,11 +35,11 @@ class Effects:
     golden: Array  # mean level, for reports; the effect is how far `check` is from it
     check: Array
     effect: Array
-    error: Array | None  # standard error; None: one recording against one check tells no noise
+    error: Array | None  # standard error; None: one recording and one check do not show noise
     freedom: int
     in_logs: bool
     distance: Array  # mean absolute difference of the check
-    worse: Array  # of its steps the upper and the lower part: what lies above, what lies below the golden
+    worse: Array  # mean positive and mean negative part of its differences
     replicas: Array  # the largest distance of a replica from the others, in this window or one before it
     variants: Array  # and of a variant from the replicas
     spreads: bool  # whether noise is known from runs that differ: not where all replicas are equal bit for bit
@@ -94,9 +94,9 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variant
         levels = _average_levels(golden, starts, in_logs), _average_levels(checks, starts, in_logs)
         effect = np.where(np.isfinite(levels[1]), tested.mean(axis=0) - known.mean(axis=0), np.nan)
         spread, freedom = measure_spread(known if len(known) > 1 else np.vstack([known, harmless]), tested)
-        error = None if spread is None else np.sqrt(share_variance(spread) * (1 / len(golden) + 1 / len(checks)))
+        error = None if spread is None else np.sqrt(pool_variance(spread) * (1 / len(golden) + 1 / len(checks)))
         rows, of_checks, of_variants = (each - apart[0].mean(axis=0) for each in apart)
-        lonely = len(golden) / max(1, len(golden) - 1)  # from the mean of all to the mean of the others
+        others = len(golden) / max(1, len(golden) - 1)  # from the mean of all to the mean of the others
         return Effects(
             *levels,
             effect,
@@ -105,7 +105,7 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variant
             in_logs,
             average(np.abs(of_checks), starts).mean(axis=0),
             np.stack([average(np.maximum(sign * of_checks, 0), starts).mean(axis=0) for sign in (1, -1)]),
-            _find_largest(lonely * average(np.abs(rows), starts), len(starts)),
+            _find_largest(others * average(np.abs(rows), starts), len(starts)),
             _find_largest(average(np.abs(of_variants), starts), len(starts)),
             len(golden) == 1 or bool((apart[0] != 0).any()),
             len(golden) + len(variants),
@@ -114,7 +114,7 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variant
 
 
 def _find_largest(distances: Array, windows: int) -> Array:
-    """Of all runs, in each window or one before it: rounding grows, and a window that is quiet by chance is no rule."""
+    """Of all runs, in each window or an earlier one: rounding grows, and a window may be quiet by chance."""
     np = load_numpy()
     return np.maximum.accumulate(distances.max(axis=0)) if len(distances) else np.zeros(windows)
 
@@ -139,7 +139,7 @@ def build_differences(values: Array, first: Array, starts: Sequence[int], size: 
         return np.log(values) - np.log(first)
     apart = values - first
     units = np.repeat(size, np.diff([*starts, values.shape[1]]))
-    return np.where(apart == 0, 0.0, apart / units)  # in units of nothing, any difference is infinite
+    return np.where(apart == 0, 0.0, apart / units)  # in units of 0 any difference is infinite
 
 
 def build_distances(values: Array, first: Array, starts: Sequence[int], size: Array | None) -> Array:
@@ -157,16 +157,16 @@ def measure_size(golden: Array, starts: Sequence[int]) -> Array:
 def measure_spread(golden: Array, checks: Array) -> tuple[Array | None, int]:
     """The variance between replicas per window, and its degrees of freedom.
 
-    A golden of one recording knows none; then that of repeated checks is used.
+    A golden of one recording has none; then that of repeated checks is used.
     """
     source = golden if len(golden) > 1 else checks
     return (source.var(axis=0, ddof=1), len(source) - 1) if len(source) > 1 else (None, 0)
 
 
-def share_variance(spread: Array) -> Array:
-    """Half the window's own, half that of all windows: five replicas alone know a window's variance badly.
+def pool_variance(spread: Array) -> Array:
+    """Half the window's own, half the mean of all windows: five replicas estimate a window's variance badly.
 
-    A window that knows no variance (a check ended before it, or is infinitely far away) takes no part.
+    A window without a finite variance (a check ended before it, or is infinitely far away) is ignored.
     """
     np = load_numpy()
     known = spread[np.isfinite(spread)]

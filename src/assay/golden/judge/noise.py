@@ -1,5 +1,5 @@
-"""What the golden's replicas tell before anything is checked: their noise, the smallest effect that a check would find,
-and the smallest delta or margin that makes sense."""
+"""What the golden's replicas show before anything is checked: their noise, the smallest effect that a check would find,
+and the smallest usable delta or margin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from assay.golden.judge.effects import (
     build_starts,
     measure_effects,
     measure_size,
-    share_variance,
+    pool_variance,
     stack_golden,
     stack_variants,
 )
@@ -32,7 +32,7 @@ LADDER = (1.0, 2.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """One metric and label of one segment. All figures are relative: .01 is one percent."""
+    """One metric and label of one segment. All values are relative: .01 is one percent."""
 
     subject: str
     metric: str
@@ -42,9 +42,9 @@ class Noise:
     per_step: float  # sd between replicas of a single value
     windows: tuple[float, ...]  # and of each window's mean; for other seeds, of the mean of the second half
     detectable: tuple[float, ...]  # the smallest effect that 1, 2, 3 checks would find, in whichever window it is
-    floor: float  # with a delta below this not even a perfect check could pass
+    floor: float  # with a smaller delta not even a perfect check could pass
     suggested_delta: float
-    outside: float = 0.0  # the smallest distance that is surely a change, in the window where that is largest
+    outside: float = 0.0  # the smallest distance that is CHANGED, in the window where it is largest
 
     @property
     def per_window(self) -> float:
@@ -52,7 +52,7 @@ class Noise:
 
 
 def measure_golden_noise(rules: Sequence[Rule], golden: Golden) -> tuple[Noise, ...]:
-    """For every metric of every segment that has replicas; those without tell nothing and are left out."""
+    """For every metric of every segment that has replicas; those without are left out."""
     peers = count_peers(rules, golden)
     return tuple(
         noise for segment in golden.segments for rule in rules for noise in measure_noise(rule, segment, peers=peers)
@@ -86,7 +86,7 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> Noise:
     if rule.kind == "unmatched":  # there the second half of the curve decides
         golden, starts = golden[:, len(tracks[0].steps) // 2 :], [0]
     per_step, spread = _spread(golden, range(golden.shape[1])), _spread(golden, starts)
-    largest = math.sqrt(float(share_variance(spread).max()))
+    largest = math.sqrt(float(pool_variance(spread).max()))
     limits = Limits(rule, len(tracks), len(starts), peers, largest)
     pair = line_up(rule, segment, label, ())
     return Noise(
@@ -148,12 +148,12 @@ def _spread(golden: Array, starts: Sequence[int]) -> Array:
         return build_distances(golden, golden[:1], starts, size).var(axis=0, ddof=1)
 
 
-# ---------------------------------------------------------------- what follows from it
+# ---------------------------------------------------------------- limits
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From the sd of the noisiest window to what a check can tell."""
+    """From the standard deviation of the noisiest window to what a check can show."""
 
     rule: Rule
     replicas: int
@@ -165,7 +165,7 @@ class Limits:
         return self.largest * math.sqrt(1 / self.replicas + 1 / checks)
 
     def find_detectable(self, checks: int) -> float:
-        """Above nothing for sure, and above delta, in nine of ten checks."""
+        """Significant and above delta in nine of ten checks."""
         freedom, error = self.replicas - 1, self._error(checks)
         surely = t_quantile(freedom, self.rule.alpha / (self.windows * self.peers)) * error
         return max(surely, default_delta(self.rule)) + t_quantile(freedom, MISSES) * error
@@ -199,8 +199,8 @@ def check_margin(rule: Rule, noise: Noise) -> Finding | None:
     if delta >= noise.floor:
         return None
     message = (
-        f"a delta of {delta:.3g} lies below the noise floor of {noise.floor:.3g}: even a perfect check could not pass; "
-        f"take {noise.suggested_delta:g}, or gather more replicas"
+        f"a delta of {delta:.3g} is below the noise floor of {noise.floor:.3g}: even a perfect check could not pass; "
+        f"use {noise.suggested_delta:g}, or gather more replicas"
     )
     return Finding(VerdictKind.ERROR, noise.subject, message, delta, noise.floor)
 
@@ -219,8 +219,8 @@ def _check_fixed(rule: Rule, noise: Noise) -> Finding | None:
     if rule.margin >= floor:
         return None
     message = (
-        f"a margin of {rule.margin:g} lies below the noise of {noise.steps} steps, {floor:.3g}: good runs would fail; "
-        f"take {round_up(floor):g} or more, or paired windows"
+        f"a margin of {rule.margin:g} is below the noise of {noise.steps} steps, {floor:.3g}: good runs would fail; "
+        f"use {round_up(floor):g} or more, or the paired rule"
     )
     return Finding(VerdictKind.ERROR, noise.subject, message, rule.margin, floor)
 
@@ -228,5 +228,5 @@ def _check_fixed(rule: Rule, noise: Noise) -> Finding | None:
 def _check_exact(noise: Noise) -> Finding | None:
     if noise.per_step == 0:
         return None
-    message = f"the replicas differ from one another (sd {noise.per_step:.3g}): exact values cannot be asked for"
+    message = f"the replicas differ from one another (sd {noise.per_step:.3g}): the exact rule cannot be used"
     return Finding(VerdictKind.ERROR, noise.subject, message, 0.0, noise.per_step)

@@ -1,6 +1,6 @@
-"""A golden segment and the runs that check it, lined up step by step. What does not fit is said here, once.
+"""A golden segment and the runs that check it, aligned step by step. Mismatches are reported here, once.
 
-Nothing that is missing is passed over: a metric or label that was not logged, a run that ended early, a hole, a step
+Nothing that is missing is ignored: a metric or label that was not logged, a run that ended early, a hole, a step
 logged twice, a golden whose replicas disagree about the steps. Each becomes a finding, and none of them is PASS.
 """
 
@@ -74,7 +74,11 @@ def find_labels(rule: Rule, segment: Segment, checks: Sequence[CheckRun]) -> tup
         return (), [Finding(VerdictKind.ERROR, subject, "no run checked this segment")]
     wanted = rule.labels or tuple(golden)
     findings = [
-        Finding(VerdictKind.ERROR, describe_subject(segment, rule.metric, label), _describe_label(label, golden))
+        Finding(
+            VerdictKind.ERROR,
+            describe_subject(segment, rule.metric, label),
+            f"the golden has no label {label!r}; it has {_join(golden)}",
+        )
         for label in wanted
         if label not in golden
     ]
@@ -98,11 +102,7 @@ def _compare_labels(
 
 def _describe_absent(where: str, metric: str, known: Mapping[str, object]) -> str:
     suggestion = did_you_mean(metric, known)
-    return f"the {where} holds no {metric}" + (f"; {suggestion}" if suggestion else "")
-
-
-def _describe_label(label: str, golden: Mapping[str, object]) -> str:
-    return f"the golden holds no label {label!r}; it has {_join(golden)}"
+    return f"the {where} has no {metric}" + (f"; {suggestion}" if suggestion else "")
 
 
 def _join(labels: Mapping[str, object]) -> str:
@@ -113,7 +113,7 @@ def _join(labels: Mapping[str, object]) -> str:
 
 
 def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun], *, partial: bool = False) -> Pair:
-    """`partial`: the run still goes on, so steps that are not there yet are no finding."""
+    """`partial`: the run still goes on, so steps that are not there yet are not a finding."""
     subject = describe_subject(segment, rule.metric, label)
     golden = segment.tracks[rule.metric][label]
     obstacle = _find_obstacle(golden)
@@ -134,7 +134,7 @@ def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun]
 
 
 def _find_variants(rule: Rule, segment: Segment, label: str, steps: tuple[int, ...]) -> tuple[Track, ...]:
-    """Those that logged every step; one that did not allows nothing."""
+    """Those that logged every step; the others are not used."""
     found = [metrics.get(rule.metric, {}).get(label) for metrics in segment.variants.values()]
     return tuple(
         track for track in found if track is not None and track.steps == steps and all(map(math.isfinite, track.values))
@@ -143,7 +143,7 @@ def _find_variants(rule: Rule, segment: Segment, label: str, steps: tuple[int, .
 
 def _find_obstacle(golden: Sequence[Track]) -> str | None:
     if not golden or not golden[0].steps:
-        return "the golden holds no values"
+        return "the golden has no values"
     for number, track in enumerate(golden, 1):
         problem = _find_disorder(track)
         if problem:
@@ -169,17 +169,17 @@ def _find_disorder(track: Track) -> str | None:
 def _align(track: Track, steps: tuple[int, ...]) -> Aligned:
     if track.steps == steps:
         return Aligned(track.values, track.texts if len(track.texts) == len(steps) else (), 0)
-    place = {step: index for index, step in enumerate(track.steps)}
-    places = [place.get(step) for step in steps]
-    values = tuple(MISSING if index is None else track.values[index] for index in places)
+    positions = {step: index for index, step in enumerate(track.steps)}
+    indices = [positions.get(step) for step in steps]
+    values = tuple(MISSING if index is None else track.values[index] for index in indices)
     texts: tuple[str, ...] = ()
     if len(track.texts) == len(track.steps):
-        texts = tuple("" if index is None else track.texts[index] for index in places)
-    return Aligned(values, texts, sum(index is None for index in places))
+        texts = tuple("" if index is None else track.texts[index] for index in indices)
+    return Aligned(values, texts, sum(index is None for index in indices))
 
 
 def _find_bad_values(track: Track, subject: str) -> list[Finding]:
-    """The first value that is NaN or infinite, at whatever step: no rule lets one pass."""
+    """The first value that is NaN or infinite, at any step: no rule accepts it."""
     if all(map(math.isfinite, track.values)):
         return []
     bad = [(step, value) for step, value in zip(track.steps, track.values, strict=True) if not math.isfinite(value)]

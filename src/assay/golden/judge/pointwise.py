@@ -37,21 +37,21 @@ _COMPARE: dict[str, Callable[[Any, Any, Any], bool]] = {
     "<": lambda tested, expected, allowed: tested < expected,  # noqa: ARG005
     ">": lambda tested, expected, allowed: tested > expected,  # noqa: ARG005
 }
-SMALLEST = 1e-5  # below a thousandth of a percent nobody needs digits
+SMALLEST = 1e-5  # smaller effects are shown as <0.001%
 
 
 def find_rule_problem(operator: str | None, margin: float | None) -> str | None:
-    """Why these cannot be compared with; config files ask this too, so that nobody waits for a run to learn it."""
+    """Why these are not valid; config files are checked with it too, before anything runs."""
     if operator not in OPERATORS:
         known = ", ".join(OPERATORS)
         if not operator:
             return f"no comparison is given; choose one of {known}"
         meant = f"; did you mean {_MEANT[operator]!r}?" if operator in _MEANT else ""
-        return f"{operator!r} is no comparison; choose one of {known}{meant}"
+        return f"{operator!r} is not a comparison; choose one of {known}{meant}"
     if margin is None:
         return None if operator in ("<", ">") else "no margin is given"
     if not math.isfinite(margin) or margin < 0:
-        return f"a margin of {margin:g} makes no sense; it is a proportion such as 0.05"
+        return f"a margin of {margin:g} is not valid; it is a fraction such as 0.05"
     return None
 
 
@@ -72,7 +72,7 @@ def _is_close_call(tested: float, expected: float, allowed: float) -> bool:
 
 
 def _exact(value: float, text: str | None) -> Fraction:
-    """The decimal number that was written; the shortest one that stands for the float where no text is known."""
+    """The decimal number that was written; otherwise the shortest one that represents the float."""
     try:
         return Fraction(Decimal(text)) if text else Fraction(Decimal(repr(value)))
     except (InvalidOperation, ValueError, OverflowError):
@@ -92,15 +92,15 @@ def judge_margin(rule: Rule, pair: Pair) -> list[Finding]:
 
 
 def find_failing(rule: Rule, golden: Track, check: Aligned) -> list[int]:
-    """The places where a value that was logged and is finite fails."""
+    """The indices where a value that was logged and is finite fails."""
     operator, margin = rule.operator or "==", rule.margin or 0.0
     with_texts = len(golden.texts) == len(golden.values) and bool(check.texts)
     return [
-        place
-        for place, (tested, expected) in enumerate(zip(check.values, golden.values, strict=True))
+        index
+        for index, (tested, expected) in enumerate(zip(check.values, golden.values, strict=True))
         if math.isfinite(tested)
         and not compare(
-            operator, tested, expected, margin, (check.texts[place], golden.texts[place]) if with_texts else None
+            operator, tested, expected, margin, (check.texts[index], golden.texts[index]) if with_texts else None
         )
     ]
 
@@ -111,19 +111,19 @@ def _judge_check(rule: Rule, pair: Pair, check: Aligned) -> Finding | None:
     if failing:
         return _describe_failing(rule, pair, check, failing)
     if check.gaps or not all(map(math.isfinite, check.values)):
-        return None  # what is missing or not finite has been said; the rest must not look like a pass
+        return None  # missing and invalid values have been reported; the rest is not a pass
     effects = [_effect(tested, expected) for tested, expected in zip(check.values, golden.values, strict=True)]
     largest = max(effects, key=abs)
-    message = f"{len(effects)} values {_words(rule)}; the largest difference is {render_effect(largest)}"
+    message = f"{len(effects)} values {_render_rule(rule)}; the largest difference is {render_effect(largest)}"
     return Finding(VerdictKind.PASS, pair.subject, message, effect=largest)
 
 
 def _describe_failing(rule: Rule, pair: Pair, check: Aligned, failing: list[int]) -> Finding:
     golden = pair.golden[0].values
-    first, worst = failing[0], max(failing, key=lambda place: abs(_effect(check.values[place], golden[place])))
+    first, worst = failing[0], max(failing, key=lambda index: abs(_effect(check.values[index], golden[index])))
     effect, at_first = _effect(check.values[worst], golden[worst]), _effect(check.values[first], golden[first])
     message = (
-        f"{len(failing)} of {len(golden)} values are not {_words(rule)}; first at step {pair.steps[first]}: "
+        f"{len(failing)} of {len(golden)} values are not {_render_rule(rule)}; first at step {pair.steps[first]}: "
         f"{check.values[first]:.6g}, expected {golden[first]:.6g} ({render_effect(at_first)})"
     )
     if render_effect(effect) != render_effect(at_first):
@@ -133,7 +133,7 @@ def _describe_failing(rule: Rule, pair: Pair, check: Aligned, failing: list[int]
     )
 
 
-def _words(rule: Rule) -> str:
+def _render_rule(rule: Rule) -> str:
     if rule.operator in ("<", ">"):
         return f"{rule.operator} the golden's"
     return f"{rule.operator} the golden's within {100 * (rule.margin or 0.0):g}%"
@@ -152,9 +152,9 @@ def judge_exact(pair: Pair) -> list[Finding]:
     """One finding for the metric: the first step that differs, how many do, and by how much at most."""
     golden = pair.golden[0].values
     for number, replica in enumerate(pair.golden[1:], 2):
-        place = _first_difference(golden, replica.values)
-        if place is not None:
-            return [_describe_noisy(pair, number, place)]
+        index = _first_difference(golden, replica.values)
+        if index is not None:
+            return [_describe_noisy(pair, number, index)]
     differing = [_describe_difference(pair, golden, check.values) for check in pair.checks]
     findings = [finding for finding in differing if finding]
     if findings or not pair.is_whole:
@@ -163,32 +163,32 @@ def judge_exact(pair: Pair) -> list[Finding]:
 
 
 def _first_difference(golden: Sequence[float], other: Sequence[float]) -> int | None:
-    return next((place for place, values in enumerate(zip(golden, other, strict=True)) if _differ(*values)), None)
+    return next((index for index, values in enumerate(zip(golden, other, strict=True)) if _differ(*values)), None)
 
 
 def _differ(one: float, other: float) -> bool:
-    """By their bits: 0.0 and -0.0 differ. A value that is missing was reported as that."""
+    """By their bits: 0.0 and -0.0 differ. A missing value was reported as such."""
     return (one != other and not math.isnan(other)) or (one == 0.0 and math.copysign(1, one) != math.copysign(1, other))
 
 
-def _describe_noisy(pair: Pair, number: int, place: int) -> Finding:
+def _describe_noisy(pair: Pair, number: int, index: int) -> Finding:
     message = (
-        f"the golden's own replicas 1 and {number} differ at step {pair.steps[place]}: "
-        "this program does not repeat itself, so ask for paired windows instead of exact values"
+        f"the golden's own replicas 1 and {number} differ at step {pair.steps[index]}: "
+        "this program is not reproducible: use the paired rule instead of exact"
     )
-    return Finding(VerdictKind.ERROR, pair.subject, message, step=pair.steps[place])
+    return Finding(VerdictKind.ERROR, pair.subject, message, step=pair.steps[index])
 
 
 def _describe_difference(pair: Pair, golden: Sequence[float], values: Sequence[float]) -> Finding | None:
-    places = [place for place, both in enumerate(zip(golden, values, strict=True)) if _differ(*both)]
-    if not places:
+    indices = [index for index, both in enumerate(zip(golden, values, strict=True)) if _differ(*both)]
+    if not indices:
         return None
-    first = places[0]
-    worst = max(places, key=lambda place: _relative(golden[place], values[place]))
+    first = indices[0]
+    worst = max(indices, key=lambda index: _relative(golden[index], values[index]))
     largest = _relative(golden[worst], values[worst])
     message = (
         f"first differs at step {pair.steps[first]}: {values[first]!r}, expected {golden[first]!r}; "
-        f"{len(places)} of {len(golden)} values differ, by {100 * largest:.3g}% at most"
+        f"{len(indices)} of {len(golden)} values differ, by {100 * largest:.3g}% at most"
     )
     effect = math.copysign(largest, values[worst] - golden[worst])
     return Finding(VerdictKind.CHANGED, pair.subject, message, values[worst], golden[worst], pair.steps[first], effect)
@@ -216,12 +216,12 @@ def render_effect(value: float) -> str:
     return "<0.001%" if abs(value) < SMALLEST else f"{100 * value:+.3g}%"
 
 
-def render_share(value: float) -> str:
+def render_fraction(value: float) -> str:
     """`0.004%`, without a sign; small ones as `2e-06%`."""
     return f"{100 * value:.2g}%"
 
 
 def render_bounded(value: float, low: float, high: float) -> str:
-    """`+3.02% [+2.9%, +3.1%]`; the bounds only where they say more than the value does."""
+    """`+3.02% [+2.9%, +3.1%]`; the bounds only where they differ from the value."""
     shown, *around = (render_effect(each) for each in (value, low, high))
     return shown if set(around) == {shown} else f"{shown} [{', '.join(around)}]"

@@ -31,8 +31,8 @@ def _find_shortage(pair: Pair) -> str | None:
     if len(pair.golden) >= ENOUGH_REPLICAS:
         return None
     return (
-        f"the golden has {len(pair.golden)} recordings; to compare other seeds it needs "
-        f"{ENOUGH_REPLICAS} at least, and 10 to find small effects: gather with replicas"
+        f"the golden has {len(pair.golden)} recordings; to compare other seeds it needs at least "
+        f"{ENOUGH_REPLICAS}, and 10 to find small effects: gather with replicas"
     )
 
 
@@ -64,7 +64,7 @@ def _cut(check: Aligned, cut: int) -> Aligned:
 
 
 def judge_spikes(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
-    """The windows that surely fail or changed; of the others nothing is said."""
+    """The windows that fail or changed; the others are not reported."""
     np = load_numpy()
     starts = build_starts(rule, pair.steps)
     effects = measure_effects(stack_golden(pair.golden), stack_checks(pair.checks), starts, stack_variants(pair))

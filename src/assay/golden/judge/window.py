@@ -3,11 +3,10 @@
 Two measures. The *distance* of a run is its mean absolute log-ratio to the replicas' mean: differences of both signs do
 not cancel. The *effect* is the mean log-ratio, signed, with bounds from Student's t. A window is outside when its
 distance exceeds four times the largest distance of a replica (from the others) or of a variant, plus a floor for
-rounding; or when its effect is surely not zero. Outside and worse than delta is FAIL; outside and not worse is CHANGED;
-inside, and surely below delta, is PASS; what cannot be decided is INCONCLUSIVE. Values that are zero or negative have
-no logs: then differences, scaled by the golden's mean size in the window, take their place. The rule in full stands in
-docs/explanation/convergence-statistics.md.
-"""
+rounding; or when its effect is significant. Outside and worse than delta is FAIL; outside and not worse is CHANGED;
+inside, and significantly below delta, is PASS; what cannot be decided is INCONCLUSIVE. Values that are zero or negative
+have no logs: then differences, scaled by the golden's mean size in the window, are used. The full rule is in
+docs/explanation/convergence-statistics.md."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from assay.golden.judge.effects import (
     stack_variants,
 )
 from assay.golden.judge.pairing import Pair
-from assay.golden.judge.pointwise import has_equal_replicas, render_bounded, render_effect, render_share
+from assay.golden.judge.pointwise import has_equal_replicas, render_bounded, render_effect, render_fraction
 from assay.golden.values import Rule, Track
 from assay.judge.statistics import Array, load_numpy, t_quantile
 from assay.values.metric_direction import find_direction
@@ -47,15 +46,15 @@ ENOUGH_RECORDINGS = 5
 SURE_TAIL = 0.001
 # Rounding differences begin at 1e-8 to 1e-7 of the loss and grow slowly, faults exceed 1e-5 within twenty steps.
 FLOOR = 1e-5
-FLOOR_STEPS = 20  # where nothing shows how rounding grows, the floor grows by itself as much again each twenty steps
+FLOOR_STEPS = 20  # without variants the floor grows by as much every twenty steps
 LARGEST_FLOOR = 1e-4
 FLOOR_SCHEDULE = 1e-6  # of learning rates: they are set, not computed from data
-MANY_DIGITS = 15  # a value logged with that many was not rounded for people
+MANY_DIGITS = 15  # a value logged with so many digits was not rounded for display
 
 Way = Literal["min", "max", "both"]
 
 
-# ---------------------------------------------------------------- what the rule leaves open
+# ---------------------------------------------------------------- defaults of a rule
 
 
 def default_delta(rule: Rule) -> float:
@@ -72,7 +71,7 @@ def is_gradient(rule: Rule) -> bool:
 
 
 def build_alarms(rule: Rule, windows: int) -> Array:
-    """From which effect on a window may fail: delta, but for gradient norms less in the first window."""
+    """The effect from which a window may fail: delta, but less in the first window of gradient norms."""
     alarms = load_numpy().full(windows, default_delta(rule))
     at_first = find_first_delta(rule)
     if at_first is not None and windows > 1:
@@ -81,25 +80,24 @@ def build_alarms(rule: Rule, windows: int) -> Array:
 
 
 def find_first_delta(rule: Rule) -> float | None:
-    """What may fail in the first window already, where that is not delta."""
+    """The delta of the first window, where it has one of its own."""
     is_special = rule.delta is None and rule.kind == "paired" and is_gradient(rule)
     return DELTA_GRADIENT_AT_FIRST if is_special else None
 
 
 def better_way(rule: Rule) -> Way:
-    """By the rule, else by the metric's name; a name that does not tell (gradient norm, learning rate): both, any
-    change fails."""
+    """By the rule, else by the metric's name; both (any change fails) where the name does not show it."""
     return rule.direction or find_direction(rule.metric) or "both"
 
 
 def find_rule_problem(rule: Rule) -> str | None:
     delta = default_delta(rule)
     if not math.isfinite(delta) or delta < 0:
-        return f"a delta of {delta:g} makes no sense; it is a proportion such as 0.005"
+        return f"a delta of {delta:g} is not valid; it is a fraction such as 0.005"
     if not 0 < rule.alpha < 0.5:
-        return f"an alpha of {rule.alpha:g} makes no sense; it is the share of false alarms, such as 0.01"
+        return f"an alpha of {rule.alpha:g} is not valid; it is the rate of false alarms, such as 0.01"
     if rule.window is not None and rule.window < 1:
-        return f"a window of {rule.window} steps makes no sense"
+        return f"a window of {rule.window} steps is not valid"
     return None
 
 
@@ -129,11 +127,11 @@ def build_floor(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects)
     gone = np.array([pair.steps[end - 1] - pair.steps[0] + 1 for end in ends], dtype=float)
     grown = np.clip(FLOOR * gone / FLOOR_STEPS, FLOOR, LARGEST_FLOOR)
     floor = FLOOR_SCHEDULE if is_schedule(rule) else FLOOR if effects.envelope.any() else grown
-    return np.minimum(floor, default_delta(rule)) + digits  # who asks for less than rounding gets it
+    return np.minimum(floor, default_delta(rule)) + digits  # a delta below rounding is respected
 
 
 def find_resolution(track: Track) -> float:
-    """What the last logged digit is worth, where every value was logged with few digits: `2.3412` is 0.0001."""
+    """The value of the last logged digit, where every value was logged with few digits: 0.0001 for `2.3412`."""
     if not track.texts or len(track.texts) != len(track.values):
         return 0.0
     found = [_last_digit(text) for text in track.texts]
@@ -164,7 +162,7 @@ def find_quantum(golden: Array) -> float:
 
 
 def _common_measure(one: float, other: float, slack: float) -> float:
-    """Euclid's, for numbers that were rounded."""
+    """Greatest common divisor by Euclid, for rounded numbers."""
     while other > slack:
         one, other = other, one - other * round(one / other)
         other = abs(other)
@@ -186,7 +184,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Distances per window: inside `inside` is harmless, above `sure` surely is not."""
+    """Distances per window: up to `inside` is harmless, above `sure` is not."""
 
     inside: Array
     sure: Array
@@ -217,7 +215,7 @@ def find_sure_multiple(recordings: int) -> float:
 
 
 def decide(rule: Rule, effects: Effects, limits: Tolerance, tests: int) -> Windows:
-    """`tests`: among how many comparisons alpha is shared before anything is surely outside."""
+    """`tests`: the number of comparisons that alpha is divided by."""
     np = load_numpy()
     delta, alarms = default_delta(rule), build_alarms(rule, len(effects.effect))
     relative = effects.relative(effects.effect)
@@ -242,7 +240,7 @@ def decide(rule: Rule, effects: Effects, limits: Tolerance, tests: int) -> Windo
 def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     """A finding for each kind that some window has; PASS only when all windows pass and nothing is missing.
 
-    `peers`: how many metrics, labels and segments are judged beside this one, itself included; alpha is shared.
+    `peers`: how many metrics, labels and segments are judged together, this one included; alpha is divided by it.
     """
     problem = find_rule_problem(rule)
     if problem:
@@ -257,14 +255,14 @@ def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
         return [_judge_single(pair, effects, starts)] if pair.is_whole else []
     limits = build_limits(rule, pair, starts, effects)
     found = decide(rule, effects, limits, len(starts) * peers)
-    if effects.recordings == 1:  # the spread of the checks alone: it may fail, and nothing more
+    if effects.recordings == 1:  # only the spread of the checks is known: it can only fail
         nothing = load_numpy().zeros_like(found.judged)
         found = Windows(found.failed, nothing, nothing, found.judged)
     return describe_windows(Report(rule, pair, effects, tuple(starts), peers, limits), found)
 
 
 def describe_windows(report: Report, found: Windows) -> list[Finding]:
-    """Where a window has failed, the others say no more than that, unless they are suspiciously better."""
+    """Where a window has failed, CHANGED windows are reported only if they are suspiciously better."""
     unsure = found.judged & ~found.failed & ~found.changed & ~found.passed
     changed = found.changed & report.find_better() if found.failed.any() else found.changed
     findings = [
@@ -282,13 +280,13 @@ def describe_windows(report: Report, found: Windows) -> list[Finding]:
 
 
 def _judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Finding:
-    """One recording, one check that differs: nothing tells it from noise."""
+    """One recording and one check that differs: it cannot be distinguished from noise."""
     np = load_numpy()
     relative = effects.relative(effects.effect)
     worst = int(np.argmax(np.abs(relative)))
     message = (
         f"{render_effect(float(relative[worst]))} in {_stretch(pair.steps, starts, worst)}, and a golden of one "
-        "recording does not tell how much of that is noise; gather with replicas"
+        "recording does not show how much of that is noise; gather with replicas"
     )
     return Finding(
         VerdictKind.INCONCLUSIVE,
@@ -301,12 +299,13 @@ def _judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Findin
     )
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- messages
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Turns marked windows into a finding: the one with the largest effect speaks, the first tells where it begins."""
+    """Turns marked windows into a finding: the one with the largest effect is described, the first gives the
+    beginning."""
 
     rule: Rule
     pair: Pair
@@ -330,7 +329,7 @@ class Report:
         return Finding(
             kind,
             self.pair.subject,
-            self._word(kind, marks, worst, step),
+            self._render_message(kind, marks, worst, step),
             float(self.effects.check[worst]),
             float(self.effects.golden[worst]),
             float(step),
@@ -349,7 +348,7 @@ class Report:
         return not (is_far and abs(effect) < distance / 2)
 
     def _find_onset(self, marks: Array) -> int:
-        """The first step that is farther from the golden than its window may be; at the latest that window's first."""
+        """The first step in the window that is farther from the golden than the limit; otherwise the window's first."""
         np = load_numpy()
         first = int(np.argmax(marks))
         end = self.starts[first + 1] if first + 1 < len(self.starts) else len(self.pair.steps)
@@ -363,36 +362,38 @@ class Report:
         end = self.starts[window + 1] if window + 1 < len(self.starts) else len(self.pair.steps)
         return float(self.pair.steps[self.starts[window]]), float(self.pair.steps[end - 1])
 
-    def _word(self, kind: VerdictKind, marks: Array, worst: int, step: int) -> str:
+    def _render_message(self, kind: VerdictKind, marks: Array, worst: int, step: int) -> str:
         delta = f"{100 * default_delta(self.rule):g}%"
-        place, many = _stretch(self.pair.steps, self.starts, worst), f"{int(marks.sum())} of {len(self.starts)} windows"
+        steps, many = _stretch(self.pair.steps, self.starts, worst), f"{int(marks.sum())} of {len(self.starts)} windows"
         shown = self._render(worst, kind)
         if kind is VerdictKind.PASS:
-            return f"within {delta}: at most {shown}, in {place}; {many}"
+            return f"within {delta}: at most {shown}, in {steps}; {many}"
         if kind is VerdictKind.INCONCLUSIVE:
-            return self._word_unsure(delta, shown, place, many, worst)
+            return self._render_unsure(delta, shown, steps, many, worst)
         if kind is VerdictKind.FAIL:
-            return f"{shown} in {place}, more than {self._limit(worst)}\nbegins at step {step}; {many}"
+            return f"{shown} in {steps}, more than {self._limit(worst)}\nbegins at step {step}; {many}"
         better = "suspiciously better: " if self.find_better()[worst] else ""
-        return f"{better}{shown} in {place}; begins at step {step}\n{many}; {self._word_envelope(worst)}"
+        return f"{better}{shown} in {steps}; begins at step {step}\n{many}; {self._render_envelope(worst)}"
 
-    def _word_unsure(self, delta: str, shown: str, place: str, many: str, worst: int) -> str:
+    def _render_unsure(self, delta: str, shown: str, steps: str, many: str, worst: int) -> str:
         if self.effects.recordings == 1:
-            return f"{shown} in {place}; one recording does not tell noise: gather with replicas"
+            return f"{shown} in {steps}; one recording does not show noise: gather with replicas"
         if float(self.effects.distance[worst]) > float(self.limits.inside[worst]):
             few = "too few recordings" if self.effects.recordings < ENOUGH_RECORDINGS else "too few values"
             advice = f"gather {max(ENOUGH_RECORDINGS, self.effects.recordings + 1)} or more"
-            return f"{shown} in {place}; {many}; {few} to call that a change: {advice}"
-        return f"cannot be told from {delta}: {shown} in {place}; {many}; add a replica"
+            return f"{shown} in {steps}; {many}; {few} to call that a change: {advice}"
+        return f"cannot be distinguished from {delta}: {shown} in {steps}; {many}; add a replica"
 
-    def _word_envelope(self, window: int) -> str:
+    def _render_envelope(self, window: int) -> str:
         """What the finding is compared with."""
         known = self.effects
         variants, delta = len(self.pair.variants), f"delta is {100 * default_delta(self.rule):g}%"
         names = "replicas and variants" if variants else "replicas"
         if not known.envelope[window]:
-            return f"{names} are bit-equal, rounding is below {render_share(float(self.limits.floor[window]))}; {delta}"
-        return f"{names} differ by {render_share(float(known.envelope[window]))} at most; {delta}"
+            return (
+                f"{names} are bit-equal, rounding is below {render_fraction(float(self.limits.floor[window]))}; {delta}"
+            )
+        return f"{names} differ by {render_fraction(float(known.envelope[window]))} at most; {delta}"
 
     def find_better(self) -> Array:
         """Windows that are better than the golden by more than delta."""
@@ -402,7 +403,7 @@ class Report:
 
     def _render(self, window: int, kind: VerdictKind) -> str:
         if not self._is_signed(window, kind):
-            return f"{render_share(float(self.effects.relative(self.effects.distance)[window]))} up and down"
+            return f"{render_fraction(float(self.effects.relative(self.effects.distance)[window]))} up and down"
         sure = kind in (VerdictKind.FAIL, VerdictKind.CHANGED)
         low, high = self.effects.bounds(self.rule.alpha / (len(self.starts) * self.peers if sure else 1))
         relative = float(self.effects.relative(self.effects.effect)[window])
@@ -411,7 +412,7 @@ class Report:
         return render_bounded(relative, float(low[window]), float(high[window]))
 
     def _limit(self, window: int) -> str:
-        """`5%`; where the first window has a limit of its own, both: `1% (the first window's; 5% later)`."""
+        """`5%`; if the first window has its own limit, both: `1% (the first window's; 5% later)`."""
         alarms = [f"{100 * float(each):g}%" for each in build_alarms(self.rule, len(self.starts))]
         if alarms[0] == alarms[-1]:
             return alarms[window]

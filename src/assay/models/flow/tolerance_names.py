@@ -1,7 +1,7 @@
 """Names that tolerances are given for: one that nothing has would be a bound that nobody keeps.
 
 What is set for one model (a flag, its own table) has to be in it. What a project sets for all its models has to
-be in one of them; an operator of ONNX that none of them uses is no mistake there.
+be in one of them; an operator of ONNX that none of them uses is not an error there.
 """
 
 from __future__ import annotations
