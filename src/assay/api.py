@@ -6,7 +6,7 @@
         outcome = study.wait()
     print(outcome.exit_code, study.table())
 
-These names, and what `docs/reference/python.md` lists beside them, stay as they are. Everything else in Assay is
+These names, and what `docs/reference/python.md` lists with them, stay as they are. Everything else in Assay is
 private and may change with any version. What goes wrong raises an `AssayError`, with the message of the command line.
 """
 
@@ -77,7 +77,7 @@ class RunOutcome(NamedTuple):
     exit_code: int  # what `assay run` ends with: 0 where every run is done and every check passes
     states: Mapping[str, str]  # by the name of the run
     checks: tuple[str, ...]  # the lines about the study's checks
-    messages: str  # what the supervisor reported besides: warnings, and why it could not go on
+    messages: str  # what else the supervisor reported: warnings, and why it could not go on
 
     @property
     def ok(self) -> bool:

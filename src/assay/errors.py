@@ -50,7 +50,7 @@ class AssayError(Exception):
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
     def __str__(self) -> str:
-        """What to do stands in a traceback too: a notebook shows nothing else."""
+        """With the hint: a notebook shows only the traceback."""
         return self.render()
 
 

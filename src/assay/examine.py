@@ -218,7 +218,7 @@ def build_table(experiments: list[Experiment], concise: bool) -> tuple[list[str]
 
 
 def _identify(value: object) -> object:
-    """Itself, or for a list or a dict its text, which can be told apart in a set."""
+    """Itself, or for a list or a dict its text, which a set can hold."""
     try:
         hash(value)
     except TypeError:

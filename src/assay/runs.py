@@ -37,14 +37,14 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run as it stood when `assay.runs` was called."""
+    """One run as it was when `assay.runs` was called."""
 
     name: str
     state: str
     params: Mapping[str, Any]
     dir: str
     metrics: Mapping[str, float]  # last values
-    best: Mapping[str, float]  # best values, by what a metric's name says is better
+    best: Mapping[str, float]  # best values, in the direction that the metric's name implies
     id: str = ""
     attempt: int = 1
     seconds: float | None = None  # how long the last attempt took
@@ -128,11 +128,11 @@ def runs(study: str, root: str | None = None) -> Runs:
     return Runs(name, place_root, [Run(**fields) for fields in found])
 
 
-class _Door(ModuleType):
+class _CallableModule(ModuleType):
     """`assay.runs("study")` works also after `import assay.runs`, which puts this module under that name."""
 
     def __call__(self, study: str, root: str | None = None) -> Runs:
         return runs(study, root)
 
 
-sys.modules[__name__].__class__ = _Door
+sys.modules[__name__].__class__ = _CallableModule

@@ -4,7 +4,7 @@
 
 Every process has a file of its own and writes each line at once. A buffer with a thread that empties it was twice as
 fast (730k calls a second against 370k), but a line that is written is not lost when the process is killed, and there
-is no thread to disturb a fork. Outside a run the first call opens `runs/adhoc/<name>/` and says so.
+is no thread to disturb a fork. Outside a run the first call opens `runs/adhoc/<name>/` and prints its path.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RESERVED = {
     "time": "every line has a time already; choose another name, such as 'seconds'",
 }
 _RETRY_S = 1.0  # between two tries to write to a disk that refused
-_BACKLOG_BYTES = 8 << 20  # kept in memory meanwhile
+_BACKLOG_BYTES = 8 << 20  # kept in memory until it can be written
 _GONE = (errno.EBADF, errno.ESTALE)  # the descriptor was closed under us, the file deleted on a server: open another
 _KEY_LIMIT = 10_000  # names whose JSON is remembered
 
@@ -47,7 +47,7 @@ def log(
 ) -> None:
     """Record numbers: `assay.log(loss=0.25, step=100)`, or `assay.log({"val/acc": 0.9}, epoch=3)` for any name.
 
-    Numbers are Python's, numpy's, or one-element tensors. A disk that is full or gone is said once and never
+    Numbers are Python's, numpy's, or one-element tensors. A disk that is full or gone is reported once and never
     stops the training; what could not be written is tried again later.
     """
     if metrics is not None:
@@ -335,7 +335,7 @@ def _write_adhoc_run(path: str, name: str) -> None:
 
 
 def _read_process_identity() -> dict[str, object]:
-    """What tells this process from a later one with the same number."""
+    """What distinguishes this process from a later one with the same number."""
     from assay.system import processes
 
     try:
