@@ -185,7 +185,7 @@ def test_detach_and_attach(shop: Workshop) -> None:
     write_study(shop, GO)
     ended = shop.run("--detach", "--slots", "0")
     assert ended.code == 0
-    assert "goes on in the background" in ended.out
+    assert "in the background" in ended.out
     until((shop.dir(RUN) / "up").exists, "the command runs")
     attached = shop.start("--plain", "--slots", "0")
     until(lambda: "found run still running" in shop.words(attached), "it is found")
