@@ -68,7 +68,9 @@ def test_a_history_says_level_size_place_and_cause() -> None:
     assert lines[4].endswith(" e2: commits a..b; code: the same environment")
     assert lines[5] == "  3 executions left out: failed"
     told = render_history(build_history(left_out={"profiled": 2, "interrupted": 1}), color=False, width=None)
-    assert told.endswith("  2 executions left out: profiled (--all takes them)\n  1 execution left out: interrupted\n")
+    assert told.endswith(
+        "  2 executions left out: profiled (include them with --all)\n  1 execution left out: interrupted\n"
+    )
     assert "  1 execution left out: failed\n" in render_history(
         build_history(left_out={"failed": 1}), color=False, width=None
     )

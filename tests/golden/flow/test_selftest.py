@@ -4,10 +4,9 @@ import pytest
 from tests.golden.lab import NATIVE, Lab
 
 from assay.errors import ExitCode, UsageError
-from assay.golden.commands.check import render_selftest
 from assay.golden.flow.selftest import Injected, SelftestReport, build_arguments, choose_segment, selftest_file
+from assay.golden.report.selftest import build_document
 from assay.golden.values import Fault, Golden, Segment, SegmentReport
-from assay.show.console import Console
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 
@@ -93,5 +92,5 @@ def test_a_fault_that_changes_nothing_has_no_effect(lab):
         ("--seed 3", "no effect: equal bit for bit"),
     ]
     assert not report.injected[2].is_idle
-    assert "no effect: equal bit for bit: UNREAD=a" in render_selftest(report, Console())
+    assert "no effect: equal bit for bit: UNREAD=a" in repr(build_document([report]))
     assert report.exit_code is ExitCode.FAILED

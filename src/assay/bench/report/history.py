@@ -65,7 +65,7 @@ def build_mark(kind: VerdictKind) -> Span:
 
 
 def _advise(reason: str) -> str:
-    return f"{reason} (--all takes them)" if reason in TAKEN_BY_ALL else reason
+    return f"{reason} (include them with --all)" if reason in TAKEN_BY_ALL else reason
 
 
 def count_executions(number: int) -> str:
