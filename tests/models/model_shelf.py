@@ -17,7 +17,7 @@ import onnxruntime as ort
 
 from assay.models.graph.graph import build_outline
 from assay.models.graph.inputs import build_samples
-from assay.models.graph.mark import build_marked
+from assay.models.graph.submodel import build_marked
 
 Arrays = dict[str, Any]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models" / "build_models.py"

@@ -25,7 +25,7 @@ from assay.models.flow.check import (
     quiet,
     select,
 )
-from assay.models.graph.mark import build_cut
+from assay.models.graph.submodel import build_cut
 from assay.models.judge.layers import Blame, Localisation, localise
 from assay.models.values.model import (
     WRONG,

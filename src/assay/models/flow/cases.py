@@ -23,12 +23,11 @@ from assay.models.graph.convert import can_help, find_newest_opset, find_obstacl
 from assay.models.graph.fold import build_folding
 from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.inputs import build_samples, describe_invented, parse_files
-from assay.models.graph.mark import build_marked, build_typed
 from assay.models.graph.onnx_library import build_wiring, find_subgraphs
 from assay.models.graph.operators import Magnitudes, find_steps
 from assay.models.graph.sample_files import load_named
 from assay.models.graph.split import build_layers
-from assay.models.graph.submodel import describe_array
+from assay.models.graph.submodel import build_marked, build_typed, describe_array
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
 from assay.models.values.model import Ending, InputChoice, Layer, Outline, StepOutcome, Target
 from assay.models.values.tensors import TensorRef, TensorSpec

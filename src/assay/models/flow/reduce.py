@@ -19,8 +19,8 @@ from assay.models.flow.cases import Case, Cases, StepFailedError, Tensors, Trial
 from assay.models.flow.check import Examination, Found, Report, examine_model, quiet
 from assay.models.flow.tolerance_names import Names, drop_strangers, list_names
 from assay.models.graph.graph import build_outline, load_model, write_model
-from assay.models.graph.mark import build_marked
 from assay.models.graph.reduction import Candidate, Reduced, count_nodes, reduce_model
+from assay.models.graph.submodel import build_marked
 from assay.models.graph.tensorfile import write_tensors
 from assay.models.values.model import WRONG, CaseReport, Layer, ModelReport, ModelRequest, Signature, build_signature
 from assay.values.verdict import Finding, VerdictKind

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from assay.models.graph.mark import build_cut
 from assay.models.graph.onnx_library import DEFAULT_DOMAINS, Model, Node, Wiring, find_subgraphs, import_onnx
-from assay.models.graph.submodel import describe_array
+from assay.models.graph.submodel import build_cut, describe_array
 from assay.models.graph.tensorfile import Array
 
 SMALL = 4096  # elements: what is computed from shapes may still be a large mask, and stays an activation then

@@ -9,9 +9,8 @@ from tests.models.model_shelf import activate, assert_equal, load_examples, pars
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.graph.graph import build_outline
-from assay.models.graph.mark import build_cut, build_marked, build_typed
 from assay.models.graph.onnx_library import build_spec
-from assay.models.graph.submodel import describe_array
+from assay.models.graph.submodel import build_cut, build_marked, build_typed, describe_array
 from assay.models.values.tensors import TensorSpec
 
 EXAMPLES = load_examples().MODELS
