@@ -109,7 +109,7 @@ def test_a_chunk_comes_back_from_its_bytes(
 ) -> None:
     chunk = join_chunks([build_chunk(source, rows) for source, rows in given_chunks])
     packed = [column.tobytes() for column in chunk.series]
-    again = unpack_chunk("1 2", pack_parts(chunk.parts, chunk.series, "1 2"), *packed)
+    again = unpack_chunk(b"1 2", pack_parts(chunk.parts, chunk.series, b"1 2"), *packed)
     assert again.parts == chunk.parts
     assert rows_of(again) == rows_of(chunk)
 

@@ -6,6 +6,7 @@ several sources: its parts say, in order, which source gave how many.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 FULL_CHUNK_POINTS = 8192  # a chunk of this size is never rewritten by a merge
 MAX_LOOSE_CHUNKS = 64
+_PART = struct.Struct("=qq")
 
 Parts = list[tuple[int, int]]  # (source number, points)
 
@@ -114,17 +116,16 @@ def drop_source(chunk: Chunk, source: int) -> Chunk | None:
     return join_chunks(kept) if kept else None
 
 
-def pack_parts(parts: Parts, series: Series, owner: str) -> bytes:
+def pack_parts(parts: Parts, series: Series, owner: bytes) -> bytes:
     """With the checksum of the whole chunk; `owner` says whose it is, so that one in the wrong place is noticed."""
-    packed = array("q", [number for part in parts for number in part]).tobytes()
+    packed = b"".join([_PART.pack(*part) for part in parts])
     return packed + checksum(owner, *series, packed)
 
 
-def name_owner(run: int, metric: int) -> str:
-    return f"{run} {metric}"
+def name_owner(run: int, metric: int) -> bytes:
+    return b"%d %d" % (run, metric)
 
 
-def unpack_chunk(owner: str, parts: bytes, steps: bytes, values: bytes, times: bytes) -> Chunk:
-    numbers = array("q", unseal(parts, owner, steps, values, times)).tolist()
-    pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
+def unpack_chunk(owner: bytes, parts: bytes, steps: bytes, values: bytes, times: bytes) -> Chunk:
+    pairs = list(_PART.iter_unpack(unseal(parts, owner, steps, values, times)))
     return Chunk(pairs, Series(array("d", steps), array("d", values), array("d", times)))

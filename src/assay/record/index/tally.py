@@ -113,10 +113,9 @@ class Tally:
         finite = self.count - self.bad
         return self.total / finite if finite else nan
 
-    @property
-    def fields(self) -> tuple[float, ...]:
-        """In the order of FIELDS."""
-        return (
+    def pack(self) -> bytes:
+        """For the compact copy; `total` is stored next to it."""
+        return LAYOUT.pack(
             self.count,
             self.bad,
             self.last,
@@ -129,10 +128,6 @@ class Tally:
             self.first_time,
             self.last_time,
         )
-
-    def pack(self) -> bytes:
-        """For the compact copy; `total` is stored next to it."""
-        return LAYOUT.pack(*self.fields)
 
 
 def parse_summaries(metrics: Iterable[str], packed: Iterable[bytes]) -> list[Summary]:

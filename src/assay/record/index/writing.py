@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,8 @@ from assay.record.index.chunk import (
     unpack_chunk,
 )
 from assay.record.index.digest import Digest, MetricDigest, Packed, pack_digest, unpack_digest
-from assay.record.index.row import DamagedError, checksum, last_activity, pack_row, plain_object, storable
-from assay.record.index.tally import FIELDS
+from assay.record.index.row import DamagedError, checksum, last_activity, pack_row, plain_object, storable, unseal
+from assay.record.index.tally import FIELDS, LAYOUT
 from assay.system.fast_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
@@ -190,9 +191,18 @@ def _write_work(db: sqlite3.Connection, work: _Work) -> None:
     for (run, metric), digested in work.touched.items():
         if digested.loose > MAX_LOOSE_CHUNKS:
             _merge(db, run, metric, digested)
-    db.executemany(_SET_SUMMARY, [(*place, *digested.tally.fields) for place, digested in work.touched.items()])
-    changed = dict.fromkeys(run for run, _ in work.touched)
-    db.executemany(_SET_DIGEST, [(*pack_digest(work.digests[run]), run) for run in changed])
+    packed = {run: pack_digest(work.digests[run]) for run in dict.fromkeys(run for run, _ in work.touched)}
+    plain = [row for run, digest in packed.items() for row in _build_summaries(run, digest) if row[:2] in work.touched]
+    db.executemany(_SET_SUMMARY, plain)
+    db.executemany(_SET_DIGEST, [(*digest, run) for run, digest in packed.items()])
+
+
+def _build_summaries(run: int, packed: Packed) -> Iterator[tuple[Any, ...]]:
+    """The rows of `metric_summaries`, from what was packed already."""
+    if packed.metrics and packed.summaries:
+        numbers, summaries = array("q", packed.metrics), unseal(packed.summaries, packed.metrics)
+        for number, summary in zip(numbers, LAYOUT.iter_unpack(summaries), strict=True):
+            yield (run, number, *summary)
 
 
 def _merge(db: sqlite3.Connection, run: int, metric: int, digested: MetricDigest) -> None:
@@ -205,7 +215,7 @@ def _merge(db: sqlite3.Connection, run: int, metric: int, digested: MetricDigest
     digested.loose = 0
 
 
-def _set_chunk(db: sqlite3.Connection, number: int, chunk: Chunk, owner: str) -> None:
+def _set_chunk(db: sqlite3.Connection, number: int, chunk: Chunk, owner: bytes) -> None:
     db.execute(_SET_CHUNK, (pack_parts(chunk.parts, chunk.series, owner), *chunk.series, number))
 
 
@@ -245,9 +255,10 @@ def _forget_source(db: sqlite3.Connection, run: int, source: int) -> None:
     known = unpack_digest(Packed(*db.execute(_LOAD_DIGEST, (run,)).fetchone()))
     kept = {metric: _keep_others(db, run, metric, source) for metric in known}
     remaining = {metric: digested for metric, digested in kept.items() if digested.loose}
-    db.execute(_SET_DIGEST, (*pack_digest(remaining), run))
+    packed = pack_digest(remaining)
+    db.execute(_SET_DIGEST, (*packed, run))
     db.execute("DELETE FROM metric_summaries WHERE run = ?", (run,))
-    db.executemany(_SET_SUMMARY, [(run, metric, *each.tally.fields) for metric, each in remaining.items()])
+    db.executemany(_SET_SUMMARY, _build_summaries(run, packed))
 
 
 def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> MetricDigest:
