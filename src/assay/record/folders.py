@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from assay.record.index.base import RunRow
+from assay.system.files import read_text
 from assay.values import layout
 from assay.values.state import State
 
@@ -184,8 +185,7 @@ def load_patterns(run_dir: str) -> list[dict[str, Any]] | None:
     """A run's patterns as run.json has them; None: it cannot be read. For a table, which needs nothing else of it and
     is drawn in less time than everything that reads a whole record takes to load."""
     try:
-        with open(os.path.join(run_dir, layout.RUN_FILE), encoding="utf-8") as file:
-            found = json.load(file)["spec"].get("patterns", [])
+        found = json.loads(read_text(os.path.join(run_dir, layout.RUN_FILE)))["spec"].get("patterns", [])
         return [each for each in found if isinstance(each, dict)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
