@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -85,13 +86,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--require-services", action="store_true", help="a service that is missing is a failure, not a skip"
     )
-    group.addoption(
-        "--random-order",
-        nargs="?",
-        const="",
-        metavar="SEED",
-        help="files in random order, and the tests in each of them",
-    )
+    group.addoption("--random-order", action="store_true", help="files in random order, and the tests in each of them")
+    group.addoption("--order-seed", type=int, help="of the random order; printed at the end of a run")
 
 
 class Paths:
@@ -111,13 +107,20 @@ PATHS = pytest.StashKey[Paths]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("random_order") == "":
-        config.option.random_order = str(random.randrange(10**6))  # before the workers start: it is theirs as well
+    if config.getoption("random_order") and config.getoption("order_seed") is None:
+        given = getattr(config, "workerinput", {}).get("order_seed")
+        config.option.order_seed = random.randrange(10**6) if given is None else given
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    seed = config.getoption("random_order")
-    return [f"random order: --random-order={seed}"] if seed else []
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """All workers of xdist have the same order."""
+    node.workerinput["order_seed"] = node.config.getoption("order_seed")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("random_order"):
+        terminalreporter.write_line(f"random order: --random-order --order-seed={config.getoption('order_seed')}")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -380,7 +383,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if item not in set(out)]
     if config.getoption("random_order"):
-        items[:] = shuffle_by_file(items, random.Random(config.getoption("random_order")))
+        items[:] = shuffle_by_file(items, random.Random(config.getoption("order_seed")))
 
 
 def shuffle_by_file(items: list[pytest.Item], generator: random.Random) -> list[pytest.Item]:

@@ -162,7 +162,7 @@ def test_a_service_that_is_required_fails_and_the_order_is_said(folder: Path) ->
     done = call_pytest(folder, "--require-services", "--random-order", "-k", "mark or missing")
     assert done.returncode == 1
     assert "ERROR test_it.py::test_with_a_service_that_is_missing" in done.stdout
-    assert re.search(r"^random order: --random-order=\d+$", done.stdout, re.MULTILINE)
+    assert re.search(r"^random order: --random-order --order-seed=\d+$", done.stdout, re.MULTILINE)
     assert "2 passed" in done.stdout
 
 
