@@ -89,7 +89,7 @@ def test_wrong_settings_are_said_at_collection_and_other_tests_go_on(project):
     project.write("pyproject.toml", "[tool.pytest.ini_options]\n[tool.assay.models]\nfoldr = 'x'\n")
     project.write("tests/test_other.py", "def test_it():\n    pass\n")
     said = project.pytest("--continue-on-collection-errors", "-v")
-    assert "unknown key 'foldr'" in said.out
+    assert "models.foldr: unknown key" in said.out
     assert "did you mean 'folder'" in said.out
     assert said.verdicts == {"test_it": "PASSED"}
     assert "Traceback" not in said.out
