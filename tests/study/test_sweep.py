@@ -288,6 +288,7 @@ def write_gpus(shop: Workshop, *used: int) -> str:
 def test_found_gpus_are_counted_as_nvml_counts_them(shop: Workshop) -> None:
     write_study(shop, SHOW)
     fake = write_gpus(shop, 0, 0)
+    del shop.env["OMP_NUM_THREADS"]
     assert shop.run(ASSAY_FAKE_NVML=fake).code == 0
     seen = env_of(shop)
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["CUDA_DEVICE_ORDER"]) == ("0", "PCI_BUS_ID")
