@@ -69,7 +69,7 @@ def test_as_json(cli, copied: Bench) -> None:
     [
         (("fit/nothing",), "no run named"),
         ((f"fit/{GOOD}", "-c", "tset"), "did you mean 'test'?"),
-        ((f"fit/{GOOD}", "--slots", "0", "-j", "2"), "two ways"),
+        ((f"fit/{GOOD}", "--slots", "0", "-j", "2"), "the same thing"),
         ((f"fit/{GOOD}", "--slots", "cpu:0"), "cpu:0"),
     ],
 )
