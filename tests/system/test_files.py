@@ -142,9 +142,19 @@ def test_a_folder_that_is_gone_is_not_flushed(tmp_path: Path) -> None:
 
 def test_a_folder_of_the_same_name_is_not_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "outcome.1" / "inside").mkdir(parents=True)
-    write_atomic(str(tmp_path / "outcome.1"), "text")
+    write_atomic(str(tmp_path / "outcome.1"), "text", repair=True)
     assert read_text(str(tmp_path / "outcome.1")) == "text"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_of_a_user_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "report" / "inside").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        write_atomic(str(tmp_path / "report"), "text")
+    with pytest.raises(IsADirectoryError), files.replacing(str(tmp_path / "report")) as aside:
+        Path(aside).write_text("text")
+    assert (tmp_path / "report" / "inside").is_dir()
+    assert os.listdir(tmp_path) == ["report"]
 
 
 # ---------------------------------------------------------------- clone

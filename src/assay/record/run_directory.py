@@ -91,7 +91,7 @@ def write_outcome(run_dir: str, outcome: Outcome) -> bool:
     if publish(target, text):
         return True
     if load_outcome(run_dir, outcome.attempt) is None:
-        write_atomic(target, text)
+        write_atomic(target, text, repair=True)
         return True
     return False
 
@@ -107,7 +107,7 @@ def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict
         known = _load_codes(path)
         merged = {**known, **planned} if replace else {**planned, **known}
         if merged != known:
-            write_atomic(path, json.dumps(stamp({"codes": merged}, "codes")))
+            write_atomic(path, json.dumps(stamp({"codes": merged}, "codes")), repair=True)
     return merged
 
 
@@ -120,7 +120,7 @@ def _load_codes(path: str) -> dict[str, str]:
 def write_plan(study_dir: str, runs: Mapping[str, str]) -> None:
     """What a call is going to run (name → id), before the first directory is made: a killed one leaves it."""
     path = os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE)
-    write_atomic(path, json.dumps(stamp({"runs": dict(runs)}, "plan")))
+    write_atomic(path, json.dumps(stamp({"runs": dict(runs)}, "plan")), repair=True)
 
 
 def remove_plan(study_dir: str) -> None:
@@ -181,11 +181,11 @@ def leave_pass(path: str, last: Mapping[str, int]) -> None:
 
 
 def _write_pass(path: str, runs: Mapping[str, int]) -> None:
-    write_atomic(path, json.dumps(stamp({"runs": dict(runs)}, "pass")))
+    write_atomic(path, json.dumps(stamp({"runs": dict(runs)}, "pass")), repair=True)
 
 
 def write_environment(path: str, environment: Environment) -> None:
-    write_atomic(path, json.dumps(stamp(asdict(environment), "environment"), indent=1))
+    write_atomic(path, json.dumps(stamp(asdict(environment), "environment"), indent=1), repair=True)
 
 
 def load_environment(run_dir: str) -> dict[str, Any] | None:
@@ -222,7 +222,7 @@ def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecor
     code_hash = waiting.removeprefix(layout.NEXT_CODE_PREFIX)
     if record.code_hash != code_hash:
         record = replace(record, code_hash=code_hash, commit=commit)
-        write_atomic(os.path.join(run_dir, layout.RUN_FILE), render_record(record))
+        write_atomic(os.path.join(run_dir, layout.RUN_FILE), render_record(record), repair=True)
     code = os.path.join(run_dir, layout.CODE_DIR)
     if os.path.lexists(code):
         rename(code, _free_name(f"{code}.{attempt}"))

@@ -138,7 +138,10 @@ class DirBuilder:
             if record is not None:
                 _write_secrets(run_dir, spec)
                 write_atomic(
-                    os.path.join(run_dir, layout.JOB_FILE), _render_job(_find_private(record, spec, run_dir)), 0o777
+                    os.path.join(run_dir, layout.JOB_FILE),
+                    _render_job(_find_private(record, spec, run_dir)),
+                    0o777,
+                    repair=True,
                 )
                 return f"{spec.name}: {damage}; it was written again from {layout.RUN_FILE}"
             return f"{spec.name}: {damage}; {self._restore(spec, run_dir, meta)}"
@@ -153,8 +156,8 @@ class DirBuilder:
             record = replace(self._build_record(spec), uid=_find_uid(run_dir, history) or run_directory.new_uid())
             _write_secrets(run_dir, spec)
             if _is_cut(run_dir):
-                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777)
-            write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record))
+                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777, repair=True)
+            write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record), repair=True)
             return f"{layout.RUN_FILE} was written again from the study file"
         kept = os.path.join(meta, layout.DAMAGED_DIR, f"{spec.name}-{run_directory.new_uid()}")
         os.makedirs(os.path.dirname(kept), exist_ok=True)
@@ -184,8 +187,8 @@ class DirBuilder:
                 changed = replace(record.spec, commands=spec.commands, params=spec.params, private=spec.private)
                 renewed = replace(record, spec=changed)
                 _write_secrets(run_dir, spec)
-                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(renewed))
-                write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(renewed))
+                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(renewed), repair=True)
+                write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(renewed), repair=True)
 
     def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
         """A token that was replaced in the study's file reaches the next attempt of a run that is there already."""
@@ -443,7 +446,7 @@ def _find_secret_values(plan: Plan) -> set[str]:
 def _write_secrets(run_dir: str, spec: RunSpec) -> None:
     text = render_secrets(spec)
     if text is not None:
-        write_atomic(os.path.join(run_dir, layout.SECRETS_FILE), text, 0o600)
+        write_atomic(os.path.join(run_dir, layout.SECRETS_FILE), text, 0o600, repair=True)
 
 
 def _reads_secrets(run_dir: str) -> bool:

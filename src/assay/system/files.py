@@ -41,10 +41,21 @@ def write_new(path: str, content: str | bytes, mode: int = 0o666) -> None:
         os.close(fd)
 
 
-def write_atomic(path: str, content: str | bytes, mode: int = 0o666) -> None:
-    """Replace a file: readers see the old or the new content, never a part. A folder of that name is renamed."""
-    with replacing(path) as aside:
+def write_atomic(path: str, content: str | bytes, mode: int = 0o666, repair: bool = False) -> None:
+    """Replace a file: readers see the old or the new content, never a part.
+
+    `repair`, for our own files in a run directory: a folder of that name is damage, and is renamed. Elsewhere it is
+    somebody's folder, and IsADirectoryError is raised.
+    """
+    with _temporary(path) as aside:
         write_new(aside, content, mode)
+        try:
+            os.replace(aside, path)
+        except IsADirectoryError:
+            if not repair:
+                raise
+            keep_damaged(path)
+            os.replace(aside, path)
 
 
 @contextlib.contextmanager
@@ -55,11 +66,7 @@ def replacing(path: str, suffix: str = TEMPORARY_SUFFIX) -> Iterator[str]:
     """
     with _temporary(path, suffix) as aside:
         yield aside
-        try:
-            os.replace(aside, path)
-        except IsADirectoryError:
-            keep_damaged(path)
-            os.replace(aside, path)
+        os.replace(aside, path)
 
 
 @contextlib.contextmanager
