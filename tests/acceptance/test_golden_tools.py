@@ -305,7 +305,7 @@ def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(gol
     assert golden.run("check", "-s", "store").code == 0
     golden.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.03"))
     other = golden.call("rebase", *where, "--from", "check", "--reason", "other code")
-    assert "no run of a check was made with the code as it is now" in other.err
+    assert "no run of a check was made with the current code" in other.err
 
 
 def test_rebase_from_a_check_that_was_stopped_because_it_failed_is_refused(golden: Golden) -> None:

@@ -17,6 +17,7 @@ from assay.record import run_directory
 from assay.record.folders import find_changes
 from assay.record.index.base import Cursor
 from assay.record.index.sqlite import SqliteIndex
+from assay.show.console import CollectingConsole
 from assay.study.attempts import RetryPolicy
 from assay.study.collect import READ_BYTES, Collector, Follower, closing_quietly, find_sources, read_sources
 from assay.study.locations import StudyPlace
@@ -319,15 +320,15 @@ def test_a_refresh_that_breaks_off_is_repeated(
     say(run_dir, "loss 1.5\n")
     for name in ("run.json", "train.log", "."):
         os.utime(run_dir / name, (1.0, 1.0))  # long settled
-    complaints: list[str] = []
+    console = CollectingConsole()
 
     def refuse(*_arguments: object) -> Cursor:
         raise InfrastructureError("busy", "what to do")
 
     with monkeypatch.context() as patch:
         patch.setattr(index, "load_cursor", refuse)
-        refresh_study(index, place, complaints.append)
-    assert complaints == [f"{run_dir}: busy"]
+        refresh_study(index, place, console)
+    assert console.lines == [f"{run_dir}: busy"]
     assert [row.state for row in index.load_runs(["study"])] == [State.DONE]
     assert (refresh_study(index, place), losses(index)) == (1, [1.5])
     assert refresh_study(index, place) == 0

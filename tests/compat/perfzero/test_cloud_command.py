@@ -323,7 +323,7 @@ def test_stop_with_an_answer_that_is_no_machine(tools: StandIns, call: Call) -> 
     tools.answer("gcloud", "describe", out="<html>")
     result = call("stop")
     assert result.code == 4
-    assert "no JSON" in result.err
+    assert "not JSON" in result.err
     assert verbs(tools) == ["instances describe"], "what is not known is not stopped"
 
 

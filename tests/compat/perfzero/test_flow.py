@@ -642,7 +642,7 @@ def test_the_plot_of_an_execution(lab: Lab) -> None:
     line = plot_process_info(f"{report.executions[0].output_dir}/process_info.log", "out.pdf")
     assert line == "out.pdf: 3 pages from 1 reading"
     assert (lab.folder / "out.pdf").read_bytes().startswith(b"%PDF")
-    with pytest.raises(UsageError, match="is no PDF"):
+    with pytest.raises(UsageError, match="is not a PDF"):
         plot_process_info("x", "out.png")
 
 

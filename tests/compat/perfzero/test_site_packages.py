@@ -65,7 +65,7 @@ def lab(tmp_path: Path) -> Lab:
 def test_a_ref_that_does_not_exist(lab: Lab, fields: tuple[str | None, str | None], again: bool) -> None:
     if again:
         lab.check_out()
-    with pytest.raises(UsageError, match="there is not a branch, tag or commit") as caught:
+    with pytest.raises(UsageError, match="there is no branch, tag or commit") as caught:
         lab.check_out(*fields)
     assert str(lab.theirs) in caught.value.message
 
