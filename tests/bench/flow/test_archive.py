@@ -64,7 +64,7 @@ def test_from_a_file_a_run_directory_or_a_folder_of_them(executions: tuple[Bench
     shutil.copytree("runs/bench", lab / "sent")
     assert len(load_file_executions(str(lab / "sent"))) == 4
     (lab / "empty").mkdir()
-    with pytest.raises(FormatError, match="holds no benchmark"):
+    with pytest.raises(FormatError, match="contains no benchmark"):
         load_file_executions(str(lab / "empty"))
 
 

@@ -181,6 +181,7 @@ def test_the_plain_test_takes_replaced_inputs_and_results_too(project: Project, 
     assert set(said.verdicts.values()) == {"PASSED"}, said.out
 
 
+@pytest.mark.services("sshd")
 def test_a_board_that_is_off_is_no_trouble_of_the_compiler(project: Project):
     """Compilation is local: the fixture that asks for the board is the one that fails."""
     project.model("net", RELU)

@@ -203,7 +203,7 @@ def test_a_golden_is_not_recorded_outside_of_its_store(cli, own_bench: Bench) ->
     file = own_bench.write("g.yml", NATIVE)
     result = cli("golden", "gather", file, "-s", "store", "--manifest-name", "../../m.json")
     assert result.code == 2
-    assert "'../../m.json' cannot end a manifest's name" in result.out
+    assert "'../../m.json' cannot be the end of a manifest's name" in result.out
     assert not (own_bench.folder / "store").exists()
 
 
