@@ -52,7 +52,7 @@ def test_strings_are_plain_english() -> None:
 
 
 def test_documents_are_plain_english() -> None:
-    paths = [TOP / "README.md", *sorted((TOP / "docs").rglob("*.md"))]
+    paths = [TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted((TOP / "docs").rglob("*.md"))]
     assert [f"{path}:{each}" for path in paths for each in find_banned(path.read_text(encoding="utf-8"))] == []
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from assay.errors import FormatError
 from assay.record import run_directory
-from assay.study.run_status import find_supervisors, load_standing
+from assay.study.run_status import find_supervisors, load_status
 from assay.system import processes
 from assay.values import layout
 from assay.values.run import Command, JobHandle, Outcome, RunSpec, State
@@ -43,36 +43,36 @@ def lease(path: str, **changes: object) -> JobHandle:
 
 
 def test_a_run_that_was_never_started(tmp_path: Path) -> None:
-    assert load_standing(make_run(tmp_path)).state is State.QUEUED
+    assert load_status(make_run(tmp_path)).state is State.QUEUED
 
 
 def test_a_run_of_a_script(tmp_path: Path) -> None:
-    status = load_standing(make_run(tmp_path, ()))
+    status = load_status(make_run(tmp_path, ()))
     assert (status.state, status.attempt, status.handle) == (State.DONE, 0, None)
 
 
 def test_a_live_process(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     handle = lease(path)
-    status = load_standing(path)
+    status = load_status(path)
     assert (status.state, status.handle, status.attempt) == (State.RUNNING, handle, 1)
 
 
 def test_a_dead_process(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     lease(path, start=1)
-    assert load_standing(path).state is State.LOST
+    assert load_status(path).state is State.LOST
     Path(path, "train.exit.0").touch()
-    assert load_standing(path).state is State.DONE
+    assert load_status(path).state is State.DONE
     Path(path, "train.exit.0").rename(Path(path, "train.exit.3"))
-    assert load_standing(path).state is State.FAILED
+    assert load_status(path).state is State.FAILED
 
 
 def test_what_was_concluded_stands(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     lease(path)
     run_directory.write_outcome(path, Outcome(State.STOPPED, 1, {}, "enough"))
-    status = load_standing(path)
+    status = load_status(path)
     assert status.outcome is not None
     assert (status.state, status.outcome.reason) == (State.STOPPED, "enough")
 
@@ -84,21 +84,21 @@ def test_a_repeat_does_not_inherit_a_good_end(tmp_path: Path) -> None:
     lease(path, start=1)
     run_directory.write_outcome(path, Outcome(State.DONE, 1))
     lease(path, start=1, attempt=2, skips=":train:")
-    assert load_standing(path).state is State.LOST
+    assert load_status(path).state is State.LOST
     Path(path, "test.2.exit.0").touch()
-    assert load_standing(path).state is State.DONE
+    assert load_status(path).state is State.DONE
 
 
 def test_damaged_and_missing_files(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     Path(path, "run.json").write_text("{")
-    status = load_standing(path)
+    status = load_status(path)
     assert (status.state, status.is_damaged) == (State.DAMAGED, True)
     assert status.outcome.reason.startswith("run.json is damaged: ")
     os.unlink(Path(path, "run.json"))
-    assert load_standing(path).outcome.reason.startswith("run.json is missing; repair it: mv ")
+    assert load_status(path).outcome.reason.startswith("run.json is missing; repair it: mv ")
     with pytest.raises(FormatError, match="cannot be read"):
-        load_standing(str(tmp_path / "nowhere"))
+        load_status(str(tmp_path / "nowhere"))
 
 
 def test_supervisors_that_live_here(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_supervisors_that_do_not(tmp_path: Path, change: dict[str, object]) -> N
 def test_an_unreadable_lease_is_a_dead_attempt(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     Path(path, "lease.1").write_text(json.dumps({"nonsense": 1}))
-    assert load_standing(path).state is State.LOST
+    assert load_status(path).state is State.LOST
     assert find_supervisors([path]) == []
 
 

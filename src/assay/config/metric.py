@@ -13,8 +13,6 @@ from assay.errors import did_you_mean
 from assay.values.series import NUMBER
 from assay.values.study import Check, MetricFile, Pattern
 
-# `{number}` in a pattern: sign, fraction, exponent, nan and inf; no group of its own
-
 _FILE_KINDS = ("jsonl", "csv", "tensorboard")
 _PATTERN_KEYS = ("regex", "labels", "command")
 _AT = ("last", "best", "min", "max", "mean")

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         report = examine(load_request(text), run_dir)
     except AssayError as error:
-        write_error(run_dir, error)  # the door that waits says it
+        write_error(run_dir, error)  # the command that waits reports it
         return int(error.exit_code)
     except OSError as error:  # a full disk, a folder that may not be written
         refused = InfrastructureError(f"the check cannot continue: {error}")

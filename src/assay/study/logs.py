@@ -12,7 +12,7 @@ from assay.errors import AssayError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.study.locations import StudyPlace
 from assay.study.lookup import show_command
-from assay.study.run_status import SupervisorProcess, find_supervisors, load_record, load_standing
+from assay.study.run_status import SupervisorProcess, find_supervisors, load_record, load_status
 from assay.system.files import Tail
 from assay.values import layout
 from assay.values.run import RunSpec
@@ -165,7 +165,7 @@ class RunFollower:
 
     def look(self) -> bool:
         """Whether the run is over. Twice in a row, since a failed attempt may be followed by another at once."""
-        status = load_standing(self.run_dir)
+        status = load_status(self.run_dir)
         before, self._last = self._last, (status.attempt, status.state.is_over)
         return self._last[1] and before == self._last
 
@@ -290,6 +290,6 @@ def _load_attempt(run_dir: str) -> int:
 
 def _is_over(run_dir: str) -> bool:
     try:
-        return load_standing(run_dir).state.is_over
+        return load_status(run_dir).state.is_over
     except AssayError:  # damaged: `assay ls` says so
         return True

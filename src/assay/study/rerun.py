@@ -17,7 +17,7 @@ from assay.study.locations import StudyPlace
 from assay.study.lookup import FoundRun, show_command
 from assay.study.prepared import Prepared, RunOptions
 from assay.study.refresh import describe_damage
-from assay.study.run_status import RunStatus, load_standing
+from assay.study.run_status import RunStatus, load_status
 from assay.system.files import rename, write_atomic
 from assay.values import layout
 from assay.values.run import Plan, build_command
@@ -38,7 +38,7 @@ def prepare_rerun(runs: Sequence[FoundRun], options: RerunOptions) -> list[Prepa
 
     A damaged run does not keep the others from being repeated: `find_damaged` names it.
     """
-    chosen = {run.dir: (run, status) for run in runs if not (status := load_standing(run.dir)).is_damaged}
+    chosen = {run.dir: (run, status) for run in runs if not (status := load_status(run.dir)).is_damaged}
     if not chosen:
         raise FormatError("\n".join(find_damaged(runs)) or "no runs")
     _refuse_running([(run, status) for run, status in chosen.values()])
@@ -48,7 +48,7 @@ def prepare_rerun(runs: Sequence[FoundRun], options: RerunOptions) -> list[Prepa
     for run, status in chosen.values():
         named = replace(status.record.spec, name=os.path.basename(run.dir))
         by_place.setdefault(run.place, []).append(replace(status, record=replace(status.record, spec=named)))
-    return [_prepare(place, standings, options) for place, standings in by_place.items()]
+    return [_prepare(place, statuses, options) for place, statuses in by_place.items()]
 
 
 def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
@@ -83,13 +83,13 @@ def _check_commands(run: FoundRun, status: RunStatus, asked: tuple[str, ...] | N
         )
 
 
-def _prepare(place: StudyPlace, standings: Sequence[RunStatus], options: RerunOptions) -> Prepared:
-    first = standings[0].record
+def _prepare(place: StudyPlace, statuses: Sequence[RunStatus], options: RerunOptions) -> Prepared:
+    first = statuses[0].record
     study = Study(
         name=place.name,
         dialect=first.dialect,  # type: ignore[arg-type]
         source=first.source,
-        folder=_workdir(place, standings[0]),
+        folder=_workdir(place, statuses[0]),
         commands=(),
         sweeps=(),
         resources=first.spec.resources,
@@ -106,7 +106,7 @@ def _prepare(place: StudyPlace, standings: Sequence[RunStatus], options: RerunOp
         grace_s=options.grace_s,
         command_line=options.command_line,
     )
-    plan = Plan(study, tuple(status.record.spec for status in standings))
+    plan = Plan(study, tuple(status.record.spec for status in statuses))
     return Prepared(study, plan, place, True, None, load_settings(os.getcwd(), os.environ), run_options)
 
 
@@ -122,7 +122,7 @@ def renew_code(runs: Sequence[FoundRun]) -> int:
     taken: dict[tuple[str, tuple[str, ...]], Snapshot] = {}
     changed = 0
     for run in runs:
-        status = load_standing(run.dir)
+        status = load_status(run.dir)
         record = status.record
         if record.code_hash is None:  # it runs in the code's own folder, and so has the current code
             continue

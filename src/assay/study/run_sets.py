@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from assay.errors import FormatError
 from assay.record.formats import stamp
-from assay.study.run_status import load_standing
+from assay.study.run_status import load_status
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import publish
 from assay.values import layout
@@ -133,7 +133,7 @@ def _is_unfinished(place: StudyPlace, last: RunSet) -> bool:
 def _is_over(run_dir: str) -> bool:
     if not os.path.isdir(run_dir):
         return False
-    status = load_standing(run_dir)
+    status = load_status(run_dir)
     last = status.history.last
     if last is None or not status.state.is_over:
         return False

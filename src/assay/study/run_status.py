@@ -48,11 +48,11 @@ class RunStatus:
 
 def load_shown(run_dir: str) -> RunStatus:
     """To be printed: run.json of an earlier version may hold secrets."""
-    status = load_standing(run_dir)
+    status = load_status(run_dir)
     return replace(status, record=replace(status.record, spec=hide_spec(status.record.spec)))
 
 
-def load_standing(run_dir: str) -> RunStatus:
+def load_status(run_dir: str) -> RunStatus:
     """Raises FormatError only where the folder itself cannot be read."""
     record, history = run_directory.try_record(run_dir), _load_history(run_dir)
     if record is None:
@@ -76,7 +76,7 @@ def load_states(report: Report) -> list[State]:
 def _load_state(run_dir: str) -> State:
     """A job that waits in its farm's queue, or was not heard of yet, is with the farm."""
     try:
-        state = load_standing(run_dir).state
+        state = load_status(run_dir).state
     except AssayError:  # damaged a moment ago: the next command reports it
         return State.RUNNING
     return state if state.is_over and state is not State.LOST else State.RUNNING

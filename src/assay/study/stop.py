@@ -17,7 +17,7 @@ from assay.show import formatting
 from assay.study.attempts import build_outcome, finished_before
 from assay.study.locations import StudyPlace
 from assay.study.lookup import FoundRun, show_command
-from assay.study.run_status import RunStatus, SupervisorProcess, find_supervisors, load_standing
+from assay.study.run_status import RunStatus, SupervisorProcess, find_supervisors, load_status
 from assay.system import processes
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, State, Stop
@@ -84,7 +84,7 @@ def stop(runs: Sequence[FoundRun], studies: Iterable[StudyPlace], options: StopO
 def _look(run: FoundRun, report: StopReport) -> _Target | None:
     """What has to be ended; None where there is nothing, and the report says why."""
     try:
-        status = load_standing(run.dir)
+        status = load_status(run.dir)
     except AssayError as error:
         report.runs.append(Stopped(run.key, f"cannot be read: {error.message}", State.LOST, is_well=False))
         return None

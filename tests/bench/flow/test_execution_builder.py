@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.bench.flow.execution_builder import (
-    Surroundings,
+    JobContext,
     _add_extracted,
     _describe_end,
     _find_gpu_memory,
@@ -134,9 +134,9 @@ def test_the_kernel_s_peak_counts_where_it_can_only_be_the_child_s(
     own: int | None, peak: int, ours: int, seen: int, known: int
 ) -> None:
     outcome = Outcome(State.FAILED, 1, cpu_s=1.5, peak_rss_bytes=peak * MIB)
-    around = Surroundings(own_peak_bytes=ours * MIB, tree=TreePeaks(largest_bytes=seen * MIB))
+    around = JobContext(own_peak_bytes=ours * MIB, tree=TreePeaks(largest_bytes=seen * MIB))
     assert _find_usage(story(own), outcome, around) == Usage(1.5, known * MIB)
-    assert _find_usage(story(own), None, Surroundings()) == Usage(0.0, 0)
+    assert _find_usage(story(own), None, JobContext()) == Usage(0.0, 0)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from assay.compat.perfzero.summary import (
     render_profile_hint,
     render_summary,
 )
-from assay.compat.perfzero.values import Package, PerfzeroJob, PerfzeroReport, Surroundings, Times, Workspace
+from assay.compat.perfzero.values import JobContext, Package, PerfzeroJob, PerfzeroReport, Times, Workspace
 from assay.values.machine import Machine
 from assay.values.verdict import Finding, VerdictKind
 
@@ -84,7 +84,7 @@ JOB = PerfzeroJob(
     env_vars={"PERFZERO_MODE": "test"},
     flags={"workspace": "workspace", "debug": False, "benchmark_methods": ["a.b"], "benchmark_num_trials": 2},
 )
-AROUND = Surroundings(
+AROUND = JobContext(
     JOB,
     {
         "models": Package("https://example.org/models.git", "master", SHA),
@@ -92,7 +92,7 @@ AROUND = Surroundings(
     },
     {"name": "assay", "version": "1.0"},
 )
-BARE = Surroundings(
+BARE = JobContext(
     PerfzeroJob((parse_method("m.f"),), Workspace("/w"), "/"), harness={"name": "assay", "version": "1.0"}
 )
 

@@ -83,9 +83,9 @@ def triage(request: TriageRequest, console: Console) -> int:
     no alarm. wontfix: the new level is meant. invalid: the executions of that level do not count. open: withdraw an
     earlier judgement.
     """
-    from assay.bench.flow.triage import TriageRequest, triage_change
+    from assay.bench.flow.triage import Decision, triage_change
 
-    word = TriageRequest(request.metric, request.method, request.change, request.judgement, request.note)
+    word = Decision(request.metric, request.method, request.change, request.judgement, request.note)
     console.print_lines(triage_change(word, request.root, request.everything))
     return int(ExitCode.OK)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from assay.bench.flow.execution_builder import ENV_EXTRA, Surroundings, build_execution
+from assay.bench.flow.execution_builder import ENV_EXTRA, JobContext, build_execution
 from assay.bench.records import load_execution, write_execution
 from assay.bench.values.execution import STUDY, BenchExecution
 from assay.bench.values.layout import BENCH_FILE
@@ -93,7 +93,7 @@ def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
         extra = json.loads(dict(record.spec.env).get(ENV_EXTRA, "{}"))
     known = _load_environment(run_dir)
     git = _build_git(known, record.commit)
-    around = Surroundings(_build_machine(known), git, record.commit, extra=extra, is_observed=False)
+    around = JobContext(_build_machine(known), git, record.commit, extra=extra, is_observed=False)
     execution = build_execution(run_dir, record.spec, last.outcome if last else None, str(row.state), around)
     with suppress(OSError):  # a read-only folder: it is built again the next time
         write_execution(run_dir, execution)

@@ -53,7 +53,7 @@ _KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class JobContext:
     """What only the supervisor knows; missing if it was killed before the end."""
 
     machine: Machine = field(default_factory=Machine)
@@ -71,7 +71,7 @@ class Surroundings:
 
 
 def build_execution(
-    run_dir: str, spec: RunSpec, outcome: Outcome | None, state: str, around: Surroundings
+    run_dir: str, spec: RunSpec, outcome: Outcome | None, state: str, around: JobContext
 ) -> BenchExecution:
     output_dir = _output_dir(run_dir, spec)
     story = load_story(os.path.join(run_dir, BENCH_REPORT_FILE), os.path.join(output_dir, "proto_"))
@@ -242,7 +242,7 @@ def load_readings(run_dir: str) -> list[Reading]:
     return [reading for reading in found if reading is not None]
 
 
-def _find_usage(story: Story, outcome: Outcome | None, around: Surroundings) -> Usage:
+def _find_usage(story: Story, outcome: Outcome | None, around: JobContext) -> Usage:
     """For children that could not report. The kernel's peak is not used where it may be our own."""
     peak = (outcome.peak_rss_bytes if outcome else None) or 0
     if (story.end or {}).get("peaks") or peak <= around.own_peak_bytes:
@@ -250,9 +250,7 @@ def _find_usage(story: Story, outcome: Outcome | None, around: Surroundings) -> 
     return Usage((outcome.cpu_s if outcome else None) or 0.0, max(peak, around.tree.largest_bytes))
 
 
-def _build_peaks(
-    story: Story, ending: Ending, readings: Sequence[Reading], usage: Usage, around: Surroundings
-) -> Peaks:
+def _build_peaks(story: Story, ending: Ending, readings: Sequence[Reading], usage: Usage, around: JobContext) -> Peaks:
     own = (story.end or {}).get("peaks") or {}
     cpu_s = own.get("cpu_s") or usage.cpu_s or None
     rss, rss_basis = _find_peak_rss(story, readings, usage, around.tree)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from assay.bench.child_report import load_root
-from assay.bench.flow.execution_builder import Surroundings, build_execution, render_points
+from assay.bench.flow.execution_builder import JobContext, build_execution, render_points
 from assay.bench.records import write_execution
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.bench.values.layout import BENCH_REPORT_FILE
@@ -163,10 +163,10 @@ class BenchObserver:
     def flush(self) -> None:
         self.inner.flush()
 
-    def _measure_surroundings(self, entry: Entry, live: _Live | None) -> Surroundings:
+    def _measure_surroundings(self, entry: Entry, live: _Live | None) -> JobContext:
         if live is None:
             limit = self._request.foreign_limit
-            return Surroundings(
+            return JobContext(
                 foreign_limit=limit, extra=self._request.extra, own_peak_bytes=_own_peak_bytes(), is_observed=False
             )
         tree = live.tree if live.tree is not None else live.watch.finish()
@@ -183,7 +183,7 @@ class BenchObserver:
         foreign = live.meter.foreign_fraction(own_s, live.machine.logical_cpus) if live.meter else None
         variant = self._variants[entry.spec.name]
         git = live.environment.git
-        return Surroundings(
+        return JobContext(
             machine=add_aftermath(live.machine, after, seen, foreign),
             git=git,
             commit=(variant.commit if variant else None) or (git.commit if git else None),

@@ -69,7 +69,7 @@ def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: T
     slots = _choose_slots(request, settings)
     noter = _Noter(told)
     given = hooks or RunHooks()
-    heard = _Heard(given.console)
+    heard = _EventRelay(given.console)
     variants = {job.spec.name: job.variant for job in jobs}
     observer = BenchObserver(request, variants, noter.told if request.profile else told, heard.take)
     specs = [job.spec for job in jobs]
@@ -97,7 +97,7 @@ def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: T
 
 
 @dataclass(slots=True)
-class _Heard:
+class _EventRelay:
     """Warnings about the code that is measured: given at once, and not repeated as a note of the report."""
 
     console: Console

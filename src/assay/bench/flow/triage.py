@@ -19,7 +19,7 @@ _MOST_CHANGES = 8  # that are listed
 
 
 @dataclass(frozen=True, slots=True)
-class TriageRequest:
+class Decision:
     """The judgement of a change, which is named by the execution where it begins, by a commit of its range, or
     `last`."""
 
@@ -30,7 +30,7 @@ class TriageRequest:
     note: str = ""
 
 
-def triage_change(word: TriageRequest, root: str | None, everything: bool = False) -> str:
+def triage_change(word: Decision, root: str | None, everything: bool = False) -> str:
     """Store it; returns a line that names the change."""
     place = find_place(root)
     meant = _find_triaged(word, load_triage(place.dir)) or _find_untriaged(word, root, everything)
@@ -42,7 +42,7 @@ def triage_change(word: TriageRequest, root: str | None, everything: bool = Fals
     return f"{said.method} {word.metric}: the change at {said.execution_id} is {judgement}"
 
 
-def _find_triaged(word: TriageRequest, every: Sequence[Triage]) -> Triage | None:
+def _find_triaged(word: Decision, every: Sequence[Triage]) -> Triage | None:
     """An earlier triage: `open` revokes it, also where the change is no longer found (`invalid` leaves its executions
     out, and perhaps too few remain for a history)."""
     if word.judgement != "open":
@@ -52,7 +52,7 @@ def _find_triaged(word: TriageRequest, every: Sequence[Triage]) -> Triage | None
     return next((each for each in reversed(standing) if word.change in (LAST, each.execution_id)), None)
 
 
-def _find_untriaged(word: TriageRequest, root: str | None, everything: bool) -> Triage:
+def _find_untriaged(word: Decision, root: str | None, everything: bool) -> Triage:
     histories = load_histories(word.metric, word.method, HistoryOptions(root, min_effect=0.0, everything=everything))
     if len(histories) > 1:
         names = ", ".join(history.method for history in histories[:6])

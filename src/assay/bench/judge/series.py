@@ -26,7 +26,7 @@ class Signal:
     origin: float  # what x = 0 stands for
     scale: float  # the distance of x = 1 from there: as a log, or as a fraction of `unit`
     unit: float  # the largest size of a value; 1 for logs
-    autocorrelation: float  # lag-1 autocorrelation of the noise, 0 to MOST_MEMORY
+    autocorrelation: float  # lag-1 autocorrelation of the noise, 0 to MOST_AUTOCORRELATION
     in_logs: bool
 
     def restore(self, x: float) -> float:

@@ -27,14 +27,14 @@ _DESCRIPTION = """Run benchmarks with PerfZero's own flags, workspace and summar
 
 _OTHERS = {"setup": "assay.compat.perfzero.setup_command", "cloud": "assay.compat.perfzero.cloud_command"}
 
-Door = tuple[argparse.ArgumentParser, Callable[[Parsed], int]]
+Subcommand = tuple[argparse.ArgumentParser, Callable[[Parsed], int]]
 
 
 @click.command("perfzero", add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: Sequence[str]) -> int:
     word, rest = _split(arguments)
-    parser, go = _find_door(word)
+    parser, go = _find_subcommand(word)
     parser.prog = f"assay perfzero {word}".rstrip()
     try:
         parsed = parser.parse_args(rest)
@@ -59,7 +59,7 @@ def _split(arguments: Sequence[str]) -> tuple[str, list[str]]:
     return "", list(arguments)
 
 
-def _find_door(word: str) -> Door:
+def _find_subcommand(word: str) -> Subcommand:
     if word in _OTHERS:
         module = import_module(_OTHERS[word])
         return module.build_parser(), module.run

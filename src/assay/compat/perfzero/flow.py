@@ -29,7 +29,7 @@ from assay.bench.api import (
     run_benchmarks,
     write_execution,
 )
-from assay.compat.perfzero.flags import parse_flags as parse_flags  # noqa: PLC0414 the door's own words
+from assay.compat.perfzero.flags import parse_flags as parse_flags  # noqa: PLC0414 the original's flags
 from assay.compat.perfzero.process_info import render_process_info
 from assay.compat.perfzero.profile_data import arrange_profiles
 from assay.compat.perfzero.site_packages import check_out_all, load_own_package
@@ -50,9 +50,9 @@ from assay.compat.perfzero.values import (
     PROCESS_FILE,
     PROFILE_DIR,
     SUMMARY_FILE,
+    JobContext,
     PerfzeroJob,
     PerfzeroReport,
-    Surroundings,
     Times,
 )
 from assay.errors import AssayError, MissingExtraError, UsageError
@@ -103,7 +103,7 @@ def run_perfzero(
             )
         _check_python_path(job, console)
         _check_upload_methods(job, console)
-        around = Surroundings(job, packages, _build_harness(version))
+        around = JobContext(job, packages, _build_harness(version))
         keeper = _Keeper(around, console)
         request = replace(_build_request(around), command_line=command_line)
         _tell_details(request, around, console)
@@ -167,7 +167,7 @@ def _check_python_path(job: PerfzeroJob, console: PerfzeroConsole) -> None:
             console.warning(f"--python_path: there is no folder {path}{known}")
 
 
-def _tell_details(request: BenchRequest, around: Surroundings, console: PerfzeroConsole) -> None:
+def _tell_details(request: BenchRequest, around: JobContext, console: PerfzeroConsole) -> None:
     console.detail(f"methods: {', '.join(method.text for method in request.methods)}")
     console.detail(f"put behind sys.path: {', '.join(request.python_path) or 'nothing'}")
     for name, package in around.packages.items():
@@ -188,7 +188,7 @@ def _build_harness(version: str) -> dict[str, Any]:
     return {"name": "assay", "version": version, **(build_package(own) if own else {})}
 
 
-def _build_request(around: Surroundings) -> BenchRequest:
+def _build_request(around: JobContext) -> BenchRequest:
     job = around.job
     return BenchRequest(
         methods=job.methods,
@@ -216,8 +216,8 @@ def _build_request(around: Surroundings) -> BenchRequest:
     )
 
 
-def _build_extra(around: Surroundings) -> dict[str, Any]:
-    """What the history should know beside: an execution can be told from those of other hooks and other
+def _build_extra(around: JobContext) -> dict[str, Any]:
+    """What the history keeps as well, so that an execution is distinguished from those of other tools and
     environments."""
     job = around.job
     facts = {
@@ -237,7 +237,7 @@ def _build_extra(around: Surroundings) -> dict[str, Any]:
 class _Keeper:
     """Listens for executions that end: writes what PerfZero's users look for, shows it and sends it."""
 
-    def __init__(self, around: Surroundings, console: PerfzeroConsole) -> None:
+    def __init__(self, around: JobContext, console: PerfzeroConsole) -> None:
         self._around = around
         self._console = console
         self.done: list[BenchExecution] = []

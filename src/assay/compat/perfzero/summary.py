@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.bench.api import BenchExecution, BenchResult
-from assay.compat.perfzero.values import HARNESS, Package, PerfzeroReport, Surroundings
+from assay.compat.perfzero.values import HARNESS, JobContext, Package, PerfzeroReport
 from assay.show.formatting import clean, escape_json
 from assay.show.json_text import to_json
 from assay.values.plain import NO_DATE, render_date
@@ -25,7 +25,7 @@ Facts = dict[str, Any]
 _MOST_REASONS = 3  # in one line
 
 
-def build_summary(execution: BenchExecution, around: Surroundings) -> Facts:
+def build_summary(execution: BenchExecution, around: JobContext) -> Facts:
     """JSON-like: numbers that JSON does not have are texts, NaN being "NaN"."""
     summary = {
         "execution_id": execution.execution_id,
@@ -85,7 +85,7 @@ def _build_metrics(result: BenchResult) -> list[Facts]:
     return list(found.values())
 
 
-def _build_info(execution: BenchExecution, around: Surroundings) -> Facts:
+def _build_info(execution: BenchExecution, around: JobContext) -> Facts:
     job = around.job
     optional = {
         "execution_label": job.execution_label,
@@ -103,7 +103,7 @@ def _build_info(execution: BenchExecution, around: Surroundings) -> Facts:
     }
 
 
-def build_package_info(around: Surroundings) -> Facts:
+def build_package_info(around: JobContext) -> Facts:
     found: Facts = {name: build_package(package) for name, package in around.packages.items()}
     if around.job.tpu and around.job.tpu.get("version"):
         found["tpu_version"] = str(around.job.tpu["version"])
@@ -115,7 +115,7 @@ def build_package(package: Package) -> Facts:
     return {"url": package.url, "branch": package.branch, "hash": package.commit, **_known(own)}
 
 
-def _build_framework(execution: BenchExecution, around: Surroundings) -> Facts:
+def _build_framework(execution: BenchExecution, around: JobContext) -> Facts:
     """The name is the true one; it is empty where the benchmark loaded no framework that we know."""
     used = execution.framework
     optional = {
@@ -131,7 +131,7 @@ def _build_framework(execution: BenchExecution, around: Surroundings) -> Facts:
     }
 
 
-def _build_system(execution: BenchExecution, around: Surroundings) -> Facts:
+def _build_system(execution: BenchExecution, around: JobContext) -> Facts:
     machine = execution.machine
     optional = {
         "platform_name": around.job.platform_name,

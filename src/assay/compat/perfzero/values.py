@@ -128,7 +128,7 @@ class PerfzeroJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class JobContext:
     """What is the same for every execution of a call."""
 
     job: PerfzeroJob

@@ -13,7 +13,7 @@ from assay.errors import InfrastructureError, UsageError
 _UPLOAD = "/api/test-sessions/upload_zip/"
 _ATTEMPTS = 3
 _TIMEOUT_S = 60.0
-_MOST_SAID = 300  # characters of an answer that is no good
+_MOST_SAID = 300  # characters of a refusal
 
 
 def check_server(url: str) -> str:

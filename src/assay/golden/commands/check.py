@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from assay.errors import ExitCode, UsageError
 from assay.golden.commands.options import (
@@ -18,9 +18,6 @@ from assay.show.console import Console, build_same_call
 from assay.show.report_files import check_targets
 from assay.values.options import option
 from assay.values.units import parse_timeout
-
-if TYPE_CHECKING:
-    pass
 
 
 class CheckRequest(GoldenReports):

@@ -31,7 +31,7 @@ class ModelFile:
     stem: str
     shown: str  # the stem in the names of its cases
     cases: tuple[NamedCase, ...]
-    problem: str = ""  # why it is no model: then its only case is the full model
+    problem: str = ""  # why it is not a model: then its only case is the full model
     names: Names = field(default_factory=Names)  # that tolerances can be for
 
 

@@ -177,7 +177,7 @@ class BuildOptions:
     live: bool = False
 
 
-def open_stand(project: Project, build_options: BuildOptions, dumps: Dumps, explain_to: Any = None) -> Stepwise:
+def open_stepwise(project: Project, build_options: BuildOptions, dumps: Dumps, explain_to: Any = None) -> Stepwise:
     """With the artifact store that every command of this user shares."""
     store = ArtifactStore(choose_store_folder(os.environ, project.folder))
     builder = ArtifactBuilder(

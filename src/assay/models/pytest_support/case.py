@@ -157,16 +157,16 @@ class Plan:
         if self._listener is not None:
             self._listener(text)
 
-    def open_stand(self, explain: Any) -> Stepwise:
+    def open_stepwise(self, explain: Any) -> Stepwise:
         from assay.models.flow.artifact_builder import Dumps
-        from assay.models.flow.project import BuildOptions, open_stand
+        from assay.models.flow.project import BuildOptions, open_stepwise
         from assay.models.values.model import Limits
 
         asked, limits = self.options, Limits()
         limits = replace(limits, compile_s=asked.compile_s or limits.compile_s, run_s=asked.run_s or limits.run_s)
         live = self.config.getoption("capture") == "no"
         dumps = Dumps(self.ir_dir, asked.compile_profile_dir, asked.run_profile_dir)
-        return open_stand(
+        return open_stepwise(
             self.project, BuildOptions(limits, asked.recompute, live), dumps, explain if asked.debug_cache else None
         )
 

@@ -57,7 +57,7 @@ def assay_stand(request: pytest.FixtureRequest) -> Iterator[Stepwise]:
     """Workers and the artifact store, for the whole of this process."""
     plan = get_plan(request.config)
     with reporting("assay_stand", ""):
-        stand = plan.open_stand(plan.record)
+        stand = plan.open_stepwise(plan.record)
     yield stand
     stand.builder.close()
 

@@ -46,9 +46,9 @@ def pack_digest(digest: Digest) -> Packed:
     numbers = sorted(digest)
     if not numbers:
         return Packed()
-    standings = [digest[number] for number in numbers]
-    summaries = b"".join([each.tally.pack() for each in standings])
-    carried = array("d", [value for each in standings for value in (each.tally.total, each.loose)]).tobytes()
+    statuses = [digest[number] for number in numbers]
+    summaries = b"".join([each.tally.pack() for each in statuses])
+    carried = array("d", [value for each in statuses for value in (each.tally.total, each.loose)]).tobytes()
     metrics = array("q", numbers).tobytes()
     return Packed(metrics, summaries + checksum(metrics, summaries), carried + checksum(metrics, carried))
 
