@@ -87,6 +87,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "iree": ("assay.models.backends",),
     "ml_dtypes": ("assay.models",),
     "fsspec": ("assay.stage.object_store",),
+    "httpx": ("assay.stage.http_file",),
     "google": ("assay.compat.perfzero.uploads", "assay.models.graph.onnx_library"),  # the latter: protobuf's errors
     "starlette": ("assay.web",),
     "uvicorn": ("assay.web",),
@@ -101,6 +102,7 @@ HOMES: dict[str, tuple[str, ...]] = {
 }
 AT_TOP_LEVEL = {
     "click",
+    "httpx",
     "yaml",
     "starlette",
     "jinja2",

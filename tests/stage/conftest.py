@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -47,6 +48,14 @@ class Web:
     url: str
     pages: dict[str, Page] = field(default_factory=dict)
     requests: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
+    server: ThreadingHTTPServer | None = None
+
+    def encrypt(self, certificate: Path) -> None:
+        """From now on it speaks https."""
+        assert self.server is not None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
 
     def add(self, path: str, body: bytes = b"", **more: Any) -> Page:
         self.pages[path] = Page(body, **more)
@@ -117,9 +126,9 @@ class Server(ThreadingHTTPServer):
 
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
     server = Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {}))
-    site = Web(f"http://127.0.0.1:{server.server_port}")
+    site = Web(f"http://127.0.0.1:{server.server_port}", server=server)
     server.RequestHandlerClass.web = site  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -36,6 +36,7 @@ def test_the_scheme_of_an_address(url: str, scheme: str | None) -> None:
         ("htps://h/x", r"htps:// cannot be used here\n.*did you mean 'https' or 'http'\? known: http://, https://"),
         ("ftp://h/x", r"known: .*gs://.*s3://.*az://.*abfs://.*file:// and plain paths"),
         ("http:///x", "names no host"),
+        ("http://me:word@[x/", "an address that begins with http:// is not valid"),
         ("gs://", "names no bucket"),
         ("s3:///x", "names no bucket"),
         ("", "empty"),

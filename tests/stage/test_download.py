@@ -21,7 +21,7 @@ import pytest
 
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.stage.download import Checksum, Fetched, build_disk_error, fetch, parse_checksum
-from assay.stage.http_file import RetryPolicy
+from assay.stage.retry import RetryPolicy
 
 DATA = bytes(range(256)) * 2000  # 512,000: several chunks
 NO_WAIT = RetryPolicy(attempts=3, sleep=lambda _: None, timeout_s=20)
@@ -85,14 +85,15 @@ def start_fetcher(url: str, target: Path) -> subprocess.Popen[str]:
 def test_a_killed_download_is_continued_by_the_next(web: Any, tmp_path: Path) -> None:
     page = web.add("/x", DATA, hold_at=300_000)
     with start_fetcher(f"{web.url}/x", tmp_path / "x") as process:
-        wait_for_size(tmp_path / "x.part", 262_144)  # two chunks; the third waits for the server
+        wait_for_size(tmp_path / "x.part", 200_000)  # the rest waits for the server
         process.send_signal(signal.SIGKILL)
     assert not (tmp_path / "x").exists()
+    arrived = (tmp_path / "x.part").stat().st_size
     page.release.set()
     page.hold_at = None
     pull(f"{web.url}/x", tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == DATA
-    assert web.ranges() == [None, "bytes=262144-"]
+    assert web.ranges() == [None, f"bytes={arrived}-"]
     assert names_in(tmp_path) == ["x"]
 
 
@@ -268,7 +269,7 @@ def test_a_plain_gzip_is_unpacked(web: Any, tmp_path: Path, target: str, there: 
 def test_a_hostile_archive_leaves_nothing(web: Any, tmp_path: Path) -> None:
     web.add("/x.tar.gz", build_tar({"fine": b"1", "../evil": b"2"}))
     (tmp_path / "data").mkdir()
-    with pytest.raises(UsageError, match=r"x\.tar\.gz was not unpacked: '\.\./evil' climbs"):
+    with pytest.raises(UsageError, match=r"x\.tar\.gz was not unpacked: '\.\./evil' .* outside"):
         pull(f"{web.url}/x.tar.gz", tmp_path / "data" / "x.tar.gz")
     assert names_in(tmp_path) == ["data"]
     assert names_in(tmp_path / "data") == []

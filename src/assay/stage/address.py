@@ -21,9 +21,13 @@ def parse_scheme(url: str, known: Sequence[str]) -> str | None:
     if not match:
         return None
     scheme = match[1].lower()
+    try:
+        netloc = urllib.parse.urlsplit(url).netloc
+    except ValueError as error:  # it may hold a password: not shown
+        raise UsageError(f"an address that begins with {scheme}:// is not valid: {error}") from None
     if scheme not in known:
         raise UsageError(f"{render_url(url)}: {scheme}:// cannot be used here", _suggest(scheme, known))
-    if scheme != FILE and not urllib.parse.urlsplit(url).netloc:
+    if scheme != FILE and not netloc:
         raise UsageError(f"{url!r} names no {'host' if scheme in WEB else 'bucket'}")
     return scheme
 

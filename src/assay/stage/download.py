@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from assay.errors import InfrastructureError, UsageError
-from assay.stage import archive, http_file, object_store
+from assay.errors import InfrastructureError, MissingExtraError, UsageError
+from assay.stage import archive, object_store
 from assay.stage.address import FILE, STORES, WEB, parse_local, parse_scheme, render_url
 from assay.stage.folder import copy_data, is_inside, load_listing
-from assay.stage.http_file import DEFAULT_RETRY, RetryPolicy
 from assay.stage.partial_download import forget, remove_part
+from assay.stage.retry import DEFAULT_RETRY, RetryPolicy
 from assay.system.files import rename, sync_file
 from assay.system.locks import hold_file
 
@@ -180,13 +180,21 @@ def _bring(job: _Job) -> Fetched:
 
 def _bring_part(job: _Job) -> None:
     if job.scheme in WEB:
-        if os.path.isdir(job.part):  # the same target was a folder of something else before
-            shutil.rmtree(job.part)
-        http_file.download(job.url, job.part, job.notify, job.retry)
+        _bring_from_web(job)
     elif job.scheme in STORES:
         object_store.download(job.url, job.part, job.notify)
     else:
         _copy_local(job)
+
+
+def _bring_from_web(job: _Job) -> None:
+    try:
+        from assay.stage import http_file
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"downloading {job.shown}", "download") from error
+    if os.path.isdir(job.part):  # the same target was a folder of something else before
+        shutil.rmtree(job.part)
+    http_file.download(job.url, job.part, job.notify, job.retry)
 
 
 def _finish_folder(job: _Job) -> Fetched:
