@@ -1,4 +1,4 @@
-# Needs bash, git, a Python of at least 3.11 and a way to its package registry; each target works as the first command
+# Needs bash, git, a Python of at least 3.11.4 and a way to its package registry; each target works as the first command
 # in a fresh clone; `make test-services` also installs system packages, when root. Virtual environments: .venv (development), .venv-demo (the demo's few needs), .venv-peers (benchmarks),
 # .venv-tf (TensorFlow, for its own test).
 
@@ -42,12 +42,12 @@ define FIND_PYTHON
 $(INSTALL_PACKAGES); \
 try_pythons() { \
   for python in $${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python}; do \
-    "$$python" -c "import sys; $$1; sys.exit(sys.version_info < (3, 11))" 2>/dev/null && return; \
+    "$$python" -c "import sys; $$1; sys.exit(sys.version_info < (3, 11, 4))" 2>/dev/null && return; \
   done; return 1; \
 }; \
 try_pythons 'import ensurepip, venv' \
   || { try_pythons pass && install_packages python3-venv && try_pythons 'import ensurepip, venv'; } \
-  || { echo "Assay needs Python 3.11 or newer with its venv module, and none was found." >&2; \
+  || { echo "Assay needs Python 3.11.4 or newer with its venv module, and none was found." >&2; \
        echo "Install it (Debian: apt install python3 python3-venv) or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
 endef
 

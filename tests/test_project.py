@@ -90,7 +90,7 @@ def test_make_says_plainly_when_there_is_no_python(tmp_path: Path) -> None:
         ["make", "setup", f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )
     assert result.returncode != 0
-    assert "Assay needs Python 3.11 or newer" in result.stderr
+    assert "Assay needs Python 3.11.4 or newer" in result.stderr
     assert not (tmp_path / ".venv").exists()
 
 

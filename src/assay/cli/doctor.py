@@ -28,7 +28,7 @@ from assay.values.options import Request, json_option, root_option
 
 Grade = Literal["ok", "note", "missing", "broken"]
 
-_OLDEST_PYTHON = (3, 11)
+_OLDEST_PYTHON = (3, 11, 4)
 _OLDEST_BASH = (4, 4)  # `mapfile -d`
 _NETWORK_NAMES = "nfs nfs4 cifs smb3 smbfs afs 9p fuse.sshfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs"
 _NETWORK_SYSTEMS = frozenset(_NETWORK_NAMES.split())
@@ -41,6 +41,7 @@ _EXTRAS = (
     ("scipy", "stats", "assay golden check"),
     ("ruptures", "stats", "change points: assay bench history"),
     ("py-spy", "profile", "assay bench run --profile, where no framework is loaded"),
+    ("httpx", "download", "http:// and https:// in --data_downloads"),
 )
 _MODEL_PARTS = (
     ("onnx", "models", "reading models: assay model; the target reference"),
@@ -107,9 +108,9 @@ def _examine_needed() -> Iterator[Diagnostic]:
 
 def _examine_python() -> Diagnostic:
     found = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info[:2] >= _OLDEST_PYTHON:
+    if sys.version_info[:3] >= _OLDEST_PYTHON:
         return Diagnostic("python", "ok", f"{found}, {sys.executable}")
-    return Diagnostic("python", "broken", found, "Assay needs Python 3.11 or newer")
+    return Diagnostic("python", "broken", found, "Assay needs Python 3.11.4 or newer")
 
 
 def _examine_bash() -> Diagnostic:

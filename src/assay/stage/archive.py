@@ -1,8 +1,8 @@
 """Unpack archives that come from elsewhere: aside first, then into place, and nothing of one that would write outside.
 
-Names and links are checked here and not by tarfile's filters: those of Python before 3.11.13 and 3.12.11 can be made to
-write outside (CVE-2025-4517), and zip archives have none. Links are resolved on paper, against the archive's own links,
-and made last, so no file is ever written through one.
+`tarfile.data_filter` decides about every member, those of zip archives included. Links are made last and only in real
+folders, so that no file is ever written through one. The filters of Python before 3.11.13 and 3.12.11 let chains of
+links lead outside (CVE-2025-4517): here every target is a normal path that stays inside by itself, and so do chains.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 import tarfile
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -35,11 +36,8 @@ _MOST_TIMES = 200  # so many times its own size: text packs to a twentieth, a bo
 _MEMBER_BYTES = 1024  # a member without content costs something, too
 _MOST_LINK_BYTES = 4096
 _MOST_HEADER_BYTES = 1 << 20  # of an extended header: the library holds it in memory
-_MOST_HOPS = 40  # what the kernel follows, too
 _BLOCK = tarfile.BLOCKSIZE
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
-
-Parts = tuple[str, ...]
 
 
 class Archive(Enum):
@@ -59,10 +57,6 @@ class ArchiveError(UsageError):
     """Damaged, not what its name says, or with members that would land elsewhere."""
 
 
-class _LeavesError(Exception):
-    """A path that ends outside."""
-
-
 def parse_kind(name: str) -> Archive | None:
     """By the ending, as the user sees it."""
     lower = name.lower()
@@ -80,53 +74,6 @@ def find_kind(path: str) -> Archive | None:
         return None
 
 
-def _is_tar(path: str) -> bool:
-    try:
-        with tarfile.open(path, tarinfo=_CheckedInfo):
-            return True
-    except ArchiveError:
-        return True
-    except _DAMAGE:
-        return False
-
-
-# ---------------------------------------------------------------- names
-
-
-def parse_member(name: str) -> Parts:
-    """A relative name as its parts; one that is absolute or climbs is refused, wherever it would end."""
-    if name.startswith("/"):
-        raise ArchiveError(f"{name!r} is an absolute name")
-    if "\0" in name:
-        raise ArchiveError(f"{name!r} has a zero byte in its name")
-    parts = tuple(part for part in name.split("/") if part not in {"", "."})
-    if ".." in parts:
-        raise ArchiveError(f"{name!r} climbs out with '..'")
-    return parts
-
-
-def resolve_link(at: Parts, links: Mapping[Parts, str]) -> Parts:
-    """Where the link at this place ends, followed through all other links. Raises for one that leaves."""
-    place: list[str] = []
-    ahead = list(reversed(at))
-    hops = 0
-    while ahead:
-        part = ahead.pop()
-        if part == "..":
-            if not place:
-                raise _LeavesError
-            place.pop()
-        elif part not in {"", "."}:
-            place.append(part)
-            if (target := links.get(tuple(place))) is not None:
-                hops += 1
-                if target.startswith("/") or hops > _MOST_HOPS:
-                    raise _LeavesError
-                place.pop()
-                ahead.extend(reversed(target.split("/")))
-    return tuple(place)
-
-
 # ---------------------------------------------------------------- unpacking aside
 
 
@@ -142,10 +89,11 @@ def unpack(archive: str, kind: Archive, aside: str, name: str) -> None:
             folder = _Aside(aside, choose_limit(os.path.getsize(archive), os.environ))
             if kind is Archive.ZIP:
                 _unpack_zip(archive, folder)
-            elif kind is Archive.TAR or _is_tar(archive):
+            elif kind is Archive.TAR or find_kind(archive):
                 _unpack_tar(archive, folder)
             else:
                 _unpack_gzip(archive, folder, name)
+            folder.finish()
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -173,11 +121,12 @@ def _check_filled(archive: str) -> None:
 def _damage_named(name: str, kind: Archive) -> Iterator[None]:
     try:
         yield
-    except ArchiveError as error:
-        raise ArchiveError(f"{name} was not unpacked: {error.message}", "nothing of it was kept") from None
+    except (ArchiveError, tarfile.FilterError) as error:
+        reason = error.message if isinstance(error, ArchiveError) else error
+        raise ArchiveError(f"{name} was not unpacked: {reason}", "nothing of it was kept") from None
     except _DAMAGE as error:
         raise ArchiveError(f"{name} is not a readable {kind.value}: {error or type(error).__name__}") from error
-    except RuntimeError as error:  # zipfile: encrypted, or an unknown compression
+    except (RuntimeError, ValueError, OverflowError) as error:  # encrypted; a zero byte in a name; a time beyond all
         raise ArchiveError(f"{name} cannot be unpacked: {error}") from error
     except OSError as error:
         if error.errno is not None:
@@ -189,14 +138,40 @@ class _Aside:
     """The folder that is being filled. Links come last: until then, no file can be written through one."""
 
     def __init__(self, folder: str, limit: int | None = None) -> None:
-        self.folder = folder
-        self.links: dict[Parts, str] = {}
+        self.folder = os.path.realpath(folder)
+        self._links: dict[str, str] = {}
         self._limit = limit
         self._left = limit
 
-    def add_folder(self, name: str) -> None:
+    def add(self, member: tarfile.TarInfo, reader: _Readable | None = None) -> None:
         self._count(_MEMBER_BYTES)
-        self._make_folder(parse_member(name))
+        try:
+            self._add(tarfile.data_filter(member, self.folder), reader)
+        except (FileExistsError, NotADirectoryError):
+            raise ArchiveError(f"{member.name!r} is a file and a folder at once") from None
+
+    def _add(self, member: tarfile.TarInfo, reader: _Readable | None) -> None:
+        path = self._path(member.name)
+        if member.isdir():
+            os.makedirs(path, exist_ok=True)
+        elif member.issym():
+            self._claim(path)
+            self._links[path] = member.linkname
+        elif member.islnk():
+            self._add_hard_link(path, self._path(member.linkname))
+        elif reader:
+            self._add_file(path, reader, member)
+
+    def finish(self) -> None:
+        for path, target in self._links.items():
+            self._make_link(path, target)
+        for path in self._links:
+            try:
+                os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                pass  # a link to what another archive brings
+            except OSError as error:
+                raise ArchiveError(f"the link {self._name(path)!r} leads nowhere: {error.strerror}") from None
 
     def _count(self, size: int) -> None:
         if self._left is None:
@@ -205,68 +180,51 @@ class _Aside:
         if self._left < 0:
             raise ArchiveError(f"more than {self._limit} bytes would come out of it; {ENV_LIMIT}=none lifts this limit")
 
-    def add_file(self, name: str, reader: _Readable, mode: int, mtime_s: float | None) -> None:
-        path = self._claim(name)
-        # the umask is applied as everywhere; set-user-id bits never arrive, and we can always read and write
-        writer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, (mode & 0o777) | 0o600)
+    def _add_file(self, path: str, reader: _Readable, member: tarfile.TarInfo) -> None:
+        self._claim(path)
+        writer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, member.mode)  # less the umask
         with open(writer, "wb") as file:
             while block := reader.read(_CHUNK):
                 self._count(len(block))
                 file.write(block)
-        if mtime_s is not None:
-            os.utime(path, (mtime_s, mtime_s))
+        os.utime(path, (member.mtime, member.mtime))
 
-    def add_link(self, name: str, target: str) -> None:
-        self._claim(name)
-        self.links[parse_member(name)] = target
+    def _add_hard_link(self, path: str, source: str) -> None:
+        target = self._links.get(source)
+        if target is None and not os.path.isfile(source):
+            raise ArchiveError(f"{self._name(path)!r} links to {self._name(source)!r}, which does not come before it")
+        if source == path:
+            return
+        self._claim(path)
+        if target is None:
+            os.link(source, path)
+        else:
+            self._links[path] = target
 
-    def add_hard_link(self, name: str, target: str) -> None:
-        source = parse_member(target)
-        if source in self.links:
-            self.add_link(name, self.links[source])
-        elif not os.path.isfile(self._path(source)):
-            raise ArchiveError(f"{name!r} links to {target!r}, which does not come before it")
-        elif source != parse_member(name):
-            os.link(self._path(source), self._claim(name))
-
-    def finish(self) -> None:
-        for parts in self.links:
-            self._check_link(parts)
-        for parts, target in self.links.items():
-            os.symlink(target, self._path(parts))
-
-    def _check_link(self, parts: Parts) -> None:
-        name = "/".join(parts)
+    def _make_link(self, path: str, target: str) -> None:
+        target = os.path.normpath(target)
+        end = os.path.normpath(os.path.join(os.path.dirname(self._name(path)), target))
+        if end.split("/")[0] in {"", ".."}:
+            raise ArchiveError(f"the link {self._name(path)!r} -> {target!r} leaves the folder")
         try:
-            resolve_link(parts, self.links)
-        except _LeavesError:
-            raise ArchiveError(f"the link {name!r} -> {self.links[parts]!r} leaves the folder") from None
-        if os.path.lexists(self._path(parts)):
-            raise ArchiveError(f"{name!r} is a link and a folder at once")
+            os.symlink(target, path)
+        except FileExistsError:
+            raise ArchiveError(f"{self._name(path)!r} is a link and a folder at once") from None
 
-    def _claim(self, name: str) -> str:
-        """The path of a member that is not a folder; a later one of the same name replaces it, as with tar."""
-        self._count(_MEMBER_BYTES)
-        parts = parse_member(name)
-        if not parts:
-            raise ArchiveError(f"{name!r} does not name a file")
-        path = self._path(parts)
-        self.links.pop(parts, None)
-        self._make_folder(parts[:-1])
+    def _claim(self, path: str) -> None:
+        """For a member that is not a folder; a later one of the same name replaces it, as with tar."""
+        self._links.pop(path, None)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         if os.path.isdir(path):
-            raise ArchiveError(f"{name!r} is a file and a folder at once")
+            raise FileExistsError(path)
         if os.path.lexists(path):
             os.unlink(path)
-        return path
 
-    def _make_folder(self, parts: Parts) -> None:
-        try:
-            os.makedirs(self._path(parts), exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise ArchiveError(f"{'/'.join(parts)!r} is a file and a folder at once") from None
+    def _path(self, name: str) -> str:
+        return os.path.normpath(os.path.join(self.folder, name))
 
-    def _path(self, parts: Parts) -> str:
-        return os.path.join(self.folder, *parts)
+    def _name(self, path: str) -> str:
+        return os.path.relpath(path, self.folder)
 
 
 class _CheckedInfo(tarfile.TarInfo):
@@ -292,26 +250,9 @@ _EXTENDED = (
 def _unpack_tar(archive: str, aside: _Aside) -> None:
     with tarfile.open(archive, "r:*", tarinfo=_CheckedInfo) as tar:
         while (member := tar.next()) is not None:
-            _add_tar_member(tar, member, aside)
+            aside.add(member, tar.extractfile(member) if member.isfile() else None)
             vars(tar)["members"].clear()  # a million members need not stay in memory
         _check_end(tar)
-    aside.finish()
-
-
-def _add_tar_member(tar: tarfile.TarFile, member: tarfile.TarInfo, aside: _Aside) -> None:
-    if member.isdir():
-        aside.add_folder(member.name)
-    elif member.issym():
-        aside.add_link(member.name, member.linkname)
-    elif member.islnk():
-        aside.add_hard_link(member.name, member.linkname)
-    elif member.isfile():
-        reader = tar.extractfile(member)
-        assert reader is not None  # it is for files
-        with reader:
-            aside.add_file(member.name, reader, member.mode, member.mtime)
-    else:
-        raise ArchiveError(f"{member.name!r} is a device or a pipe")
 
 
 def _check_end(tar: tarfile.TarFile) -> None:
@@ -325,26 +266,31 @@ def _check_end(tar: tarfile.TarFile) -> None:
 
 def _unpack_zip(archive: str, aside: _Aside) -> None:
     with zipfile.ZipFile(archive) as file:
-        for member in file.infolist():
-            mode = member.external_attr >> 16
-            if member.is_dir():
-                aside.add_folder(member.filename)
-            elif stat.S_ISLNK(mode) and member.file_size > _MOST_LINK_BYTES:
-                raise ArchiveError(f"the link {member.filename!r} has {member.file_size} bytes")
+        for info in file.infolist():
+            mode = info.external_attr >> 16
+            member = _build_member(info.filename, stat.S_IMODE(mode) or 0o666)
+            if info.is_dir():
+                member.type = tarfile.DIRTYPE
+            elif stat.S_ISLNK(mode) and info.file_size > _MOST_LINK_BYTES:
+                raise ArchiveError(f"the link {info.filename!r} has {info.file_size} bytes")
             elif stat.S_ISLNK(mode):
-                aside.add_link(member.filename, os.fsdecode(file.read(member)))
+                member.type, member.linkname = tarfile.SYMTYPE, os.fsdecode(file.read(info))
             elif stat.S_IFMT(mode) not in {0, stat.S_IFREG}:
-                raise ArchiveError(f"{member.filename!r} is a device or a pipe")
-            else:
-                with file.open(member) as reader:
-                    aside.add_file(member.filename, reader, stat.S_IMODE(mode) or 0o666, None)
-    aside.finish()
+                member.type = tarfile.FIFOTYPE  # or a device: refused
+            with file.open(info) as reader:
+                aside.add(member, reader)
 
 
 def _unpack_gzip(archive: str, aside: _Aside, name: str) -> None:
     inner = name[:-3] if name.lower().endswith(".gz") else name
     with gzip.open(archive) as reader:
-        aside.add_file(inner, reader, 0o666, None)
+        aside.add(_build_member(inner, 0o666), reader)
+
+
+def _build_member(name: str, mode: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.mode, member.mtime = mode, time.time()
+    return member
 
 
 # ---------------------------------------------------------------- into place

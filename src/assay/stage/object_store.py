@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
-from assay.stage.archive import ArchiveError, parse_member
 from assay.stage.folder import DataFile, load_listing
 from assay.stage.partial_download import load_notes, remove_part, write_notes
 
@@ -96,10 +95,10 @@ def _bring_folder(store: Any, objects: Sequence[StoredObject], part: str, url: s
 
 def _find_place(folder: str, item: StoredObject) -> str:
     """Keys are free text: one with .. in it must not lead anywhere else."""
-    try:
-        return os.path.join(folder, *parse_member(item.name))
-    except ArchiveError as error:
-        raise UsageError(f"an object cannot be a file here: {error.message}") from None
+    parts = [part for part in item.name.split("/") if part not in {"", "."}]
+    if item.name.startswith("/") or ".." in parts or "\0" in item.name:
+        raise UsageError(f"an object cannot be a file here: its key {item.name!r} leads elsewhere")
+    return os.path.join(folder, *parts)
 
 
 def _keep_current(part: str, wanted: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
