@@ -198,7 +198,8 @@ def test_a_framework_that_is_missing_may_be_there_for_another_interpreter(
 # ---------------------------------------------------------------- profiles
 
 
-def test_two_windows_give_two_traces(child: Any, tmp_path: Path) -> None:
+def test_two_windows_give_two_traces(child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # where py-spy is installed, it is preferred
     code, story, _ = child("run", "mod.B.busy", "--profile=0:0.15,0.25:", f"--profile-dir={tmp_path}/profile")
     assert code == 0
     assert story.end["profiles"] == ["python-1.json", "python-2.json"]
