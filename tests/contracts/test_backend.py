@@ -163,7 +163,7 @@ class TestBackend:
         feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
         outcome = bench.run(matmul, feed, ["y"])
         assert outcome.is_ok, outcome.stderr
-        np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ feed["b"], rtol=1e-5)
+        np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6)
         (ref,) = load_refs(outcome.path)
         assert (ref.name, ref.dtype, ref.shape) == ("y", "float32", (2, 4))
         assert outcome.command
@@ -171,7 +171,7 @@ class TestBackend:
     def test_inputs_go_by_name(self, bench, matmul):
         feed = {"b": numbers(3, 4), "a": numbers(2, 3)}
         outcome = bench.run(matmul, feed, ["y"])
-        np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ feed["b"], rtol=1e-5)
+        np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6)
 
     def test_several_outputs_in_the_order_that_was_asked_for(self, bench):
         feed = {"b": numbers(2), "a": numbers(4)}
@@ -219,7 +219,7 @@ class TestBackend:
         for batch in (1, 5):
             feed = {"a": numbers(batch, 3), "b": numbers(3, 4)}
             outcome = bench.run(made.path, feed, ["y"])
-            np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ feed["b"], rtol=1e-5)
+            np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6)
 
     def test_single_numbers_and_odd_names(self, bench):
         names = {"a": "in/a:0", "b": "größe b", "y": "out/y:0", "z": "z'\"$HOME"}
@@ -268,7 +268,7 @@ class TestBackend:
         for outcome in bench.outcomes:
             shutil.rmtree(os.path.dirname(outcome.path))
         np.testing.assert_allclose(
-            load_tensors(bench.run(elsewhere, feed, ["y"]).path)["y"], feed["a"] @ feed["b"], rtol=1e-5
+            load_tensors(bench.run(elsewhere, feed, ["y"]).path)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6
         )
 
     def test_everything_that_is_made_lies_in_the_jobs_folder(self, bench, tmp_path):
@@ -297,7 +297,7 @@ class TestBackend:
     def test_hostile_folders(self, keeper, hostile_path):
         bench = lab.Bench(keeper, hostile_path)
         feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
-        np.testing.assert_allclose(bench.compute(lab.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5)
+        np.testing.assert_allclose(bench.compute(lab.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6)
 
     def test_it_says_who_it_is_always_the_same(self, keeper, target, tmp_path):
         identity = keeper.identity()
@@ -315,7 +315,7 @@ def slow_bench(request, tmp_path_factory):
 
 def test_a_slow_one_computes_a_product(slow_bench):
     feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
-    np.testing.assert_allclose(slow_bench.compute(lab.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5)
+    np.testing.assert_allclose(slow_bench.compute(lab.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6)
 
 
 def test_a_slow_one_names_an_operator_that_nobody_has(slow_bench):
