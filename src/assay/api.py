@@ -133,7 +133,7 @@ def run(
     from assay.values.slots import parse_slot_flags
     from assay.values.state import RETRY
 
-    for name in retry:
+    for name in (retry := (retry,) if isinstance(retry, str) else tuple(retry)):
         if name not in RETRY:
             raise NotFoundError("value of retry", name, RETRY)
     if code not in (None, "snapshot", "live"):

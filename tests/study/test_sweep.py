@@ -355,3 +355,11 @@ def load_losses(shop: Workshop) -> list[float]:
 
     with SqliteIndex(index_path(shop.root, shop.env)) as index:
         return list(index.load_series(f"study/{RUN}", "loss").values)
+
+
+def test_checks_of_finished_runs_hold_with_a_new_index(shop: Workshop) -> None:
+    """As after an update that changes the index: it has not read the runs of earlier calls."""
+    write_study(shop, "echo loss 0.5", "metrics: {loss: 'loss {number}'}\nchecks: [{metric: loss, max: 1}]\n")
+    assert shop.run().code == 0
+    again = shop.run(ASSAY_CACHE_DIR=str(shop.base / "another cache"))
+    assert (again.code, "ERROR" in again.out + again.err) == (0, False)

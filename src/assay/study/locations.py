@@ -158,7 +158,10 @@ def _existing(paths: Sequence[str]) -> list[StudyPlace]:
 
 def show_path(path: str) -> str:
     """A path that leads there from the current folder, and cannot be taken for a study's name."""
-    relative = os.path.relpath(path)
+    try:
+        relative = os.path.relpath(path)
+    except FileNotFoundError:  # the current folder is gone
+        return path
     if relative == os.curdir or relative.startswith(os.pardir):
         return path
     return relative if os.sep in relative else os.path.join(os.curdir, relative)

@@ -334,6 +334,11 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
     from assay.study.verdicts import record_verdicts
 
     summaries = index.load_summaries(keys=list(done))
+    if not all(summaries.get(key) or entry.finished_here for key, entry in done.items()):
+        from assay.study.refresh import refresh_study  # a new index has not read the runs of earlier calls yet
+
+        refresh_study(index, prepared.place)
+        summaries = index.load_summaries(keys=list(done))
     verdicts = {key: judge_checks(checks, entry.spec.name, summaries.get(key, {})) for key, entry in done.items()}
     new = {os.path.basename(done[key].dir): verdicts[key] for key in done if done[key].finished_here}
     warnings = record_verdicts(prepared.place, "checks", new, index)

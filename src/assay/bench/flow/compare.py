@@ -292,7 +292,7 @@ def _describe_single(side: Executions, method: str) -> str:
 def _describe_dirt(side: Executions) -> Iterator[str]:
     count = sum(bool(e.contaminated) for e in side.found)
     what = "1 contaminated execution is" if count == 1 else f"{count} contaminated executions are"
-    hint = "include them with --all, or allow more foreign load with --foreign-limit SHARE"
+    hint = "include them with --all, or allow more foreign load with --foreign-limit FRACTION"
     if count:
         yield f"{side.name}: {what} left out of {len(side.found)} ({hint})"
 
