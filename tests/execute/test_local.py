@@ -14,6 +14,7 @@ import pytest
 from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
 
 from assay.errors import InfrastructureError
+from assay.execute import process
 from assay.execute.local import LocalExecutor
 from assay.record.run_directory import load_history
 from assay.system import processes
@@ -235,3 +236,18 @@ class TestSignals:
         finish(executor, [start(executor, run)])
         assert run.text("train.log") == "y\n141\n"
         executor.close()
+
+
+def test_what_forks_during_the_look_is_found_by_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`setsid PROGRAM` forks and exits: it was listed, its child was not yet."""
+    child = subprocess.Popen(["sleep", "100"])
+    looks = iter([set(), {child.pid}])
+    monkeypatch.setattr(process, "find_members", lambda _attempts: next(looks))
+    executor = LocalExecutor()
+    try:
+        handle = JobHandle("local", "0", processes.host_name(), 1, 0, processes.boot_id(), None, 1, 1.0)
+        assert executor.leftovers(handle, str(tmp_path)) == (f"sleep 100 (pid {child.pid})",)
+    finally:
+        executor.close()
+        child.kill()
+        child.wait()

@@ -171,7 +171,9 @@ class LocalExecutor(Executor):
             return known
         if handle.host != processes.host_name() or handle.boot != processes.boot_id():
             return ()
-        return self._remember(handle, process.find_members([_attempt(handle, run_dir)]))
+        attempts = [_attempt(handle, run_dir)]
+        # a second look, since a process that forks and exits (`setsid PROGRAM`) can slip through one
+        return self._remember(handle, process.find_members(attempts) or process.find_members(attempts))
 
     def usage(self, handle: JobHandle) -> Usage | None:
         return self._usage.pop(handle, None)
