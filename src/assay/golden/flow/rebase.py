@@ -283,14 +283,13 @@ def _find_last_check(context: GoldenContext, golden: Golden) -> dict[int, list[E
     """Of each segment the runs of the last check, made with the current command and the current code."""
     code = _code_now(context)
     found: dict[int, list[Entry]] = {}
-    for path in sorted(run_directory.find_run_dirs(context.place.dir), key=os.path.basename):
-        entry = _load_entry(path)
-        index = _segment_of(entry.spec, context, golden) if entry else None
-        if entry is None or index is None:
+    for entry in _load_checks(context.place.dir):
+        index = _segment_of(entry.spec, context, golden)
+        if index is None:
             continue
         if entry.spec.params.get("replica") == 1:
             found[index] = []  # a later check begins
-        if _code_of(path) == code:
+        if _code_of(entry.dir) == code:
             found.setdefault(index, []).append(entry)
     return found
 
@@ -335,20 +334,21 @@ def _find_runs(context: GoldenContext, golden: Golden, last: Mapping[int, Sequen
     }
 
 
-def _load_entry(path: str) -> Entry | None:
-    if not os.path.basename(path).startswith(CHECK_PREFIX):
-        return None
-    try:
-        record = run_directory.load_record(path)
-    except (OSError, FormatError):
-        return None
-    history = run_directory.load_history(path)
-    is_check = record.spec.params.get("mode") == "check" and history.last is not None
-    return (
-        Entry(record.spec, path, RetryPolicy(), history.state, history.last.number)
-        if is_check and history.last
-        else None
-    )
+def _load_checks(study_dir: str) -> list[Entry]:
+    """The begun runs of checks, oldest first. Their names tell the order by the second alone."""
+    found = []
+    for path in run_directory.find_run_dirs(study_dir):
+        if not os.path.basename(path).startswith(CHECK_PREFIX):
+            continue
+        try:
+            record = run_directory.load_record(path)
+        except (OSError, FormatError):
+            continue
+        history = run_directory.load_history(path)
+        if record.spec.params.get("mode") == "check" and history.last is not None:
+            entry = Entry(record.spec, path, RetryPolicy(), history.state, history.last.number)
+            found.append((record.created_at, path, entry))
+    return [entry for _, _, entry in sorted(found, key=lambda run: run[:2])]
 
 
 def _segment_of(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | None:

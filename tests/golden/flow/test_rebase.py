@@ -1,0 +1,26 @@
+"""A rebase from the last check: which check is the last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.golden.lab import Lab
+
+from assay.golden.flow.rebase import RebaseOptions, rebase_file
+from assay.values.verdict import VerdictKind
+
+
+def test_of_two_checks_in_one_second_the_later_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their names hold the second and a random word, so by name the earlier one may come last."""
+    lab = Lab(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    lab.gather()
+    stamps = iter(("20260101-000000-ffff", "20260101-000000-0000"))
+    monkeypatch.setattr("assay.golden.flow.check.build_stamp", lambda: next(stamps))
+    lab.change(scale=1.2)
+    assert lab.check_one().verdict.kind is VerdictKind.FAIL
+    lab.change()
+    assert lab.check_one().verdict.kind is VerdictKind.PASS
+    (rebased,) = rebase_file(RebaseOptions(lab.options(), reason="x", source="check"))
+    assert rebased.refusals == ()
