@@ -134,9 +134,11 @@ class Profile:
         if framework is None:
             return
         profiler = build_profiler(framework, self._folder, number, self._main)
+        asked = time.monotonic()
         profiler.start()
         self._is_taking.set()
-        self._wait_until(window.end_s)
+        late_s = time.monotonic() - asked  # the window keeps its length: a profiler may take longer to start than that
+        self._wait_until(None if window.end_s is None else window.end_s + late_s)
         profiler.stop()
 
     def _sample(self, window: ProfileWindow, number: int) -> str | None:
