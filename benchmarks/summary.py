@@ -40,15 +40,15 @@ MLFLOW_RUNS = 1000
 _TABLE = """
 import gc, json, sys, time
 gc.set_threshold(50_000, 20, 50)
-from assay.study.lookup import find_places, open_index_of
+from assay.study.lookup import find_locations, open_index_of
 from assay.study.summary import SummaryOptions, summarise
 from assay.show.table import render_table
 times = []
 for _ in range(int(sys.argv[3])):
     start = (time.perf_counter(), time.process_time())
-    places = find_places([sys.argv[2]], sys.argv[1])
-    with open_index_of(places) as index:
-        text = render_table(summarise(index, places, SummaryOptions()).table)
+    locations = find_locations([sys.argv[2]], sys.argv[1])
+    with open_index_of(locations) as index:
+        text = render_table(summarise(index, locations, SummaryOptions()).table)
     times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
 assert text.count("\\n") > int(sys.argv[4])
 print(json.dumps(times))

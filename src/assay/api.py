@@ -100,7 +100,7 @@ def load_study(
     options = RunOptions(os.fspath(file), _text(root), study, titles=chosen, sample=sample, seed=seed)
     prepared = prepare(options)
     planned = tuple(PlannedRun(**{**row, "left": tuple(row["left"])}) for row in build_dry_rows(prepared))
-    return StudyPlan(prepared.place.name, prepared.place.dir, planned, tuple(map(str, prepared.warnings)))
+    return StudyPlan(prepared.location.name, prepared.location.dir, planned, tuple(map(str, prepared.warnings)))
 
 
 def run(
@@ -168,7 +168,7 @@ def run(
     several = {"title": titles, "command": commands, "retry": retry}
     words += [f"--{flag}={value}" for flag, values in several.items() for value in values]
     words += [flag for flag, is_set in (("--force", force), ("--new-code", new_code)) if is_set]
-    return StudyHandle(prepared.place.name, prepared.place.root, [*words, "--", options.file])
+    return StudyHandle(prepared.location.name, prepared.location.root, [*words, "--", options.file])
 
 
 def _text(path: Path | None) -> str | None:
@@ -216,14 +216,14 @@ class StudyHandle:
     def table(self, *, sort: Sequence[str] = (), metrics: Sequence[str] | None = None, best: bool = False) -> str:
         """The table that `assay sum` prints, as it is now; empty as long as there are no runs."""
         from assay.show.table import render_table
-        from assay.study.api import StudyPlace, SummaryOptions, load_fresh_table, open_index_of, summarise
+        from assay.study.api import StudyLocation, SummaryOptions, load_fresh_table, open_index_of, summarise
 
-        places = [StudyPlace(self.root, self.name)]
-        with open_index_of(places) as index:
-            if not load_fresh_table(index, places).rows:
+        locations = [StudyLocation(self.root, self.name)]
+        with open_index_of(locations) as index:
+            if not load_fresh_table(index, locations).rows:
                 return ""
             options = SummaryOptions(tuple(sort), metrics=None if metrics is None else tuple(metrics), best=best)
-            return render_table(summarise(index, places, options).table)
+            return render_table(summarise(index, locations, options).table)
 
     def wait(self, timeout: float | None = None) -> RunOutcome:
         """Wait until every run has finished. `timeout`, in seconds: then raise TimeoutError, and the runs go on.

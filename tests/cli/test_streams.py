@@ -60,7 +60,7 @@ def test_a_full_disk_is_found_before_anything_starts(
     monkeypatch.chdir(folder)
     monkeypatch.setattr(locations, "_ROOM_BYTES", 1 << 62)  # more than any disk has left
     with pytest.raises(InfrastructureError, match="is full"):
-        locations.check_writable(locations.StudyPlace(str(folder), "z"))
+        locations.check_writable(locations.StudyLocation(str(folder), "z"))
     assert run(["run", "z.yml"]) == 4
     assert "is full" in capsys.readouterr().err
     assert not (folder / "runs").exists()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from assay.config.template import parse_template, template_names
 from assay.errors import ConfigError
-from assay.values.study import Flag, Place, Position, Text
+from assay.values.study import Flag, Placeholder, Position, Text
 
 
 def names(text: str) -> list[str]:
@@ -67,7 +67,7 @@ def test_doubled_brackets_are_literal(text, literal):
 def test_places_and_flags():
     pieces = parse_template("python t.py {data} --out={run.dir}/{name}.pt [lr] [early-stop]")
     assert pieces == (
-        Text("python t.py "), Place("data"), Text(" --out="), Place("run.dir"), Text("/"), Place("name"), Text(".pt "),
+        Text("python t.py "), Placeholder("data"), Text(" --out="), Placeholder("run.dir"), Text("/"), Placeholder("name"), Text(".pt "),
         Flag("lr"), Text(" "), Flag("early-stop"),
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ def test_places_and_flags():
     ],
 )
 def test_the_quotes_around_a_place_are_known(text, quote):
-    assert [piece for piece in parse_template(text) if isinstance(piece, Place)] == [Place("x", quote)]
+    assert [piece for piece in parse_template(text) if isinstance(piece, Placeholder)] == [Placeholder("x", quote)]
 
 
 def test_the_quotes_around_a_flag_are_known():
@@ -107,7 +107,7 @@ def test_the_quotes_around_a_flag_are_known():
 
 
 def test_an_ansi_quote_is_closed_around_a_place():
-    assert parse_template("$'a\\'{x}\\n'") == (Text("$'a\\''"), Place("x"), Text("$'\\n'"))
+    assert parse_template("$'a\\'{x}\\n'") == (Text("$'a\\''"), Placeholder("x"), Text("$'\\n'"))
 
 
 def test_a_variable_may_be_written_with_doubled_braces():
@@ -135,5 +135,5 @@ def test_nothing_of_the_text_is_lost(text):
         return
     if "{{" in text or "[[" in text or "$'" in text:
         return
-    shown = {Text: "{0.text}", Place: "{{{0.name}}}", Flag: "[{0.name}]"}
+    shown = {Text: "{0.text}", Placeholder: "{{{0.name}}}", Flag: "[{0.name}]"}
     assert "".join(shown[type(piece)].format(piece) for piece in pieces) == text

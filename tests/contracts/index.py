@@ -527,10 +527,10 @@ class IndexContract:
         assert table.rows == index.load_runs()
         assert list(table.metrics) == ["acc", "loss"]
         summaries = index.load_summaries()
-        for place, one in enumerate(table.rows):
+        for position, one in enumerate(table.rows):
             for metric, columns in table.metrics.items():
                 expected = summaries.get(one.key, {}).get(metric)
-                assert columns.count[place] == (expected.count if expected else 0)
+                assert columns.count[position] == (expected.count if expected else 0)
                 for name in (
                     "bad",
                     "last",
@@ -543,7 +543,7 @@ class IndexContract:
                     "first_time",
                     "last_time",
                 ):
-                    number = getattr(columns, name)[place]
+                    number = getattr(columns, name)[position]
                     wanted = getattr(expected, name) if expected else (0 if name == "bad" else nan)
                     assert repr(number) == repr(float(nan if wanted is None else wanted)), (one.key, metric, name)
 
@@ -744,10 +744,10 @@ def _talk_to_all(workers: Sequence[subprocess.Popen[str]]) -> list[str]:
     """Start all before waiting for any."""
     answers = [""] * len(workers)
 
-    def talk(place: int) -> None:
-        answers[place] = workers[place].communicate("go\n", timeout=120)[0]
+    def talk(index: int) -> None:
+        answers[index] = workers[index].communicate("go\n", timeout=120)[0]
 
-    threads = [threading.Thread(target=talk, args=(place,)) for place in range(len(workers))]
+    threads = [threading.Thread(target=talk, args=(index,)) for index in range(len(workers))]
     for thread in threads:
         thread.start()
     for thread in threads:

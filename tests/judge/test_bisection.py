@@ -11,7 +11,7 @@ from assay.judge.bisection import Found, History, Stuck, Trial, Try, form_opinio
 
 def chain(count):
     names = [f"c{number}" for number in range(count + 1)]
-    return {name: tuple(names[max(0, place - 1) : place]) for place, name in enumerate(names)}
+    return {name: tuple(names[max(0, index - 1) : index]) for index, name in enumerate(names)}
 
 
 def history(parents, trials=(), **options):

@@ -229,8 +229,8 @@ def test_in_a_lane_slices_are_nested_or_apart(slices: list[Slice]) -> None:
     lanes = build_lanes(slices)
     assert plain([piece for lane in lanes for piece in lane.slices]) == plain(slices)
     for lane in lanes:
-        for place, one in enumerate(lane.slices):
-            for other in lane.slices[place + 1 :]:
+        for index, one in enumerate(lane.slices):
+            for other in lane.slices[index + 1 :]:
                 apart = other.start_ns >= one.end_ns
                 assert apart or other.end_ns <= one.end_ns
     for track in {piece.track for piece in slices}:

@@ -21,7 +21,7 @@ from assay.values.study import (
     CommandTemplate,
     Flag,
     Pattern,
-    Place,
+    Placeholder,
     Position,
     Random,
     Resources,
@@ -65,8 +65,8 @@ def test_a_grid_too_large_to_run_is_refused_before_it_is_listed():
 
 def test_every_place_that_cannot_be_filled_is_said_once():
     commands = (
-        CommandTemplate("a", (Place("x"), Place("y")), position=Position("f.yml", 2, 5)),
-        CommandTemplate("b", (Place("x"),), position=Position("f.yml", 3, 5)),
+        CommandTemplate("a", (Placeholder("x"), Placeholder("y")), position=Position("f.yml", 2, 5)),
+        CommandTemplate("b", (Placeholder("x"),), position=Position("f.yml", 3, 5)),
     )
     with pytest.raises(ConfigError) as caught:
         build_plan(study(sweep(x=[1], y=[None], z=range(50)), sweep(x=[None], y=[1]), commands=commands))
@@ -122,7 +122,7 @@ def test_orphan_parameters_are_warned_about_once():
 
 
 def test_a_parameter_is_an_orphan_where_its_command_is_not_chosen():
-    commands = (CommandTemplate("train", (Place("a"),)), CommandTemplate("test", (Text("t"),)))
+    commands = (CommandTemplate("train", (Placeholder("a"),)), CommandTemplate("test", (Text("t"),)))
     plan = build_plan(study(sweep(commands=("test",), a=[1]), commands=commands))
     assert [warning.key for warning in plan.warnings] == ["a"]
     assert texts(plan) == ["t"]
@@ -242,8 +242,8 @@ def test_runx_has_no_orphans():
 # ---------------------------------------------------------------- mlrunner
 
 TEMPLATES = (
-    CommandTemplate("train", (Text("t "), Place("norm"), Text(" "), Flag("moment"), Text(" "), Flag("stop"))),
-    CommandTemplate("test", (Text("e "), Place("norm"))),
+    CommandTemplate("train", (Text("t "), Placeholder("norm"), Text(" "), Flag("moment"), Text(" "), Flag("stop"))),
+    CommandTemplate("test", (Text("e "), Placeholder("norm"))),
 )
 DEFAULTS = {"norm": "batch", "moment": 0.1, "stop": False}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from assay.errors import ConfigError
 from assay.plan.render import fill_logdir, quote_text, render_command, render_flags
 from assay.values.layout import show_command
-from assay.values.study import AllFlags, CommandTemplate, Flag, Piece, Place, Position, Text
+from assay.values.study import AllFlags, CommandTemplate, Flag, Piece, Placeholder, Position, Text
 
 HOSTILE = [
     "", " ", "a b", "it's", 'say "x"', "$HOME", "${HOME}", "`date`", "$(date)", "\\", "a\\", "\\\\'", "a\nb", "\n", "*",
@@ -42,12 +42,12 @@ def received(text: str, **env: str) -> list[str]:
 
 def test_null_in_a_place_is_refused_with_what_to_do():
     with pytest.raises(ConfigError, match=r"f.yml:3:5 train: lr is null here\n.*use \[lr\] to leave it out"):
-        render(Place("lr"), lr=None)
+        render(Placeholder("lr"), lr=None)
 
 
 def test_a_place_without_a_value_is_refused():
     with pytest.raises(ConfigError, match="lr has no value"):
-        render(Place("lr"))
+        render(Placeholder("lr"))
 
 
 def test_a_flag_without_a_value_is_refused_only_where_mlrunner_refuses_it():
@@ -58,7 +58,7 @@ def test_a_flag_without_a_value_is_refused_only_where_mlrunner_refuses_it():
 
 def test_a_nul_character_is_refused():
     with pytest.raises(ConfigError, match="NUL"):
-        render(Place("x"), x="a\0b")
+        render(Placeholder("x"), x="a\0b")
 
 
 # ---------------------------------------------------------------- what arrives
@@ -67,7 +67,7 @@ def test_a_nul_character_is_refused():
 @pytest.mark.parametrize("value", HOSTILE)
 def test_hostile_texts_arrive_whole_in_every_kind_of_quotes(value):
     text = render(
-        Place("x"), Text(" 'a"), Place("x", "single"), Text("b' \"c"), Place("x", "double"), Text('d" e'), Place("x"),
+        Placeholder("x"), Text(" 'a"), Placeholder("x", "single"), Text("b' \"c"), Placeholder("x", "double"), Text('d" e'), Placeholder("x"),
         Text(" "), Flag("x"), x=value,
     )  # fmt: skip
     assert received(text) == [value, f"a{value}b", f"c{value}d", f"e{value}", "--x", value]
@@ -87,9 +87,9 @@ def test_any_texts_arrive_whole(values):
 @pytest.mark.parametrize(
     ("pieces", "words"),
     [
-        ((Place("run.dir"), Text("/x")), ["{}/x"]),
-        ((Text("'a "), Place("run.dir", "single"), Text("'")), ["a {}"]),
-        ((Text('"a '), Place("run.dir", "double"), Text('/y"')), ["a {}/y"]),
+        ((Placeholder("run.dir"), Text("/x")), ["{}/x"]),
+        ((Text("'a "), Placeholder("run.dir", "single"), Text("'")), ["a {}"]),
+        ((Text('"a '), Placeholder("run.dir", "double"), Text('/y"')), ["a {}/y"]),
     ],
 )
 def test_the_run_directory_arrives_whole_by_environment_and_as_shown_to_people(folder, pieces, words):
@@ -101,7 +101,13 @@ def test_the_run_directory_arrives_whole_by_environment_and_as_shown_to_people(f
 
 def test_the_runs_own_values_come_from_the_environment():
     text = render(
-        Place("run.name"), Text(" "), Place("run.id"), Text(" "), Place("study"), Text(" "), Place("run.time")
+        Placeholder("run.name"),
+        Text(" "),
+        Placeholder("run.id"),
+        Text(" "),
+        Placeholder("study"),
+        Text(" "),
+        Placeholder("run.time"),
     )
     assert text == '"${ASSAY_RUN_NAME}" "${ASSAY_RUN_ID}" "${ASSAY_STUDY}" "${ASSAY_TIME}"'
 
@@ -123,7 +129,7 @@ def test_the_runs_own_values_come_from_the_environment():
     ],
 )
 def test_values_of_every_kind(value, place, flag):
-    assert received(render(Text("! "), Place("x"), x=value)) == ["!", *place]
+    assert received(render(Text("! "), Placeholder("x"), x=value)) == ["!", *place]
     assert received(render(Text("! "), Flag("x"), x=value)) == ["!", *flag]
 
 
@@ -139,7 +145,7 @@ def test_flags_that_are_left_out_leave_no_gap():
 
 
 def test_a_list_inside_quotes_is_one_word():
-    assert received(render(Text('"'), Place("x", "double"), Text('"'), x=["a$", 'b"'])) == ['a$ b"']
+    assert received(render(Text('"'), Placeholder("x", "double"), Text('"'), x=["a$", 'b"'])) == ['a$ b"']
 
 
 def test_a_flag_inside_quotes_reaches_the_inner_shell():
@@ -150,7 +156,7 @@ def test_a_flag_inside_quotes_reaches_the_inner_shell():
 
 
 def test_mlrunner_writes_booleans_as_python_does():
-    assert render(Place("x"), dialect="mlrunner", x=True) == "True"
+    assert render(Placeholder("x"), dialect="mlrunner", x=True) == "True"
     assert render(Text("a "), Flag("x"), dialect="mlrunner", x=True) == "a --x"
 
 
@@ -197,4 +203,4 @@ def test_logdir_arrives_whole_wherever_it_stands(folder, text, words):
 
 
 def test_logdir_means_nothing_in_a_native_file():
-    assert render(Place("x"), x="LOGDIR") == "LOGDIR"
+    assert render(Placeholder("x"), x="LOGDIR") == "LOGDIR"

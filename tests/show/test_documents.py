@@ -49,7 +49,7 @@ def build(*blocks: Block, **further: object) -> Document:
 
 def build_table(rows: int = 2) -> Table:
     columns = (Column("segment", "number"), Column("metric"), Column("verdict", "state"), Column("note", rank=1))
-    return Table(columns, [[100 * place, "loss", "FAIL" if place else "PASS", None] for place in range(rows)])
+    return Table(columns, [[100 * index, "loss", "FAIL" if index else "PASS", None] for index in range(rows)])
 
 
 # ---------------------------------------------------------------- every block in every format
@@ -136,7 +136,7 @@ def test_a_finding_is_wrapped_below_itself_and_its_command_stays_whole():
 
 
 def test_more_findings_than_are_shown_are_counted():
-    found = [Finding(VerdictKind.FAIL, str(place), "bad") for place in range(5)]
+    found = [Finding(VerdictKind.FAIL, str(index), "bad") for index in range(5)]
     assert render_terminal(build(Findings(found, most=3))).splitlines()[-1] == "and 2 more"
     assert "- and 2 more" in render_markdown(build(Findings(found, most=3)))
     assert "and 2 more" in render_html(build(Findings(found, most=3)))
@@ -149,7 +149,7 @@ def test_a_painted_span_is_found_after_wrapping():
 
 def test_columns_that_do_not_fit_are_named():
     table = Table(
-        (Column("name", short="n"), *(Column(f"figure_{place}", rank=place, cut="never") for place in range(1, 4))),
+        (Column("name", short="n"), *(Column(f"figure_{index}", rank=index, cut="never") for index in range(1, 4))),
         [["abc", *(["1234567890"] * 3)]],
     )
     text = render_terminal(build(TableBlock(table, hint="--json has them")), width=30)
@@ -233,7 +233,7 @@ def test_a_chart_without_finite_values_says_so():
 
 def test_junit_counts_by_kind_and_takes_an_excuse():
     kinds = [*VerdictKind, VerdictKind.CHANGED]
-    cases = [Case("c", str(place), kind, "why") for place, kind in enumerate(kinds)]
+    cases = [Case("c", str(index), kind, "why") for index, kind in enumerate(kinds)]
     cases[-1] = Case("c", "5", VerdictKind.CHANGED, "why", excuse="CHANGED, allowed")
     top = ET.fromstring(render_junit(build(suites=[Suite("s", cases)], suites_name="all")))
     counts = {name: top.get(name) for name in ("tests", "failures", "errors", "skipped", "time")}

@@ -28,7 +28,7 @@ FALLING = Line("falling", [0, 50, 100], [10.0, 5.0, 0.0])
 
 def columns_with_dots(text):
     """The places that hold a braille character, over all rows."""
-    return {place for line in text.splitlines() for place, char in enumerate(line) if 0x2800 < ord(char) <= 0x28FF}
+    return {index for line in text.splitlines() for index, char in enumerate(line) if 0x2800 < ord(char) <= 0x28FF}
 
 
 def test_a_rising_line_goes_from_bottom_left_to_top_right():
@@ -74,9 +74,9 @@ def test_lines_are_labelled_where_they_end():
 def ends(text):
     """Row of the drawing → the marks behind its right edge."""
     lines = text.splitlines()
-    axis = next(place for place, line in enumerate(lines) if "└" in line)
+    axis = next(index for index, line in enumerate(lines) if "└" in line)
     edge = len(lines[axis])
-    return {place: line[edge:].strip() for place, line in enumerate(lines[:axis]) if line[edge:].strip()}
+    return {index: line[edge:].strip() for index, line in enumerate(lines[:axis]) if line[edge:].strip()}
 
 
 def test_lines_that_end_together_are_named_in_their_own_row():

@@ -20,7 +20,7 @@ from assay.record.index.sqlite import SqliteIndex
 from assay.show.console import CollectingConsole
 from assay.study.attempts import RetryPolicy
 from assay.study.collect import READ_BYTES, Collector, Follower, closing_quietly, find_sources, read_sources
-from assay.study.locations import StudyPlace
+from assay.study.locations import StudyLocation
 from assay.study.refresh import refresh_study
 from assay.study.supervise import Entry
 from assay.values.run import Command, JobHandle, Outcome, RunSpec, State
@@ -181,7 +181,7 @@ def test_the_rest_is_read_where_the_faster_one_died(tmp_path: Path, run_dir: Pat
 
 
 def build_collector(index: SqliteIndex, run_dir: Path) -> Collector:
-    return Collector(index, StudyPlace(str(run_dir.parent.parent), "study"), Devices({"ASSAY_FAKE_NVML": "/gone"}))
+    return Collector(index, StudyLocation(str(run_dir.parent.parent), "study"), Devices({"ASSAY_FAKE_NVML": "/gone"}))
 
 
 def build_entry(run_dir: Path, attempt: int = 1, state: State = State.DONE) -> Entry:
@@ -278,8 +278,8 @@ def test_a_reader_that_has_left_costs_no_metric(index: SqliteIndex, run_dir: Pat
         calls.append(data)
         raise error
 
-    place = StudyPlace(str(run_dir.parent.parent), "study")
-    collector, entry = Collector(index, place, Devices({"ASSAY_FAKE_NVML": "/gone"}), echo), build_entry(run_dir)
+    location = StudyLocation(str(run_dir.parent.parent), "study")
+    collector, entry = Collector(index, location, Devices({"ASSAY_FAKE_NVML": "/gone"}), echo), build_entry(run_dir)
     say(run_dir, "loss 1.5\n")
     collector.started(entry)
     collector.tick([entry], time.time() + 2)
@@ -314,7 +314,7 @@ def test_what_could_not_be_read_is_read_by_the_next_who_looks(
 def test_a_refresh_that_breaks_off_is_repeated(
     index: SqliteIndex, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = StudyPlace(str(run_dir.parent.parent), "study")
+    location = StudyLocation(str(run_dir.parent.parent), "study")
     run_directory.publish_lease(str(run_dir), JobHandle("local", "0", "host", 1, 0, "boot", None, 1, 1.0))
     run_directory.write_outcome(str(run_dir), Outcome(State.DONE, 1, {"train": 0}))
     say(run_dir, "loss 1.5\n")
@@ -327,11 +327,11 @@ def test_a_refresh_that_breaks_off_is_repeated(
 
     with monkeypatch.context() as patch:
         patch.setattr(index, "load_cursor", refuse)
-        refresh_study(index, place, console)
+        refresh_study(index, location, console)
     assert console.lines == [f"{run_dir}: busy"]
     assert [row.state for row in index.load_runs(["study"])] == [State.DONE]
-    assert (refresh_study(index, place), losses(index)) == (1, [1.5])
-    assert refresh_study(index, place) == 0
+    assert (refresh_study(index, location), losses(index)) == (1, [1.5])
+    assert refresh_study(index, location) == 0
 
 
 def test_a_directory_that_somebody_removed(index: SqliteIndex, run_dir: Path) -> None:

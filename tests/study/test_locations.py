@@ -12,19 +12,15 @@ from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.study.locations import (
     Roots,
-    StudyPlace,
+    StudyLocation,
     check_writable,
     choose_root,
     find_foreign_dirs,
     find_studies,
     find_study,
     is_study,
-    place_of_study,
 )
 from assay.values.run import Command, RunSpec
-from assay.values.study import Study
-
-STUDY = Study("study", "native", "study.yml", "/folder", (), ())
 
 
 def make_run(root: Path, study: str, run: str) -> Path:
@@ -67,34 +63,34 @@ class TestRoot:
         assert choose_root("x/../y", None, self.nobody) == (os.path.join(os.getcwd(), "y"), True)
 
     def test_a_study_lies_under_the_root(self) -> None:
-        place = place_of_study(STUDY, "/root")
-        assert (place.dir, place.key("/root/study/lr=1")) == ("/root/study", "study/lr=1")
+        location = StudyLocation("/root", "study")
+        assert (location.dir, location.key("/root/study/lr=1")) == ("/root/study", "study/lr=1")
 
 
 class TestWritable:
     def test_a_root_that_is_still_to_be_made(self, tmp_path: Path) -> None:
-        check_writable(StudyPlace(str(tmp_path / "a" / "b"), "study"))
+        check_writable(StudyLocation(str(tmp_path / "a" / "b"), "study"))
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("inside", ["", "a/b"])
     def test_a_file_in_the_way(self, tmp_path: Path, inside: str) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(UsageError, match="file is not a directory"):
-            check_writable(StudyPlace(str(tmp_path / "file" / inside), "study"))
+            check_writable(StudyLocation(str(tmp_path / "file" / inside), "study"))
 
     def test_a_study_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "study").write_text("")
         with pytest.raises(UsageError, match="is not a directory"):
-            check_writable(StudyPlace(str(tmp_path), "study"))
+            check_writable(StudyLocation(str(tmp_path), "study"))
 
     def test_a_link_to_nowhere(self, tmp_path: Path) -> None:
         (tmp_path / "root").symlink_to(tmp_path / "gone")
         with pytest.raises(UsageError, match="is not a directory"):
-            check_writable(StudyPlace(str(tmp_path / "root"), "study"))
+            check_writable(StudyLocation(str(tmp_path / "root"), "study"))
 
     def test_no_permission(self, forbidden_dir: Path) -> None:
         with pytest.raises(UsageError, match="no permission"):
-            check_writable(StudyPlace(str(forbidden_dir), "study"))
+            check_writable(StudyLocation(str(forbidden_dir), "study"))
 
     @pytest.mark.parametrize(
         ("field", "said"), [("f_bavail", "is full"), ("f_favail", "is full"), ("f_flag", "read-only")]
@@ -119,7 +115,7 @@ class TestWritable:
         fields |= {"f_files": 100, "f_favail": 100, "f_bavail": 10**9, field: os.ST_RDONLY if field == "f_flag" else 0}
         monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(fields[name] for name in names))
         with pytest.raises(UsageError if field == "f_flag" else InfrastructureError, match=said):
-            check_writable(StudyPlace(str(tmp_path), "study"))
+            check_writable(StudyLocation(str(tmp_path), "study"))
 
 
 class TestFinding:
@@ -156,11 +152,11 @@ class TestFinding:
 
     def test_a_study_by_name_and_by_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         make_run(tmp_path / "root", "study", "a")
-        place = StudyPlace(str(tmp_path / "root"), "study")
-        assert find_study("study", Roots((str(tmp_path / "else"), str(tmp_path / "root")))) == place
-        assert find_study(str(tmp_path / "root" / "study"), Roots(())) == place
+        location = StudyLocation(str(tmp_path / "root"), "study")
+        assert find_study("study", Roots((str(tmp_path / "else"), str(tmp_path / "root")))) == location
+        assert find_study(str(tmp_path / "root" / "study"), Roots(())) == location
         monkeypatch.chdir(tmp_path)
-        assert find_study("root/study", Roots(())) == place
+        assert find_study("root/study", Roots(())) == location
 
     def test_a_study_that_is_not_there(self, tmp_path: Path) -> None:
         make_run(tmp_path, "norm-ablation", "a")
@@ -207,11 +203,11 @@ class TestWithoutBlocks:
         monkeypatch.setattr(os, "statvfs", lambda _path: proc)
 
     def test_one_that_holds_files(self, tmp_path: Path) -> None:
-        check_writable(StudyPlace(str(tmp_path), "study"))
+        check_writable(StudyLocation(str(tmp_path), "study"))
         assert list(tmp_path.iterdir()) == []
 
     def test_one_that_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "access", lambda *_args, **_options: True)  # as root
         with pytest.raises(UsageError, match="under /proc cannot hold files") as caught:
-            check_writable(StudyPlace("/proc/x", "study"))
+            check_writable(StudyLocation("/proc/x", "study"))
         assert caught.value.hint == "choose another output root: --root DIR"

@@ -15,7 +15,7 @@ from assay.record.index.sqlite import SqliteIndex
 from assay.show.progress import SilentProgress
 from assay.study.attempts import RetryPolicy
 from assay.study.collect import Collector
-from assay.study.locations import StudyPlace
+from assay.study.locations import StudyLocation
 from assay.study.progress_view import Watcher, describe_wait
 from assay.study.slot_choice import HasMemory
 from assay.study.supervise import Entry, Event, LoopSettings, Supervisor
@@ -31,7 +31,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     (tmp_path / "slots").mkdir()
     executor = LocalExecutor()
     with SqliteIndex(tmp_path / "index.sqlite3") as index:
-        collector = Collector(index, StudyPlace(str(tmp_path), "study"), Devices({"ASSAY_FAKE_NVML": "/gone"}))
+        collector = Collector(index, StudyLocation(str(tmp_path), "study"), Devices({"ASSAY_FAKE_NVML": "/gone"}))
         made = Supervisor(entries, executor, build_pool(tmp_path), collector, LoopSettings(create=lambda _entry: True))
         for number, entry in enumerate(entries):
             heapq.heappush(made.queue, (0, number, entry))

@@ -13,7 +13,7 @@ from assay.config.settings import Settings
 from assay.errors import FormatError
 from assay.record import run_directory
 from assay.study import run_sets
-from assay.study.locations import StudyPlace
+from assay.study.locations import StudyLocation
 from assay.study.prepared import Prepared, RunOptions
 from assay.values.run import Command, JobHandle, Outcome, Plan, RunSpec, State, Stop, StopKind
 from assay.values.study import Study
@@ -26,11 +26,11 @@ def prepare(
     study = Study("study", "runx", "study.yml", "/", (), ())
     specs = tuple(RunSpec(id_, name, {}, (Command("train", "true"),)) for id_, name in zip(ids, names, strict=True))
     asked = RunOptions("study.yml", **{"keeps_finished": False, **options})  # type: ignore[arg-type]
-    return Prepared(study, Plan(study, specs), StudyPlace(str(root), "study"), True, None, Settings("/runs"), asked)
+    return Prepared(study, Plan(study, specs), StudyLocation(str(root), "study"), True, None, Settings("/runs"), asked)
 
 
 def begin(prepared: Prepared) -> Prepared:
-    os.makedirs(os.path.join(prepared.place.dir, ".assay"), exist_ok=True)
+    os.makedirs(os.path.join(prepared.location.dir, ".assay"), exist_ok=True)
     return run_sets.pin(run_sets.enter_set(prepared))
 
 

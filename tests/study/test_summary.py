@@ -20,12 +20,12 @@ from assay.values.state import State
 def metric(name: str, last: Sequence[float], best: Sequence[float] | None = None) -> MetricColumns:
     """A metric to be minimised, or one whose best values are its last."""
     values, least, ones = array("d", last), array("d", best or last), array("d", [1.0] * len(last))
-    steps = array("d", [200.0 + 0.5 * (place % 2) for place in range(len(last))])
+    steps = array("d", [200.0 + 0.5 * (index % 2) for index in range(len(last))])
     return MetricColumns(name, ones, ones, values, steps, least, steps, values, steps, values, ones, ones)
 
 
 def build_data(count: int, *metrics: MetricColumns, state: State = State.DONE) -> Table:
-    params = [{"lr": 0.1 * (place // 2), "seed": place % 2} for place in range(count)]
+    params = [{"lr": 0.1 * (index // 2), "seed": index % 2} for index in range(count)]
     rows = [RunRow(f"s/r{n}", "s", f"r{n}", "", state, 1, each) for n, each in enumerate(params)]
     return Table(rows, {each.metric: each for each in metrics})
 
@@ -58,7 +58,7 @@ def test_the_best_of_runs_that_do_not_count_tells_nothing() -> None:
 
 
 def test_rows_beyond_the_limit_are_counted() -> None:
-    data = build_data(10, metric("loss", [0.1 * place for place in range(10)]))
+    data = build_data(10, metric("loss", [0.1 * index for index in range(10)]))
     summary = build_summary(data, SummaryOptions(limit=4))
     assert (len(summary.table.rows), summary.left_out) == (4, 6)
     assert build_summary(data, SummaryOptions()).left_out == 0
@@ -105,8 +105,8 @@ def test_groups_lose_a_metric_with_its_deviation() -> None:
 
 def with_params(data: Table, **values: Sequence[Any]) -> Table:
     for name, column in values.items():
-        for place, value in enumerate(column):
-            data.rows[place].params[name] = value  # type: ignore[index]
+        for position, value in enumerate(column):
+            data.rows[position].params[name] = value  # type: ignore[index]
     return data
 
 

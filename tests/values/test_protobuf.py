@@ -30,11 +30,11 @@ def test_the_examples_of_the_format(written: bytes, expected: str) -> None:
 
 def read_varint(data: bytes) -> tuple[int, bytes]:
     value = shift = 0
-    for place, byte in enumerate(data):
+    for index, byte in enumerate(data):
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
-            return value, data[place + 1 :]
+            return value, data[index + 1 :]
     raise AssertionError("it has no end")
 
 

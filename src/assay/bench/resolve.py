@@ -74,8 +74,8 @@ def find_target(text: str) -> Target:
     if not names:
         raise NoSuchBenchmarkError(f"{text!r} is a module: name a function or Class.method in it")
     found: Any = module
-    for place, name in enumerate(names):
-        if place == len(names) - 1 and isinstance(found, type):
+    for index, name in enumerate(names):
+        if index == len(names) - 1 and isinstance(found, type):
             return _find_method(found, name)
         found = _attribute(found, name, module)
     if isinstance(found, type):

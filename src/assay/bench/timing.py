@@ -53,8 +53,8 @@ class Timing:
             return self.samples_s
         order = sorted(zip(self.switches, range(len(self.samples_s)), strict=True))
         alone = sum(not count for count in self.switches)
-        kept = sorted(place for _, place in order[: max(alone, 1, round(_FEWEST_QUIET * len(order)))])
-        return tuple(self.samples_s[place] for place in kept)
+        kept = sorted(index for _, index in order[: max(alone, 1, round(_FEWEST_QUIET * len(order)))])
+        return tuple(self.samples_s[index] for index in kept)
 
     @property
     def median_s(self) -> float:

@@ -22,7 +22,7 @@ from assay.values.study import (
     Farm,
     MetricFile,
     Pattern,
-    Place,
+    Placeholder,
     Problem,
     Random,
     Resources,
@@ -319,7 +319,7 @@ class _Reader:
 
     def _check_sweep(self, command: CommandTemplate, sweep: Sweep, missing: set[str]) -> None:
         """A place needs a value in every sweep; a flag without one is left out."""
-        places = {piece.name for piece in command.pieces if isinstance(piece, Place)}
+        places = {piece.name for piece in command.pieces if isinstance(piece, Placeholder)}
         for name in sorted(places - missing - set(RUN_VALUES) - set(sweep.axes)):
             where = f"in the sweep at line {sweep.position.line}" if sweep.position else "in one sweep"
             self._undefined(command, f"{name} has no value {where}", f"give it one in params, or use [{name}]")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from assay.errors import ConfigError
-from assay.values.study import Flag, Piece, Place, Position, Problem, Quote, Text
+from assay.values.study import Flag, Piece, Placeholder, Position, Problem, Quote, Text
 
 # what every run knows about itself, besides its parameters
 RUN_VALUES = ("run.dir", "run.name", "run.id", "run.time", "study")
@@ -45,7 +45,7 @@ def parse_template(text: str, position: Position | None = None, key: str = "") -
 
 def template_names(pieces: tuple[Piece, ...]) -> list[str]:
     """The names that a template asks for, without the run's own values."""
-    return [piece.name for piece in pieces if isinstance(piece, Place | Flag) and piece.name not in RUN_VALUES]
+    return [piece.name for piece in pieces if isinstance(piece, Placeholder | Flag) and piece.name not in RUN_VALUES]
 
 
 class _Scanner:
@@ -89,7 +89,7 @@ class _Scanner:
             self._at = escaped.end()
             return True
         if place := _PLACE.match(self._text, self._at):
-            self._put(Place(place[1], self._quote()))
+            self._put(Placeholder(place[1], self._quote()))
             self._at = place.end()
             return True
         flag = _FLAG.match(self._text, self._at)

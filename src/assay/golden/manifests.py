@@ -400,9 +400,9 @@ def find_not_finite(golden: Golden, metrics: Collection[str]) -> list[str]:
 
 def _odd(runs: Iterable[Track]) -> Iterator[tuple[Track, int]]:
     for run in runs:
-        place = next((place for place, value in enumerate(run.values) if not math.isfinite(value)), None)
-        if place is not None:
-            yield run, place
+        index = next((index for index, value in enumerate(run.values) if not math.isfinite(value)), None)
+        if index is not None:
+            yield run, index
 
 
 def _judged_metrics(golden: Golden) -> set[str]:

@@ -22,7 +22,7 @@ from assay.values.study import (
     Dialect,
     Flag,
     Piece,
-    Place,
+    Placeholder,
     Problem,
     Study,
     Sweep,
@@ -85,12 +85,12 @@ def _stream_runx(study: Study, rows: Iterable[Row], names: NameSource | None, ru
     """One run after the other: a dry run of very many prints the first before the last is known."""
     chosen = [_choose(study, sweep.commands) for sweep in study.sweeps]
     namer, seen, hides = RunxNamer(study, names), Counter[str](), _hold_secrets(study, rules)
-    for place, row in rows:
-        draft = _build_runx(study, place, row)
+    for index, row in rows:
+        draft = _build_runx(study, index, row)
         if draft is None:
             continue
         draft.commands = tuple(
-            Command(each.name, render_command(each, draft.params, "runx"), each.timeout_s) for each in chosen[place]
+            Command(each.name, render_command(each, draft.params, "runx"), each.timeout_s) for each in chosen[index]
         )
         _number_runx(draft, seen)
         if hides:
@@ -155,17 +155,17 @@ def _drop_duplicates(study: Study, rows: Iterable[Row], warnings: list[Problem])
     """In a native file the same run listed twice is one run; `repeat:` is how to ask for more."""
     seen: set[str] = set()
     dropped: Counter[int] = Counter()
-    for place, params in rows:
+    for index, params in rows:
         key = canonical(params)
         if key in seen:
-            dropped[place] += 1
+            dropped[index] += 1
         else:
             seen.add(key)
-            yield place, params
-    for place, count in dropped.items():
+            yield index, params
+    for index, count in dropped.items():
         what = "a run of this item is" if count == 1 else f"{count} runs of this item are"
-        position = study.sweeps[place].position
-        warnings.append(Problem(f"{what} in the study already and will not run again", f"sweep[{place}]", position))
+        position = study.sweeps[index].position
+        warnings.append(Problem(f"{what} in the study already and will not run again", f"sweep[{index}]", position))
 
 
 def _find_repeats(study: Study, grids: Sequence[Grid]) -> Iterator[Problem]:
@@ -186,29 +186,29 @@ def _build_drafts(study: Study, rows: Iterable[Row]) -> list[Draft]:
     if study.dialect == "mlrunner":
         return [_build_mlrunner(study, *row) for row in rows]
     return [
-        Draft(place, params, params, ordinal=ordinal, title=study.sweeps[place].title)
-        for place, params in rows
+        Draft(index, params, params, ordinal=ordinal, title=study.sweeps[index].title)
+        for index, params in rows
         for ordinal in range(study.repeat)
     ]
 
 
-def _build_runx(study: Study, place: int, row: dict[str, Any]) -> Draft | None:
+def _build_runx(study: Study, index: int, row: dict[str, Any]) -> Draft | None:
     """Parameters that speak to runx leave the command line: the tag names the run, two are the farm's."""
     if row.get(_SKIP) not in (None, False, 0, "", "None"):
         return None
     farm = tuple((key.removeprefix(_SUBMIT_JOB).lower(), row[key]) for key in _FARM_KEYS if row.get(key) is not None)
     tag = row.get(_TAG)
     params = {key: value for key, value in row.items() if key not in _RUNX_KEYS}
-    sweep = study.sweeps[place]
-    return Draft(place, params, params, title=sweep.title, tag=None if tag is None else str(tag), farm_resources=farm)
+    sweep = study.sweeps[index]
+    return Draft(index, params, params, title=sweep.title, tag=None if tag is None else str(tag), farm_resources=farm)
 
 
-def _build_mlrunner(study: Study, place: int, row: dict[str, Any]) -> Draft:
+def _build_mlrunner(study: Study, index: int, row: dict[str, Any]) -> Draft:
     """Aliases give way to what they stand for, then defaults fill what is missing; the name knows neither."""
-    sweep = study.sweeps[place]
+    sweep = study.sweeps[index]
     named = {key: row[key] for key in sweep.named if key in row} if sweep.named is not None else row
     params = {**_resolve_aliases(study, dict(study.defaults)), **_resolve_aliases(study, row)}
-    return Draft(place, named, params, title=sweep.title)
+    return Draft(index, named, params, title=sweep.title)
 
 
 def _resolve_aliases(study: Study, params: dict[str, Any]) -> dict[str, Any]:
@@ -330,7 +330,7 @@ def _hold_secrets(study: Study, rules: SecretRules) -> bool:
 
 def _show_piece(piece: Piece) -> str:
     """The template with something in each place that would be hidden where a secret belongs: `--token {t}`."""
-    return piece.text if isinstance(piece, Text) else _ANYTHING if isinstance(piece, Place) else " "
+    return piece.text if isinstance(piece, Text) else _ANYTHING if isinstance(piece, Placeholder) else " "
 
 
 _ANYTHING = "Xx0" * 12
@@ -357,12 +357,12 @@ def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
     examples: dict[int, Draft] = {}
     for draft in drafts:
         examples.setdefault(draft.sweep, draft)
-    for place, draft in examples.items():
+    for index, draft in examples.items():
         templates = [command for command in study.commands if command.name in {run.name for run in draft.commands}]
         used = _used_names(templates)
         if used is None:
             continue
-        sweep = study.sweeps[place]
+        sweep = study.sweeps[index]
         for name in _candidates(study, sweep, draft):
             if name not in used and name not in found:
                 axis = sweep.axes.get(name)
@@ -387,4 +387,4 @@ def _used_names(templates: Iterable[CommandTemplate]) -> set[str] | None:
     pieces = [piece for template in templates for piece in template.pieces]
     if any(isinstance(piece, AllFlags) for piece in pieces):
         return None
-    return {piece.name for piece in pieces if isinstance(piece, Place | Flag)}
+    return {piece.name for piece in pieces if isinstance(piece, Placeholder | Flag)}

@@ -68,12 +68,12 @@ Row = tuple[int, dict[str, Any]]  # index of the sweep, parameters
 def draw_rows(grids: Sequence[Grid], subset: Subset | None, *, distinct: bool) -> Iterator[Row]:
     """Every combination of every grid, or the subset of them that was asked for, in the grids' order."""
     if subset is None:
-        return ((place, row) for place, grid in enumerate(grids) for row in grid.rows())
+        return ((index, row) for index, grid in enumerate(grids) for row in grid.rows())
     rng = random.Random(subset.seed)
     if not subset.per_sweep:
         return iter(_Pool(grids).draw(subset.count, rng, distinct=distinct))
     drawn = [_Pool([grid]).draw(subset.count, rng, distinct=distinct) for grid in grids]
-    return ((place, row) for place, rows in enumerate(drawn) for _, row in rows)
+    return ((index, row) for index, rows in enumerate(drawn) for _, row in rows)
 
 
 class _Pool:
@@ -93,7 +93,7 @@ class _Pool:
             again = (index for index in shuffled(self._starts[-1], rng) if self._locate(index)[1].random)
             taken.extend(islice(again, count - len(taken)))
         located = [self._locate(index) for index in sorted(taken)]
-        return [(place, grid.row(index, rng)) for place, grid, index in located]
+        return [(position, grid.row(index, rng)) for position, grid, index in located]
 
     def _fresh(self, rng: random.Random, *, distinct: bool) -> Iterator[int]:
         """All numbers in random order; `distinct`: not those whose parameters an earlier one has."""

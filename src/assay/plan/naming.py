@@ -181,7 +181,7 @@ def build_tag(draft: Draft, names: NameSource | None = None) -> str | None:
 
 def fill_tag(tag: str, params: Mapping[str, object]) -> str:
     """`{arch}` becomes the parameter's value as text, once and literally: neither side is a regular expression."""
-    return re.sub(r"\{([^{}]*)\}", lambda place: str(params[place[1]]) if place[1] in params else place[0], tag)
+    return re.sub(r"\{([^{}]*)\}", lambda match: str(params[match[1]]) if match[1] in params else match[0], tag)
 
 
 def _join(tag: str | None, slug: str, *, cooldir: bool) -> str:

@@ -20,7 +20,7 @@ from assay.values.study import (
     Dialect,
     Flag,
     Params,
-    Place,
+    Placeholder,
     Problem,
     Quote,
     Text,
@@ -51,7 +51,7 @@ def render_command(template: CommandTemplate, params: Params, dialect: Dialect =
     for piece in template.pieces:
         if isinstance(piece, Text):
             parts.append(piece.text)
-        elif isinstance(piece, Place):
+        elif isinstance(piece, Placeholder):
             parts.append(_render_place(piece, params, template, show))
         elif isinstance(piece, Flag):
             if dialect == "mlrunner" and piece.name not in params:
@@ -125,7 +125,7 @@ def _append_words(parts: list[str], words: str) -> None:
         parts[-1] = parts[-1][:-1]
 
 
-def _render_place(piece: Place, params: Params, template: CommandTemplate, show: Callable[[Value], str]) -> str:
+def _render_place(piece: Placeholder, params: Params, template: CommandTemplate, show: Callable[[Value], str]) -> str:
     reference = RUN_REFERENCES.get(piece.name)
     if reference is not None:
         return _REFERENCE_FORMS[piece.quote].format(reference)

@@ -175,15 +175,15 @@ def _add_legend(figure: Figure, axes: Axes, chart: Chart) -> None:
 
 def spread_apart(heights: Sequence[float], gap: float) -> list[float]:
     """Move heights in 0…1 as little as needed so that neighbours are `gap` apart; the order stays."""
-    order = sorted(range(len(heights)), key=lambda place: heights[place])
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
     room = min(gap, 1.0 / max(1, len(heights) - 1))
     placed = [0.0] * len(heights)
     lowest = 0.0
-    for place in order:
-        placed[place] = lowest = max(heights[place], lowest)
+    for index in order:
+        placed[index] = lowest = max(heights[index], lowest)
         lowest += room
     highest = 1.0
-    for place in reversed(order):
-        placed[place] = min(placed[place], highest)
-        highest = placed[place] - room
+    for index in reversed(order):
+        placed[index] = min(placed[index], highest)
+        highest = placed[index] - room
     return placed

@@ -78,10 +78,10 @@ def _read_at(run: Mapping[float, float], steps: Sequence[float]) -> list[float]:
     return [run[step] if step in run else _between(run, own, bisect_left(own, step), step) for step in steps]
 
 
-def _between(run: Mapping[float, float], own: Sequence[float], place: int, step: float) -> float:
-    if not 0 < place < len(own):
+def _between(run: Mapping[float, float], own: Sequence[float], index: int, step: float) -> float:
+    if not 0 < index < len(own):
         return math.nan
-    before, after = own[place - 1], own[place]
+    before, after = own[index - 1], own[index]
     return run[before] + (run[after] - run[before]) * (step - before) / (after - before)
 
 
@@ -112,8 +112,8 @@ def render_end_value(line: Line) -> str:
     """The last value; of a group mean ± standard deviation over its runs, and how many these are."""
     if not line.spread:
         return formatting.render_number(last_value(line))
-    place = next((place for place in reversed(range(len(line.ys))) if math.isfinite(line.ys[place])), -1)
-    mean, sd = line.end or (last_value(line), line.spread[place] if line.members > 1 else None)
+    index = next((index for index in reversed(range(len(line.ys))) if math.isfinite(line.ys[index])), -1)
+    mean, sd = line.end or (last_value(line), line.spread[index] if line.members > 1 else None)
     spread = "" if sd is None else f" ± {formatting.render_number(sd, 2)}"
     others = f", {line.others} not done" if line.others else ""
     return f"{formatting.render_number(mean)}{spread} (n={formatting.render_count(line.members, 'run')}{others})"
@@ -336,12 +336,12 @@ def _put_marks(cells: Cells, chart: Chart, area: _Area, ends: Mapping[int, Seque
     """A mark on each line's way, since shades are told apart badly or not at all, and where it ends before the edge."""
     at_edge = {number for each in ends.values() for number in each}
     own: dict[int, list[tuple[int, int]]] = {}  # characters that no other line touches
-    for place, cell in cells.items():
+    for index, cell in cells.items():
         if not cell.is_shared:
-            own.setdefault(cell.line, []).append(place)
+            own.setdefault(cell.line, []).append(index)
     for number, line in enumerate(chart.lines):
         wanted = area.columns * (number + 1) / (len(chart.lines) + 1)
-        if nearest := min(own.get(number, ()), key=lambda place: abs(place[0] - wanted), default=None):
+        if nearest := min(own.get(number, ()), key=lambda index: abs(index[0] - wanted), default=None):
             cells[nearest].mark = number
         if number not in at_edge:
             _put_end(cells, area, number, _find_end(line, area))

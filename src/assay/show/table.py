@@ -85,12 +85,12 @@ def _build_number_texts(values: Sequence[Any], digits: int | None) -> Texts:
 
 def _render_mixed(values: Sequence[Any], digits: int | None) -> Texts:
     """Numbers among words and gaps: the numbers are laid out as if they were alone."""
-    places = [place for place, value in enumerate(values) if type(value) in (int, float)]
-    numbers = [values[place] for place in places]
+    indices = [index for index, value in enumerate(values) if type(value) in (int, float)]
+    numbers = [values[index] for index in indices]
     whole = digits is None or all(type(number) is int for number in numbers)
     texts = _align_points([formatting.render_number(number, None) for number in numbers]) if whole else None
-    laid_out = dict(zip(places, texts or _render_floats(list(map(float, numbers)), digits or 4), strict=True))
-    return [laid_out[place] if place in laid_out else _render_other(value) for place, value in enumerate(values)]
+    laid_out = dict(zip(indices, texts or _render_floats(list(map(float, numbers)), digits or 4), strict=True))
+    return [laid_out[index] if index in laid_out else _render_other(value) for index, value in enumerate(values)]
 
 
 def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
@@ -190,24 +190,24 @@ def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
     laid = _lay_out(table)
     gone: set[int] = set()
     if _total(each.width for each in laid) > width:
-        needs = [_needed(each, is_name=not place) for place, each in enumerate(laid)]
+        needs = [_needed(each, is_name=not index) for index, each in enumerate(laid)]
         for rank in sorted({column.rank for column in table.columns if column.rank}, reverse=True):
-            if _total(need for place, need in enumerate(needs) if place not in gone) <= width:
+            if _total(need for index, need in enumerate(needs) if index not in gone) <= width:
                 break
-            gone.update(place for place, column in enumerate(table.columns) if column.rank == rank)
-    return _without(table, gone), tuple(table.columns[place] for place in sorted(gone))
+            gone.update(index for index, column in enumerate(table.columns) if column.rank == rank)
+    return _without(table, gone), tuple(table.columns[index] for index in sorted(gone))
 
 
 def drop_spare(table: Table, width: int) -> Table:
     """Where the table is too wide, without columns that are empty or repeat their metric (`best x`), from the right."""
-    needs = [_needed(each, is_name=not place) for place, each in enumerate(_lay_out(table))]
+    needs = [_needed(each, is_name=not index) for index, each in enumerate(_lay_out(table))]
     if not table.rows or _total(needs) <= width:
         return table
     gone: set[int] = set()
-    for place in reversed(_find_spare(table)):
+    for index in reversed(_find_spare(table)):
         if _total(need for each, need in enumerate(needs) if each not in gone) <= width:
             break
-        gone.add(place)
+        gone.add(index)
     return _without(table, gone)
 
 
@@ -216,20 +216,20 @@ def _find_spare(table: Table) -> list[int]:
     keys = [column.key or column.name for column in table.columns]
     cells = dict(zip(keys, zip(*table.rows, strict=True), strict=False))
     spare = []
-    for place, key in enumerate(keys[1:], 1):
+    for index, key in enumerate(keys[1:], 1):
         plain = key.replace("_best", "")
         is_repeated = plain != key and cells[key] == cells.get(plain)
         if is_repeated or all(value is None for value in cells[key]):
-            spare.append(place)
+            spare.append(index)
     return spare
 
 
 def _without(table: Table, gone: set[int]) -> Table:
     if not gone:
         return table
-    kept = [place for place in range(len(table.columns)) if place not in gone]
-    rows = [[row[place] for place in kept] for row in table.rows]
-    return Table(tuple(table.columns[place] for place in kept), rows)
+    kept = [index for index in range(len(table.columns)) if index not in gone]
+    rows = [[row[index] for index in kept] for row in table.rows]
+    return Table(tuple(table.columns[index] for index in kept), rows)
 
 
 def _total(widths: Iterable[int], gap: int = 2) -> int:
@@ -265,7 +265,7 @@ def _fit(laid: list[_Laid], width: int, gap: int, mark: str) -> None:
 def _build_floors(laid: list[_Laid], room: int, mark: str) -> list[int]:
     floors: list[int] = []
     for header in _SMALLEST_HEADERS:
-        floors = [_floor(each, header, mark, is_name=not place) for place, each in enumerate(laid)]
+        floors = [_floor(each, header, mark, is_name=not index) for index, each in enumerate(laid)]
         if sum(floors) <= room:
             break
     return floors
@@ -319,7 +319,7 @@ def _drop_parts(texts: Texts, mark: str) -> Texts:
         columns = [column if len(set(column)) > 1 else None for column in zip(*rows, strict=True)]
         if None not in columns or not any(columns):
             continue
-        shown = [column for place, column in enumerate(columns) if column or not place or columns[place - 1]]
+        shown = [column for index, column in enumerate(columns) if column or not index or columns[index - 1]]
         return [separator.join(row) for row in zip(*(column or [mark] * len(texts) for column in shown), strict=True)]
     return []
 
@@ -340,7 +340,7 @@ def _drop_ends(texts: Texts, mark: str) -> Texts:
 
 def _count_common(first: str, last: str) -> int:
     """How much two texts begin with alike, in whole parts; of many the first and the last in order speak for all."""
-    end = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    end = next((index for index, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
     return max(first.rfind(separator, 0, end) + 1 for separator in _SEPARATORS)
 
 

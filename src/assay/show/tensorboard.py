@@ -79,8 +79,8 @@ def _write_scalars(writer: Any, run: BoardRun) -> None:
     for points in run.series:
         seen.add(points.metric)
         columns = zip(points.steps, points.values, points.times, strict=True)
-        for place, (step, value, time) in enumerate(columns):
-            position = place + 1 if math.isnan(step) else round(step)
+        for index, (step, value, time) in enumerate(columns):
+            position = index + 1 if math.isnan(step) else round(step)
             writer.add_scalar(points.metric, value, position, walltime=None if math.isnan(time) else time)
     for metric, value in run.metrics.items():  # the tab finds a metric by its scalar
         if metric not in seen:

@@ -82,18 +82,20 @@ def _build_object(path: str, name: str, info: Mapping[str, Any]) -> StoredObject
 
 
 def _bring_folder(store: Any, objects: Sequence[StoredObject], part: str, url: str) -> None:
-    places = [_find_place(part, item) for item in objects]
+    locations = [_find_location(part, item) for item in objects]
     if not os.path.isdir(part):
         remove_part(part)
         os.mkdir(part)
     wanted = {item.name: [item.bytes, item.version] for item in objects}
     _keep_current(part, wanted, _load_versions(part, url))
     write_notes(part, url, {"objects": wanted})
-    missing = [(item, place) for item, place in zip(objects, places, strict=True) if not os.path.exists(place)]
-    _bring(store, [item for item, _ in missing], [place for _, place in missing])
+    missing = [
+        (item, location) for item, location in zip(objects, locations, strict=True) if not os.path.exists(location)
+    ]
+    _bring(store, [item for item, _ in missing], [location for _, location in missing])
 
 
-def _find_place(folder: str, item: StoredObject) -> str:
+def _find_location(folder: str, item: StoredObject) -> str:
     """Keys are free text: one with .. in it must not lead anywhere else."""
     parts = [part for part in item.name.split("/") if part not in {"", "."}]
     if item.name.startswith("/") or ".." in parts or "\0" in item.name:
@@ -114,11 +116,11 @@ def _load_versions(part: str, url: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _bring(store: Any, objects: Sequence[StoredObject], places: Sequence[str]) -> None:
+def _bring(store: Any, objects: Sequence[StoredObject], locations: Sequence[str]) -> None:
     if objects:
-        store.get([item.path for item in objects], list(places))
-    for item, place in zip(objects, places, strict=True):
-        size = os.path.getsize(place)
+        store.get([item.path for item in objects], list(locations))
+    for item, location in zip(objects, locations, strict=True):
+        size = os.path.getsize(location)
         if item.bytes is not None and size != item.bytes:
             raise InfrastructureError(f"{item.path} arrived with {size} of {item.bytes} bytes", "try again")
 
@@ -149,12 +151,12 @@ def _check_bucket(store: Any, bucket: str) -> None:
             raise
 
 
-def _send(store: Any, file: DataFile, place: str) -> None:
+def _send(store: Any, file: DataFile, location: str) -> None:
     before = os.path.getsize(file.path)
-    store.put_file(file.path, place)
-    arrived = int(store.info(place)["size"])
+    store.put_file(file.path, location)
+    arrived = int(store.info(location)["size"])
     if not before <= arrived <= os.path.getsize(file.path):  # a log may grow during the upload
-        raise InfrastructureError(f"{place} has {arrived} bytes after sending {before}", "try again")
+        raise InfrastructureError(f"{location} has {arrived} bytes after sending {before}", "try again")
 
 
 # ---------------------------------------------------------------- the libraries

@@ -9,9 +9,9 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.study.attempts import RetryPolicy
     from assay.study.collect import Source, closing_quietly, find_sources
-    from assay.study.locations import StudyPlace, check_writable, choose_root
+    from assay.study.locations import StudyLocation, check_writable, choose_root
     from assay.study.logs import find_log
-    from assay.study.lookup import FoundRun, find_places, load_fresh_table, open_index_of, show_command
+    from assay.study.lookup import FoundRun, find_locations, load_fresh_table, open_index_of, show_command
     from assay.study.mlrunner_files import format_time, render_script
     from assay.study.prepared import (
         Again,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from assay.study.report import render_report
     from assay.study.run_reader import load_points, load_study_runs
     from assay.study.run_status import load_states
-    from assay.study.runner import build_bare_study, find_study_place, run_specs
+    from assay.study.runner import build_bare_study, find_study_location, run_specs
     from assay.study.slot_choice import choose_slots
     from assay.study.stop import StopOptions, stop
     from assay.study.summary import SummaryOptions, summarise
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 HOMES = {
     "assay.study.attempts": "RetryPolicy",
     "assay.study.collect": "Source closing_quietly find_sources",
-    "assay.study.locations": "StudyPlace check_writable choose_root",
+    "assay.study.locations": "StudyLocation check_writable choose_root",
     "assay.study.logs": "find_log",
-    "assay.study.lookup": "FoundRun find_places load_fresh_table open_index_of show_command",
+    "assay.study.lookup": "FoundRun find_locations load_fresh_table open_index_of show_command",
     "assay.study.mlrunner_files": "format_time render_script",
     "assay.study.prepared": (
         "Again Prepared Report RunOptions build_dry_lines "
@@ -57,7 +57,7 @@ HOMES = {
     "assay.study.refresh": "refresh_study",
     "assay.study.run_reader": "load_points load_study_runs",
     "assay.study.run_status": "load_states",
-    "assay.study.runner": "build_bare_study find_study_place run_specs",
+    "assay.study.runner": "build_bare_study find_study_location run_specs",
     "assay.study.slot_choice": "choose_slots",
     "assay.study.stop": "StopOptions stop",
     "assay.study.summary": "SummaryOptions summarise",

@@ -17,7 +17,7 @@ from assay.observe.extract import Extractor
 from assay.observe.readings import ProcessTable, TreeSampler, render_reading
 from assay.record import run_directory
 from assay.record.index.base import Cursor, Index, RunRow
-from assay.study.locations import StudyPlace
+from assay.study.locations import StudyLocation
 from assay.study.supervise import Entry
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import Tail
@@ -288,10 +288,10 @@ class Collector:
     """The supervisor's observer: rows, metrics and readings of the runs that it watches."""
 
     def __init__(
-        self, index: Index, place: StudyPlace, devices: Devices, echo: Callable[[bytes], None] | None = None
+        self, index: Index, location: StudyLocation, devices: Devices, echo: Callable[[bytes], None] | None = None
     ) -> None:
         self._index = index
-        self._place = place
+        self._location = location
         self._devices = devices
         self._echo = echo
         self._live: dict[str, _Live] = {}
@@ -308,7 +308,7 @@ class Collector:
             self._begin(entry)
 
     def _begin(self, entry: Entry) -> None:
-        live = _Live(entry, self._place.key(entry.dir), time.time())
+        live = _Live(entry, self._location.key(entry.dir), time.time())
         live.next_reading = live.began + READING_S
         self._live[entry.dir] = live
         if entry.attempt > 1:  # the new attempt's log counts, not the old one's
@@ -349,7 +349,7 @@ class Collector:
 
     def ended(self, entry: Entry) -> None:
         live = self._live.pop(entry.dir, None)
-        key = self._place.key(entry.dir)
+        key = self._location.key(entry.dir)
         if live is not None:
             self._pass_output_on(live)
         stamp = UNREAD

@@ -15,7 +15,7 @@ from assay.record.index.sqlite import open_index
 from assay.show import formatting
 from assay.show.console import Console
 from assay.study import refresh
-from assay.study.locations import StudyPlace, find_foreign_dirs, find_studies, is_study
+from assay.study.locations import StudyLocation, find_foreign_dirs, find_studies, is_study
 from assay.system.files import index_path
 from assay.values.run import RunSpec
 
@@ -115,7 +115,7 @@ class Reparsed:
     metrics_after: tuple[str, ...]
 
 
-def reparse(index: Index, place: StudyPlace, file: str | None, console: Console) -> Reparsed:
+def reparse(index: Index, location: StudyLocation, file: str | None, console: Console) -> Reparsed:
     """Read the logs of a study again, with the patterns of `file` or those that each run was made with."""
     study = load_study(file) if file is not None else None
     patterns = study.metrics if study is not None else None
@@ -128,15 +128,15 @@ def reparse(index: Index, place: StudyPlace, file: str | None, console: Console)
     def adjust(spec: RunSpec) -> RunSpec:
         return spec if patterns is None else replace(spec, patterns=patterns)
 
-    refresh.refresh_study(index, place, console)
-    before = tuple(index.load_metric_names([place.name]))
-    found = list(run_directory.find_run_dirs(place.dir))
+    refresh.refresh_study(index, location, console)
+    before = tuple(index.load_metric_names([location.name]))
+    found = list(run_directory.find_run_dirs(location.dir))
     damaged = [run_dir for run_dir in found if run_directory.try_record(run_dir) is None]
     for run_dir in damaged:
         console.warning(f"{run_dir} is damaged: {refresh.describe_damage(run_dir)}")
-    keys = [place.key(run_dir) for run_dir in found if run_dir not in damaged]
-    count = refresh.reparse(index, place, adjust, keys)
-    return Reparsed(count, before, tuple(index.load_metric_names([place.name])))
+    keys = [location.key(run_dir) for run_dir in found if run_dir not in damaged]
+    count = refresh.reparse(index, location, adjust, keys)
+    return Reparsed(count, before, tuple(index.load_metric_names([location.name])))
 
 
 # ---------------------------------------------------------------- folders of the originals
@@ -156,23 +156,23 @@ def ingest_folder(folder: str, console: Console) -> Ingested:
     path = os.path.abspath(folder)
     if not os.path.isdir(path):
         raise UsageError(f"{folder} is not a folder")
-    places = _find_places(path)
-    if not places:
+    locations = _find_locations(path)
+    if not locations:
         raise UsageError(
             f"found no runs in {folder}",
             "a run's folder holds hparams.json or metrics.csv (runx, logx), param and stat (mlrunner), or our run.json",
         )
-    names = [place.name for place in places]
-    with open_index(places[0].root) as index:
-        for place in places:
-            refresh.refresh_study(index, place, console)
+    names = [location.name for location in locations]
+    with open_index(locations[0].root) as index:
+        for location in locations:
+            refresh.refresh_study(index, location, console)
         rows = index.load_runs(names)
         metrics = tuple(index.load_metric_names(names))
     origins = tuple(sorted(Counter(row.origin for row in rows).items()))
-    return Ingested(places[0].root, tuple(names), len(rows), origins, metrics)
+    return Ingested(locations[0].root, tuple(names), len(rows), origins, metrics)
 
 
-def _find_places(path: str) -> list[StudyPlace]:
+def _find_locations(path: str) -> list[StudyLocation]:
     if is_study(path):
-        return [StudyPlace(os.path.dirname(path), os.path.basename(path))]
-    return [StudyPlace(path, name) for name in find_studies(path)]
+        return [StudyLocation(os.path.dirname(path), os.path.basename(path))]
+    return [StudyLocation(path, name) for name in find_studies(path)]

@@ -15,7 +15,7 @@ from assay.record.index.sqlite import open_index
 from assay.show import formatting
 from assay.show.console import Console
 from assay.show.table import fit_columns, table_width
-from assay.study.locations import StudyPlace, find_studies
+from assay.study.locations import StudyLocation, find_studies
 from assay.study.refresh import refresh_root, refresh_study
 from assay.values.metric_direction import metric_priority
 from assay.values.run import State
@@ -105,24 +105,26 @@ class ListedRun:
     metrics: Mapping[str, tuple[float, float]]  # name -> last value, its step (NaN: none)
 
 
-def list_runs(index: Index, place: StudyPlace, states: frozenset[State] | None, console: Console) -> list[ListedRun]:
-    refresh_study(index, place, console)
-    data = index.load_table([place.name])
+def list_runs(
+    index: Index, location: StudyLocation, states: frozenset[State] | None, console: Console
+) -> list[ListedRun]:
+    refresh_study(index, location, console)
+    data = index.load_table([location.name])
     found = []
     for i, row in enumerate(data.rows):
         if states is not None and row.state not in states:
             continue
         values = {name: (c.last[i], c.last_step[i]) for name, c in data.metrics.items() if c.count[i]}
         found.append(ListedRun(row, values))
-    return [*found, *_list_planned(place, states)]
+    return [*found, *_list_planned(location, states)]
 
 
-def _list_planned(place: StudyPlace, states: frozenset[State] | None) -> Iterator[ListedRun]:
+def _list_planned(location: StudyLocation, states: frozenset[State] | None) -> Iterator[ListedRun]:
     """Runs without a directory yet: their call waits for slots, or was interrupted or killed."""
     if states is not None and State.QUEUED not in states:
         return
-    for name, run_id in run_directory.load_planned(place.dir).items():
-        yield ListedRun(RunRow(f"{place.name}/{name}", place.name, name, run_id, State.QUEUED, 0, {}), {})
+    for name, run_id in run_directory.load_planned(location.dir).items():
+        yield ListedRun(RunRow(f"{location.name}/{name}", location.name, name, run_id, State.QUEUED, 0, {}), {})
 
 
 def describe_total(runs: Sequence[ListedRun]) -> str:
@@ -151,8 +153,8 @@ def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = N
         (Column("time", "clock", rank=1), [elapsed_s(run.row, now) for run in runs]),
         (Column("step", "number", digits=12, rank=3), [_last_step(run) for run in runs]),
         *(
-            (Column(name, "number", rank=_METRIC_RANKS[place]), [run.metrics.get(name, (None,))[0] for run in runs])
-            for place, name in enumerate(shown)
+            (Column(name, "number", rank=_METRIC_RANKS[index]), [run.metrics.get(name, (None,))[0] for run in runs])
+            for index, name in enumerate(shown)
         ),
         (Column(_REASON), [run.row.reason or None for run in runs]),
     ]
@@ -195,7 +197,7 @@ def _last_step(run: ListedRun) -> float | None:
     return max(steps, default=None)
 
 
-def build_run_facts(runs: Sequence[ListedRun], place: StudyPlace, now: float) -> Table:
+def build_run_facts(runs: Sequence[ListedRun], location: StudyLocation, now: float) -> Table:
     """Everything that the index knows of these runs, for machines."""
     fields = [name for name in RunRow._fields if name != "stamp"]
     columns = [*(Column(name) for name in fields), Column("dir"), Column("elapsed_s"), Column("metrics")]
@@ -203,5 +205,7 @@ def build_run_facts(runs: Sequence[ListedRun], place: StudyPlace, now: float) ->
     for run in runs:
         values = [str(value) if isinstance(value, State) else value for value in map(run.row.__getattribute__, fields)]
         metrics = {name: value for name, (value, _) in run.metrics.items()}
-        rows.append([*values, os.path.join(place.dir, run.row.key.partition("/")[2]), elapsed_s(run.row, now), metrics])
+        rows.append(
+            [*values, os.path.join(location.dir, run.row.key.partition("/")[2]), elapsed_s(run.row, now), metrics]
+        )
     return Table(tuple(columns), rows)

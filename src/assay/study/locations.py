@@ -13,13 +13,12 @@ from assay.values import layout
 
 if TYPE_CHECKING:
     from assay.config.settings import Settings
-    from assay.values.study import Study
 
 
 HOW_TO_START = "write a study file, or see a whole example at work: assay demo"
 
 
-class StudyPlace(NamedTuple):
+class StudyLocation(NamedTuple):
     """A study on disk. A run's key in the index is `<name>/<run>`."""
 
     root: str
@@ -44,10 +43,6 @@ def choose_root(flag: str | None, asked: str | None, settings: Settings) -> tupl
     return settings.root, settings.root_from is not None
 
 
-def place_of_study(study: Study, root: str) -> StudyPlace:
-    return StudyPlace(root, study.name)
-
-
 HOW_TO_CHOOSE = {  # where the output root is chosen, by the dialect of the file
     "native": "--root DIR",
     "runx": "LOGROOT in .runx",
@@ -55,19 +50,19 @@ HOW_TO_CHOOSE = {  # where the output root is chosen, by the dialect of the file
 }
 
 
-def check_writable(place: StudyPlace, dialect: str = "native") -> None:
+def check_writable(location: StudyLocation, dialect: str = "native") -> None:
     """Refuse before anything is made: the nearest existing parent must be a writable directory with room."""
     another = HOW_TO_CHOOSE[dialect]
-    path = place.dir
+    path = location.dir
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path):
         raise UsageError(
-            f"the output root {place.root} cannot be made: {path} is not a directory", f"choose another: {another}"
+            f"the output root {location.root} cannot be made: {path} is not a directory", f"choose another: {another}"
         )
     if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(
-            f"the output root {place.root} cannot be written: no permission in {path}", f"choose another: {another}"
+            f"the output root {location.root} cannot be written: no permission in {path}", f"choose another: {another}"
         )
     space = os.statvfs(path)
     if not space.f_blocks and not _can_hold(path):  # /proc and the like; some that do hold files count no blocks either
@@ -125,11 +120,11 @@ class Roots(NamedTuple):
         return list(dict.fromkeys((*self.main, *self.mirrors)))
 
 
-def find_study(name: str, roots: Roots) -> StudyPlace:
+def find_study(name: str, roots: Roots) -> StudyLocation:
     """A study by path, or by name under one of the roots; a name that fits several studies is refused."""
     found = find_candidates(name, roots)
     if len(found) > 1:
-        paths = [show_path(place.dir) for place in found]
+        paths = [show_path(location.dir) for location in found]
         raise UsageError(f"{name!r} names {len(found)} studies: {', '.join(paths)}", "give the path of one of them")
     if found:
         return found[0]
@@ -138,11 +133,11 @@ def find_study(name: str, roots: Roots) -> StudyPlace:
     raise NotFoundError("study", name, known, None if known else f"there is no study under {where}; {HOW_TO_START}")
 
 
-def find_candidates(name: str, roots: Roots) -> list[StudyPlace]:
+def find_candidates(name: str, roots: Roots) -> list[StudyLocation]:
     """Every study that a name on the command line may stand for. What has a slash is a path first."""
     here = [os.path.abspath(name)]
-    if os.sep in name and (places := _existing(here)):
-        return places
+    if os.sep in name and (locations := _existing(here)):
+        return locations
     named = [os.path.join(root, name) for root in roots.main]
     mirrored = [os.path.join(root, name) for root in roots.mirrors]
     if roots.were_asked:
@@ -150,10 +145,10 @@ def find_candidates(name: str, roots: Roots) -> list[StudyPlace]:
     return _existing([*named, *here]) or _existing(mirrored)[:1]
 
 
-def _existing(paths: Sequence[str]) -> list[StudyPlace]:
+def _existing(paths: Sequence[str]) -> list[StudyLocation]:
     """The studies among these paths, each once, whatever links lead to it."""
     studies = {os.path.realpath(path): path for path in reversed(paths) if os.path.isdir(path) and is_study(path)}
-    return [StudyPlace(os.path.dirname(path), os.path.basename(path)) for path in reversed(studies.values())]
+    return [StudyLocation(os.path.dirname(path), os.path.basename(path)) for path in reversed(studies.values())]
 
 
 def show_path(path: str) -> str:

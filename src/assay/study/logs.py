@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from assay.errors import AssayError, NotFoundError, UsageError
 from assay.record import run_directory
-from assay.study.locations import StudyPlace
+from assay.study.locations import StudyLocation
 from assay.study.lookup import show_command
 from assay.study.run_status import SupervisorProcess, find_supervisors, load_record, load_status
 from assay.system.files import Tail
@@ -45,8 +45,8 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
 
 def _say_how_to_wait(run_dir: str) -> str:
     folder, name = os.path.split(os.path.abspath(run_dir))
-    place = StudyPlace(*os.path.split(folder))
-    return f"wait for it: {show_command(['logs'], place, name, options=['--follow'])}"
+    location = StudyLocation(*os.path.split(folder))
+    return f"wait for it: {show_command(['logs'], location, name, options=['--follow'])}"
 
 
 def _say_attempts(history: run_directory.History) -> str:
@@ -84,8 +84,8 @@ def _log_of_attempt(
     ran = [
         each.number for each in history.attempts if command in each.codes or each.number == history.attempts[-1].number
     ]
-    place = ran.index(attempt) if attempt in ran else -1
-    return logs[place] if 0 <= place < len(logs) else None
+    index = ran.index(attempt) if attempt in ran else -1
+    return logs[index] if 0 <= index < len(logs) else None
 
 
 # ---------------------------------------------------------------- as it is
@@ -122,10 +122,10 @@ def find_last_lines(path: str, lines: int) -> int:
 
 
 def _after_break(block: bytes, skip: int) -> int:
-    place = -1
+    end = -1
     for _ in range(skip + 1):
-        place = block.index(b"\n", place + 1)
-    return place + 1
+        end = block.index(b"\n", end + 1)
+    return end + 1
 
 
 # ---------------------------------------------------------------- as it comes
@@ -183,8 +183,8 @@ class RunFollower:
         names, template = os.listdir(self.run_dir), self._spec.log_name
         commands = [each.name for each in self._spec.commands if self.command in (None, each.name)]
         keyed = [
-            (_mark(name, template, command), place, name)
-            for place, command in enumerate(commands)
+            (_mark(name, template, command), index, name)
+            for index, command in enumerate(commands)
             for name in layout.find_logs(names, template, command)
         ]
         return [name for _, _, name in sorted(keyed)]

@@ -16,7 +16,7 @@ from assay.show.console import SILENT, Console
 from assay.study.locations import (
     HOW_TO_START,
     Roots,
-    StudyPlace,
+    StudyLocation,
     find_candidates,
     find_studies,
     find_study,
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 __all__ = [
     "FoundRun",
     "Index",
-    "StudyPlace",
+    "StudyLocation",
+    "find_locations",
     "find_one_run",
-    "find_places",
     "find_runs",
     "find_step_name",
     "load_fresh_table",
@@ -45,17 +45,17 @@ __all__ = [
 
 
 class FoundRun(NamedTuple):
-    place: StudyPlace
+    location: StudyLocation
     dir: str
 
     @property
     def key(self) -> str:
-        return self.place.key(self.dir)
+        return self.location.key(self.dir)
 
     @property
-    def words(self) -> tuple[StudyPlace, str]:
+    def words(self) -> tuple[StudyLocation, str]:
         """For `show_command`."""
-        return self.place, os.path.basename(self.dir)
+        return self.location, os.path.basename(self.dir)
 
 
 def load_roots(flag: str | None) -> list[str]:
@@ -97,20 +97,20 @@ def load_logroots(options: LoadOptions | None = None) -> Roots:
     return Roots(collect("LOGROOT"), collect("NGC_LOGROOT"))
 
 
-def find_places(names: Sequence[str], flag: str | None, *, logroot_first: bool = False) -> list[StudyPlace]:
+def find_locations(names: Sequence[str], flag: str | None, *, logroot_first: bool = False) -> list[StudyLocation]:
     """Studies by name or path; none given: the only one there is. sumx looks into runx's LOGROOT before `./runs`."""
     roots = find_roots(flag)
     if names:
-        return [_find_place(name.rstrip("/"), roots, logroot_first and flag is None) for name in names]
-    known = [StudyPlace(root, study) for root in roots.all for study in find_studies(root)]
+        return [_find_location(name.rstrip("/"), roots, logroot_first and flag is None) for name in names]
+    known = [StudyLocation(root, study) for root in roots.all for study in find_studies(root)]
     if not known:
         raise UsageError(f"there is no study under {', '.join(map(show_path, roots.main))}", HOW_TO_START)
     if len(known) > 1:
-        raise UsageError("which study?", "one or more of: " + ", ".join(show_study(place) for place in known))
+        raise UsageError("which study?", "one or more of: " + ", ".join(show_study(location) for location in known))
     return known
 
 
-def _find_place(name: str, roots: Roots, logroot_first: bool) -> StudyPlace:
+def _find_location(name: str, roots: Roots, logroot_first: bool) -> StudyLocation:
     if logroot_first:
         logroots = load_logroots()
         in_logroot = [p for p in find_candidates(name, logroots._replace(were_asked=True)) if p.root in logroots.main]
@@ -122,19 +122,19 @@ def _find_place(name: str, roots: Roots, logroot_first: bool) -> StudyPlace:
 # ---------------------------------------------------------------- how to name a study in a command that is advised
 
 
-def show_study(place: StudyPlace) -> str:
+def show_study(location: StudyLocation) -> str:
     """The study's name where that leads to this study from here, else its path."""
     try:
-        found = find_candidates(place.name, find_roots(None))
+        found = find_candidates(location.name, find_roots(None))
     except AssayError:  # settings that cannot be read: a path does not need them
         found = []
-    is_it = len(found) == 1 and os.path.realpath(found[0].dir) == os.path.realpath(place.dir)
-    return place.name if is_it else show_path(place.dir)
+    is_it = len(found) == 1 and os.path.realpath(found[0].dir) == os.path.realpath(location.dir)
+    return location.name if is_it else show_path(location.dir)
 
 
-def show_command(words: Sequence[str], place: StudyPlace, *runs: str, options: Sequence[str] = ()) -> str:
+def show_command(words: Sequence[str], location: StudyLocation, *runs: str, options: Sequence[str] = ()) -> str:
     """`assay ls STUDY`, or `assay logs STUDY/RUN`, to be pasted in this folder."""
-    study = show_study(place)
+    study = show_study(location)
     from assay.values.run import build_command
 
     return build_command(("assay", *words), [os.path.join(study, run) for run in runs] or [study], options)
@@ -151,41 +151,43 @@ def find_runs(name: str, flag: str | None) -> list[FoundRun]:
     is_path = os.sep in study or study in ("", os.curdir, os.pardir) or not find_candidates(study, roots)
     if is_path and is_run_dir(path):
         return [
-            FoundRun(StudyPlace(os.path.dirname(os.path.dirname(path)), os.path.basename(os.path.dirname(path))), path)
+            FoundRun(
+                StudyLocation(os.path.dirname(os.path.dirname(path)), os.path.basename(os.path.dirname(path))), path
+            )
         ]
     if not slash:
         return _find_without_study(name, roots)
-    place = find_study(study, roots)
-    matches = _match(place, run)
+    location = find_study(study, roots)
+    matches = _match(location, run)
     if not matches:
-        raise NotFoundError("run", name, [place.key(run_dir) for run_dir in find_run_dirs(place.dir)])
+        raise NotFoundError("run", name, [location.key(run_dir) for run_dir in find_run_dirs(location.dir)])
     return matches
 
 
 def _find_without_study(name: str, roots: Roots) -> list[FoundRun]:
     if find_candidates(name, roots):
-        place = find_study(name, roots)
-        return [FoundRun(place, run_dir) for run_dir in find_run_dirs(place.dir)]
-    places = [StudyPlace(root, study) for root in roots.all for study in find_studies(root)]
-    matches = [run for place in places for run in _match(place, name)]
+        location = find_study(name, roots)
+        return [FoundRun(location, run_dir) for run_dir in find_run_dirs(location.dir)]
+    locations = [StudyLocation(root, study) for root in roots.all for study in find_studies(root)]
+    matches = [run for location in locations for run in _match(location, name)]
     if matches:
         return matches
-    known = [place.name for place in places]
-    known += [os.path.basename(d) for place in places for d in find_run_dirs(place.dir)]
+    known = [location.name for location in locations]
+    known += [os.path.basename(d) for location in locations for d in find_run_dirs(location.dir)]
     raise NotFoundError("study or run", name, known)
 
 
-def _match(place: StudyPlace, pattern: str) -> list[FoundRun]:
+def _match(location: StudyLocation, pattern: str) -> list[FoundRun]:
     from fnmatch import fnmatchcase
 
-    exact = os.path.join(place.dir, pattern)
+    exact = os.path.join(location.dir, pattern)
     if is_run_dir(exact):
-        return [FoundRun(place, exact)]
+        return [FoundRun(location, exact)]
     found = []
-    for run_dir in find_run_dirs(place.dir):
+    for run_dir in find_run_dirs(location.dir):
         name = os.path.basename(run_dir)
         if fnmatchcase(name, pattern) or _has_id(run_dir, pattern):
-            found.append(FoundRun(place, run_dir))
+            found.append(FoundRun(location, run_dir))
     return found
 
 
@@ -205,14 +207,14 @@ def find_one_run(name: str, flag: str | None) -> FoundRun:
         return runs[0]
     if not runs:
         raise NotFoundError("run", name)
-    shown = [os.path.join(show_study(run.place), os.path.basename(run.dir)) for run in runs[:6]]
+    shown = [os.path.join(show_study(run.location), os.path.basename(run.dir)) for run in runs[:6]]
     listed = ", ".join(shown) + (" …" if len(runs) > 6 else "")
     raise UsageError(f"{name!r} names {len(runs)} runs", f"choose one of: {listed}")
 
 
-def open_index_of(places: Sequence[StudyPlace]) -> Index:
+def open_index_of(locations: Sequence[StudyLocation]) -> Index:
     """The index of the root that these studies share."""
-    roots = {place.root for place in places}
+    roots = {location.root for location in locations}
     if len(roots) > 1:
         raise UsageError(
             "these studies lie under different roots: " + ", ".join(sorted(roots)), "take them one after another"
@@ -220,17 +222,17 @@ def open_index_of(places: Sequence[StudyPlace]) -> Index:
     return open_index(roots.pop(), Console().warning)
 
 
-def load_fresh_table(index: Index, places: Sequence[StudyPlace], console: Console = SILENT) -> Table:
+def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> Table:
     """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
-    names = [place.name for place in places]
+    names = [location.name for location in locations]
     data = index.load_table(names)
     is_stale = False
-    for place in places:
-        rows = data.rows if len(places) == 1 else [row for row in data.rows if row.study == place.name]
-        if changes := find_changes(place.dir, place.name, rows):
+    for location in locations:
+        rows = data.rows if len(locations) == 1 else [row for row in data.rows if row.study == location.name]
+        if changes := find_changes(location.dir, location.name, rows):
             from assay.study.refresh import apply_changes
 
-            apply_changes(index, place, changes, console)
+            apply_changes(index, location, changes, console)
             is_stale = True
     return index.load_table(names) if is_stale else data
 
@@ -238,10 +240,10 @@ def load_fresh_table(index: Index, places: Sequence[StudyPlace], console: Consol
 # ---------------------------------------------------------------- what a step is
 
 
-def find_step_name(places: Sequence[StudyPlace], rows: Sequence[RunRow]) -> str:
+def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow]) -> str:
     """`epoch` where the runs count nothing else, else `step`. The first run of each study answers for its study."""
     first = {row.study: row for row in reversed(rows)}
-    folders = {place.name: place.root for place in places}
+    folders = {location.name: location.root for location in locations}
     units = {unit for row in first.values() for unit in _find_units(os.path.join(folders[row.study], row.key), row)}
     return "epoch" if units == {"epoch"} else "step"
 

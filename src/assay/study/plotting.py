@@ -14,7 +14,7 @@ from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.console import Console
 from assay.show.plot import Chart, Line, build_bands
-from assay.study.locations import HOW_TO_START, StudyPlace
+from assay.study.locations import HOW_TO_START, StudyLocation
 from assay.study.lookup import FoundRun, find_step_name, load_fresh_table, show_command
 from assay.study.ranking import Group, SortKey, build_groups, differing_params, measure_group, sort_groups
 from assay.values.metric_direction import Direction, direction_of, metric_priority
@@ -42,16 +42,16 @@ class BuiltChart:
 
 def build_charts(
     index: Index,
-    places: Sequence[StudyPlace],
+    locations: Sequence[StudyLocation],
     runs: Sequence[FoundRun] | None,
     options: PlotOptions,
     console: Console,
 ) -> list[BuiltChart]:
     """`runs`: only these; None is every run of the studies."""
-    data = load_fresh_table(index, places, console)
+    data = load_fresh_table(index, locations, console)
     keys = None if runs is None else {run.key for run in runs}
     keep = [i for i, row in enumerate(data.rows) if keys is None or row.key in keys]
-    names = ", ".join(place.name for place in places)
+    names = ", ".join(location.name for location in locations)
     if not keep:
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)
     counts = _count_points(data, keep)
@@ -59,26 +59,26 @@ def build_charts(
     if not known:
         raise UsageError(
             f"{names}: no metrics in these runs",
-            describe_metrics(places[0]),
+            describe_metrics(locations[0]),
         )
     for metric in options.metrics:
         if metric not in known:
             raise NotFoundError("metric", metric, known)
     chosen = options.metrics or (choose_metric(counts),)
-    step_name = find_step_name(places, [data.rows[i] for i in keep])
+    step_name = find_step_name(locations, [data.rows[i] for i in keep])
     return [_build(index, data, keep, metric, options, known, step_name) for metric in chosen]
 
 
-def describe_metrics(place: StudyPlace) -> str:
+def describe_metrics(location: StudyLocation) -> str:
     """How a study comes to have metrics, by the kind of its file."""
     record = None
-    for run_dir in run_directory.find_run_dirs(place.dir):
+    for run_dir in run_directory.find_run_dirs(location.dir):
         with suppress(FormatError, OSError):  # a damaged one has been reported
             record = run_directory.load_record(run_dir)
             break
     if record is None or record.dialect != "native" or not record.source:
         return "the script reports them: assay.log(loss=0.5, step=1), or logx.metric('val', {'loss': 0.5}, epoch=1)"
-    again = show_command(["index", "reparse"], place, options=("--file", record.source))
+    again = show_command(["index", "reparse"], location, options=("--file", record.source))
     return f"describe under `metrics:` in {record.source} how the logs show them, then read the logs again: {again}"
 
 

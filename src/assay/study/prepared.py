@@ -15,7 +15,7 @@ from assay.errors import ConfigError, ExitCode
 from assay.record import run_directory
 from assay.record.run_directory import Attempt, History
 from assay.study.attempts import Action, RetryPolicy, decide
-from assay.study.locations import StudyPlace, check_writable, show_path
+from assay.study.locations import StudyLocation, check_writable, show_path
 from assay.study.refresh import liveness, load_history
 from assay.study.supervise import Entry
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -80,7 +80,7 @@ class Prepared:
 
     study: Study
     plan: Plan
-    place: StudyPlace
+    location: StudyLocation
     root_was_asked: bool
     farm: Farm | None
     settings: Settings
@@ -92,15 +92,15 @@ class Prepared:
         return tuple(dict.fromkeys((*self.study.warnings, *self.plan.warnings)))
 
     def dir_of(self, spec: RunSpec) -> str:
-        return os.path.join(self.place.dir, spec.name)
+        return os.path.join(self.location.dir, spec.name)
 
     def output_of(self, spec: RunSpec) -> str:
         """mlrunner's {_output}: -o as it was written, else a path that leads there from where the commands run."""
         base = self.options.output
         if base is None:
-            relative = os.path.relpath(self.place.dir, self.study.folder)
+            relative = os.path.relpath(self.location.dir, self.study.folder)
             is_far = relative.startswith(os.pardir) or self.study.code.kind == "snapshot"
-            base = self.place.dir if is_far else relative
+            base = self.location.dir if is_far else relative
         return base if self.options.shares_output else os.path.join(base, spec.name)
 
 
@@ -210,7 +210,7 @@ def find_pass(prepared: Prepared, *, new_code: bool | None = None) -> str:
     if options.names_runs:
         key += sorted((spec.name, _load_code_hash(prepared, spec) or "") for spec in prepared.plan.runs)
     name = blake2b(json.dumps(key).encode(), digest_size=6).hexdigest()
-    return os.path.join(prepared.place.dir, layout.STUDY_META_DIR, f"{layout.PASS_PREFIX}{name}.json")
+    return os.path.join(prepared.location.dir, layout.STUDY_META_DIR, f"{layout.PASS_PREFIX}{name}.json")
 
 
 def find_repeat(
@@ -267,7 +267,7 @@ def describe_unfinished(prepared: Prepared, last: Mapping[str, int]) -> list[tup
 
 def check_prepared(prepared: Prepared) -> None:
     """Everything that would be refused anyway, before a command prints where the runs go."""
-    check_writable(prepared.place, prepared.study.dialect)
+    check_writable(prepared.location, prepared.study.dialect)
     check_executables(prepared.study, prepared.plan)
     if prepared.farm is not None:
         check_farm(prepared.farm, prepared.study)
@@ -304,9 +304,9 @@ def check_farm(farm: Farm, study: Study) -> None:
 def _programs(plan: Plan) -> Iterator[tuple[str, str]]:
     seen = set()
     for spec in plan.runs:
-        for place, command in enumerate(spec.commands):
+        for index, command in enumerate(spec.commands):
             program = first_program(command.text)
-            if program and place and os.sep in program and not os.path.isabs(program):
+            if program and index and os.sep in program and not os.path.isabs(program):
                 continue  # an earlier command may build it
             if program and (program, command.name) not in seen:
                 seen.add((program, command.name))
@@ -334,7 +334,7 @@ def _is_there(program: str, folder: str, path: str | None) -> bool:
 def build_dry_lines(prepared: Prepared) -> Iterator[str]:
     """Every command line that would be started, with the run directory filled in, as the shell would get it."""
     kept = 0
-    folder = prepared.place.dir
+    folder = prepared.location.dir
     present = _list_names(folder)
     for spec in prepared.plan.runs:
         is_new = spec.name not in present
@@ -370,7 +370,7 @@ def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, r
 
 
 def job_name(prepared: Prepared, spec: RunSpec) -> str:
-    return f"{prepared.place.name}_{spec.name}"
+    return f"{prepared.location.name}_{spec.name}"
 
 
 def build_dry_rows(prepared: Prepared) -> list[dict[str, Any]]:

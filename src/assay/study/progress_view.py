@@ -143,7 +143,7 @@ def build_study_report(
 ) -> StudyReport:
     entries = report.entries
     return StudyReport(
-        study=report.prepared.place.name,
+        study=report.prepared.location.name,
         total=len(entries),
         done=report.count(State.DONE),
         failed=tuple(_build_failed(entry, show_path) for entry in entries if entry.state in _FAILED),
@@ -152,7 +152,7 @@ def build_study_report(
         queued=report.count(State.QUEUED),
         kept=sum(entry.state is State.DONE and not entry.finished_here for entry in entries),
         elapsed_s=elapsed_s,
-        folder=show_path(report.prepared.place.dir),
+        folder=show_path(report.prepared.location.dir),
         warnings=tuple(report.notes),
         next_steps=build_next_steps(report),
     )
@@ -160,17 +160,17 @@ def build_study_report(
 
 def build_next_steps(report: Report) -> tuple[str, ...]:
     """Commands that make sense now; each works when it is pasted in this folder."""
-    place = report.prepared.place
+    location = report.prepared.location
     failed = [entry for entry in report.entries if entry.state in _FAILED]
     steps = []
     if failed:
         with_log = next((e for e in failed if find_telling_log(e.dir, e.spec.log_name, e.commands)), None)
-        steps += [show_command(["logs"], place, with_log.spec.name)] if with_log else []
+        steps += [show_command(["logs"], location, with_log.spec.name)] if with_log else []
         steps += [_build_retry(report, failed)]
     if report.count(State.RUNNING, State.QUEUED):
-        steps.append(show_command(["ls"], place))
+        steps.append(show_command(["ls"], location))
     if report.count(State.DONE):
-        steps.append(show_command(["sum"], place))
+        steps.append(show_command(["sum"], location))
     return (*steps, *report.advice)
 
 
@@ -182,7 +182,7 @@ def _build_retry(report: Report, failed: Sequence[Entry]) -> str:
     if again and (len(failed) > 1 or report.prepared.farm is not None):
         names = dict.fromkeys("lost" if entry.state is State.LOST else "failed" for entry in failed)
         return again.build(*(word for name in names for word in ("--retry", name)))
-    return show_command(["rerun"], report.prepared.place, *(entry.spec.name for entry in failed[:_RERUN_AT_ONCE]))
+    return show_command(["rerun"], report.prepared.location, *(entry.spec.name for entry in failed[:_RERUN_AT_ONCE]))
 
 
 def _build_failed(entry: Entry, show_path: Callable[[str], str]) -> FailedRun:

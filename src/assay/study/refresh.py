@@ -17,7 +17,7 @@ from assay.record.index.base import Index, RunRow
 from assay.show.console import SILENT, Console
 from assay.study.attempts import Action, Decision, RetryPolicy, decide
 from assay.study.collect import UNREAD, build_row, read_sources
-from assay.study.locations import StudyPlace, find_studies
+from assay.study.locations import StudyLocation, find_studies
 from assay.study.verdicts import read_verdicts
 from assay.system.fast_dataclasses import replace
 from assay.values import layout
@@ -29,23 +29,25 @@ _SIBLINGS = 20  # runs of a study that are asked for its file
 
 def refresh_root(index: Index, root: str, console: Console = SILENT) -> int:
     """Every study under the root; how many runs were read."""
-    return sum(refresh_study(index, StudyPlace(root, name), console) for name in find_studies(root))
+    return sum(refresh_study(index, StudyLocation(root, name), console) for name in find_studies(root))
 
 
-def refresh_study(index: Index, place: StudyPlace, console: Console = SILENT) -> int:
+def refresh_study(index: Index, location: StudyLocation, console: Console = SILENT) -> int:
     """Read what changed since the index saw it; how many runs that were."""
     with suppress(OSError):
-        read_verdicts(index, place)
-    return apply_changes(index, place, find_changes(place.dir, place.name, index.load_runs([place.name])), console)
+        read_verdicts(index, location)
+    return apply_changes(
+        index, location, find_changes(location.dir, location.name, index.load_runs([location.name])), console
+    )
 
 
-def apply_changes(index: Index, place: StudyPlace, changes: Changes, console: Console) -> int:
+def apply_changes(index: Index, location: StudyLocation, changes: Changes, console: Console) -> int:
     if not changes:
         return 0
     with index.batch():
         for path, stamp, is_ours in changes.changed:
             try:
-                refresh_run(index, place, path, stamp, is_ours)
+                refresh_run(index, location, path, stamp, is_ours)
             except (AssayError, OSError) as error:
                 console.warning(f"{path}: {error.message if isinstance(error, AssayError) else error}")
         if changes.gone:
@@ -53,8 +55,8 @@ def apply_changes(index: Index, place: StudyPlace, changes: Changes, console: Co
     return len(changes.changed)
 
 
-def refresh_run(index: Index, place: StudyPlace, path: str, stamp: float, is_ours: bool = True) -> None:
-    key = place.key(path)
+def refresh_run(index: Index, location: StudyLocation, path: str, stamp: float, is_ours: bool = True) -> None:
+    key = location.key(path)
     if not is_ours:
         row = _foreign_row(key, path, stamp)
         read_sources(index, key, path, RunSpec(row.id, row.name, row.params, ()))
@@ -100,8 +102,8 @@ def build_repair(run_dir: str) -> str:
         away = os.path.join(study_dir, f".{name}.damaged")
         return shlex.join(["mv", "--", _near(run_dir), _near(away)])
     root = _near(os.path.dirname(study_dir))
-    place = [] if root == layout.DEFAULT_ROOT and "ASSAY_ROOT" not in os.environ else ["--root", root]
-    return shlex.join(["assay", "run", _near(record.source), f"--study={os.path.basename(study_dir)}", *place])
+    options = [] if root == layout.DEFAULT_ROOT and "ASSAY_ROOT" not in os.environ else ["--root", root]
+    return shlex.join(["assay", "run", _near(record.source), f"--study={os.path.basename(study_dir)}", *options])
 
 
 def _near(path: str) -> str:
@@ -212,12 +214,12 @@ def rebuild(index: Index, root: str, console: Console) -> int:
 
 
 def reparse(
-    index: Index, place: StudyPlace, specs: Callable[[RunSpec], RunSpec], keys: Sequence[str] | None = None
+    index: Index, location: StudyLocation, specs: Callable[[RunSpec], RunSpec], keys: Sequence[str] | None = None
 ) -> int:
     """Extract the metrics again, with other patterns where `specs` says so; nothing is executed."""
     count = 0
-    for path in run_directory.find_run_dirs(place.dir):
-        key, record = place.key(path), run_directory.try_record(path)
+    for path in run_directory.find_run_dirs(location.dir):
+        key, record = location.key(path), run_directory.try_record(path)
         if record is None or (keys is not None and key not in keys):
             continue
         with index.batch():

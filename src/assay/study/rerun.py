@@ -13,7 +13,7 @@ from assay.errors import FormatError, NotFoundError, UsageError
 from assay.observe.environment import load_git
 from assay.record import run_directory
 from assay.stage.snapshot import Snapshot, load_snapshot, place_code, take_snapshot
-from assay.study.locations import StudyPlace
+from assay.study.locations import StudyLocation
 from assay.study.lookup import FoundRun, show_command
 from assay.study.prepared import Prepared, RunOptions
 from assay.study.refresh import describe_damage
@@ -44,11 +44,11 @@ def prepare_rerun(runs: Sequence[FoundRun], options: RerunOptions) -> list[Prepa
     _refuse_running([(run, status) for run, status in chosen.values()])
     for run, status in chosen.values():
         _check_commands(run, status, options.commands)
-    by_place: dict[StudyPlace, list[RunStatus]] = {}
+    by_location: dict[StudyLocation, list[RunStatus]] = {}
     for run, status in chosen.values():
         named = replace(status.record.spec, name=os.path.basename(run.dir))
-        by_place.setdefault(run.place, []).append(replace(status, record=replace(status.record, spec=named)))
-    return [_prepare(place, statuses, options) for place, statuses in by_place.items()]
+        by_location.setdefault(run.location, []).append(replace(status, record=replace(status.record, spec=named)))
+    return [_prepare(location, statuses, options) for location, statuses in by_location.items()]
 
 
 def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
@@ -83,13 +83,13 @@ def _check_commands(run: FoundRun, status: RunStatus, asked: tuple[str, ...] | N
         )
 
 
-def _prepare(place: StudyPlace, statuses: Sequence[RunStatus], options: RerunOptions) -> Prepared:
+def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: RerunOptions) -> Prepared:
     first = statuses[0].record
     study = Study(
-        name=place.name,
+        name=location.name,
         dialect=first.dialect,  # type: ignore[arg-type]
         source=first.source,
-        folder=_workdir(place, statuses[0]),
+        folder=_workdir(location, statuses[0]),
         commands=(),
         sweeps=(),
         resources=first.spec.resources,
@@ -98,7 +98,7 @@ def _prepare(place: StudyPlace, statuses: Sequence[RunStatus], options: RerunOpt
     )
     run_options = RunOptions(
         file=first.source,
-        root=place.root,
+        root=location.root,
         slots=options.slots,
         commands=options.commands,
         force=True,
@@ -107,11 +107,11 @@ def _prepare(place: StudyPlace, statuses: Sequence[RunStatus], options: RerunOpt
         command_line=options.command_line,
     )
     plan = Plan(study, tuple(status.record.spec for status in statuses))
-    return Prepared(study, plan, place, True, None, load_settings(os.getcwd(), os.environ), run_options)
+    return Prepared(study, plan, location, True, None, load_settings(os.getcwd(), os.environ), run_options)
 
 
-def _workdir(place: StudyPlace, status: RunStatus) -> str:
-    return os.path.join(place.dir, status.record.spec.name, status.record.workdir)
+def _workdir(location: StudyLocation, status: RunStatus) -> str:
+    return os.path.join(location.dir, status.record.spec.name, status.record.workdir)
 
 
 # ---------------------------------------------------------------- the current code
@@ -126,24 +126,24 @@ def renew_code(runs: Sequence[FoundRun]) -> int:
         record = status.record
         if record.code_hash is None:  # it runs in the code's own folder, and so has the current code
             continue
-        source = _find_source(run.place, record)
+        source = _find_source(run.location, record)
         key = (source, record.spec.code.ignore)
         if key not in taken:
-            taken[key] = _take(run.place, record, source)
+            taken[key] = _take(run.location, record, source)
         if taken[key].hash != record.code_hash:
             _replace_code(run.dir, status, taken[key])
             changed += 1
     return changed
 
 
-def _store(place: StudyPlace) -> Path:
-    return Path(place.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+def _store(location: StudyLocation) -> Path:
+    return Path(location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
 
 
-def _find_source(place: StudyPlace, record: run_directory.RunRecord) -> str:
+def _find_source(location: StudyLocation, record: run_directory.RunRecord) -> str:
     """The folder that the run's code was copied from."""
     try:
-        source = str(load_snapshot(_store(place), str(record.code_hash)).source)
+        source = str(load_snapshot(_store(location), str(record.code_hash)).source)
     except (OSError, FormatError) as error:
         hint = f"run the study again with the current code: {_build_run(record)}"
         raise UsageError(f"nothing says any more where the code of {record.spec.name} came from", hint) from error
@@ -156,12 +156,12 @@ def _build_run(record: run_directory.RunRecord) -> str:
     return build_command(("assay", "run"), [record.source], ("--force", "--new-code"))
 
 
-def _take(place: StudyPlace, record: run_directory.RunRecord, source: str) -> Snapshot:
+def _take(location: StudyLocation, record: run_directory.RunRecord, source: str) -> Snapshot:
     return take_snapshot(
         Path(source),
-        _store(place),
+        _store(location),
         record.spec.code.ignore,
-        exclude=[Path(place.root)],
+        exclude=[Path(location.root)],
         guess=record.dialect != "runx",
         link=record.spec.code.link_ignored,
         secret=load_settings(os.getcwd(), os.environ).secrets.file_patterns,

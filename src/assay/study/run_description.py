@@ -16,7 +16,7 @@ from assay.record.index.base import Index
 from assay.record.run_directory import Attempt
 from assay.show import formatting
 from assay.study.collect import find_sources
-from assay.study.locations import StudyPlace
+from assay.study.locations import StudyLocation
 from assay.study.refresh import refresh_run
 from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
@@ -64,11 +64,11 @@ class RunDescription:
         return {c.name: layout.show_command(c.text, self.dir) for c in self.status.record.spec.commands}
 
 
-def describe_run(index: Index, place: StudyPlace, run_dir: str) -> RunDescription:
+def describe_run(index: Index, location: StudyLocation, run_dir: str) -> RunDescription:
     """Raises FormatError where run.json is damaged."""
     status = load_shown(run_dir)
-    key = place.key(run_dir)
-    refresh_run(index, place, run_dir, os.stat(run_dir).st_mtime)
+    key = location.key(run_dir)
+    refresh_run(index, location, run_dir, os.stat(run_dir).st_mtime)
     return RunDescription(
         key=key,
         dir=run_dir,

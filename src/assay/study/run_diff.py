@@ -102,7 +102,7 @@ def _commands(status: RunStatus) -> dict[str, str]:
 
 
 def _load_metrics(index: Index, run: FoundRun) -> dict[str, Summary]:
-    refresh_run(index, run.place, run.dir, os.stat(run.dir).st_mtime)
+    refresh_run(index, run.location, run.dir, os.stat(run.dir).st_mtime)
     return index.load_summaries(keys=[run.key]).get(run.key, {})
 
 

@@ -60,8 +60,8 @@ class DirBuilder:
         self._environment: Environment | None = None
         self._environment_path = ""
         self.advice: list[str] = []
-        self._store = Path(prepared.place.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
-        self.flusher = Flusher(prepared.place.dir)
+        self._store = Path(prepared.location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+        self.flusher = Flusher(prepared.location.dir)
         self.notes: list[str] = []  # what the report of the study ends with
         self.snapshot = self._take_snapshot()
         self._snapshots = {self.snapshot.hash: self.snapshot} if self.snapshot else {}
@@ -69,14 +69,14 @@ class DirBuilder:
 
     def _take_snapshot(self) -> Snapshot | None:
         """At the start, so that edits during the sweep change nothing for the runs that wait."""
-        study, place = self._prepared.study, self._prepared.place
+        study, location = self._prepared.study, self._prepared.location
         if study.code.kind == "live":
             return None
         return take_snapshot(
             Path(study.folder),
             self._store,
             study.code.ignore,
-            exclude=[Path(place.root), *_own_file(study)],
+            exclude=[Path(location.root), *_own_file(study)],
             guess=study.dialect != "runx",
             link=study.code.link_ignored,
             secret=(*self._prepared.settings.secrets.file_patterns, *_own_secret_file(study, self._prepared.plan)),
@@ -86,7 +86,7 @@ class DirBuilder:
         """The code that each run was planned with is the code it gets, however often the sweep is interrupted."""
         if self.snapshot is None:
             return {}
-        path = os.path.join(self._prepared.place.dir, layout.STUDY_META_DIR, layout.CODES_FILE)
+        path = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR, layout.CODES_FILE)
         waiting = [spec for spec in self._prepared.plan.runs if not os.path.isdir(self._prepared.dir_of(spec))]
         planned = {self._code_key(spec): self.snapshot.hash for spec in waiting}
         return run_directory.merge_codes(path, planned, replace=self._prepared.options.new_code)
@@ -120,7 +120,7 @@ class DirBuilder:
 
         Alone in the study, and each looked at again: another supervisor may have repaired it and started it since.
         """
-        meta = os.path.join(self._prepared.place.dir, layout.STUDY_META_DIR)
+        meta = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)
         suspects = [spec for spec in specs if _find_damage(self._prepared.dir_of(spec))]
         for spec in specs:
             _move_odd_log(self._prepared.dir_of(spec))
@@ -204,7 +204,7 @@ class DirBuilder:
         environment = self._load_environment()
         return run_directory.RunRecord(
             spec=spec,
-            study=prepared.place.name,
+            study=prepared.location.name,
             uid=run_directory.new_uid(),
             created_at=time.time(),
             source=prepared.study.source,
@@ -258,7 +258,7 @@ class DirBuilder:
                 complain=self.notes.append,
             )
             name = f"environment-{run_directory.new_uid()}.json"
-            self._environment_path = os.path.join(prepared.place.dir, layout.STUDY_META_DIR, name)
+            self._environment_path = os.path.join(prepared.location.dir, layout.STUDY_META_DIR, name)
             run_directory.write_environment(self._environment_path, self._environment)
         return self._environment
 
@@ -323,15 +323,15 @@ class DirBuilder:
         """First what has changed, then how the runs are repeated with it."""
         if other is None:
             return []
-        place, again = self._prepared.place, self._prepared.options.again
+        location, again = self._prepared.location, self._prepared.options.again
         names = [entry.spec.name for entry in other.runs]
-        copy = os.path.join(place.dir, names[0], layout.CODE_DIR)
+        copy = os.path.join(location.dir, names[0], layout.CODE_DIR)
         pairs = [(os.path.join(copy, f), os.path.join(self._prepared.study.folder, f)) for f in other.files]
         pair = next((pair for pair in pairs if all(map(os.path.isfile, pair))), None)
         steps = [build_command(("diff",), [show_path(path) for path in pair])] if pair else []
         if is_kept and again and again.words == ("assay", "run"):
             return [*steps, again.build("--force", "--new-code")]
-        return [*steps, show_command(["rerun"], place, *names[:_RERUN_AT_ONCE], options=["--new-code"])]
+        return [*steps, show_command(["rerun"], location, *names[:_RERUN_AT_ONCE], options=["--new-code"])]
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from typing import Any
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
 from assay.show.console import CollectingConsole
-from assay.study.locations import StudyPlace
-from assay.study.lookup import find_places
+from assay.study.locations import StudyLocation
+from assay.study.lookup import find_locations
 from assay.study.refresh import refresh_study
 from assay.values.metric_direction import direction_of
 from assay.values.run import State
@@ -19,27 +19,27 @@ from assay.values.series import Summary
 
 def load_study_runs(study: str, root: str | None) -> tuple[str, str, list[dict[str, Any]]]:
     """Root, the study's name, and the fields of each run; a damaged run is a Python warning."""
-    (place,) = find_places([study], root)
-    with open_index(place.root) as index:
+    (location,) = find_locations([study], root)
+    with open_index(location.root) as index:
         console = CollectingConsole()
-        refresh_study(index, place, console)
+        refresh_study(index, location, console)
         for text in console.lines:
             warnings.warn(text, stacklevel=3)
-        rows = index.load_runs([place.name])
-        summaries = index.load_summaries([place.name])
+        rows = index.load_runs([location.name])
+        summaries = index.load_summaries([location.name])
     for row in rows:
         if row.state is State.DAMAGED:
             warnings.warn(f"{row.key} is damaged: {row.reason}", stacklevel=3)
-    return place.root, place.name, [_build_fields(place, row, summaries.get(row.key, {})) for row in rows]
+    return location.root, location.name, [_build_fields(location, row, summaries.get(row.key, {})) for row in rows]
 
 
-def _build_fields(place: StudyPlace, row: RunRow, metrics: dict[str, Summary]) -> dict[str, Any]:
+def _build_fields(location: StudyLocation, row: RunRow, metrics: dict[str, Summary]) -> dict[str, Any]:
     took = row.ended_at - row.started_at if row.ended_at is not None and row.started_at is not None else None
     return {
         "name": row.name,
         "state": str(row.state),
         "params": dict(row.params),
-        "dir": os.path.join(place.dir, row.key.partition("/")[2]),
+        "dir": os.path.join(location.dir, row.key.partition("/")[2]),
         "metrics": {name: summary.last for name, summary in metrics.items()},
         "best": {name: _best(summary) for name, summary in metrics.items()},
         "id": row.id,

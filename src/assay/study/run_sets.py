@@ -22,7 +22,7 @@ from assay.values import layout
 from assay.values.run import LazyRuns, RunSpec, State
 
 if TYPE_CHECKING:
-    from assay.study.locations import StudyPlace
+    from assay.study.locations import StudyLocation
     from assay.study.prepared import Prepared
 
 _SET_FILE = re.compile(r"set\.(\d+)\.json")
@@ -37,18 +37,18 @@ class RunSet:
 def enter_set(prepared: Prepared) -> Prepared:
     """The plan with the names of the set that this call belongs to; writes nothing."""
     options = prepared.options
-    last = _load_last(prepared.place)
+    last = _load_last(prepared.location)
     if last is None or options.new_set:
         return _begin_set(prepared, last, {})
     is_same = last.names.keys() == {spec.id for spec in prepared.plan.runs}
-    if is_same and (options.keeps_finished or _is_unfinished(prepared.place, last)):
+    if is_same and (options.keeps_finished or _is_unfinished(prepared.location, last)):
         return _rename(prepared, last.names, last.number)
-    return _begin_set(prepared, last, _load_known(prepared.place, last.number) if options.keeps_finished else {})
+    return _begin_set(prepared, last, _load_known(prepared.location, last.number) if options.keeps_finished else {})
 
 
 def _begin_set(prepared: Prepared, last: RunSet | None, known: Mapping[str, str]) -> Prepared:
     """`known`: runs of earlier sets that are kept. The others get names that no directory has: --no_cooldir repeats."""
-    runs = LazyRuns(_name_freely(prepared.plan.runs, known, _list_names(prepared.place)))
+    runs = LazyRuns(_name_freely(prepared.plan.runs, known, _list_names(prepared.location)))
     number = last.number + 1 if last else 1
     return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=number)
 
@@ -66,10 +66,10 @@ def _rename(prepared: Prepared, names: Mapping[str, str], number: int) -> Prepar
     return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=number)
 
 
-def _list_names(place: StudyPlace) -> set[str]:
+def _list_names(location: StudyLocation) -> set[str]:
     """Every name in the study's folder, also of what is not a run."""
     try:
-        return set(os.listdir(place.dir))
+        return set(os.listdir(location.dir))
     except OSError:
         return set()
 
@@ -85,7 +85,7 @@ def pin(prepared: Prepared) -> Prepared:
     if prepared.set_number is None:
         return prepared
     names = {spec.id: spec.name for spec in prepared.plan.runs}
-    path = _set_path(prepared.place, prepared.set_number)
+    path = _set_path(prepared.location, prepared.set_number)
     if publish(path, json.dumps(stamp({"runs": names}, "set"), indent=1)):
         return prepared
     pinned = _load(path)
@@ -93,26 +93,26 @@ def pin(prepared: Prepared) -> Prepared:
     return replace(prepared, plan=replace(prepared.plan, runs=runs))
 
 
-def _set_path(place: StudyPlace, number: int) -> str:
-    return os.path.join(place.dir, layout.STUDY_META_DIR, f"set.{number}.json")
+def _set_path(location: StudyLocation, number: int) -> str:
+    return os.path.join(location.dir, layout.STUDY_META_DIR, f"set.{number}.json")
 
 
-def _load_last(place: StudyPlace) -> RunSet | None:
+def _load_last(location: StudyLocation) -> RunSet | None:
     try:
-        names = os.listdir(os.path.join(place.dir, layout.STUDY_META_DIR))
+        names = os.listdir(os.path.join(location.dir, layout.STUDY_META_DIR))
     except OSError:
         return None
     numbers = [int(match[1]) for name in names if (match := _SET_FILE.fullmatch(name))]
     if not numbers:
         return None
-    return RunSet(max(numbers), _load(_set_path(place, max(numbers))))
+    return RunSet(max(numbers), _load(_set_path(location, max(numbers))))
 
 
-def _load_known(place: StudyPlace, newest: int) -> dict[str, str]:
+def _load_known(location: StudyLocation, newest: int) -> dict[str, str]:
     """Every run of every set; of one that several sets ran, the newest."""
     known: dict[str, str] = {}
     for number in range(1, newest + 1):
-        path = _set_path(place, number)
+        path = _set_path(location, number)
         known |= _load(path) if os.path.exists(path) else {}
     return known
 
@@ -126,8 +126,8 @@ def _load(path: str) -> dict[str, str]:
     return names
 
 
-def _is_unfinished(place: StudyPlace, last: RunSet) -> bool:
-    return any(not _is_over(os.path.join(place.dir, name)) for name in last.names.values())
+def _is_unfinished(location: StudyLocation, last: RunSet) -> bool:
+    return any(not _is_over(os.path.join(location.dir, name)) for name in last.names.values())
 
 
 def _is_over(run_dir: str) -> bool:

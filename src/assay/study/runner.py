@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from assay.config.settings import Settings, load_settings
-from assay.study.locations import StudyPlace, choose_root
+from assay.study.locations import StudyLocation, choose_root
 from assay.study.prepared import Prepared, Report, RunOptions
 from assay.study.sweep import RunHooks, run_study
 from assay.values.run import Plan, RunSpec
@@ -18,13 +18,13 @@ def build_bare_study(name: str, source: str, folder: str) -> Study:
     return Study(name, "native", source, folder, (), (), resources=Resources(gpus=0), code=CodePolicy("live"))
 
 
-def find_study_place(name: str, root: str | None, settings: Settings | None = None) -> StudyPlace:
-    return StudyPlace(choose_root(root, None, settings or load_settings(os.getcwd(), os.environ))[0], name)
+def find_study_location(name: str, root: str | None, settings: Settings | None = None) -> StudyLocation:
+    return StudyLocation(choose_root(root, None, settings or load_settings(os.getcwd(), os.environ))[0], name)
 
 
 def run_specs(
     study: Study,
-    place: StudyPlace,
+    location: StudyLocation,
     specs: Sequence[RunSpec],
     hooks: RunHooks,
     *,
@@ -37,4 +37,4 @@ def run_specs(
     """Run all of them, spread over the slots."""
     options = RunOptions(study.source, slots=slots, grace_s=grace_s, command_line=command_line)
     known = settings or load_settings(os.getcwd(), os.environ)
-    return run_study(Prepared(study, Plan(study, tuple(specs)), place, True, farm, known, options), hooks)
+    return run_study(Prepared(study, Plan(study, tuple(specs)), location, True, farm, known, options), hooks)

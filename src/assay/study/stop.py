@@ -15,7 +15,7 @@ from assay.execute.registry import build_executor
 from assay.record import run_directory
 from assay.show import formatting
 from assay.study.attempts import build_outcome, finished_before
-from assay.study.locations import StudyPlace
+from assay.study.locations import StudyLocation
 from assay.study.lookup import FoundRun, show_command
 from assay.study.run_status import RunStatus, SupervisorProcess, find_supervisors, load_status
 from assay.system import processes
@@ -66,7 +66,7 @@ class StopReport:
         return all(run.is_well for run in self.runs)
 
 
-def stop(runs: Sequence[FoundRun], studies: Iterable[StudyPlace], options: StopOptions) -> StopReport:
+def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], options: StopOptions) -> StopReport:
     """`studies`: those named as a whole, whose supervisors are told to leave as well."""
     report = StopReport()
     targets = [target for run in runs if (target := _look(run, report)) is not None]
@@ -115,14 +115,14 @@ def _say_idle(status: RunStatus) -> str:
 # ---------------------------------------------------------------- supervisors
 
 
-def _interrupt_supervisors(studies: Iterable[StudyPlace]) -> list[tuple[StudyPlace, SupervisorProcess]]:
+def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[StudyLocation, SupervisorProcess]]:
     """As Ctrl-C would: what waits in their queues is not started."""
     told = []
-    for place in studies:
-        for supervisor in find_supervisors(run_directory.find_run_dirs(place.dir), place.dir):
+    for location in studies:
+        for supervisor in find_supervisors(run_directory.find_run_dirs(location.dir), location.dir):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(supervisor.pid, _choose_signal(supervisor.pid))
-                told.append((place, supervisor))
+                told.append((location, supervisor))
     return told
 
 
@@ -131,10 +131,10 @@ def _choose_signal(pid: int) -> signal.Signals:
     return signal.SIGTERM if processes.is_ignoring(pid, signal.SIGINT) else signal.SIGINT
 
 
-def _await_leaving(place: StudyPlace, supervisor: SupervisorProcess, grace_s: float) -> str:
+def _await_leaving(location: StudyLocation, supervisor: SupervisorProcess, grace_s: float) -> str:
     if _wait_until(lambda: not supervisor.is_alive, grace_s + _LEAVE_S):
-        return f"{place.name}: its supervisor (pid {supervisor.pid}) has left; what was queued is not started"
-    return f"{place.name}: its supervisor (pid {supervisor.pid}) was told to leave, but is still there"
+        return f"{location.name}: its supervisor (pid {supervisor.pid}) has left; what was queued is not started"
+    return f"{location.name}: its supervisor (pid {supervisor.pid}) was told to leave, but is still there"
 
 
 def _wait_until(condition: Callable[[], bool], limit_s: float) -> bool:

@@ -16,7 +16,7 @@ from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.console import SILENT, Console
 from assay.show.table import drop_spare, fit_columns
-from assay.study.locations import HOW_TO_START, StudyPlace
+from assay.study.locations import HOW_TO_START, StudyLocation
 from assay.study.lookup import find_step_name, load_fresh_table
 from assay.study.ranking import (
     Group,
@@ -57,13 +57,13 @@ class StudySummary(NamedTuple):
 
 
 def summarise(
-    index: Index, places: Sequence[StudyPlace], options: SummaryOptions, console: Console = SILENT
+    index: Index, locations: Sequence[StudyLocation], options: SummaryOptions, console: Console = SILENT
 ) -> StudySummary:
-    data = load_fresh_table(index, places, console)
+    data = load_fresh_table(index, locations, console)
     if not data.rows:
-        names = ", ".join(place.name for place in places)
+        names = ", ".join(location.name for location in locations)
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)
-    return build_summary(data, options, find_step_name(places, data.rows))
+    return build_summary(data, options, find_step_name(locations, data.rows))
 
 
 def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "step") -> StudySummary:
@@ -95,9 +95,9 @@ _STEP_RANK = 1
 _STEP_TIME_RANK = 3
 
 
-def _metric_rank(place: int, options: SummaryOptions) -> int:
+def _metric_rank(index: int, options: SummaryOptions) -> int:
     """0 for metrics that were asked for by name: they stay."""
-    return 2 * place if options.metrics is None else 0
+    return 2 * index if options.metrics is None else 0
 
 
 # ---------------------------------------------------------------- choosing
@@ -142,10 +142,10 @@ def _run_columns(
         values = [row.params.get(name) for row in data.rows]
         cells.append(list(map(values.__getitem__, order)))
         columns.append(Column(name, _param_kind(cells[-1]), digits=None))
-    for place, name in enumerate(metrics):
+    for index, name in enumerate(metrics):
         before = len(columns)
         _add_metric(columns, cells, data.metrics[name], order, sort, options.best)
-        columns[before:] = [column._replace(rank=_metric_rank(place, options)) for column in columns[before:]]
+        columns[before:] = [column._replace(rank=_metric_rank(index, options)) for column in columns[before:]]
     _add_progress(columns, cells, data, order, metrics, step_name)
     return columns, cells
 
@@ -228,7 +228,7 @@ def _combine(
     columns: Sequence[Sequence[float]], order: Sequence[int], choose: Callable[..., float]
 ) -> list[float | None]:
     """Row by row the largest or the smallest of what is finite; None where nothing is."""
-    different = [column for place, column in enumerate(columns) if column not in columns[:place]]
+    different = [column for index, column in enumerate(columns) if column not in columns[:index]]
     picked = [list(map(column.__getitem__, order)) for column in different]  # metrics logged together share one
     if picked and all(math.isfinite(sum(values)) for values in picked):
         return list(map(choose, *picked)) if len(picked) > 1 else list(picked[0])
@@ -288,13 +288,13 @@ def _grouped(
         name = "not counted" if options.states else "not done"
         columns.append(Column(name, "number", digits=12, key=name.replace(" ", "_")))
         cells.append([group.others or None for group in ordered])
-    for place, name in enumerate(metrics):
+    for index, name in enumerate(metrics):
         before = len(columns)
         if not common:
             columns.append(Column("n", "number", digits=12, key=f"{name}_n"))
-            cells.append(counts[place])
+            cells.append(counts[index])
         _add_group_metric(columns, cells, data.metrics[name], ordered, sort, options.best)
-        columns[before:] = [column._replace(rank=_metric_rank(place, options)) for column in columns[before:]]
+        columns[before:] = [column._replace(rank=_metric_rank(index, options)) for column in columns[before:]]
     table = Table(tuple(columns), list(zip(*cells, strict=True)) if ordered else [])
     first = [data.rows[group.runs[0]] for group in ordered if group.runs]
     return StudySummary(table, first, tuple(sort), hidden, len(groups) - len(ordered))

@@ -27,7 +27,7 @@ from assay.show.console import SILENT, Console
 from assay.study import run_sets
 from assay.study.attempts import RetryPolicy
 from assay.study.collect import Collector, closing_quietly
-from assay.study.locations import StudyPlace, choose_root, place_of_study
+from assay.study.locations import StudyLocation, choose_root
 from assay.study.prepared import (
     Prepared,
     Report,
@@ -67,11 +67,11 @@ def prepare(options: RunOptions) -> Prepared:
     names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
     plan = build_plan(study, names, settings.secrets)
     root, asked = choose_root(options.root, study.root, settings)
-    place = place_of_study(study, root)
-    prepared = Prepared(study, plan, place, asked, _choose_farm(study, options, settings), settings, options)
+    location = StudyLocation(root, study.name)
+    prepared = Prepared(study, plan, location, asked, _choose_farm(study, options, settings), settings, options)
     if study.dialect == "runx":
         return run_sets.enter_set(prepared)
-    prepared = replace(prepared, plan=_find_known(plan, place, study.dialect))
+    prepared = replace(prepared, plan=_find_known(plan, location, study.dialect))
     return _fill_output(prepared) if study.dialect == "mlrunner" else prepared
 
 
@@ -127,30 +127,30 @@ def _choose_farm(study: Study, options: RunOptions, settings: Settings) -> Farm 
     return study.farms[name]
 
 
-def _find_known(plan: Plan, place: StudyPlace, dialect: Dialect) -> Plan:
+def _find_known(plan: Plan, location: StudyLocation, dialect: Dialect) -> Plan:
     """Runs that are on disk already, also under a name that an earlier version of the file gave them."""
-    if not os.path.isdir(place.dir):
+    if not os.path.isdir(location.dir):
         return plan
     by_id: dict[str, str] | None = None
     names: dict[str, str] = {}
     for spec in plan.runs:
-        path = os.path.join(place.dir, spec.name)
+        path = os.path.join(location.dir, spec.name)
         taken_by = _id_of(path)
         if taken_by == spec.id:
             continue
         if by_id is None:
-            by_id = _load_ids(place)
+            by_id = _load_ids(location)
         is_free = taken_by is None and not (dialect == "mlrunner" and _holds_another(path, spec))
         names[spec.name] = by_id.get(spec.id) or (spec.name if is_free else f"{spec.name}~{spec.id[:8]}")
-    beside = [name for old, name in names.items() if _is_new_beside(place, old, name)]
+    beside = [name for old, name in names.items() if _is_new_beside(location, old, name)]
     if beside:
         plan = replace(plan, warnings=(*plan.warnings, _describe_beside(beside)))
     runs = tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in plan.runs)
     return replace(plan, runs=runs, links=tuple((name, names.get(target, target)) for name, target in plan.links))
 
 
-def _is_new_beside(place: StudyPlace, old: str, name: str) -> bool:
-    return name.startswith(f"{old}~") and _id_of(os.path.join(place.dir, name)) is None
+def _is_new_beside(location: StudyLocation, old: str, name: str) -> bool:
+    return name.startswith(f"{old}~") and _id_of(os.path.join(location.dir, name)) is None
 
 
 def _describe_beside(names: Sequence[str]) -> Problem:
@@ -172,8 +172,8 @@ def _id_of(run_dir: str) -> str | None:
     return record.spec.id if record else run_directory.load_job_field(run_dir, layout.ENV_RUN_ID)
 
 
-def _load_ids(place: StudyPlace) -> dict[str, str]:
-    found = ((_id_of(path), os.path.basename(path)) for path in run_directory.find_run_dirs(place.dir))
+def _load_ids(location: StudyLocation) -> dict[str, str]:
+    found = ((_id_of(path), os.path.basename(path)) for path in run_directory.find_run_dirs(location.dir))
     return {run_id: name for run_id, name in found if run_id is not None}
 
 
@@ -213,8 +213,8 @@ def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
     prepared = _hide_secrets(prepared)
     check_prepared(prepared)
     slots = choose_slots(prepared.study, _ask_slots(prepared, hooks), prepared.settings)
-    os.makedirs(os.path.join(prepared.place.dir, layout.STUDY_META_DIR), exist_ok=True)
-    with _held_back(), presence.supervise(prepared.place.dir):
+    os.makedirs(os.path.join(prepared.location.dir, layout.STUDY_META_DIR), exist_ok=True)
+    with _held_back(), presence.supervise(prepared.location.dir):
         return _supervise(prepared, hooks, slots)
 
 
@@ -231,7 +231,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     prepared = run_sets.pin(prepared)
     _link_shared(prepared)
     with suppress(OSError):  # a full disk: what matters is written, or refused, later
-        run_directory.write_plan(prepared.place.dir, {spec.name: spec.id for spec in prepared.plan.runs})
+        run_directory.write_plan(prepared.location.dir, {spec.name: spec.id for spec in prepared.plan.runs})
     builder = DirBuilder(prepared)
 
     def warn(line: str) -> None:
@@ -239,8 +239,8 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
 
     for line in (*slots.warnings, *builder.describe_size()):
         warn(line)
-    with closing_quietly(open_index(prepared.place.root, warn)) as index:
-        collector = Collector(index, prepared.place, slots.devices, hooks.echo)
+    with closing_quietly(open_index(prepared.location.root, warn)) as index:
+        collector = Collector(index, prepared.location, slots.devices, hooks.echo)
         repairs = builder.repair(prepared.plan.runs)
         if prepared.study.dialect == "mlrunner":
             builder.adopt(prepared.plan.runs)
@@ -261,7 +261,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
         supervisor = Supervisor(entries, executor, pool, hooks.observe(collector), loop)
         _run(supervisor, hooks, collector)
         if is_over := all(entry.state.is_over for entry in entries):
-            run_directory.remove_plan(prepared.place.dir)
+            run_directory.remove_plan(prepared.location.dir)
         if is_over and not any(map(_is_interrupted, entries)):
             _leave_passes(prepared, entries)
         verdict, doubts = _judge(prepared, entries, index)
@@ -327,7 +327,7 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
 
     Recorded are the verdicts on runs that ended during this call. Also returned: warnings of what was not recorded.
     """
-    done = {prepared.place.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
+    done = {prepared.location.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
     checks = prepared.study.checks
     if not checks or not done:
         return None, []
@@ -337,11 +337,11 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
     if not all(summaries.get(key) or entry.finished_here for key, entry in done.items()):
         from assay.study.refresh import refresh_study  # a new index has not read the runs of earlier calls yet
 
-        refresh_study(index, prepared.place)
+        refresh_study(index, prepared.location)
         summaries = index.load_summaries(keys=list(done))
     verdicts = {key: judge_checks(checks, entry.spec.name, summaries.get(key, {})) for key, entry in done.items()}
     new = {os.path.basename(done[key].dir): verdicts[key] for key in done if done[key].finished_here}
-    warnings = record_verdicts(prepared.place, "checks", new, index)
+    warnings = record_verdicts(prepared.location, "checks", new, index)
     findings = [finding for verdict in verdicts.values() for finding in verdict.findings]
     return Verdict.of(findings, sum(verdict.comparisons for verdict in verdicts.values())), warnings
 
@@ -439,7 +439,7 @@ def _is_interrupted(entry: Entry) -> bool:
 
 def _leave_passes(prepared: Prepared, entries: Sequence[Entry]) -> None:
     """A --force is at its end when all its runs have been repeated, whichever call did so."""
-    for path in run_directory.find_passes(prepared.place.dir):
+    for path in run_directory.find_passes(prepared.location.dir):
         with suppress(OSError):
             run_directory.leave_pass(path, _list_attempts(entries))
 
@@ -453,7 +453,7 @@ def _wanted(spec: RunSpec, asked: tuple[str, ...] | None) -> frozenset[str] | No
 def _link_shared(prepared: Prepared) -> None:
     """mlrunner: a second name for the same full parameter set is a link to the first one's folder."""
     for name, target in prepared.plan.links:
-        path = os.path.join(prepared.place.dir, name)
+        path = os.path.join(prepared.location.dir, name)
         if not os.path.lexists(path):
             os.symlink(target, path)
 

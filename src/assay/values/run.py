@@ -86,11 +86,11 @@ class LazyRuns(Sequence[RunSpec]):
         return len(self._all())
 
     @overload
-    def __getitem__(self, place: int) -> RunSpec: ...
+    def __getitem__(self, index: int) -> RunSpec: ...
     @overload
     def __getitem__(self, place: slice) -> Sequence[RunSpec]: ...
-    def __getitem__(self, place: int | slice) -> RunSpec | Sequence[RunSpec]:
-        return self._all()[place]
+    def __getitem__(self, index: int | slice) -> RunSpec | Sequence[RunSpec]:
+        return self._all()[index]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)

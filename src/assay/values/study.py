@@ -78,7 +78,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placeholder:
     """`{name}`: a parameter's value, or one of the run's own values such as `run.dir`.
 
     `quote` is the shell quoting around the place, so that the value can be made safe there.
@@ -101,7 +101,7 @@ class AllFlags:
     """Every parameter in order as a flag, values unquoted: how runx builds its command lines."""
 
 
-Piece = Text | Place | Flag | AllFlags
+Piece = Text | Placeholder | Flag | AllFlags
 
 
 @dataclass(frozen=True, slots=True)

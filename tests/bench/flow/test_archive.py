@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.bench.laboratory import request
 
-from assay.bench.flow.archive import choose_methods, choose_metric, find_place, load_executions, load_file_executions
+from assay.bench.flow.archive import choose_methods, choose_metric, find_location, load_executions, load_file_executions
 from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
@@ -24,22 +24,22 @@ def executions(lab: Path) -> tuple[BenchExecution, ...]:
 
 
 def test_all_of_them_oldest_first(executions: tuple[BenchExecution, ...]) -> None:
-    found = load_executions(find_place("runs"))
+    found = load_executions(find_location("runs"))
     assert [e.execution_id for e in found] == [e.execution_id for e in executions]
-    assert [e.method for e in load_executions(find_place("runs"), "B.raises")] == ["mod.B.raises"] * 2
-    assert [e.result.wall_time for e in load_executions(find_place("runs"), "fixed")] == [2.0, 2.0]
+    assert [e.method for e in load_executions(find_location("runs"), "B.raises")] == ["mod.B.raises"] * 2
+    assert [e.result.wall_time for e in load_executions(find_location("runs"), "fixed")] == [2.0, 2.0]
 
 
 def test_a_place_without_any_is_said(lab: Path) -> None:
     with pytest.raises(UsageError, match="there is no benchmark under"):
-        load_executions(find_place("runs"))
+        load_executions(find_location("runs"))
 
 
 def test_one_that_was_never_summed_up_is_made_again(executions: tuple[BenchExecution, ...]) -> None:
     """A supervisor was killed between a child's end and its own writing."""
     run_dir = Path(executions[0].run_dir)
     (run_dir / "benchmark.json").unlink()
-    found = load_executions(find_place("runs"), "fixed")
+    found = load_executions(find_location("runs"), "fixed")
     assert found[0].result.wall_time == 2.0
     assert found[0].execution_id == executions[0].execution_id
     assert found[0].contaminated == (NOT_OBSERVED,), "not observed is not clean"
@@ -52,7 +52,7 @@ def test_a_damaged_one_is_passed_over_and_said(executions: tuple[BenchExecution,
     (Path(executions[0].run_dir) / "benchmark.json").write_text('{"format": 1, "result": 3}')
     console = CollectingConsole()
     said = console.lines
-    found = load_executions(find_place("runs"), "fixed", console)
+    found = load_executions(find_location("runs"), "fixed", console)
     assert len(found) == 1
     assert "benchmark.json is damaged" in said[0]
 
@@ -73,7 +73,7 @@ def test_names_of_methods_and_metrics(executions: tuple[BenchExecution, ...]) ->
     with pytest.raises(NotFoundError, match="acd"):
         choose_metric("acd", executions)
     with pytest.raises(NotFoundError, match="fixd"):
-        load_executions(find_place("runs"), "fixd")
+        load_executions(find_location("runs"), "fixd")
     assert choose_methods("one", ["a.one", "a.one.two"]) == ["a.one"]
 
 
@@ -81,12 +81,12 @@ def test_one_that_is_made_again_knows_its_machine(executions: tuple[BenchExecuti
     """Else a killed supervisor would make an environment of its own in the history."""
     run_dir = Path(executions[0].run_dir)
     (run_dir / "benchmark.json").unlink()
-    again = load_executions(find_place("runs"), "fixed")[0]
+    again = load_executions(find_location("runs"), "fixed")[0]
     assert again.setup == executions[0].setup
     assert again.fingerprint == executions[0].fingerprint
     (run_dir / "benchmark.json").unlink()
     (run_dir / "environment.json").write_text("[]")
-    assert load_executions(find_place("runs"), "fixed")[0].machine.cpu_model == ""
+    assert load_executions(find_location("runs"), "fixed")[0].machine.cpu_model == ""
 
 
 def test_one_that_is_made_again_knows_its_local_edits(executions: tuple[BenchExecution, ...]) -> None:
@@ -101,7 +101,7 @@ def test_one_that_is_made_again_knows_its_local_edits(executions: tuple[BenchExe
         (run_dir / "benchmark.json").unlink(missing_ok=True)
         (run_dir / "environment.json").unlink()  # it may be shared with other runs
         (run_dir / "environment.json").write_text(json.dumps(known | {"git": git}))
-        return load_executions(find_place("runs"), "fixed")[0]
+        return load_executions(find_location("runs"), "fixed")[0]
 
     found = load_again(git)
     assert found.git == GitState("c" * 40, "main", True, "- 1", ("x",))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.bench.laboratory import execution, request
 
-from assay.bench.flow.archive import find_place
+from assay.bench.flow.archive import find_location
 from assay.bench.flow.compare import (
     CompareOptions,
     Contest,
@@ -435,10 +435,10 @@ def test_commits_in_turns_are_judged_whatever_they_load() -> None:
 
 
 def write_side(label: str, first: int, values: list[float]) -> None:
-    place = find_place("runs")
-    Path(place.dir).mkdir(parents=True, exist_ok=True)
+    location = find_location("runs")
+    Path(location.dir).mkdir(parents=True, exist_ok=True)
     for number, value in enumerate(values, first):
-        write_as_run(place, execution(number, value, label=label), None)
+        write_as_run(location, execution(number, value, label=label), None)
 
 
 def test_what_was_declared_invalid_is_left_out_and_said(lab: Path) -> None:
@@ -449,7 +449,7 @@ def test_what_was_declared_invalid_is_left_out_and_said(lab: Path) -> None:
     write_side("ih", 10, values[10:])
     assert compare_recorded("ib", "ih", None, "runs", CompareOptions()).verdict.kind is not VerdictKind.PASS
     word = Triage("m.C.f", "wall_time", "e0020", "e0033", "invalid")
-    add_triage(find_place("runs").dir, word)
+    add_triage(find_location("runs").dir, word)
     report = compare_recorded("ib", "ih", None, "runs", CompareOptions())
     assert report.verdict.kind is VerdictKind.PASS
     assert report.notes == ("m.C.f wall_time: 14 executions of ih left out: declared invalid",)
@@ -458,7 +458,7 @@ def test_what_was_declared_invalid_is_left_out_and_said(lab: Path) -> None:
     shutil.copytree("runs/bench", "sent")
     sent = compare_recorded("sent", "ih", None, "runs", CompareOptions())
     assert len(sent.metrics[0].base.values) == 34  # of somebody else's nothing was said
-    add_triage(find_place("runs").dir, replace(word, judgement="open"))
+    add_triage(find_location("runs").dir, replace(word, judgement="open"))
     assert compare_recorded("ib", "ih", None, "runs", CompareOptions()).verdict.kind is not VerdictKind.PASS
 
 

@@ -550,7 +550,7 @@ def jitter(count: int, seed: int, noise: float = 0.015) -> list[float]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_step_of_22_percent_with_two_outliers_among_24_executions_fails(seed: int) -> None:
-    values = [value * (1.22 if place >= 12 else 1) for place, value in enumerate(jitter(24, seed))]
+    values = [value * (1.22 if index >= 12 else 1) for index, value in enumerate(jitter(24, seed))]
     values[5 + seed] *= 1.4
     values[16] *= 1.6
     found = judge(history(values))
@@ -560,14 +560,14 @@ def test_a_step_of_22_percent_with_two_outliers_among_24_executions_fails(seed: 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_step_of_10_percent_with_every_seventh_execution_doubled_fails(seed: int) -> None:
-    values = [value * (1.1 if place >= 20 else 1) for place, value in enumerate(jitter(40, seed))]
-    values = [value * (2 if place % 7 == 0 else 1) for place, value in enumerate(values)]
+    values = [value * (1.1 if index >= 20 else 1) for index, value in enumerate(jitter(40, seed))]
+    values = [value * (2 if index % 7 == 0 else 1) for index, value in enumerate(values)]
     assert judge(history(values)).verdict.kind is VerdictKind.FAIL
 
 
 @pytest.mark.parametrize("count", [30, 300])
 def test_a_creep_is_a_finding_of_its_own(count: int) -> None:
-    values = [value * (1 + 0.35 * place / (count - 1)) for place, value in enumerate(jitter(count, 1))]
+    values = [value * (1 + 0.35 * index / (count - 1)) for index, value in enumerate(jitter(count, 1))]
     found = judge(history(values))
     (change,) = found.changes
     assert (change.kind, found.verdict.kind) == ("trend", VerdictKind.FAIL)
@@ -580,7 +580,7 @@ def test_a_creep_is_a_finding_of_its_own(count: int) -> None:
 
 
 def test_a_creep_for_the_better_is_named_and_no_alarm() -> None:
-    values = [value * (1 - 0.3 * place / 59) for place, value in enumerate(jitter(60, 1))]
+    values = [value * (1 - 0.3 * index / 59) for index, value in enumerate(jitter(60, 1))]
     found = judge(history(values))
     assert [change.kind for change in found.changes] == ["trend"]
     assert found.verdict.kind is VerdictKind.PASS

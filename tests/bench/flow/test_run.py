@@ -15,7 +15,7 @@ import pytest
 from tests.bench.laboratory import request
 
 from assay.bench.flow import run
-from assay.bench.flow.archive import find_place, load_executions
+from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.flow.options import parse_commands
 from assay.bench.flow.run import resolve_methods, run_benchmarks
@@ -337,7 +337,7 @@ def test_a_command_may_begin_with_a_variable(lab: Path) -> None:
 def test_what_a_killed_supervisor_left_is_read_later(lab: Path) -> None:
     (execution,) = run_benchmarks(request("mod.B.fixed")).executions
     os.unlink(os.path.join(execution.run_dir, BENCH_FILE))
-    (found,) = load_executions(find_place("runs"))
+    (found,) = load_executions(find_location("runs"))
     assert found.result.wall_time == 2.0
     assert found.execution_id == execution.execution_id
     assert os.path.exists(os.path.join(execution.run_dir, BENCH_FILE))

@@ -164,7 +164,7 @@ def test_an_empty_fingerprint_was_not_recorded():
 @given(st.lists(st.sampled_from(["a", "b", None])))
 def test_segments_cover_the_series_without_overlap(fingerprints):
     segments = split_by_environment(fingerprints)
-    covered = [(place, segment.fingerprint) for segment in segments for place in range(segment.start, segment.stop)]
+    covered = [(index, segment.fingerprint) for segment in segments for index in range(segment.start, segment.stop)]
     assert covered == list(enumerate(fingerprints))
     assert all(one.fingerprint != other.fingerprint for one, other in pairwise(segments))
 

@@ -151,16 +151,16 @@ def fail(name: str, value: float, **bounds: float) -> dict[str, Any]:
         ({"extras": {"a": json.dumps({"value": math.nan})}}, "a is nan"),
     ],
 )
-@pytest.mark.parametrize("place", [0, 1])
-def test_what_was_wrong_once_is_not_replaced_by_a_later_report(first: dict[str, Any], words: str, place: int) -> None:
+@pytest.mark.parametrize("index", [0, 1])
+def test_what_was_wrong_once_is_not_replaced_by_a_later_report(first: dict[str, Any], words: str, index: int) -> None:
     good = {"wall_time": 0.1, "throughput": 5, "metrics": [fail("a", 1, min_value=0)], "extras": {"a": "1"}}
     good["samples"] = {"a": [1.0]}
     reports = [good, good]
-    reports[place] = {"wall_time": 0.1, **first}
+    reports[index] = {"wall_time": 0.1, **first}
     result = judge(*reports)
     assert not result.succeeded
     assert words in messages(result)
-    assert f"(report {place + 1} of 2)" in messages(result)
+    assert f"(report {index + 1} of 2)" in messages(result)
     assert len(result.findings) == 1
     assert result.is_measured
 

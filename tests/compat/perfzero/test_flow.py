@@ -19,7 +19,7 @@ from tests.bench.laboratory import write_module
 from tests.compat.perfzero.test_summary import load_schema
 from tests.show.json_schema import problems
 
-from assay.bench.flow.archive import find_place, load_executions
+from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.imports import import_files
 from assay.bench.records import load_execution
 from assay.compat.perfzero.flags import parse_flags
@@ -625,7 +625,7 @@ def test_a_signal_ends_the_sending_and_reaches_the_loop() -> None:
 
 def test_it_is_in_the_history(lab: Lab) -> None:
     lab.run("mod.B.writes", execution_label="nightly", system_name="box", benchmark_num_trials="2")
-    found = load_executions(find_place(None), "B.writes")
+    found = load_executions(find_location(None), "B.writes")
     assert [(execution.label, execution.trial) for execution in found] == [("nightly", 1), ("nightly", 2)]
     assert found[0].extra["door"] == "perfzero"
     assert found[0].extra["system_name"] == "box"
@@ -662,7 +662,7 @@ def test_a_summary_is_judged_as_the_execution_was(lab: Lab) -> None:
     files = [os.path.join(each.output_dir, "perfzero_summary.json") for each in report.executions]
     assert import_files(files, "elsewhere").new == len(names)
     ours = {each.method: each for each in report.executions}
-    theirs = {each.method: each for each in load_executions(find_place("elsewhere"))}
+    theirs = {each.method: each for each in load_executions(find_location("elsewhere"))}
     for method, own in ours.items():
         other = theirs[method]
         assert other.result.is_measured == own.result.is_measured, method

@@ -363,7 +363,7 @@ def test_a_rule_that_makes_no_sense_is_an_error(rule, words):
 
 def test_value_over_expected_is_the_effect():
     golden, check = noisy(np.random.default_rng(3), 5), falling()
-    worse = [value * (1.02 + 0.01 * (place % 2)) for place, value in enumerate(check)]
+    worse = [value * (1.02 + 0.01 * (index % 2)) for index, value in enumerate(check)]
     (finding,) = [each for each in judge(golden, worse).findings if each.kind is FAIL]
     assert finding.value / finding.expected - 1 == pytest.approx(finding.effect, rel=1e-9)
 
@@ -374,7 +374,7 @@ def test_the_two_limits_of_a_gradient_norm_are_both_named():
     assert find_first_delta(Rule("loss")) is None
     (at_once,) = judge(golden, [value * 1.02 for value in falling()], rule=rule).findings
     assert "more than 1% (the limit of the first window; 5% later)" in at_once.message
-    rising = [value * (1 + 0.1 * place / len(falling())) for place, value in enumerate(falling())]
+    rising = [value * (1 + 0.1 * index / len(falling())) for index, value in enumerate(falling())]
     (later,) = [each for each in judge(golden, rising, rule=rule).findings if each.kind is FAIL]
     assert "more than 5% (1% in the first window)" in later.message
 

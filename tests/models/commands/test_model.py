@@ -570,10 +570,10 @@ def tagged(folder: Path) -> list[int]:
     """Processes that were started from this desk."""
     wanted = f"DESK={folder}".encode()
     found = []
-    for place in Path("/proc").iterdir():
-        if place.name.isdecimal() and int(place.name) != os.getpid():
+    for location in Path("/proc").iterdir():
+        if location.name.isdecimal() and int(location.name) != os.getpid():
             try:
-                found += [int(place.name)] * (wanted in (place / "environ").read_bytes().split(b"\0"))
+                found += [int(location.name)] * (wanted in (location / "environ").read_bytes().split(b"\0"))
             except OSError:
                 continue
     return found

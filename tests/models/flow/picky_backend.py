@@ -121,13 +121,13 @@ class Scaled(OrtBackend):
 
         model = onnx.load(job.source)
         at = self.target.options["at"]
-        for place, node in enumerate(list(model.graph.node)):
+        for position, node in enumerate(list(model.graph.node)):
             if at in node.output:
                 node.output[list(node.output).index(at)] = "right"
                 factor = np.array(self.target.options["by"], np.float32)
                 model.graph.initializer.append(numpy_helper.from_array(factor, "factor"))
                 for made in reversed(self._build(at)):
-                    model.graph.node.insert(place + 1, made)
+                    model.graph.node.insert(position + 1, made)
                 above = np.array(self.target.options.get("above", 0), np.float32)
                 model.graph.initializer.append(numpy_helper.from_array(above, "above"))
         path = os.path.join(os.path.dirname(job.source), "scaled.onnx")
@@ -172,7 +172,7 @@ class WrongShape(OrtBackend):
         from onnx import helper, numpy_helper
 
         model = onnx.load(job.source)
-        found = [place for place, node in enumerate(model.graph.node) if node.op_type == "Shape"]
+        found = [index for index, node in enumerate(model.graph.node) if node.op_type == "Shape"]
         if found and "shape1" in model.graph.node[found[-1]].output:
             model.graph.node[found[-1]].output[0] = "right"
             model.graph.node.insert(found[-1] + 1, helper.make_node("Mul", ["right", "two"], ["shape1"]))

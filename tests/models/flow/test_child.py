@@ -178,10 +178,10 @@ def test_functions_are_found_in_the_caller_s_folder(chain: Path, tmp_path: Path)
 def count_workers(folder: Path) -> int:
     """Processes whose environment names this folder."""
     wanted, found = f"MARK={folder}".encode(), 0
-    for place in Path("/proc").iterdir():
-        if place.name.isdecimal():
+    for location in Path("/proc").iterdir():
+        if location.name.isdecimal():
             try:
-                found += wanted in (place / "environ").read_bytes().split(b"\0")
+                found += wanted in (location / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
     return found

@@ -22,7 +22,7 @@ from assay.models.flow.run import Finished, RunChoice, build_spec, conclude, run
 from assay.models.records import load_report
 from assay.models.values.model import Limits, ModelRequest, Target
 from assay.record.run_directory import load_record
-from assay.study.locations import StudyPlace
+from assay.study.locations import StudyLocation
 from assay.study.prepared import Report
 from assay.study.sweep import RunHooks
 from assay.values.plain import build_plain
@@ -32,7 +32,7 @@ UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
 
 
 @pytest.fixture(autouse=True)
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -117,7 +117,7 @@ def test_each_check_is_a_run_with_everything_in_it(chain: Path, tmp_path: Path) 
 
 
 def test_two_checks_at_once_have_a_directory_each(chain: Path, tmp_path: Path) -> None:
-    one, two = (build_spec(ask(chain, tmp_path), RunChoice(), StudyPlace(str(tmp_path), "model")) for _ in range(2))
+    one, two = (build_spec(ask(chain, tmp_path), RunChoice(), StudyLocation(str(tmp_path), "model")) for _ in range(2))
     assert one.name != two.name
     assert one.id != two.id
 
@@ -143,7 +143,7 @@ def test_a_failed_check_is_a_report_and_no_exception(chain: Path, tmp_path: Path
 
 def test_the_times_of_a_whole_check_are_in_the_history_of_benchmarks(chain: Path, tmp_path: Path) -> None:
     go(ask(chain, tmp_path, repeats=3), label="nightly")
-    (execution,) = load_executions(StudyPlace(str(tmp_path / "runs"), "bench"), "chain.ort_unoptimized")
+    (execution,) = load_executions(StudyLocation(str(tmp_path / "runs"), "bench"), "chain.ort_unoptimized")
     assert set(execution.result.numbers) == {
         *(f"{name}.{step}_s" for name in ("MatMul_0", "Add_1", "Relu_2", "full_model") for step in ("compile", "run")),
         "wall_time",
@@ -201,7 +201,7 @@ def test_a_request_that_no_command_line_holds_goes_by_a_file(tmp_path: Path, cha
     """Linux takes 128 KiB in one argument."""
     files = tuple(f"{tmp_path}/{'x' * 200}{number}" for number in range(800))
     request = ask(chain, tmp_path, only=("Add_1",), origin=" ".join(files))
-    spec = build_spec(request, RunChoice(), StudyPlace(str(tmp_path / "runs"), "model"))
+    spec = build_spec(request, RunChoice(), StudyLocation(str(tmp_path / "runs"), "model"))
     assert len(spec.commands[0].text) < 1000
     finished = go(request)
     assert finished.report is not None
@@ -213,7 +213,7 @@ def test_a_request_that_cannot_be_written_is_refused(tmp_path: Path, chain: Path
     (tmp_path / "runs").write_text("a file where a folder should be")
     request = ask(chain, tmp_path, origin="x" * 200_000)
     with pytest.raises(InfrastructureError, match="the request cannot be written"):
-        build_spec(request, RunChoice(), StudyPlace(str(tmp_path / "runs"), "model"))
+        build_spec(request, RunChoice(), StudyLocation(str(tmp_path / "runs"), "model"))
 
 
 # ---------------------------------------------------------------- who waits for whom

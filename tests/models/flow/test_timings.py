@@ -29,7 +29,7 @@ from assay.models.flow.timings import (
 )
 from assay.models.trace import Slice
 from assay.models.values.model import CaseReport, Ending, ModelReport, ModelRequest, Step, StepOutcome, Target
-from assay.study.locations import StudyPlace
+from assay.study.locations import StudyLocation
 from assay.values.verdict import Verdict, VerdictKind
 
 
@@ -189,8 +189,8 @@ def test_a_step_in_a_layer_s_times_is_found(tmp_path: Path) -> None:
     for number in range(24):
         slow = 1.0 if number < 12 else 1.5
         assert add(tmp_path, measured(0.004 * slow + number % 3 * 1e-6, number)) is not None
-    place = StudyPlace(str(tmp_path), "bench")
-    executions = load_executions(place, "model.m.iree")
+    location = StudyLocation(str(tmp_path), "bench")
+    executions = load_executions(location, "model.m.iree")
     assert len(executions) == 24
     assert executions[0].setup["iree-base-compiler"] == "3.13.0"
     assert executions[0].result.samples["Conv_0.run_s"]
@@ -205,14 +205,14 @@ def test_a_step_in_a_layer_s_times_is_found(tmp_path: Path) -> None:
 def test_another_tool_is_another_set_up(tmp_path: Path) -> None:
     add(tmp_path, measured(number=1))
     add(tmp_path, measured(number=2, tools={"iree-base-compiler": "3.14.0"}))
-    one, two = load_executions(StudyPlace(str(tmp_path), "bench"))
+    one, two = load_executions(StudyLocation(str(tmp_path), "bench"))
     assert one.fingerprint != two.fingerprint
 
 
 def test_the_label_goes_along_and_the_same_run_counts_once(tmp_path: Path) -> None:
     add(tmp_path, measured(), "nightly")
     add(tmp_path, measured(), "nightly")
-    (execution,) = load_executions(StudyPlace(str(tmp_path), "bench"))
+    (execution,) = load_executions(StudyLocation(str(tmp_path), "bench"))
     assert execution.label == "nightly"
     assert execution.extra["run"].endswith("-000000")
 

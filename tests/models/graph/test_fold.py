@@ -75,7 +75,7 @@ def test_operands_that_decide_shapes_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "size", "expected"),
+    ("index", "name", "size", "expected"),
     [
         (4, "t", 2, True),  # the shape of the Reshape
         (4, "x", 2, False),
@@ -84,10 +84,10 @@ def test_operands_that_decide_shapes_are_known() -> None:
         (4, "t", SMALL + 1, False),
     ],
 )
-def test_what_becomes_an_initialiser(place: int, name: str, size: int, expected: bool) -> None:
+def test_what_becomes_an_initialiser(index: int, name: str, size: int, expected: bool) -> None:
     folding = build_folding(build_wiring(parse(SHAPES).graph))
-    outputs = tuple(folding.wiring.nodes[place].output)
-    assert folding.is_frozen((place,), outputs, name, np.zeros(size, np.int64)) is expected
+    outputs = tuple(folding.wiring.nodes[index].output)
+    assert folding.is_frozen((index,), outputs, name, np.zeros(size, np.int64)) is expected
 
 
 def test_constants_become_initialisers_of_any_size_and_shapes_only_small_ones() -> None:

@@ -331,11 +331,11 @@ def test_folders_of_every_kind_are_samples(tmp_path: Path) -> None:
     save(tmp_path / "named", "x.npy", X)
     save(tmp_path / "named", "t.npy", T)
     for number in (0, 1, 10, 2):
-        place = tmp_path / "sets" / f"test_data_set_{number}"
-        place.mkdir(parents=True)
+        location = tmp_path / "sets" / f"test_data_set_{number}"
+        location.mkdir(parents=True)
         for input_number, array in enumerate((X + number, T)):
-            (place / f"input_{input_number}.pb").write_bytes(onnx.numpy_helper.from_array(array).SerializeToString())
-        (place / "output_0.pb").write_bytes(onnx.numpy_helper.from_array(X).SerializeToString())
+            (location / f"input_{input_number}.pb").write_bytes(onnx.numpy_helper.from_array(array).SerializeToString())
+        (location / "output_0.pb").write_bytes(onnx.numpy_helper.from_array(X).SerializeToString())
     (tmp_path / "raw").mkdir()
     X.tofile(tmp_path / "raw" / "x.bin")
     T.tofile(tmp_path / "raw" / "t.bin")
@@ -355,9 +355,9 @@ def test_types_that_numpy_lacks_come_from_files(tmp_path: Path) -> None:
 
 def test_names_with_slashes_are_found(tmp_path: Path) -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
-    for place in (model.graph.input[0], model.graph.node[0]):
-        if hasattr(place, "name") and place.name == "x":
-            place.name = "enc/x:0"
+    for location in (model.graph.input[0], model.graph.node[0]):
+        if hasattr(location, "name") and location.name == "x":
+            location.name = "enc/x:0"
     model.graph.node[0].input[0] = "enc/x:0"
     save(tmp_path / "s", "enc_x_0.npy", np.ones(2, np.float32))
     (found,) = draw(model, files=[tmp_path / "s"])

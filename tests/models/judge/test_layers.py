@@ -197,7 +197,7 @@ def test_one_planted_fault_in_any_graph_is_found(count: int, data: st.DataObject
     """Each layer reads some earlier tensors; all that follows from the fault is wrong, all else is rounding."""
     layers = []
     for number in range(count):
-        known = ["x", *(f"t{place}" for place in range(number))]
+        known = ["x", *(f"t{index}" for index in range(number))]
         names = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True))
         layers.append(layer(number, " ".join(names), f"t{number}"))
     fault = data.draw(st.integers(0, count - 1))

@@ -95,7 +95,7 @@ def test_bars_show_whatever_is_there() -> None:
     lengths = [sum(char in "█▏▎▍▌▋▊▉" for char in line) for line in rows]
     assert lengths[2] == 0
     assert lengths[3] == 36
-    assert all(length >= 1 for place, length in enumerate(lengths) if place != 2)
+    assert all(length >= 1 for index, length in enumerate(lengths) if index != 2)
 
 
 def test_well_is_said_in_few_words() -> None:

@@ -361,9 +361,9 @@ def build_model(*ops: str) -> bytes:
 
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "ab"]
     nodes, last = [helper.make_node("MatMul", ["a", "b"], ["t0"])], "t0"
-    for place, op in enumerate(ops, start=1):
-        nodes.append(helper.make_node(op, [last], [f"t{place}"]))
-        last = f"t{place}"
+    for index, op in enumerate(ops, start=1):
+        nodes.append(helper.make_node(op, [last], [f"t{index}"]))
+        last = f"t{index}"
     output = helper.make_tensor_value_info(last, TensorProto.FLOAT, [2, 2])
     return helper.make_model(helper.make_graph(nodes, "g", inputs, [output])).SerializeToString()
 
@@ -782,8 +782,8 @@ def test_eight_processes_build_once(store: ArtifactStore, tmp_path: Path) -> Non
     log = tmp_path / "log"
     command = [sys.executable, "-c", BUILD_ONCE, store.folder, str(log)]
     children = [
-        subprocess.Popen([*command, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for place in range(8)
+        subprocess.Popen([*command, str(index)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for index in range(8)
     ]
     for child in children:
         assert child.stdout is not None

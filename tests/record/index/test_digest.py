@@ -77,8 +77,8 @@ def test_columns_hold_what_each_run_has(runs: list[dict[int, tuple[list[float], 
     columns = build_metric_columns([one.metrics for one in packed], [open_summaries(*one[:2]) for one in packed], NAMES)
     assert set(columns) == {NAMES[number] for run in runs for number in run}
     for number, name in NAMES.items():
-        for place, run in enumerate(runs if name in columns else ()):
-            found = LAYOUT.pack(*(column[place] for column in columns[name][1:]))
+        for index, run in enumerate(runs if name in columns else ()):
+            found = LAYOUT.pack(*(column[index] for column in columns[name][1:]))
             assert found == (tally_of(run[number][0]) if number in run else Tally()).pack()
 
 

@@ -20,7 +20,7 @@ from tests.contracts.index import full_row, put_points, row
 from assay.record.index import schema
 from assay.record.index.base import Cursor, VerdictRow
 from assay.record.index.sqlite import SqliteIndex
-from assay.study.locations import StudyPlace
+from assay.study.locations import StudyLocation
 from assay.study.verdicts import read_verdicts, record_verdicts
 from assay.values.run import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -199,37 +199,37 @@ def build_verdict(kind: VerdictKind = VerdictKind.FAIL) -> Verdict:
 
 
 def test_a_verdict_is_kept_in_the_study_and_found_in_the_index(tmp_path: Path, index: SqliteIndex) -> None:
-    place = StudyPlace(str(tmp_path), "grid")
-    assert record_verdicts(place, "checks", {"a": build_verdict()}, index) == []
+    location = StudyLocation(str(tmp_path), "grid")
+    assert record_verdicts(location, "checks", {"a": build_verdict()}, index) == []
     (found,) = ask(index, "SELECT * FROM verdicts")
     assert (found["key"], found["result"], found["kind"], found["value"]) == ("grid/a", "FAIL", "FAIL", 2.0)
     assert (found["interval_low"], found["interval_high"]) == (0.5, 1.5)
-    read_verdicts(index, place)
+    read_verdicts(index, location)
     assert len(ask(index, "SELECT * FROM verdicts")) == 1
     index.clear()
-    read_verdicts(index, place)
+    read_verdicts(index, location)
     assert ask(index, "SELECT key, judged_at FROM verdicts") == [{"key": "grid/a", "judged_at": found["judged_at"]}]
 
 
 def test_a_damaged_or_unfinished_line_costs_no_other(tmp_path: Path, index: SqliteIndex) -> None:
-    place = StudyPlace(str(tmp_path), "grid")
-    record_verdicts(place, "checks", {"a": build_verdict()}, index)
+    location = StudyLocation(str(tmp_path), "grid")
+    record_verdicts(location, "checks", {"a": build_verdict()}, index)
     file = tmp_path / "grid" / ".assay" / "verdicts.jsonl"
     with file.open("a") as more:
         more.write('not json\n[]\n{"at": 1, "source": "x", "verdicts": [{"kind": "?"}]}\n')
-    record_verdicts(place, "checks", {None: build_verdict(VerdictKind.PASS)}, index)
+    record_verdicts(location, "checks", {None: build_verdict(VerdictKind.PASS)}, index)
     with file.open("a") as more:
         more.write('{"at": 1')
-    read_verdicts(index, place)
+    read_verdicts(index, location)
     assert [one["key"] for one in ask(index, "SELECT key FROM verdicts")] == ["grid/a", None]
 
 
 def test_a_file_that_was_replaced_is_read_from_the_beginning(tmp_path: Path, index: SqliteIndex) -> None:
-    place = StudyPlace(str(tmp_path), "grid")
+    location = StudyLocation(str(tmp_path), "grid")
     for run in "abc":
-        record_verdicts(place, "checks", {run: build_verdict()}, index)
+        record_verdicts(location, "checks", {run: build_verdict()}, index)
     (tmp_path / "grid" / ".assay" / "verdicts.jsonl").unlink()
-    record_verdicts(place, "checks", {"d": build_verdict()}, index)
+    record_verdicts(location, "checks", {"d": build_verdict()}, index)
     assert [one["key"] for one in ask(index, "SELECT key FROM verdicts")] == ["grid/d"]
 
 
@@ -243,5 +243,5 @@ def test_of_two_readers_of_the_same_bytes_one_stores_them(index: SqliteIndex) ->
 
 def test_a_verdict_that_cannot_be_kept_is_a_warning(tmp_path: Path, index: SqliteIndex) -> None:
     (tmp_path / "grid").write_text("a file where the study should be")
-    (said,) = record_verdicts(StudyPlace(str(tmp_path), "grid"), "checks", {"a": build_verdict()}, index)
+    (said,) = record_verdicts(StudyLocation(str(tmp_path), "grid"), "checks", {"a": build_verdict()}, index)
     assert "not recorded" in said

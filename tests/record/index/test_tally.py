@@ -18,7 +18,7 @@ numbers = st.lists(st.floats(), max_size=30)
 def tally_of(*batches: list[float], steps: bool = True) -> Tally:
     tally, start = Tally(), 0
     for batch in batches:
-        counted = [float(start + place) for place in range(len(batch))]
+        counted = [float(start + index) for index in range(len(batch))]
         tally.extend(build_series((counted if steps else None, batch, None)))
         start += len(batch)
     return tally

@@ -18,27 +18,29 @@ from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, Console
-from assay.study.api import StudyPlace, closing_quietly, find_study_place, refresh_study
+from assay.study.api import StudyLocation, closing_quietly, find_study_location, refresh_study
 from assay.values.environment import GitState
 from assay.values.machine import Machine
 
 _PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
 
 
-def find_place(root: str | None) -> StudyPlace:
-    return find_study_place(STUDY, root)
+def find_location(root: str | None) -> StudyLocation:
+    return find_study_location(STUDY, root)
 
 
-def load_executions(place: StudyPlace, method: str | None = None, console: Console = SILENT) -> list[BenchExecution]:
+def load_executions(
+    location: StudyLocation, method: str | None = None, console: Console = SILENT
+) -> list[BenchExecution]:
     """Oldest first; all of a method, named in full or by its end (`Class.method`), with or without its parameters."""
-    rows = _load_rows(place, console)
+    rows = _load_rows(location, console)
     if not rows:
-        raise UsageError(f"there is no benchmark under {place.root}", "run one: assay bench run module.Class.method")
+        raise UsageError(f"there is no benchmark under {location.root}", "run one: assay bench run module.Class.method")
     chosen = set(choose_methods(method, (str(row.params.get("method", "")) for row in rows))) if method else None
     found = [
         execution
         for row in rows
-        if (chosen is None or row.params.get("method") in chosen) and (execution := _load(place, row, console))
+        if (chosen is None or row.params.get("method") in chosen) and (execution := _load(location, row, console))
     ]
     return sorted(found, key=lambda execution: (execution.started_at or 0.0, execution.execution_id))
 
@@ -67,14 +69,14 @@ def _strip_parameters(method: str) -> str:
     return _PARAMETERS.sub("", method)
 
 
-def _load_rows(place: StudyPlace, console: Console) -> list[RunRow]:
-    with closing_quietly(open_index(place.root)) as index:
-        refresh_study(index, place, console)
-        return [row for row in index.load_runs([place.name]) if row.state.is_over]
+def _load_rows(location: StudyLocation, console: Console) -> list[RunRow]:
+    with closing_quietly(open_index(location.root)) as index:
+        refresh_study(index, location, console)
+        return [row for row in index.load_runs([location.name]) if row.state.is_over]
 
 
-def _load(place: StudyPlace, row: RunRow, console: Console) -> BenchExecution | None:
-    run_dir = os.path.join(place.root, row.key)
+def _load(location: StudyLocation, row: RunRow, console: Console) -> BenchExecution | None:
+    run_dir = os.path.join(location.root, row.key)
     try:
         return load_execution(run_dir) or _rebuild(run_dir, row)
     except (AssayError, OSError) as error:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from assay.bench.flow.archive import find_place, is_named, load_executions, load_file_executions
+from assay.bench.flow.archive import find_location, is_named, load_executions, load_file_executions
 from assay.bench.flow.history import advise_all, list_invalid
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import (
@@ -88,7 +88,7 @@ class _Known:
     """The history is read once, and only when a side is not a file or an execution was declared invalid."""
 
     def __init__(self, root: str | None, method: str | None, console: Console) -> None:
-        self._place = find_place(root)
+        self._location = find_location(root)
         self._method = method
         self._console = console
         self._found: list[BenchExecution] | None = None
@@ -100,12 +100,12 @@ class _Known:
             found = [e for e in found if is_named(self._method, e.method)]
         if not found:
             raise UsageError(f"{name} has no execution of {self._method}")
-        is_ours = not is_path or is_inside(name, self._place.dir)
+        is_ours = not is_path or is_inside(name, self._location.dir)
         return Executions(name, tuple(found), self._load_invalid() if is_ours else {})
 
     def _load_all(self) -> list[BenchExecution]:
         if self._found is None:
-            self._found = load_executions(self._place, console=self._console)
+            self._found = load_executions(self._location, console=self._console)
         return self._found
 
     def _load_recorded(self, name: str) -> list[BenchExecution]:
@@ -119,7 +119,7 @@ class _Known:
 
     def _load_invalid(self) -> dict[Key, set[str]]:
         """A triage covers the executions between two others, so the whole history is needed."""
-        said = load_triage(self._place.dir)
+        said = load_triage(self._location.dir)
         return list_invalid(self._load_all(), said) if any(each.judgement == "invalid" for each in said) else {}
 
 

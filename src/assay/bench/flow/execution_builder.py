@@ -354,10 +354,10 @@ def render_points(execution: BenchExecution) -> str:
     """The execution as metrics of its run: one line of numbers, then a line for each sample."""
     lines: list[dict[str, float]] = [dict(execution.numbers)]
     longest = max((len(values) for values in execution.result.samples.values()), default=0)
-    for place in range(longest):
+    for index in range(longest):
         samples = {
-            f"samples.{name}": values[place] for name, values in execution.result.samples.items() if place < len(values)
+            f"samples.{name}": values[index] for name, values in execution.result.samples.items() if index < len(values)
         }
-        lines.append({"step": place, **samples})
+        lines.append({"step": index, **samples})
     stamp = execution.ended_at or 0.0
     return "".join(json.dumps({"time": stamp, **line}) + "\n" for line in lines if line)

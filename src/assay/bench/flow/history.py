@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from assay.bench.flow.archive import choose_metric, find_place, load_executions
+from assay.bench.flow.archive import choose_metric, find_location, load_executions
 from assay.bench.judge.environments import attribute_move, attribute_trend, describe_differences
 from assay.bench.judge.history import (
     FEWEST_MOVED,
@@ -75,14 +75,14 @@ def load_histories(
     metric: str, method: str | None, options: HistoryOptions, console: Console = SILENT
 ) -> list[MetricHistory]:
     """Of one method, or of every method that reports the metric."""
-    place = find_place(options.root)
-    executions = load_executions(place, method, console)
+    location = find_location(options.root)
+    executions = load_executions(location, method, console)
     meant = _choose_labelled(executions, options.label)
     named = {execution.method for execution in meant if metric in execution.numbers}
     if not named:
         choose_metric(metric, meant)
     chosen = sorted(named)
-    triage = load_triage(place.dir)
+    triage = load_triage(location.dir)
     found: list[MetricHistory] = []
     missing: list[UsageError] = []
     for name in chosen:
@@ -231,7 +231,7 @@ def find_doubt(execution: BenchExecution) -> str | None:
 def find_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -> set[str]:
     """Everything from a change that was declared invalid to the last execution at the time, in the same label and
     environment."""
-    order = {execution.execution_id: place for place, execution in enumerate(executions)}
+    order = {execution.execution_id: index for index, execution in enumerate(executions)}
     found: set[str] = set()
     for each in latest_triage(said):
         if each.judgement == "invalid" and each.execution_id in order:
@@ -386,24 +386,24 @@ def _find_moves(
     for label in dict.fromkeys(execution.label for execution in executions):
         found = [execution for execution in executions if execution.label == label]
         seen: set[str] = {found[0].fingerprint}
-        for place in range(1, len(found)):
-            if found[place].fingerprint not in seen:
-                move = _build_move(found, place, metric, direction, said)
+        for index in range(1, len(found)):
+            if found[index].fingerprint not in seen:
+                move = _build_move(found, index, metric, direction, said)
                 if move is not None and (move.too_few or abs(move.step.effect) >= options.reported):
                     moves.append(move)
-            seen.add(found[place].fingerprint)
+            seen.add(found[index].fingerprint)
     return moves
 
 
 def _build_move(
-    found: Sequence[BenchExecution], place: int, metric: str, direction: Direction, said: Sequence[Triage]
+    found: Sequence[BenchExecution], index: int, metric: str, direction: Direction, said: Sequence[Triage]
 ) -> Change | None:
     """None: both levels are known, and they are the same."""
-    before, after = _find_predecessor(found, place), found[place]
-    old = _collect(found[:place], before, metric)[-_SIDE:]
-    new = _collect(found[place:], after, metric)[:_SIDE]
+    before, after = _find_predecessor(found, index), found[index]
+    old = _collect(found[:index], before, metric)[-_SIDE:]
+    new = _collect(found[index:], after, metric)[:_SIDE]
     few = len(new) if min(len(old), len(new)) < FEWEST_MOVED else 0
-    step = compare_medians(old, new, place) if few else compare_levels(old, new, place)
+    step = compare_medians(old, new, index) if few else compare_levels(old, new, index)
     if step is None or few >= SHORTEST_SERIES:  # it then has a history of its own
         return None
     cause, reason = attribute_move(before.code, after.code)
@@ -418,17 +418,17 @@ def _build_move(
         reason=f"{describe_few(old, new)}; {reason}" if few else reason,
         differences=describe_differences(before.setup, after.setup),
         is_worse=is_worse(step.effect, direction),
-        holds=_still_holds(found, place, before, step, metric, young=bool(few)),
+        holds=_still_holds(found, index, before, step, metric, young=bool(few)),
         too_few=few,
     )
     return add_triage_note(change, {after.execution_id}, said)
 
 
-def _find_predecessor(found: Sequence[BenchExecution], place: int) -> BenchExecution:
+def _find_predecessor(found: Sequence[BenchExecution], index: int) -> BenchExecution:
     """The last execution of an environment with enough of them to compare; the very last if none has."""
-    counts = Counter(execution.fingerprint for execution in found[:place])
-    known = [execution for execution in found[:place] if counts[execution.fingerprint] >= FEWEST_MOVED]
-    return (known or found[:place])[-1]
+    counts = Counter(execution.fingerprint for execution in found[:index])
+    known = [execution for execution in found[:index] if counts[execution.fingerprint] >= FEWEST_MOVED]
+    return (known or found[:index])[-1]
 
 
 def _collect(found: Sequence[BenchExecution], like: BenchExecution, metric: str) -> list[float]:
@@ -436,14 +436,14 @@ def _collect(found: Sequence[BenchExecution], like: BenchExecution, metric: str)
 
 
 def _still_holds(
-    found: Sequence[BenchExecution], place: int, before: BenchExecution, step: Step, metric: str, *, young: bool
+    found: Sequence[BenchExecution], index: int, before: BenchExecution, step: Step, metric: str, *, young: bool
 ) -> bool:
     """False where the old environment was measured again at its old level, or a third environment has the old level:
     then the code is not the cause."""
-    after, newest = found[place], found[-1]
-    back = _collect(found[place:], before, metric)[-_SIDE:]
+    after, newest = found[index], found[-1]
+    back = _collect(found[index:], before, metric)[-_SIDE:]
     if back and not _holds(step, find_median(back)):
         return False
     if young or newest.fingerprint == after.fingerprint:  # it can no longer be judged
         return newest.fingerprint == after.fingerprint
-    return _holds(step, find_median(_collect(found[place:], newest, metric)[-_SIDE:]))
+    return _holds(step, find_median(_collect(found[index:], newest, metric)[-_SIDE:]))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from assay.bench.flow.archive import find_place
+from assay.bench.flow.archive import find_location
 from assay.bench.flow.execution_builder import build_environment, build_fingerprint
 from assay.bench.flow.observer import write_points
 from assay.bench.importers.formats import Foreign, load_foreign_file
@@ -22,7 +22,7 @@ from assay.plan.identity import spec_id
 from assay.record import run_directory
 from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, Console
-from assay.study.api import StudyPlace, check_writable, closing_quietly, refresh_study
+from assay.study.api import StudyLocation, check_writable, closing_quietly, refresh_study
 from assay.values.run import RunSpec
 from assay.values.study import CodePolicy
 from assay.values.timings import Timings
@@ -53,12 +53,12 @@ def import_files(
     notes = tuple(f"{path}: {note}" for path, file in files.items() for note in file.notes)
     if not found:
         _give_up(problems, notes)
-    place = find_place(root)
-    check_writable(place)
-    os.makedirs(place.dir, exist_ok=True)
-    new = sum(write_as_run(place, execution, label) for execution in found)
-    with closing_quietly(open_index(place.root)) as index:
-        refresh_study(index, place, console)
+    location = find_location(root)
+    check_writable(location)
+    os.makedirs(location.dir, exist_ok=True)
+    new = sum(write_as_run(location, execution, label) for execution in found)
+    with closing_quietly(open_index(location.root)) as index:
+        refresh_study(index, location, console)
     return Imported(
         new,
         len(found) - new,
@@ -91,20 +91,20 @@ def _give_up(problems: Sequence[UsageError], notes: Sequence[str]) -> NoReturn:
 # ---------------------------------------------------------------- one execution
 
 
-def write_as_run(place: StudyPlace, execution: BenchExecution, label: str | None, kind: str = "import") -> bool:
+def write_as_run(location: StudyLocation, execution: BenchExecution, label: str | None, kind: str = "import") -> bool:
     """False: it exists already. Nothing is overwritten: ids of other tools may be shared, and a further execution with
     the same id gets a suffix made from its content."""
     mark = execution.extra.get(DIGEST)
-    own = os.path.join(place.dir, _name_folder(execution))
+    own = os.path.join(location.dir, _name_folder(execution))
     if mark is None:  # an id that we made identifies the execution
-        return _write_run(own, place, execution, label, kind)
-    apart = os.path.join(place.dir, _name_folder(execution, mark))
+        return _write_run(own, location, execution, label, kind)
+    apart = os.path.join(location.dir, _name_folder(execution, mark))
     if os.path.lexists(apart):
         return False
-    if _write_run(own, place, execution, label, kind):
+    if _write_run(own, location, execution, label, kind):
         return True
     marked = replace(execution, execution_id=f"{execution.execution_id}-{mark}")
-    return not _is_same(own, execution) and _write_run(apart, place, marked, label, kind)
+    return not _is_same(own, execution) and _write_run(apart, location, marked, label, kind)
 
 
 def _is_same(run_dir: str, execution: BenchExecution) -> bool:
@@ -133,7 +133,7 @@ def _clean(text: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", text).lstrip("._")
 
 
-def _write_run(run_dir: str, place: StudyPlace, execution: BenchExecution, label: str | None, kind: str) -> bool:
+def _write_run(run_dir: str, location: StudyLocation, execution: BenchExecution, label: str | None, kind: str) -> bool:
     chosen = label or execution.label
     params = {"method": execution.method, "kind": kind, "trial": execution.trial, "source": execution.source}
     if chosen:
@@ -144,7 +144,7 @@ def _write_run(run_dir: str, place: StudyPlace, execution: BenchExecution, label
     )
     record = run_directory.RunRecord(
         spec,
-        place.name,
+        location.name,
         run_directory.new_uid(),
         execution.started_at or time.time(),
         workdir=".",
@@ -183,11 +183,11 @@ def add_timings(root: str, timings: Timings, label: str | None = None) -> BenchE
         contaminated=timings.contaminated,
         extra=dict(timings.extra),
     )
-    place = StudyPlace(root, STUDY)
-    os.makedirs(place.dir, exist_ok=True)
-    write_as_run(place, execution, label, KIND)
-    with closing_quietly(open_index(place.root)) as index:
-        refresh_study(index, place)
+    location = StudyLocation(root, STUDY)
+    os.makedirs(location.dir, exist_ok=True)
+    write_as_run(location, execution, label, KIND)
+    with closing_quietly(open_index(location.root)) as index:
+        refresh_study(index, location)
     return execution
 
 

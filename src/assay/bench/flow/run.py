@@ -42,7 +42,7 @@ from assay.errors import UsageError
 from assay.observe.devices import Devices
 from assay.plan.identity import spec_id
 from assay.show.console import Console
-from assay.study.api import RunHooks, StudyPlace, build_bare_study, find_study_place, run_specs
+from assay.study.api import RunHooks, StudyLocation, build_bare_study, find_study_location, run_specs
 from assay.values import layout
 from assay.values.run import Command, RunSpec
 from assay.values.slots import CPU
@@ -62,10 +62,10 @@ def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: T
     request = _mark_profiled(replace(request, folder=os.path.abspath(request.folder or os.getcwd())))
     _check_profile(request)
     settings = load_settings(os.getcwd(), os.environ)
-    place = find_study_place(STUDY, request.root, settings)
+    location = find_study_location(STUDY, request.root, settings)
     methods = resolve_methods(request)
-    forgotten = [_Job(spec, None) for spec in _find_forgotten(request, place)]
-    jobs = [*forgotten, *_build_jobs(request, methods, place)]
+    forgotten = [_Job(spec, None) for spec in _find_forgotten(request, location)]
+    jobs = [*forgotten, *_build_jobs(request, methods, location)]
     slots = _choose_slots(request, settings)
     noter = _Noter(told)
     given = hooks or RunHooks()
@@ -79,10 +79,10 @@ def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: T
         max_wait_s=request.max_wait_s or given.max_wait_s,
         observe=lambda inner: given.observe(observer.around(inner)),
     )
-    with hold_queue(place.dir, request.folder or "", specs) if _is_plain(request) else nullcontext():
+    with hold_queue(location.dir, request.folder or "", specs) if _is_plain(request) else nullcontext():
         report = run_specs(
             build_bare_study(STUDY, "assay bench", request.folder or ""),
-            place,
+            location,
             specs,
             watched,
             slots=slots,
@@ -113,8 +113,8 @@ def _is_plain(request: BenchRequest) -> bool:
     return not request.extra and not request.variants and request.output_root is None
 
 
-def _find_forgotten(request: BenchRequest, place: StudyPlace) -> list[RunSpec]:
-    return take_queue(place.dir, request.folder or "") if _is_plain(request) else []
+def _find_forgotten(request: BenchRequest, location: StudyLocation) -> list[RunSpec]:
+    return take_queue(location.dir, request.folder or "") if _is_plain(request) else []
 
 
 def _describe_forgotten(specs: Sequence[RunSpec]) -> Iterator[str]:
@@ -243,7 +243,7 @@ class _Job:
     variant: BenchVariant | None
 
 
-def _build_jobs(request: BenchRequest, methods: Sequence[BenchMethod], place: StudyPlace) -> Iterator[_Job]:
+def _build_jobs(request: BenchRequest, methods: Sequence[BenchMethod], location: StudyLocation) -> Iterator[_Job]:
     """Trial by trial, and within a trial method by method; two variants alternate in who begins."""
     ids = _build_ids(request.execution_id)
     for trial in range(1, request.trials + 1):
@@ -251,13 +251,13 @@ def _build_jobs(request: BenchRequest, methods: Sequence[BenchMethod], place: St
             variants: Sequence[BenchVariant | None] = request.variants or (None,)
             for variant in variants if trial % 2 else reversed(variants):
                 specs = (_build_spec(request, method, trial, variant, execution_id) for execution_id in ids)
-                yield _Job(next(spec for spec in specs if not _is_taken(request, place, spec)), variant)
+                yield _Job(next(spec for spec in specs if not _is_taken(request, location, spec)), variant)
 
 
-def _is_taken(request: BenchRequest, place: StudyPlace, spec: RunSpec) -> bool:
+def _is_taken(request: BenchRequest, location: StudyLocation, spec: RunSpec) -> bool:
     """By an earlier call with the same id: nothing is overwritten."""
     output = os.path.join(request.output_root, spec.title or "") if request.output_root else None
-    return os.path.lexists(os.path.join(place.dir, spec.name)) or (output is not None and os.path.lexists(output))
+    return os.path.lexists(os.path.join(location.dir, spec.name)) or (output is not None and os.path.lexists(output))
 
 
 def _build_ids(fixed: str | None) -> Iterator[str]:

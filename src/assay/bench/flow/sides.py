@@ -16,7 +16,7 @@ from assay.bench.values.execution import STUDY, BenchExecution, BenchRequest, Be
 from assay.errors import UsageError
 from assay.show.console import SILENT, Console
 from assay.stage.checkout import Commit, build, find_repository, open_tree, switch
-from assay.study.api import find_study_place
+from assay.study.api import find_study_location
 from assay.system.locks import hold
 from assay.values import layout
 
@@ -233,9 +233,9 @@ def open_checkouts(request: BenchRequest, build_command: str | None, console: Co
     The second waits."""
     folder = os.path.abspath(request.folder or os.getcwd())
     repository = find_repository(folder)
-    place = find_study_place(STUDY, request.root)
+    location = find_study_location(STUDY, request.root)
     key = hashlib.blake2b(repository.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
-    meta = os.path.join(place.dir, layout.STUDY_META_DIR)
+    meta = os.path.join(location.dir, layout.STUDY_META_DIR)
     trees = os.path.join(meta, TREES_DIR, key)
     inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
     taken = UsageError(f"another comparison or search is running in {trees}", "choose another --root")

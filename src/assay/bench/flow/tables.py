@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from assay.bench.flow.archive import find_place, load_executions
+from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.history import advise_all, find_doubt, list_invalid
 from assay.bench.records import Triage, load_triage
 from assay.bench.values.comparison import INTERRUPTED
@@ -70,11 +70,11 @@ def load_table(
     console: Console = SILENT,
 ) -> EnvironmentTable:
     """Benchmarks are never mixed: where METHOD does not name a single one, each has rows of its own."""
-    place = find_place(root)
-    executions = load_executions(place, method, console)
+    location = find_location(root)
+    executions = load_executions(location, method, console)
     keys = _check_keys(by, executions)
     names = _choose_metrics(metrics, [e for e in executions if e.result.is_measured] or executions)
-    invalid = _find_invalid(executions, names, load_triage(place.dir))
+    invalid = _find_invalid(executions, names, load_triage(location.dir))
     reasons = [_why_not(execution, everything, invalid) for execution in executions]
     good = [execution for execution, reason in zip(executions, reasons, strict=True) if reason is None]
     left_out = dict(Counter(reason for reason in reasons if reason is not None))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from assay.bench.flow.archive import find_place, is_named
+from assay.bench.flow.archive import find_location, is_named
 from assay.bench.flow.history import HistoryOptions, latest_triage, load_histories
 from assay.bench.records import Judgement, Triage, add_triage, load_triage
 from assay.bench.values.comparison import Change, MetricHistory
@@ -32,13 +32,13 @@ class Decision:
 
 def triage_change(word: Decision, root: str | None, everything: bool = False) -> str:
     """Store it; returns a line that names the change."""
-    place = find_place(root)
-    meant = _find_triaged(word, load_triage(place.dir)) or _find_untriaged(word, root, everything)
+    location = find_location(root)
+    meant = _find_triaged(word, load_triage(location.dir)) or _find_untriaged(word, root, everything)
     judgement = cast("Judgement", word.judgement)
     said = Triage(
         meant.method, word.metric, meant.execution_id, meant.until, judgement, word.note, _user(), time.time()
     )
-    add_triage(place.dir, said)
+    add_triage(location.dir, said)
     return f"{said.method} {word.metric}: the change at {said.execution_id} is {judgement}"
 
 

@@ -102,12 +102,12 @@ def _parse_results(name: str, fields: Fields, suite: _Suite) -> Iterator[Importe
     if len(values) != len(suffixes):
         raise FieldError(f"{fields.where}: there are {len(values)} results for {len(suffixes)} sets of parameters")
     samples = fields.items("samples")
-    for place, (value, suffix) in enumerate(zip(values, suffixes, strict=True)):
+    for index, (value, suffix) in enumerate(zip(values, suffixes, strict=True)):
         number = parse_number(value)
         if number is not None and math.isnan(number):
             yield Note(f"{name}{suffix} was skipped by asv: there is no result")
         else:
-            raw = samples[place] if place < len(samples) else None
+            raw = samples[index] if index < len(samples) else None
             yield _build_figure(name, suffix, number, _Value(value, raw), suite)
 
 

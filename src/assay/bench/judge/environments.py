@@ -125,8 +125,8 @@ def attribute_changes(
     edges = [0, *(change.index for change in changes), len(values)]
     splits = [segment.start for segment in split_by_environment(fingerprints)[1:]]
     found = []
-    for place, change in enumerate(changes):
-        beside = range(edges[place], edges[place + 2])
+    for position, change in enumerate(changes):
+        beside = range(edges[position], edges[position + 2])
         split = _find_nearest(splits, change, tolerance)
         found.append(_attribute(change, split, values, fingerprints, commits, beside))
     return tuple(found)
@@ -185,8 +185,8 @@ def _hear_witnesses(
     beside: range,
 ) -> Attribution:
     """Environments that were measured on both sides (two machines in turns) separate code from environment."""
-    for fingerprint in sorted({name for place in beside if (name := fingerprints[place])}):
-        own = [place for place in beside if fingerprints[place] == fingerprint]
+    for fingerprint in sorted({name for position in beside if (name := fingerprints[position])}):
+        own = [position for position in beside if fingerprints[position] == fingerprint]
         step = _measure_step(values, own, change.index)
         if step is None:
             continue

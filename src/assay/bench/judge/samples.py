@@ -272,10 +272,10 @@ def measure_p(base: Sequence[float], head: Sequence[float]) -> float:
 def _rank_twice(values: Sequence[float]) -> list[int]:
     """Ranks, equal values sharing theirs; doubled, so that they are whole."""
     order = sorted(values)
-    places: dict[float, list[int]] = {}
-    for place, value in enumerate(order, 1):
-        places.setdefault(value, []).append(place)
-    return [places[value][0] + places[value][-1] for value in values]
+    indices: dict[float, list[int]] = {}
+    for index, value in enumerate(order, 1):
+        indices.setdefault(value, []).append(index)
+    return [indices[value][0] + indices[value][-1] for value in values]
 
 
 def _exact_p(ranks: tuple[int, ...], dealt: int, total: int) -> float:

@@ -97,7 +97,7 @@ def find_modes(values: Sequence[float]) -> tuple[float, float] | None:
     shares, unit = _share(values)
     ordered = np.sort(shares)
     smallest = max(2, math.ceil(SMALLEST_MODE * len(ordered)))
-    cut = max(range(smallest, len(ordered) - smallest + 1), key=lambda place: ordered[place] - ordered[place - 1])
+    cut = max(range(smallest, len(ordered) - smallest + 1), key=lambda index: ordered[index] - ordered[index - 1])
     low, high = ordered[:cut], ordered[cut:]
     apart, gap = float(high.mean() - low.mean()), float(ordered[cut] - ordered[cut - 1])
     spread = math.sqrt((float(low.var(ddof=1)) + float(high.var(ddof=1))) / 2)

@@ -52,7 +52,7 @@ def run(parsed: Parsed) -> int:
         return int(ExitCode.OK)
     if not prepared.root_was_asked:
         check_prepared(prepared)
-        Console().error(f"no LOGROOT in .runx: runs go to {os.path.relpath(prepared.place.dir)}")
+        Console().error(f"no LOGROOT in .runx: runs go to {os.path.relpath(prepared.location.dir)}")
     return supervise(prepared)
 
 
@@ -87,7 +87,7 @@ def supervise(prepared: Prepared) -> int:
     states = load_states(report) if report.left and not report.problem else []
     if prepared.farm is not None and State.RUNNING in states:
         Console().error(describe_farm(states, prepared.farm.name))
-        Console().error(f"next: {show_command(['ls'], prepared.place)}")
+        Console().error(f"next: {show_command(['ls'], prepared.location)}")
     else:
         write_report(report, time.time() - began)
     say_problems(report)

@@ -12,7 +12,15 @@ from assay.record import originals
 from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.console import CollectingConsole
-from assay.study.api import SortKey, StudyPlace, best_values, choose_sort, differing_params, load_fresh_table, sort_rows
+from assay.study.api import (
+    SortKey,
+    StudyLocation,
+    best_values,
+    choose_sort,
+    differing_params,
+    load_fresh_table,
+    sort_rows,
+)
 from assay.values import layout
 from assay.values.metric_direction import direction_of, whole_step
 from assay.values.secrets import hide_named
@@ -38,17 +46,17 @@ class Sumx:
     warnings: list[str] = field(default_factory=list)
 
 
-def build_sumx(index: Index, places: Sequence[StudyPlace], options: SumxOptions) -> Sumx:
+def build_sumx(index: Index, locations: Sequence[StudyLocation], options: SumxOptions) -> Sumx:
     console = CollectingConsole()
-    data = load_fresh_table(index, places, console)
+    data = load_fresh_table(index, locations, console)
     warnings = console.lines
     keep = [i for i, row in enumerate(data.rows) if _has_metrics(data, i)]
     if not keep:
-        names = ", ".join(place.name for place in places)
+        names = ", ".join(location.name for location in locations)
         hint = "a run is shown once its script has called logx.metric('val', …)"
         raise UsageError(f"no valid experiments found in {names}", hint)
     starts = _load_starts(index, data, keep, warnings)
-    params = _load_params(data, places)
+    params = _load_params(data, locations)
     sort = choose_sort(options.sortwith or _default_sort(data), data, [params[i] for i in keep])
     order = sort_rows(data, keep, sort, params)
     return Sumx(_build_table(data, order, params, starts, options.ignore, sort if options.sortwith else ()), warnings)
@@ -80,9 +88,9 @@ def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: 
     return starts
 
 
-def _load_params(data: IndexTable, places: Sequence[StudyPlace]) -> list[dict[str, object]]:
+def _load_params(data: IndexTable, locations: Sequence[StudyLocation]) -> list[dict[str, object]]:
     """What the script told logx is what sumx shows; our own record of the parameters fills the gaps."""
-    roots = {place.name: place.root for place in places}
+    roots = {location.name: location.root for location in locations}
     return [_params_of(row, roots[row.study]) for row in data.rows]
 
 

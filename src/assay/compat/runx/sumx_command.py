@@ -31,13 +31,13 @@ def build_parser() -> argparse.ArgumentParser:
 def run(parsed: Parsed) -> int:
     from assay.compat.runx.sumx import SumxOptions, build_sumx
     from assay.show.table import render_csv, render_sumx
-    from assay.study.api import find_places, open_index_of
+    from assay.study.api import find_locations, open_index_of
     from assay.system.terminal import terminal_width
 
     options = SumxOptions(tuple(parsed.sortwith or ()), tuple(filter(None, (parsed.ignore or "").split(","))))
-    places = find_places(parsed.dirs, parsed.logroot, logroot_first=True)
-    with open_index_of(places) as index:
-        found = build_sumx(index, places, options)
+    locations = find_locations(parsed.dirs, parsed.logroot, logroot_first=True)
+    with open_index_of(locations) as index:
+        found = build_sumx(index, locations, options)
     warn(found.warnings)
     sys.stdout.write(render_sumx(found.table, width=terminal_width(sys.stdout)))
     if parsed.csv:

@@ -21,7 +21,7 @@ _MOST_LENGTH = 150  # of a file's name: what unpacks it has limits
 def build_archive(session: ResultSession) -> bytes:
     """In memory: logs are texts of a terminal, profiles a few megabytes at most."""
     buffer = io.BytesIO()
-    names = {result.nodeid: f"{place:04d}-{_name(result.nodeid)}" for place, result in enumerate(session.results)}
+    names = {result.nodeid: f"{index:04d}-{_name(result.nodeid)}" for index, result in enumerate(session.results)}
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(MANIFEST, json.dumps(build_manifest(session, names), indent=1))
         for result in session.results:

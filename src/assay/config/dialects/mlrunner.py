@@ -18,7 +18,18 @@ from assay.config.fields import Fields
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.config.template import parse_template
 from assay.errors import ConfigError, did_you_mean
-from assay.values.study import CodePolicy, CommandTemplate, Flag, Params, Piece, Place, Problem, Study, Sweep, Text
+from assay.values.study import (
+    CodePolicy,
+    CommandTemplate,
+    Flag,
+    Params,
+    Piece,
+    Placeholder,
+    Problem,
+    Study,
+    Sweep,
+    Text,
+)
 
 OWN_VALUES = {"_output": "run.output", "_name": "run.name", "_time": "run.time"}
 
@@ -120,7 +131,7 @@ class _Reader:
         return command
 
     def _check_forms(self, command: CommandTemplate, key: str) -> None:
-        places = {piece.name for piece in command.pieces if isinstance(piece, Place)}
+        places = {piece.name for piece in command.pieces if isinstance(piece, Placeholder)}
         flags = {piece.name for piece in command.pieces if isinstance(piece, Flag)}
         for name in sorted(places & flags):
             hint = f"keep one of the two, or write {{{{{name}}}}} or [[{name}]] for the literal text"
@@ -239,9 +250,9 @@ def _translate(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
 
 
 def _translate_piece(piece: Piece) -> Piece:
-    if isinstance(piece, Place) and piece.name in OWN_VALUES:
+    if isinstance(piece, Placeholder) and piece.name in OWN_VALUES:
         return replace(piece, name=OWN_VALUES[piece.name])
-    if isinstance(piece, Place) and "." in piece.name:
+    if isinstance(piece, Placeholder) and "." in piece.name:
         return Text(f"{{{piece.name}}}")
     if isinstance(piece, Flag) and "." in piece.name:
         return Text(f"[{piece.name}]")
@@ -256,4 +267,4 @@ def _targets(aliases: Mapping[str, Mapping[str, Params]]) -> set[str]:
 def _names(command: CommandTemplate) -> set[str]:
     """The parameters that a template asks for."""
     own = set(OWN_VALUES.values())
-    return {piece.name for piece in command.pieces if isinstance(piece, Place | Flag)} - own
+    return {piece.name for piece in command.pieces if isinstance(piece, Placeholder | Flag)} - own

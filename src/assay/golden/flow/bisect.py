@@ -25,7 +25,7 @@ from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_conte
 from assay.golden.values import GoldenFile, GoldenTest, GoldenTestReport
 from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
 from assay.stage.checkout import Commit, Tree, build, find_repository, load_commit, load_parents, open_tree, switch
-from assay.study.api import RunHooks, StudyPlace
+from assay.study.api import RunHooks, StudyLocation
 from assay.system.files import append_line, load_lines
 from assay.system.locks import hold
 from assay.values import layout
@@ -109,7 +109,7 @@ def _choose_folder(context: GoldenContext, options: BisectOptions, good: Commit,
     question = [good.sha, bad.sha, context.config_hash, options.golden.store and context.manifest, options.build]
     key = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:8]
     name = f"bisect-{good.sha[:7]}-{bad.sha[:7]}-{key}"
-    folder = os.path.join(context.place.dir, layout.STUDY_META_DIR, name)
+    folder = os.path.join(context.location.dir, layout.STUDY_META_DIR, name)
     try:
         os.makedirs(folder, exist_ok=True)
         if options.fresh:
@@ -236,9 +236,9 @@ class _Bench:
         if relative.startswith(os.pardir):
             raise UsageError(f"{context.folder} is outside of the repository {self.repository}", "run it inside")
         folder = os.path.normpath(os.path.join(self.folder, TREE_DIR, relative))
-        place = StudyPlace(context.place.root, f"{context.place.name}-bisect")
-        study = replace(context.study, folder=folder, name=place.name)
-        return replace(context, folder=folder, study=study, place=place)
+        location = StudyLocation(context.location.root, f"{context.location.name}-bisect")
+        study = replace(context.study, folder=folder, name=location.name)
+        return replace(context, folder=folder, study=study, location=location)
 
     def is_noisy(self) -> bool:
         """Whether the golden's own recordings differ, so that one trial may be wrong."""

@@ -64,7 +64,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
             Finding(VerdictKind.ERROR, context.test.name, f"not everything was run: {end.interrupted or end.problem}")
         )
     verdict = Verdict.of(findings, sum(report.verdict.comparisons for report in reports))
-    doubts = record_verdicts(context.place, "golden check", {None: verdict})
+    doubts = record_verdicts(context.location, "golden check", {None: verdict})
     return GoldenTestReport(
         test=context.test.name,
         manifest=context.manifest,
@@ -93,7 +93,7 @@ def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHook
     jobs = [state for state in states if state.prepare()]
     while jobs:
         stamp = build_stamp()
-        specs = [state.build_spec(stamp, place) for place, state in enumerate(jobs)]
+        specs = [state.build_spec(stamp, index) for index, state in enumerate(jobs)]
         by_name = {spec.name: state for spec, state in zip(specs, jobs, strict=True)}
 
         def follow(entry: Entry, by_name: Mapping[str, _State] = by_name) -> SegmentFollower:
@@ -165,13 +165,13 @@ class _State:
 
     # ------------------------------------------------------------ running
 
-    def build_spec(self, stamp: str, place: int) -> RunSpec:
+    def build_spec(self, stamp: str, index: int) -> RunSpec:
         assert self.checkpoint is not None
         number = len(self.runs) + 1
         seed = SEED_BASE + number if any(rule.kind == "unmatched" for rule in self.context.test.rules) else None
         text = build_check_command(self.context, self.checkpoint, self.segment.start_step, self.beyond, seed)
         params = {"mode": "check", "start_step": self.segment.start_step, "replica": number}
-        return build_spec(self.context, f"{CHECK_PREFIX}{stamp}-{place}-s{self.segment.start_step}", text, params)
+        return build_spec(self.context, f"{CHECK_PREFIX}{stamp}-{index}-s{self.segment.start_step}", text, params)
 
     def follow(self) -> SegmentFollower:
         self.follower = SegmentFollower(self.context.test)
@@ -378,7 +378,9 @@ def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:
         message = "the golden recording is not complete: its gathering did not finish; gather it again"
         findings.append(Finding(VerdictKind.ERROR, subject, message))
     bad = manifests.find_not_finite(golden, {rule.metric for rule in context.test.rules})
-    findings += [Finding(VerdictKind.ERROR, subject, f"the golden recording is not valid: {place}") for place in bad]
+    findings += [
+        Finding(VerdictKind.ERROR, subject, f"the golden recording is not valid: {location}") for location in bad
+    ]
     return findings
 
 

@@ -283,7 +283,7 @@ def _find_last_check(context: GoldenContext, golden: Golden) -> dict[int, list[E
     """Of each segment the runs of the last check, made with the current command and the current code."""
     code = _code_now(context)
     found: dict[int, list[Entry]] = {}
-    for entry in _load_checks(context.place.dir):
+    for entry in _load_checks(context.location.dir):
         index = _segment_of(entry.spec, context, golden)
         if index is None:
             continue
@@ -301,10 +301,10 @@ def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Se
     """Why the last check did not pass: runs that it or a crash ended, and runs that the rules fail."""
     failures = []
     for index, entries in sorted(last.items()):
-        segment, place = golden.segments[index], f"segment {golden.segments[index].start_step}"
+        segment, location = golden.segments[index], f"segment {golden.segments[index].start_step}"
         bad = next((entry for entry in entries if entry.state in _NOT_PASSED), None)
         if bad is not None:
-            failures.append(f"{place}: the last check's run {bad.spec.name} is {bad.state}, not done")
+            failures.append(f"{location}: the last check's run {bad.spec.name} is {bad.state}, not done")
             continue
         whole = [run for run in (_read(entry, context) for entry in entries) if _is_whole(segment, run.values)]
         tracks = [_cut(segment, run) for run in whole]

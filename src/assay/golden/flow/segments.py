@@ -19,7 +19,7 @@ from assay.study.api import (
     Entry,
     Report,
     RunHooks,
-    StudyPlace,
+    StudyLocation,
     choose_root,
     run_specs,
 )
@@ -71,7 +71,7 @@ class GoldenContext:
     manifest: str
     checkpoints: str
     study: Study
-    place: StudyPlace
+    location: StudyLocation
     farm: Farm | None
     settings: Settings
     options: GoldenOptions
@@ -97,7 +97,7 @@ def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions) ->
         manifest=manifests.manifest_path(store, test.name, options.manifest_name),
         checkpoints=_checkpoint_dir(store, test, len(file.tests) == 1),
         study=study,
-        place=StudyPlace(root, study.name),
+        location=StudyLocation(root, study.name),
         farm=_choose_farm(study, options),
         settings=settings,
         options=options,
@@ -262,7 +262,7 @@ def run_segments(context: GoldenContext, specs: Sequence[RunSpec], hooks: RunHoo
     options = context.options
     return run_specs(
         context.study,
-        context.place,
+        context.location,
         specs,
         hooks,
         slots=options.slots,
@@ -284,8 +284,8 @@ def build_run(entry: Entry, last_step: int | None, early: str | None = None) -> 
 
 def describe_locations(context: GoldenContext) -> list[str]:
     """Where the program runs, and where its runs are kept."""
-    runs = os.path.relpath(context.place.dir)
-    shown = context.place.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
+    runs = os.path.relpath(context.location.dir)
+    shown = context.location.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
     return [f"program's folder: {context.folder} ({context.folder_from})", f"runs: {shown}"]
 
 

@@ -15,7 +15,7 @@ from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_variants
 from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_check_command, build_context
 from assay.golden.values import Fault, Golden, Segment, SegmentReport
-from assay.study.api import RunHooks, StudyPlace
+from assay.study.api import RunHooks, StudyLocation
 from assay.values.verdict import VerdictKind
 
 _SCALE = re.compile(r"[x*]\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
@@ -132,8 +132,8 @@ def _first_values(report: SegmentReport) -> dict[tuple[str, str], tuple[tuple[in
 
 def _apart(context: GoldenContext) -> GoldenContext:
     """In a study of its own: runs with injected faults must not be mistaken for checks."""
-    place = StudyPlace(context.place.root, f"{context.place.name}-selftest")
-    return replace(context, place=place, study=replace(context.study, name=place.name))
+    location = StudyLocation(context.location.root, f"{context.location.name}-selftest")
+    return replace(context, location=location, study=replace(context.study, name=location.name))
 
 
 def choose_segment(golden: Golden, start_step: int | None) -> Segment:
@@ -173,7 +173,7 @@ def _find_value(flag: str, command: str) -> float:
     """The number after a flag, `--lr 0.01` or `--lr=0.01`; the last one counts."""
     words = shlex.split(command)
     name = flag.removesuffix("=")
-    found = [words[place + 1] for place, word in enumerate(words[:-1]) if word == name]
+    found = [words[index + 1] for index, word in enumerate(words[:-1]) if word == name]
     found += [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
     try:
         return float(found[-1])

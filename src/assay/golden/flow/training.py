@@ -60,7 +60,7 @@ def _hash(value: Any) -> str:
 def _load_code(context: GoldenContext, text: str) -> list[Any]:
     """The repository's state, the code in the program's folder, and the files that the command names."""
     git = load_git(context.folder)
-    exclude = tuple(Path(path) for path in (context.place.root, context.store))
+    exclude = tuple(Path(path) for path in (context.location.root, context.store))
     try:
         tree = load_tree(Path(context.folder), Selection(exclude=exclude))
     except UsageError:  # a part that cannot be read: never equal
@@ -137,7 +137,7 @@ def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, l
     origin = build_origin(context, text)
     spec = build_spec(context, f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin})
     notes: list[str] = []
-    for path in reversed(list(run_directory.find_run_dirs(context.place.dir))):
+    for path in reversed(list(run_directory.find_run_dirs(context.location.dir))):
         name, found = os.path.basename(path), _load_open(path, context)
         if found is None:
             continue
@@ -175,7 +175,7 @@ def _end(context: GoldenContext, path: str, why: str) -> str:
     last = run_directory.load_history(path).last
     if last is None or last.outcome is not None:
         return why
-    stopped = stop([FoundRun(context.place, path)], (), StopOptions(context.options.grace_s, why)).runs[0]
+    stopped = stop([FoundRun(context.location, path)], (), StopOptions(context.options.grace_s, why)).runs[0]
     if not stopped.is_well:
         raise InfrastructureError(f"{why}; and it cannot be ended: {stopped.text}")
     return f"{why}; {stopped.text}"
@@ -187,7 +187,7 @@ def lock_store(context: GoldenContext) -> Iterator[None]:
 
     def refuse(fd: int) -> None:
         owner = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another process"
-        hint = f"wait for it, or end it: assay stop {context.place.name}"
+        hint = f"wait for it, or end it: assay stop {context.location.name}"
         raise UsageError(f"{owner} gathers {context.test.name} into {context.store} now", hint)
 
     with hold_file(context.manifest + LOCK_SUFFIX, refuse, required=False) as fd:

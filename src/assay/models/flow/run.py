@@ -21,9 +21,9 @@ from assay.plan.identity import spec_id
 from assay.study.api import (
     Report,
     RunHooks,
-    StudyPlace,
+    StudyLocation,
     build_bare_study,
-    find_study_place,
+    find_study_location,
     record_verdicts,
     run_specs,
 )
@@ -68,7 +68,7 @@ def run_model(
     request: ModelRequest, choice: RunChoice, hooks: RunHooks | None = None, keep_timings: KeepTimings | None = None
 ) -> Finished:
     """Raises what the run's process could not do: a model that is none, inputs that do not fit, a missing extra."""
-    location = find_study_place(STUDY, choice.root)
+    location = find_study_location(STUDY, choice.root)
     request = replace(request, folder=request.folder or os.getcwd())
     spec = build_spec(request, choice, location)
     observer = MachineObserver()
@@ -106,7 +106,7 @@ def is_profiling(request: ModelRequest) -> bool:
     return request.compile_profile_dir is not None or request.run_profile_dir is not None
 
 
-def render_request(request: ModelRequest, location: StudyPlace) -> str:
+def render_request(request: ModelRequest, location: StudyLocation) -> str:
     """For the child's command line; one that is too long for it is in a file of the study, so that the run can be
     started again."""
     text = json.dumps(build_plain(request), allow_nan=False)
@@ -122,7 +122,7 @@ def render_request(request: ModelRequest, location: StudyPlace) -> str:
     return path
 
 
-def build_spec(request: ModelRequest, choice: RunChoice, location: StudyPlace) -> RunSpec:
+def build_spec(request: ModelRequest, choice: RunChoice, location: StudyLocation) -> RunSpec:
     stem = os.path.splitext(os.path.basename(request.model))[0]
     now = datetime.now().strftime("%Y-%m-%d-%H-%M-%S-%f")  # noqa: DTZ005 in local time, as benchmarks
     text = render_request(request, location)

@@ -82,7 +82,7 @@ def build_metric_columns(
     pairs = zip(metrics, summaries, strict=True)  # mostly all runs have the same metrics, and nothing is to be arranged
     whole = array("d", b"".join([own if own and has == shape else _arrange(has, own, wanted) for has, own in pairs]))
     width = len(FIELDS)
-    strides = [whole[place :: len(wanted) * width] for place in range(len(wanted) * width)]
+    strides = [whole[index :: len(wanted) * width] for index in range(len(wanted) * width)]
     ours = [strides[at * width : (at + 1) * width] for at in range(len(wanted))]
     return {names[number]: MetricColumns(names[number], *each) for number, each in zip(wanted, ours, strict=True)}
 

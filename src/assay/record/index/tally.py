@@ -86,12 +86,12 @@ class Tally:
 
     def _extend_finite(self, values: list[float], steps: array[float]) -> None:
         """The slow way, when some values are not finite, or the sum is not any more."""
-        places = [place for place, value in enumerate(values) if isfinite(value)]
-        self.bad += len(values) - len(places)
-        finite = [values[place] for place in places]
+        indices = [index for index, value in enumerate(values) if isfinite(value)]
+        self.bad += len(values) - len(indices)
+        finite = [values[index] for index in indices]
         self.total = reduce(add, finite, self.total)
         if finite:
-            self._extend_bounds(finite, [steps[place] for place in places] if steps else ())
+            self._extend_bounds(finite, [steps[index] for index in indices] if steps else ())
 
     def _extend_bounds(self, values: Sequence[float], steps: Sequence[float]) -> None:
         """Of equal values the first one counts. `not >=` is also true of the NaN in the beginning."""

@@ -74,12 +74,12 @@ def reparse(request: ReparseRequest, console: Console) -> int:
     With --file, its patterns take the place of those that the runs were made with, until the index is rebuilt.
     """
     from assay.study import index_maintenance
-    from assay.study.lookup import find_places, open_index_of
+    from assay.study.lookup import find_locations, open_index_of
 
-    (place,) = find_places([request.study], request.root)
-    with open_index_of([place]) as index:
-        result = index_maintenance.reparse(index, place, request.file, console)
-    console.print(_describe(place.name, result))
+    (location,) = find_locations([request.study], request.root)
+    with open_index_of([location]) as index:
+        result = index_maintenance.reparse(index, location, request.file, console)
+    console.print(_describe(location.name, result))
     return 0
 
 
@@ -100,7 +100,7 @@ class IngestRequest(Request):
 def ingest(request: IngestRequest, console: Console) -> int:
     """Add what runx, logx or mlrunner left in DIR (a study, or a folder of studies)."""
     from assay.study.index_maintenance import ingest_folder
-    from assay.study.locations import StudyPlace
+    from assay.study.locations import StudyLocation
     from assay.study.lookup import show_command
 
     found = ingest_folder(request.folder, console)
@@ -110,5 +110,5 @@ def ingest(request: IngestRequest, console: Console) -> int:
     more = " …" if len(found.metrics) > 12 else ""
     console.print(f"{render_count(len(found.studies), 'study', 'studies')}, {found.runs} runs ({origins}) under {root}")
     console.print(f"metrics: {', '.join(found.metrics[:12]) or 'none'}{more}")
-    console.print(f"next: {show_command(['sum'], StudyPlace(found.root, found.studies[0]))}")
+    console.print(f"next: {show_command(['sum'], StudyLocation(found.root, found.studies[0]))}")
     return 0

@@ -27,7 +27,7 @@ from assay.values.state import RETRY, State
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
-    from assay.study.locations import StudyPlace
+    from assay.study.locations import StudyLocation
     from assay.study.lookup import FoundRun
     from assay.study.prepared import Prepared, Report, RunOptions
 
@@ -87,9 +87,9 @@ def run(request: RunRequest, console: Console) -> int:
     check_prepared(prepared)
     if not prepared.root_was_asked:
         console.quieted(request.quiet).message(
-            f"runs go to {os.path.relpath(prepared.place.dir)} (choose with --root or ASSAY_ROOT)"
+            f"runs go to {os.path.relpath(prepared.location.dir)} (choose with --root or ASSAY_ROOT)"
         )
-    if request.detach and not _go_to_background(prepared.place, console):
+    if request.detach and not _go_to_background(prepared.location, console):
         return int(ExitCode.OK)
     plain = request.plain or request.detach
     return _supervise(prepared, console.quieted(request.quiet or request.as_json), plain, request.as_json)
@@ -151,7 +151,7 @@ def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool)
 
     began = time.time()
     progress = choose_progress(sys.stderr, quiet=console.quiet, live=False if plain else None)
-    watcher = Watcher(progress, prepared.place.name)
+    watcher = Watcher(progress, prepared.location.name)
     hooks = RunHooks(
         listen=watcher.listen,
         draw=watcher.draw,
@@ -185,8 +185,8 @@ def describe_checks(verdict: Verdict | None) -> list[str]:
 
 def _build_json(report: Report) -> dict[str, object]:
     return {
-        "study": report.prepared.place.name,
-        "dir": report.prepared.place.dir,
+        "study": report.prepared.location.name,
+        "dir": report.prepared.location.dir,
         "exit_code": int(report.exit_code),
         "checks": describe_checks(report.verdict),
         "runs": [
@@ -205,13 +205,13 @@ def _build_json(report: Report) -> dict[str, object]:
     }
 
 
-def _go_to_background(place: StudyPlace, console: Console) -> bool:
+def _go_to_background(location: StudyLocation, console: Console) -> bool:
     """Fork; True in the supervisor that goes on alone, with its output in a file."""
     from assay.study.lookup import show_command
 
-    os.makedirs(os.path.join(place.dir, layout.STUDY_META_DIR), exist_ok=True)
-    log = os.path.join(place.dir, layout.STUDY_META_DIR, layout.SUPERVISOR_LOG)
-    hints = [show_command([word], place) for word in ("ls", "stop")]
+    os.makedirs(os.path.join(location.dir, layout.STUDY_META_DIR), exist_ok=True)
+    log = os.path.join(location.dir, layout.STUDY_META_DIR, layout.SUPERVISOR_LOG)
+    hints = [show_command([word], location) for word in ("ls", "stop")]
     pid = os.fork()
     if pid:
         console.print(f"supervisor {pid} runs in the background; its output is in {os.path.relpath(log)}")
@@ -300,7 +300,7 @@ def stop(request: StopRequest, console: Console) -> int:
     for name in request.names:
         found = find_runs(name, request.root)
         runs.update({run.dir: run for run in found})
-        whole.update({run.place.dir: run.place for run in found if _names_study(name, run)})
+        whole.update({run.location.dir: run.location for run in found if _names_study(name, run)})
     report = stop_runs(list(runs.values()), whole.values(), StopOptions(request.grace, request.reason))
     if request.as_json:
         console.write_json(
@@ -325,4 +325,4 @@ def stop(request: StopRequest, console: Console) -> int:
 
 
 def _names_study(name: str, run: FoundRun) -> bool:
-    return name.rstrip("/") == run.place.name or os.path.abspath(name) == run.place.dir
+    return name.rstrip("/") == run.location.name or os.path.abspath(name) == run.location.dir

@@ -63,20 +63,20 @@ def _list_runs(name: str, request: LsRequest, console: Console) -> int:
     from assay.show.formatting import clean, wrap
     from assay.show.table import render_json
     from assay.study.listing import build_run_facts, build_run_table, describe_total, list_runs
-    from assay.study.lookup import find_places, open_index_of
+    from assay.study.lookup import find_locations, open_index_of
 
-    (place,) = find_places([name], request.root)
-    with open_index_of([place]) as index:
-        runs = list_runs(index, place, request.states, console)
+    (location,) = find_locations([name], request.root)
+    with open_index_of([location]) as index:
+        runs = list_runs(index, location, request.states, console)
     if request.as_json:
-        console.write(render_json(build_run_facts(runs, place, time.time())))
+        console.write(render_json(build_run_facts(runs, location, time.time())))
     elif runs:
         found = build_run_table(runs, time.time(), console.width)
         console.write_table(found.table)
         console.write("".join(f"{wrap(clean(remark), console.width, '  ')}\n" for remark in found.remarks))
         console.print(describe_total(runs))
     else:
-        console.error(f"{place.name}: no run{' in this state' if request.states else 's yet'}")
+        console.error(f"{location.name}: no run{' in this state' if request.states else 's yet'}")
     return 0
 
 
@@ -104,8 +104,8 @@ def show(request: ShowRequest, console: Console) -> int:
     found = find_one_run(request.run, request.root)
     if request.job:
         return _print_file(os.path.join(found.dir, layout.JOB_FILE), console)
-    with open_index_of([found.place]) as index:
-        description = describe_run(index, found.place, found.dir)
+    with open_index_of([found.location]) as index:
+        description = describe_run(index, found.location, found.dir)
     document = build_document(description, with_environment=request.with_environment)
     console.write_document(document, as_json=request.as_json)
     return 0
@@ -158,17 +158,17 @@ def _follow(request: LogsRequest, console: Console) -> int:
     from assay.study.lookup import find_runs
 
     runs = find_runs(request.run, request.root)
-    if len(runs) == 1 and runs[0].place.name != request.run.rstrip("/"):
+    if len(runs) == 1 and runs[0].location.name != request.run.rstrip("/"):
         follow_run(runs[0].dir, request.command, request.lines, _write)
         return 0
-    places = {run.place for run in runs}
-    if len(places) != 1:
+    locations = {run.location for run in runs}
+    if len(locations) != 1:
         raise UsageError(
-            f"{request.run!r} names {len(runs)} runs of {len(places)} studies", "follow one study at a time"
+            f"{request.run!r} names {len(runs)} runs of {len(locations)} studies", "follow one study at a time"
         )
-    (place,) = places
-    if not follow_study(place.dir, request.command, request.lines, _write):
-        console.error(f"nothing is running in {place.name}")
+    (location,) = locations
+    if not follow_study(location.dir, request.command, request.lines, _write):
+        console.error(f"nothing is running in {location.name}")
     return 0
 
 
@@ -197,7 +197,7 @@ def diff(request: DiffRequest, console: Console) -> int:
     if request.code and request.as_json:
         raise UsageError("--code prints a diff, not JSON", "leave out one of --code and --json")
     left, right = find_one_run(request.first, request.root), find_one_run(request.second, request.root)
-    with open_index_of([left.place]) as index, open_index_of([right.place]) as other_index:
+    with open_index_of([left.location]) as index, open_index_of([right.location]) as other_index:
         comparison = compare(index, other_index, left, right)
     if request.code:
         console.write("".join(f"{line}\n" for line in render_code_diff(comparison)))

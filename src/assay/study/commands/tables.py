@@ -15,7 +15,7 @@ from assay.values.state import State
 
 if TYPE_CHECKING:
     from assay.show.tensorboard import Points
-    from assay.study.locations import StudyPlace
+    from assay.study.locations import StudyLocation
     from assay.study.lookup import FoundRun, Index
     from assay.study.plotting import BuiltChart
     from assay.values.table import Table
@@ -62,7 +62,7 @@ def summarise(request: SumRequest, console: Console) -> int:
     """
     from assay.show.formatting import render_count, unguard
     from assay.study import summary
-    from assay.study.lookup import find_places, open_index_of
+    from assay.study.lookup import find_locations, open_index_of
 
     forms = request.as_csv or request.csv_raw, request.as_json, request.as_markdown
     if sum(forms) > 1:
@@ -76,13 +76,13 @@ def summarise(request: SumRequest, console: Console) -> int:
         states=request.states,
         limit=request.limit,
     )
-    places = find_places(request.studies, request.root)
-    with open_index_of(places) as index:
+    locations = find_locations(request.studies, request.root)
+    with open_index_of(locations) as index:
         if request.tensorboard is not None:
-            count = write_hparams_events(index, places, request.tensorboard)
+            count = write_hparams_events(index, locations, request.tensorboard)
             console.print(f"{count} runs written; show them: tensorboard --logdir {shlex.quote(request.tensorboard)}")
             return 0
-        found = summary.summarise(index, places, options, console)
+        found = summary.summarise(index, locations, options, console)
     if not any(forms):
         console.write_table(found.table if console.width is None else summary.fit_summary(found, console.width).table)
     elif request.csv_raw:
@@ -106,19 +106,19 @@ def _render(table: Table, request: SumRequest) -> str:
     return tables.render_csv(table, raw=request.csv_raw)
 
 
-def write_hparams_events(index: Index, places: Sequence[StudyPlace], folder: str) -> int:
+def write_hparams_events(index: Index, locations: Sequence[StudyLocation], folder: str) -> int:
     """One sub-folder per run with its parameters, last values and series; how many runs."""
     from assay.show.tensorboard import BoardRun, write_board_run
     from assay.study.refresh import refresh_study
 
-    for place in places:
-        refresh_study(index, place)
-    names = [place.name for place in places]
+    for location in locations:
+        refresh_study(index, location)
+    names = [location.name for location in locations]
     summaries = index.load_summaries(names)
     rows = index.load_runs(names)
     for row in rows:
         metrics = summaries.get(row.key, {})
-        name = row.key if len(places) > 1 else row.key.partition("/")[2]
+        name = row.key if len(locations) > 1 else row.key.partition("/")[2]
         last = {metric: summary.last for metric, summary in metrics.items()}
         write_board_run(folder, BoardRun(name, row.params, last, _load_series(index, row.key, metrics)))
     return len(rows)
@@ -166,9 +166,9 @@ def plot(request: PlotRequest, console: Console) -> int:
     from assay.study.plotting import PlotOptions, build_charts
 
     options = PlotOptions(request.metrics, request.group_by, request.log, request.best)
-    places, runs = _find(request.names, request.root)
-    with open_index_of(places) as index:
-        charts = build_charts(index, places, runs, options, console)
+    locations, runs = _find(request.names, request.root)
+    with open_index_of(locations) as index:
+        charts = build_charts(index, locations, runs, options, console)
     for chart in charts:
         _report_choices(chart, console)
     if request.output is not None:
@@ -178,16 +178,16 @@ def plot(request: PlotRequest, console: Console) -> int:
     return 0
 
 
-def _find(names: Sequence[str], root: str | None) -> tuple[list[StudyPlace], list[FoundRun] | None]:
+def _find(names: Sequence[str], root: str | None) -> tuple[list[StudyLocation], list[FoundRun] | None]:
     """The name of a study means all its runs, foreign ones included; anything else single runs."""
     from assay.errors import NotFoundError
-    from assay.study.lookup import find_places, find_runs
+    from assay.study.lookup import find_locations, find_runs
 
     try:
-        return find_places(names, root), None
+        return find_locations(names, root), None
     except NotFoundError:
         runs = {run.dir: run for name in names for run in find_runs(name, root)}
-        return list({run.place: None for run in runs.values()}), list(runs.values())
+        return list({run.location: None for run in runs.values()}), list(runs.values())
 
 
 def _report_choices(chart: BuiltChart, console: Console) -> None:
