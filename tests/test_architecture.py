@@ -64,7 +64,7 @@ IN_USERS_PROGRAMS = (
 )
 
 # Old names that users' files and old run directories hold: two lines each, and nothing of ours imports them.
-ALIASES = ("assay.probe", "assay.flows")
+ALIASES = ("assay.probe", "assay.flows", "assay.values.model")
 
 # Each library has its home. torch and tensorflow have none but the functions of logx that are handed a model.
 HOMES: dict[str, tuple[str, ...]] = {

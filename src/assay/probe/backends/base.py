@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-
 from assay.models.backends.base import Backend, BackendError, Made
+from assay.probe import warn_of_old_path
 
 __all__ = ["Backend", "BackendError", "Made"]
 
-warnings.warn(
-    "assay.probe.backends.base is now assay.models.backends.base; the old name will go away",
-    FutureWarning,
-    stacklevel=2,
-)
+warn_of_old_path(__name__, "assay.models.backends.base")
