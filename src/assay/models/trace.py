@@ -46,14 +46,6 @@ class Slice:
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """A tool's profile as far as it could be read; `problems` tell of the rest, one line each."""
-
-    slices: tuple[Slice, ...]
-    problems: tuple[str, ...] = ()
-
-
 CSV_COLUMNS = ("track", "name", "start_ns", "end_ns", "duration_ns", "args")
 _TRACK_SEPARATOR = " / "
 _SEQUENCE = 1
