@@ -389,7 +389,7 @@ def read_array(path: Path) -> object:
 def read_tensors(path: Path) -> object:
     from assay.models.graph.tensorfile import load_tensors
 
-    return load_tensors(path.parent, verify=True)
+    return load_tensors(path.parent)
 
 
 def read_onnx(path: Path) -> object:

@@ -12,6 +12,7 @@ from tests.models.model_shelf import load_examples, parse, run
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.graph import graph
+from assay.models.values.model import DEFAULT_GROUPS
 from assay.models.graph.graph import build_outline, infer_specs, load_model, write_model
 
 CHAIN = (
@@ -24,7 +25,7 @@ def write(folder: Path, model: onnx.ModelProto, name: str = "m.onnx") -> Path:
     return folder / name
 
 
-def labels(model: onnx.ModelProto, groups: graph.Groups = graph.DEFAULT_GROUPS) -> list[tuple[str, ...]]:
+def labels(model: onnx.ModelProto, groups: graph.Groups = DEFAULT_GROUPS) -> list[tuple[str, ...]]:
     return [layer.ops for layer in build_outline(model, groups=groups).layers]
 
 

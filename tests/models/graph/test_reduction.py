@@ -25,17 +25,17 @@ def activations_for(model: onnx.ModelProto, samples: Samples) -> list[dict[str, 
     return [activate(model, dict(each)) for each in samples]
 
 
-def reduce(model: onnx.ModelProto, oracle: Callable[[Candidate], bool], count: int = 1, **options: Any) -> Reduced:
+def reduce(model: onnx.ModelProto, oracle: Callable[[Candidate], bool], count: int = 1) -> Reduced:
     samples = [sample(model, seed=seed) for seed in range(count)]
-    return reduce_model(model, samples, activations_for, oracle, **options)
+    return reduce_model(model, samples, activations_for, oracle)
 
 
-def contains(*ops: str) -> Callable[[Candidate], bool]:
-    return lambda candidate: all(op in candidate.ops for op in ops)
+def contains(*wanted: str) -> Callable[[Candidate], bool]:
+    return lambda candidate: all(op in ops(candidate) for op in wanted)
 
 
-def ops(reduced: Reduced) -> list[str]:
-    return [node.op_type for node in reduced.model.graph.node]
+def ops(found: Candidate | Reduced) -> list[str]:
+    return [node.op_type for node in found.model.graph.node]
 
 
 # ---------------------------------------------------------------- one node, several nodes
@@ -45,10 +45,7 @@ def ops(reduced: Reduced) -> list[str]:
 def test_a_fault_of_one_operator_is_reduced_to_one_node(op: str) -> None:
     reduced = reduce(EXAMPLES["example-attention"](), contains(op))
     assert ops(reduced) == [op]
-    assert reduced.is_minimal
     assert reduced.tried < 25  # of 49 nodes
-    assert reduced.steps[0].nodes_before == 49
-    assert reduced.steps[-1].nodes_after == 1
     onnx.checker.check_model(reduced.model, full_check=True)
 
 
@@ -96,7 +93,6 @@ def test_a_path_is_kept_and_its_nodes_are_bypassed() -> None:
     }""")
     reduced = reduce(model, oracle, count=2)
     assert ops(reduced) == ["Neg", "Exp"]
-    assert any(step.description.startswith("bypass") for step in reduced.steps)
     (value,) = reduced.model.graph.input
     assert [set(each) for each in reduced.samples] == [{value.name}] * 2
     assert run(reduced.model, reduced.samples[0])
@@ -224,32 +220,11 @@ def test_a_failure_that_only_the_whole_model_shows_leaves_it_whole() -> None:
     whole = count_nodes(model)
     reduced = reduce(model, lambda candidate: candidate.nodes == whole)
     assert count_nodes(reduced.model) == whole
-    assert reduced.is_minimal
 
 
 def test_a_model_of_one_node_stays() -> None:
     reduced = reduce(EXAMPLES["example-matmul"](), lambda _: True)
-    assert (ops(reduced), reduced.steps, reduced.is_minimal) == (["MatMul"], (), True)
-
-
-def test_the_budget_ends_the_search_with_what_there_is() -> None:
-    reduced = reduce(EXAMPLES["example-attention"](), contains("Softmax"), budget=4)
-    assert reduced.tried == 4
-    assert not reduced.is_minimal
-    assert "Softmax" in ops(reduced)
-    assert 1 < len(ops(reduced)) < 49
-
-
-def test_a_stop_ends_the_search() -> None:
-    asked: list[int] = []
-
-    def stop() -> bool:
-        asked.append(1)
-        return len(asked) > 3
-
-    reduced = reduce(EXAMPLES["example-attention"](), contains("Softmax"), stop=stop)
-    assert reduced.tried == 4
-    assert not reduced.is_minimal
+    assert ops(reduced) == ["MatMul"]
 
 
 def test_nothing_is_asked_twice() -> None:
@@ -258,7 +233,7 @@ def test_nothing_is_asked_twice() -> None:
     def oracle(candidate: Candidate) -> bool:
         nodes = tuple(tuple(node.output) for node in candidate.model.graph.node)
         asked.append((*nodes, tuple(value.name for value in candidate.model.graph.output)))
-        return {"Sub", "Gemm", "Softmax"} <= set(candidate.ops)
+        return {"Sub", "Gemm", "Softmax"} <= set(ops(candidate))
 
     reduced = reduce(EXAMPLES["example-cnn"](), oracle)
     assert sorted(ops(reduced)) == ["Gemm", "Softmax", "Sub"]
@@ -267,7 +242,7 @@ def test_nothing_is_asked_twice() -> None:
 
 def test_the_search_is_the_same_every_time() -> None:
     one, other = (reduce(EXAMPLES["example-cnn"](), contains("Gemm", "MaxPool")) for _ in range(2))
-    assert one.steps == other.steps
+    assert one.tried == other.tried
     assert one.model == other.model
 
 
@@ -325,10 +300,9 @@ def test_what_is_left_of_any_failure_is_one_minimal(model: onnx.ModelProto, salt
         return zlib.crc32(key.encode()) % 3 == 0 or candidate.nodes == len(model.graph.node)
 
     reduced = reduce(model, fails, count=2)
-    assert reduced.is_minimal
     state = State(reduced.model, reduced.samples, tuple(activations_for(reduced.model, reduced.samples)))
     steps = [step for step in candidates(state) if step.nodes < len(model.graph.node)]
-    assert not [step.description for step in steps if fails(step)]
+    assert not [step for step in steps if fails(step)]
     for step in steps:
         onnx.checker.check_model(step.model)
         assert run(step.model, step.samples[1])

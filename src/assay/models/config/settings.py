@@ -22,12 +22,11 @@ from assay.config.fields import Fields
 from assay.config.settings import Settings
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.errors import UsageError, did_you_mean
-from assay.models.values.model import InputChoice, Tolerances
+from assay.models.values.model import DEFAULT_GROUPS, InputChoice, Tolerances
 from assay.models.values.tensors import Tolerance
 
 DEFAULT_FOLDER = "tests/testdata/onnx_models"
 DEFAULT_REFERENCE = "ort"
-DEFAULT_GROUPS = (("Conv", "Clip"),)
 NO_VOTER = "none"
 _TOLERANCE_KEYS = tuple(each.name for each in fields(Tolerance))
 _FLAGS = ("allow_constant", "check_dtype", "quantized")

@@ -113,8 +113,6 @@ def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> Found:
     ]
     if not is_same:
         notes.append("computed again, the smallest model does not fail in this way: the failure comes and goes")
-    elif not reduced.is_minimal:
-        notes.append("the search was ended early: a smaller model may fail as well")
     command = render_again(search.examination.request, path, inputs, _list_names(search, path))
     notes_of_all = (*notes, *search.examination.notes)
     return Found((again,), search.first, search.confirmed, notes=notes_of_all, command=command)

@@ -114,8 +114,10 @@ def _convert(model: Model, before: int, opset: int, name: str) -> Model:
         if isinstance(error, version_converter.ConvertError):  # it stumbled over the graph itself
             _refuse_broken(model, before, name)
         why = _explain(str(error), f"{before}{opset}", model)
-        message = f"{name} cannot be converted from opset {before} to {opset}: {why}"
-        raise UsageError(message, _advise(before, opset)) from error
+        hint = "try a lower opset, or export the model again"
+        if opset < before:
+            hint = "newer operators often have no older form: export the model again with that opset"
+        raise UsageError(f"{name} cannot be converted from opset {before} to {opset}: {why}", hint) from error
     return converted
 
 
@@ -125,17 +127,15 @@ def _refuse_broken(model: Model, before: int, name: str) -> None:
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        rules = f"opset {before} and IR version {model.ir_version}"
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [str(error)]
+        if not _OPERATOR.search(lines[0]):  # the line that names the operator may be another one
+            lines[1:] = [line for line in lines[1:] if _OPERATOR.search(line)]
+        else:
+            del lines[1:]
         raise UsageError(
-            f"{name} breaks a rule of ONNX: {_join_named(lines) or error}", f"it is held to {rules}"
+            f"{name} breaks a rule of ONNX: {'; '.join(lines[:2])}",
+            f"it is held to opset {before} and IR version {model.ir_version}",
         ) from None
-
-
-def _join_named(lines: list[str]) -> str:
-    """The first line, and the one that names the operator where it is another."""
-    named = [line for line in lines[1:] if _OPERATOR.search(line) and not _OPERATOR.search(lines[0])]
-    return "; ".join([*lines[:1], *named[:1]])
 
 
 def _explain(text: str, versions: str, model: Model) -> str:
@@ -153,9 +153,3 @@ def _explain(text: str, versions: str, model: Model) -> str:
         ops = {node.op_type for node in model.graph.node if any(each.name == "broadcast" for each in node.attribute)}
         return f"the operator {' or '.join(sorted(ops))}: {words}" if ops else words
     return (f"the operator {named[1]}: " if named else "") + words
-
-
-def _advise(before: int, opset: int) -> str:
-    if opset < before:
-        return "newer operators often have no older form: export the model again with that opset"
-    return "try a lower opset, or export the model again"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.graph.onnx_library import (
@@ -18,11 +18,10 @@ from assay.models.graph.onnx_library import (
     parse_message,
 )
 from assay.models.graph.weights import build_skeleton, load_external, load_skeleton, measure_tensor
-from assay.models.values.model import Layer, Outline
+from assay.models.values.model import DEFAULT_GROUPS, Layer, Outline
 from assay.models.values.tensors import TensorSpec
 from assay.system.files import replacing, write_new
 
-DEFAULT_GROUPS = (("Conv", "Clip"),)
 Groups = Sequence[Sequence[str]]
 _EXTERNAL_BYTES = 1_800_000_000  # beyond, protobuf cannot serialise: the weights go to a file of their own
 
@@ -69,21 +68,16 @@ def write_model(model: Model, path: str | os.PathLike[str]) -> None:
     os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
     try:
         with replacing(name) as aside:
-            if measure_weights(model) > _EXTERNAL_BYTES:
-                _write_external(model, name, aside)
-            else:
+            if measure_weights(model) <= _EXTERNAL_BYTES:
                 write_new(aside, model.SerializeToString(deterministic=True))
+                return
+            data = f"{os.path.basename(name)}.data"
+            if os.path.exists(f"{name}.data"):
+                os.remove(f"{name}.data")  # the library would append to it
+            onnx.save_model(model, aside, save_as_external_data=True, location=data, convert_attribute=False)
+            load_external(model, os.path.dirname(os.path.abspath(name)))  # saving took them out of the caller's model
     except (OSError, onnx.checker.ValidationError) as error:
         raise InfrastructureError(f"the model {name} cannot be written: {error}") from error
-
-
-def _write_external(model: Model, name: str, aside: str) -> None:
-    onnx = import_onnx()
-    data = f"{os.path.basename(name)}.data"
-    if os.path.exists(f"{name}.data"):
-        os.remove(f"{name}.data")  # the library would append to it
-    onnx.save_model(model, aside, save_as_external_data=True, location=data, convert_attribute=False)
-    load_external(model, os.path.dirname(os.path.abspath(name)))  # saving took the weights out of the caller's model
 
 
 def measure_weights(model: Model) -> int:
@@ -120,19 +114,18 @@ def build_outline(
     wiring = build_wiring(model.graph)
     name = stem or (os.path.splitext(os.path.basename(path))[0] if path else model.graph.name) or "model"
     specs = infer_specs(model)
+    declared = (build_spec(value) for value in model.graph.output)
     return Outline(
         stem=name,
         path=path,
         opset=find_opset(model),
         inputs=tuple(build_spec(value) for value in model.graph.input if value.name not in wiring.weights),
-        outputs=tuple(_choose_spec(build_spec(value), specs) for value in model.graph.output),
+        outputs=tuple(
+            spec if spec.dtype and spec.shape is not None else specs.get(spec.name, spec) for spec in declared
+        ),
         layers=tuple(_build_layers(wiring, name, groups)),
         tensors=tuple(specs[name] for name in wiring.intermediates if name in specs),
     )
-
-
-def _choose_spec(spec: TensorSpec, specs: Mapping[str, TensorSpec]) -> TensorSpec:
-    return spec if spec.dtype and spec.shape is not None else specs.get(spec.name, spec)
 
 
 def _build_layers(wiring: Wiring, stem: str, groups: Groups) -> Iterator[Layer]:

@@ -141,11 +141,8 @@ def build_spec(value: Any) -> TensorSpec:
     if kind in _KINDS:
         return TensorSpec(value.name, _KINDS[kind])
     tensor = value.type.tensor_type
-    return TensorSpec(value.name, name_elem_type(tensor.elem_type), _build_shape(tensor))
-
-
-def _build_shape(tensor: Any) -> tuple[Dim, ...] | None:
-    return tuple(_build_dim(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
+    shape = tuple(_build_dim(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
+    return TensorSpec(value.name, name_elem_type(tensor.elem_type), shape)
 
 
 def _build_dim(dim: Any) -> Dim:

@@ -7,11 +7,14 @@ they give the sum of the terms' magnitudes, which is what rounding errors are pr
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
-from assay.models.graph.onnx_library import DEFAULT_DOMAINS, Model, Node, Wiring, build_wiring, find_opset, import_onnx
+from assay.models.graph.onnx_library import DEFAULT_DOMAINS, Model, Node, build_wiring, find_opset, import_onnx
+from assay.models.graph.submodel import load_constant
 from assay.models.graph.tensorfile import Array
 
 Inputs = Sequence[Any]  # arrays; None: an optional input that is left out
@@ -73,32 +76,35 @@ def _build_formulas() -> dict[str, Formula]:
     }  # fmt: skip
     binary: dict[str, Callable[[Array, Array], Array]] = {
         "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power, "MatMul": np.matmul,
-        "Max": np.maximum, "Min": np.minimum, "PRelu": lambda x, slope: np.where(x < 0, x * slope, x),
+        "Sum": np.add, "Max": np.maximum, "Min": np.minimum,
+        "PRelu": lambda x, slope: np.where(x < 0, x * slope, x),
     }  # fmt: skip
-    formulas = {name: _apply_to_first(function) for name, function in unary.items()}
-    formulas |= {name: _apply_to_all(function) for name, function in binary.items()}
-    return formulas | _FORMULAS
+    formulas: dict[str, Formula] = {
+        "Clip": _clip, "Gemm": _gemm, "Conv": _conv, "MaxPool": _max_pool, "AveragePool": _average_pool,
+        "BatchNormalization": _batch_normalization, "LayerNormalization": _layer_normalization,
+        "InstanceNormalization": _instance_normalization, "Softmax": _softmax,
+        "LogSoftmax": lambda inputs, given, opset: np.log(_softmax(inputs, given, opset)),
+        "LeakyRelu": lambda inputs, given, _: np.where(inputs[0] < 0, inputs[0] * given.get("alpha", 0.01), inputs[0]),
+        "HardSigmoid": lambda inputs, given, _: np.clip(
+            inputs[0] * given.get("alpha", 0.2) + given.get("beta", 0.5), 0, 1
+        ),
+        "Einsum": lambda inputs, given, _: np.einsum(given["equation"].decode().replace(" ", ""), *inputs),
+        "ReduceSum": lambda inputs, given, _: _reduce(inputs, given, np.sum),
+        "ReduceMean": lambda inputs, given, _: _reduce(inputs, given, np.mean),
+        "ReduceMax": lambda inputs, given, _: _reduce(inputs, given, np.max),
+        "GlobalAveragePool": lambda inputs, *_: inputs[0].mean(tuple(range(2, inputs[0].ndim)), keepdims=True),
+        "GlobalMaxPool": lambda inputs, *_: inputs[0].max(tuple(range(2, inputs[0].ndim)), keepdims=True),
+    }  # fmt: skip
+    formulas |= {name: _apply_to_first(function) for name, function in unary.items()}
+    return formulas | {name: _apply_to_all(function) for name, function in binary.items()}
 
 
 def _apply_to_first(function: Callable[[Array], Array]) -> Formula:
-    return lambda inputs, _attributes, _opset: function(inputs[0])
+    return lambda inputs, *_: function(inputs[0])
 
 
 def _apply_to_all(function: Callable[[Array, Array], Array]) -> Formula:
-    return lambda inputs, _attributes, _opset: _fold_inputs(function, inputs)
-
-
-def _fold_inputs(function: Callable[[Array, Array], Array], inputs: Inputs) -> Array:
-    result = inputs[0]
-    for other in inputs[1:]:
-        result = function(result, other)
-    return result
-
-
-def _sum(inputs: Inputs, _attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
-    return _fold_inputs(np.add, inputs)
+    return lambda inputs, *_: reduce(function, inputs)
 
 
 def _clip(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
@@ -109,18 +115,6 @@ def _clip(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
     return np.minimum(np.maximum(inputs[0], low), attributes.get("max", math.inf) if high is None else high)
 
 
-def _leaky_relu(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
-    return np.where(inputs[0] < 0, inputs[0] * attributes.get("alpha", 0.01), inputs[0])
-
-
-def _hard_sigmoid(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
-    return np.clip(inputs[0] * attributes.get("alpha", 0.2) + attributes.get("beta", 0.5), 0, 1)
-
-
 def _gemm(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
     a, b = inputs[0], inputs[1]
     a = a.T if attributes.get("transA") else a
@@ -128,12 +122,6 @@ def _gemm(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
     found = attributes.get("alpha", 1.0) * (a @ b)
     has_c = len(inputs) > 2 and inputs[2] is not None
     return found + attributes.get("beta", 1.0) * inputs[2] if has_c else found
-
-
-def _einsum(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
-    return np.einsum(attributes["equation"].decode().replace(" ", ""), *inputs)
 
 
 def _batch_normalization(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
@@ -181,12 +169,6 @@ def _softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
     return powers / powers.sum(axes, keepdims=True)
 
 
-def _log_softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
-    import numpy as np
-
-    return np.log(_softmax(inputs, attributes, opset))
-
-
 def _reduce(inputs: Inputs, attributes: Attributes, function: Callable[..., Array]) -> Array:
     axes = attributes.get("axes")
     if len(inputs) > 1 and inputs[1] is not None:
@@ -194,32 +176,6 @@ def _reduce(inputs: Inputs, attributes: Attributes, function: Callable[..., Arra
     if not axes and attributes.get("noop_with_empty_axes"):
         return inputs[0]
     return function(inputs[0], axis=tuple(axes) if axes else None, keepdims=bool(attributes.get("keepdims", 1)))
-
-
-def _reduce_sum(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
-    return _reduce(inputs, attributes, np.sum)
-
-
-def _reduce_mean(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
-    return _reduce(inputs, attributes, np.mean)
-
-
-def _reduce_max(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
-    return _reduce(inputs, attributes, np.max)
-
-
-def _global_average(inputs: Inputs, _attributes: Attributes, _opset: int) -> Array:
-    return inputs[0].mean(tuple(range(2, inputs[0].ndim)), keepdims=True)
-
-
-def _global_max(inputs: Inputs, _attributes: Attributes, _opset: int) -> Array:
-    return inputs[0].max(tuple(range(2, inputs[0].ndim)), keepdims=True)
 
 
 def _conv(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
@@ -245,26 +201,23 @@ def _max_pool(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
     import numpy as np
 
     windows = _slide(inputs[0], tuple(attributes["kernel_shape"]), attributes, -math.inf)
-    return _fold_inputs(np.maximum, [window for _, window in windows])
+    return reduce(np.maximum, [window for _, window in windows])
 
 
 def _average_pool(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
     import numpy as np
 
     kernel = tuple(attributes["kernel_shape"])
-    total = _fold_inputs(np.add, [window for _, window in _slide(inputs[0], kernel, attributes, 0.0)])
+    total = sum(window for _, window in _slide(inputs[0], kernel, attributes, 0.0))
     if attributes.get("count_include_pad"):
         return total / math.prod(kernel)
-    counted = [window for _, window in _slide(np.ones_like(inputs[0]), kernel, attributes, 0.0)]
-    return total / _fold_inputs(np.add, counted)
+    return total / sum(window for _, window in _slide(np.ones_like(inputs[0]), kernel, attributes, 0.0))
 
 
 def _slide(
     x: Array, kernel: tuple[int, ...], attributes: Attributes, filling: float
 ) -> list[tuple[tuple[int, ...], Array]]:
     """For each place in the kernel, the elements that it meets."""
-    import itertools
-
     import numpy as np
 
     count = len(kernel)
@@ -288,29 +241,6 @@ def _slide(
     return found
 
 
-_FORMULAS: dict[str, Formula] = {
-    "Sum": _sum,
-    "Clip": _clip,
-    "LeakyRelu": _leaky_relu,
-    "HardSigmoid": _hard_sigmoid,
-    "Gemm": _gemm,
-    "Einsum": _einsum,
-    "Conv": _conv,
-    "BatchNormalization": _batch_normalization,
-    "LayerNormalization": _layer_normalization,
-    "InstanceNormalization": _instance_normalization,
-    "Softmax": _softmax,
-    "LogSoftmax": _log_softmax,
-    "ReduceSum": _reduce_sum,
-    "ReduceMean": _reduce_mean,
-    "ReduceMax": _reduce_max,
-    "GlobalAveragePool": _global_average,
-    "GlobalMaxPool": _global_max,
-    "MaxPool": _max_pool,
-    "AveragePool": _average_pool,
-}
-
-
 # ---------------------------------------------------------------- a model of a few operators
 
 
@@ -319,23 +249,19 @@ def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str
     wiring, opset = build_wiring(model.graph), find_opset(model)
     values: dict[str, Array] = dict(inputs)
     for name in (*wiring.weights, *wiring.constants):
-        constant = find_constant(wiring, name)
+        constant = load_constant(wiring, name)
         if constant is not None:
             values[name] = constant
     found = {}
     for position in sorted(set(wiring.producers.values())):
         node = wiring.nodes[position]
         given = [values.get(name) if name else None for name in node.input]
-        made = compute_float64(node.op_type, given, read_attributes(node), opset) if _is_plain(node) else None
+        is_known = node.domain in DEFAULT_DOMAINS  # an operator of the same name elsewhere may be another one
+        made = compute_float64(node.op_type, given, read_attributes(node), opset) if is_known else None
         if made is None:
             return None
         values[node.output[0]] = found[node.output[0]] = made
     return found
-
-
-def _is_plain(node: Node) -> bool:
-    """The formulas are those of ONNX's own domain; an operator of the same name elsewhere may be another one."""
-    return node.domain in DEFAULT_DOMAINS
 
 
 def draw_ordinary(inputs: Mapping[str, Array], *, positive: bool) -> dict[str, Array]:
@@ -361,16 +287,6 @@ def identify_use(nodes: Sequence[Node], opset: int) -> str:
     """What an implementation of these operators chooses by: their names, versions and attributes."""
     parts = [f"{node.domain}:{node.op_type}:{sorted(map(repr, node.attribute))}:{len(node.input)}" for node in nodes]
     return f"{opset} {' '.join(parts)}"
-
-
-def find_constant(wiring: Wiring, name: str) -> Array | None:
-    from onnx import numpy_helper
-
-    tensor = wiring.weights.get(name)
-    if tensor is None and name in wiring.constants:
-        attribute = wiring.nodes[wiring.constants[name]].attribute[0]
-        tensor = attribute.t if attribute.HasField("t") else None
-    return None if tensor is None or not hasattr(tensor, "raw_data") else numpy_helper.to_array(tensor)
 
 
 # ---------------------------------------------------------------- the size of the terms
@@ -481,30 +397,24 @@ class Magnitudes:
         return self._known[tensor, depth]
 
     def _measure(self, node: Node, depth: int) -> Array | float:
+        import numpy as np
+
         inputs = [self.find_value(name) if name else None for name in node.input]
         own = compute_magnitude(node.op_type, inputs, read_attributes(node), self._opset)
         if depth <= 0 or not is_carrying(node.op_type):
             return own
         sizes = [_measure_size(each) for each in inputs]
-        carried = [self._flatten(name, depth - 1) * _find_factor(node, sizes, k) for k, name in enumerate(node.input)]
-        return own + max(carried, default=0.0)
-
-    def _flatten(self, tensor: str, depth: int) -> float:
-        import numpy as np
-
-        found = np.asarray(self.find(tensor, depth), np.float64)
-        return float(np.sqrt(np.mean(np.square(found)))) if found.size else 0.0
+        largest = 0.0
+        for position, name in enumerate(node.input):
+            found = np.asarray(self.find(name, depth - 1), np.float64)
+            carried = float(np.sqrt(np.mean(np.square(found)))) if found.size else 0.0
+            others = sizes[:position] + sizes[position + 1 :]  # what an error of a factor is multiplied with
+            largest = max(largest, carried * math.prod(others) if node.op_type == "Mul" else carried)
+        return own + largest
 
     def find_value(self, name: str) -> Array | None:
-        found = self._values[name] if name in self._values else find_constant(self._wiring, name)
+        found = self._values[name] if name in self._values else load_constant(self._wiring, name)
         return found if hasattr(found, "dtype") else None
-
-
-def _find_factor(node: Node, sizes: Sequence[float], position: int) -> float:
-    """What an error of this input is multiplied with."""
-    if node.op_type != "Mul":
-        return 1.0
-    return math.prod(size for other, size in enumerate(sizes) if other != position)
 
 
 def find_steps(model: Model) -> dict[str, float]:
@@ -514,7 +424,7 @@ def find_steps(model: Model) -> dict[str, float]:
     wiring = build_wiring(model.graph)
     found = {}
     for node in wiring.nodes:
-        scale = find_constant(wiring, node.input[1]) if node.op_type == "DequantizeLinear" else None
+        scale = load_constant(wiring, node.input[1]) if node.op_type == "DequantizeLinear" else None
         if scale is not None and scale.size:
             found[node.output[0]] = float(np.abs(scale.astype(np.float64)).max())
     return found

@@ -10,6 +10,7 @@ The oracle is somebody else's: nothing is run here.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,14 +33,9 @@ class Candidate:
 
     model: Model
     samples: tuple[Sample, ...]
-    description: str
     nodes: int
     chunk: int = 1  # how many nodes were taken at once: the search goes on with as many
     changes_values: bool = False  # the tensors in it are not those of the model before
-
-    @property
-    def ops(self) -> tuple[str, ...]:
-        return tuple(node.op_type for node in self.model.graph.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +50,12 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceStep:
-    description: str
-    nodes_before: int
-    nodes_after: int
-
-
-@dataclass(frozen=True, slots=True)
 class Reduced:
-    """What is left of the model. `is_minimal` is False where the search was ended from outside."""
+    """What is left of the model."""
 
     model: Model
     samples: tuple[Sample, ...]
-    steps: tuple[ReduceStep, ...]
     tried: int  # calls of the oracle
-    is_minimal: bool
 
 
 Oracle = Callable[[Candidate], bool]
@@ -83,12 +70,8 @@ class _Search:
     """Counts what the oracle is asked, and never asks the same thing twice."""
 
     oracle: Oracle
-    budget: int | None
-    stop: Callable[[], bool]
     tried: int = 0
-    is_cut_short: bool = False
     refused: set[bytes] = field(default_factory=set)
-    steps: list[ReduceStep] = field(default_factory=list)
 
     def find(self, options: Iterable[Candidate]) -> Candidate | None:
         """The first that still fails."""
@@ -96,9 +79,6 @@ class _Search:
             key = _fingerprint(option)
             if key in self.refused:
                 continue
-            if (self.budget is not None and self.tried >= self.budget) or self.stop():
-                self.is_cut_short = True
-                return None
             self.tried += 1
             if self.oracle(option):
                 return option
@@ -106,53 +86,37 @@ class _Search:
         return None
 
 
-def reduce_model(
-    model: Model,
-    samples: Sequence[Sample],
-    activations_for: ActivationsFor,
-    oracle: Oracle,
-    *,
-    budget: int | None = None,
-    stop: Callable[[], bool] = lambda: False,
-) -> Reduced:
+def reduce_model(model: Model, samples: Sequence[Sample], activations_for: ActivationsFor, oracle: Oracle) -> Reduced:
     """The smallest model to be found in which the oracle still sees the failure, with all samples.
 
-    `activations_for(model, samples)` is a reference run with all tensors with every intermediate tensor as an
-    output; `budget` bounds the oracle's calls, `stop` is asked before each. Raises UsageError where the model itself
-    does not fail.
+    `activations_for(model, samples)` is a reference run with every intermediate tensor as an output. Raises UsageError
+    where the model itself does not fail.
     """
     if not samples:
         raise UsageError("a model cannot be reduced without a sample of its inputs")
-    search = _Search(oracle, budget, stop)
-    whole = Candidate(model, tuple(samples), "the whole model", count_nodes(model))
+    search = _Search(oracle)
+    whole = Candidate(model, tuple(samples), count_nodes(model))
     search.tried += 1
     if not oracle(whole):
         raise UsageError("the model does not show this failure: there is nothing to reduce")
     state = State(model, whole.samples, tuple(activations_for(model, samples)))
     state = _settle_shapes(search, state)
     while (found := search.find(candidates(state))) is not None:
-        search.steps.append(ReduceStep(found.description, count_nodes(state.model), found.nodes))
-        state = advance(state, found, activations_for)
+        activations = state.activations
         if found.changes_values:
+            activations = tuple(activations_for(found.model, found.samples))
             search.refused.clear()  # the same nodes see other numbers now
-    return Reduced(state.model, state.samples, tuple(search.steps), search.tried, not search.is_cut_short)
+        state = replace(state, model=found.model, samples=found.samples, activations=activations, chunk=found.chunk)
+    return Reduced(state.model, state.samples, search.tried)
 
 
 def _settle_shapes(search: _Search, state: State) -> State:
     """With the samples' real shapes everything is simpler: unless the failure is about open ones."""
     indices = _find_nodes(build_wiring(state.model.graph))
-    static = _Cutter(state).build(indices, "the samples' shapes instead of open ones", chunk=len(indices))
+    static = _Cutter(state).build(indices, chunk=len(indices))
     if static is None or search.find([static]) is None:
         return replace(state, keeps_open=True)
     return replace(state, model=static.model, samples=static.samples)
-
-
-def advance(state: State, accepted: Candidate, activations_for: ActivationsFor) -> State:
-    """The state from which the search goes on. Only a bypass changes values, and asks for another reference run."""
-    activations = state.activations
-    if accepted.changes_values:
-        activations = tuple(activations_for(accepted.model, accepted.samples))
-    return replace(state, model=accepted.model, samples=accepted.samples, activations=activations, chunk=accepted.chunk)
 
 
 def count_nodes(model: Model) -> int:
@@ -161,8 +125,6 @@ def count_nodes(model: Model) -> int:
 
 
 def _fingerprint(candidate: Candidate) -> bytes:
-    import hashlib
-
     graph = candidate.model.graph
     digest = hashlib.sha256()
     for part in (*graph.node, *graph.input, *graph.output):
@@ -179,7 +141,10 @@ def candidates(state: State) -> Iterator[Candidate]:
     cutter = _Cutter(state)
     yield from _cut_nodes(cutter, state.chunk)
     yield from _drop_outputs(cutter)
-    yield from _bypass_nodes(cutter)
+    for index in cutter.indices:
+        source = cutter.find_bypass(index)
+        if source is not None:
+            yield from cutter.offer_bypass(index, source)
 
 
 def _find_nodes(wiring: Wiring) -> tuple[int, ...]:
@@ -193,11 +158,10 @@ def _cut_nodes(cutter: _Cutter, chunk: int | None) -> Iterator[Candidate]:
     while size and len(indices) > 1:
         chunks = [indices[start : start + size] for start in range(0, len(indices), size)]
         for kept in chunks:
-            yield from cutter.offer(kept, f"keep {cutter.describe(kept)}", size)
+            yield from cutter.offer(kept, size)
         if len(chunks) > 2:  # of two, one is all but the other
             for dropped in chunks:
-                rest = tuple(index for index in indices if index not in dropped)
-                yield from cutter.offer(rest, f"drop {cutter.describe(dropped)}", size)
+                yield from cutter.offer(tuple(index for index in indices if index not in dropped), size)
         size = size // 2 if size > 1 else 0
 
 
@@ -207,16 +171,9 @@ def _drop_outputs(cutter: _Cutter) -> Iterator[Candidate]:
     if len(outputs) < 2:
         return
     for output in outputs:
-        yield from cutter.offer_outputs((output,), f"keep the output {output}")
+        yield from cutter.offer_outputs((output,))
     for output in outputs if len(outputs) > 2 else ():
-        yield from cutter.offer_outputs(tuple(o for o in outputs if o != output), f"drop the output {output}")
-
-
-def _bypass_nodes(cutter: _Cutter) -> Iterator[Candidate]:
-    for index in cutter.indices:
-        source = cutter.find_bypass(index)
-        if source is not None:
-            yield from cutter.offer_bypass(index, source)
+        yield from cutter.offer_outputs(tuple(o for o in outputs if o != output))
 
 
 class _Cutter:
@@ -229,27 +186,17 @@ class _Cutter:
         self.folding: Folding = build_folding(self.wiring)
         self.inferred = infer_specs(state.model) if state.keeps_open else {}
 
-    def describe(self, indices: Sequence[int]) -> str:
-        ops = [self.wiring.nodes[index].op_type for index in indices]
-        named = ", ".join(ops) if len(ops) <= 3 else f"{ops[0]} to {ops[-1]}"
-        return f"{len(ops)} of {len(self.indices)} nodes ({named})"
-
-    def offer(self, indices: Sequence[int], description: str, chunk: int) -> Iterator[Candidate]:
-        built = self.build(indices, description, chunk=chunk)
+    def offer(self, indices: Sequence[int], chunk: int, outputs: Sequence[str] | None = None) -> Iterator[Candidate]:
+        built = self.build(indices, chunk=chunk, outputs=outputs)
         if built is not None:
             yield built
 
-    def offer_outputs(self, outputs: tuple[str, ...], description: str) -> Iterator[Candidate]:
-        if not all(output in self.wiring.producers for output in outputs):
-            return
-        indices = [index for index in self.wiring.find_ancestors(outputs) if index in self.indices]
-        built = self.build(indices, description, outputs=outputs)
-        if built is not None:
-            yield built
+    def offer_outputs(self, outputs: tuple[str, ...]) -> Iterator[Candidate]:
+        if all(output in self.wiring.producers for output in outputs):
+            indices = [index for index in self.wiring.find_ancestors(outputs) if index in self.indices]
+            yield from self.offer(indices, 1, outputs)
 
-    def build(
-        self, indices: Sequence[int], description: str, *, chunk: int = 1, outputs: Sequence[str] | None = None
-    ) -> Candidate | None:
+    def build(self, indices: Sequence[int], *, chunk: int, outputs: Sequence[str] | None = None) -> Candidate | None:
         """The model of these nodes; None where a tensor at its border cannot be an input or an output."""
         inputs, ends = find_ends(self.wiring, indices)
         outputs = ends if outputs is None else outputs
@@ -267,7 +214,7 @@ class _Cutter:
             frozen=frozen,
         )
         samples = tuple({name: values[name] for name in fed} for values in self.state.activations)
-        return None if check(model) else Candidate(model, samples, description, len(indices), chunk)
+        return None if check(model) else Candidate(model, samples, len(indices), chunk)
 
     def _is_known(self, name: str) -> bool:
         return all(hasattr(values.get(name), "dtype") for values in self.state.activations)
@@ -307,17 +254,16 @@ class _Cutter:
         readers = [self.wiring.nodes[reader] for reader in self.wiring.consumers[output]]
         if any(output not in reader.input for reader in readers):
             return None  # read from inside a sub-graph
-        fitting = (name for name in node.input if name and self._is_known(name) and self._is_alike(name, output))
-        return next(fitting, None)
-
-    def _is_alike(self, one: str, other: str) -> bool:
-        pairs = ((values[one], values[other]) for values in self.state.activations)
-        return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
+        for name in node.input:
+            if name and self._is_known(name):
+                pairs = ((values[name], values[output]) for values in self.state.activations)
+                if all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs):
+                    return str(name)
+        return None
 
     def offer_bypass(self, index: int, source: str) -> Iterator[Candidate]:
-        node = self.wiring.nodes[index]
         model = copy_model(self.state.model)
-        output = node.output[0]
+        output = self.wiring.nodes[index].output[0]
         for reader in model.graph.node:
             for position, name in enumerate(reader.input):
                 if name == output:
@@ -325,12 +271,10 @@ class _Cutter:
         del model.graph.node[index]
         _prune(model)
         if not check(model):
-            nodes = count_nodes(model)
             samples = tuple(
                 {value.name: sample[value.name] for value in model.graph.input} for sample in self.state.samples
             )
-            description = f"bypass {node.op_type} ({nodes} of {len(self.indices)} nodes stay)"
-            yield Candidate(model, samples, description, nodes, changes_values=True)
+            yield Candidate(model, samples, count_nodes(model), changes_values=True)
 
 
 def _prune(model: Model) -> None:

@@ -49,15 +49,14 @@ def build_submodel(
     result = _build_header(model)
     graph = result.graph
     graph.name = name
-    graph.node.extend(
-        wiring.nodes[node_index] for node_index in node_indices if not _becomes_weight(wiring.nodes[node_index])
-    )
+    nodes = (wiring.nodes[index] for index in node_indices)
+    graph.node.extend(node for node in nodes if not is_constant_node(node) or _is_sparse(node))
     result.functions.extend(find_functions(model, graph.node))
     graph.input.extend(build_value(spec) for spec in inputs)
     graph.output.extend(build_value(spec) for spec in outputs)
     graph.value_info.extend(build_value(spec) for spec in values)
     given = {spec.name for spec in inputs}
-    read = dict.fromkeys(name for node_index in node_indices for name in wiring.reads[node_index])
+    read = dict.fromkeys(name for index in node_indices for name in wiring.reads[index])
     for tensor in (name for name in read if name not in given):
         if tensor in frozen:
             graph.initializer.append(build_tensor(tensor, frozen[tensor]))
@@ -125,10 +124,6 @@ def build_tensor(name: str, array: Array) -> Any:
 # ---------------------------------------------------------------- weights
 
 
-def _becomes_weight(node: Node) -> bool:
-    return is_constant_node(node) and not _is_sparse(node)
-
-
 def _is_sparse(node: Node) -> bool:
     return any(attribute.name == "sparse_value" for attribute in node.attribute)
 
@@ -163,6 +158,21 @@ def build_constant(node: Node) -> Any:
     kinds = {"float": np.float32, "floats": np.float32, "int": np.int64, "ints": np.int64}
     kind = kinds.get(attribute.name.removeprefix("value_"), object)
     return build_tensor(node.output[0], np.array(value, dtype=kind))
+
+
+def load_constant(wiring: Wiring, name: str) -> Array | None:
+    """The array of a constant; None for what is none, for a sparse one, and for one that was left empty."""
+    onnx = import_onnx()
+    tensor = wiring.weights.get(name)
+    if name in wiring.constants:
+        node = wiring.nodes[wiring.constants[name]]
+        tensor = None if _is_sparse(node) else build_constant(node)
+    if tensor is None or hasattr(tensor, "indices"):
+        return None
+    try:
+        return onnx.numpy_helper.to_array(tensor)
+    except (ValueError, OSError, onnx.checker.ValidationError):
+        return None
 
 
 # ---------------------------------------------------------------- more outputs, and cuts
@@ -241,6 +251,7 @@ def build_cut(
     needed = [tensor for tensor in dict.fromkeys((*inputs, *wiring.inputs)) if tensor in read]
     specs = {**infer_specs(model), **(types or {})}
     made = {tensor for index in indices for tensor in wiring.nodes[index].output} - {*outputs, *wiring.constants, ""}
+    between = (specs[tensor] for tensor in sorted(made) if tensor in specs)
     return build_submodel(
         model,
         wiring,
@@ -248,12 +259,8 @@ def build_cut(
         [_find_input(tensor, specs) for tensor in needed],
         [specs.get(tensor, TensorSpec(tensor, "")) for tensor in outputs],
         name=name or model.graph.name or "cut",
-        values=[specs[tensor] for tensor in sorted(made) if _is_tensor(specs.get(tensor))],
+        values=[spec for spec in between if spec.dtype not in ("", *NON_TENSORS)],
     )
-
-
-def _is_tensor(spec: TensorSpec | None) -> bool:
-    return spec is not None and bool(spec.dtype) and spec.dtype not in NON_TENSORS
 
 
 def _find_input(name: str, specs: Types) -> TensorSpec:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring, import_onnx
-from assay.models.graph.submodel import build_constant
+from assay.models.graph.submodel import load_constant
 from assay.models.values.tensors import TensorSpec
 
 
@@ -40,19 +40,7 @@ class Graph:
         self.wiring = build_wiring(self.model.graph)
 
     def load_constant(self, name: str) -> Any:
-        """The array of a constant; None for what is none, and for one that was left empty."""
-        onnx, wiring = import_onnx(), self.wiring
-        tensor = wiring.weights.get(name)
-        if name in wiring.constants:
-            node = wiring.nodes[wiring.constants[name]]
-            is_sparse = any(attribute.name == "sparse_value" for attribute in node.attribute)
-            tensor = None if is_sparse else build_constant(node)
-        if tensor is None or hasattr(tensor, "indices"):
-            return None
-        try:
-            return onnx.numpy_helper.to_array(tensor)
-        except (ValueError, OSError, onnx.checker.ValidationError):
-            return None
+        return load_constant(self.wiring, name)
 
     def find_dim(self, name: str, axis: int) -> int | None:
         spec = self.specs.get(name)
@@ -92,6 +80,7 @@ def find_readers(graph: Graph, name: str) -> Iterator[tuple[Node, int]]:
 
 Rule = Callable[[Graph, Node, int, TensorSpec], Domain | None]
 _WHOLE_TYPES = re.compile(r"u?int\d+|bool")
+_BY_TYPE = {"bool": (0, 1), "uint8": (0, 255), "int8": (-128, 127), "int4": (-8, 7), "uint4": (0, 15)}
 _NAMED = (  # what names of inputs usually mean, where the graph itself says nothing
     (re.compile(r"mask"), Domain(0, 1, "a mask, by its name", whole=True, is_mask=True)),
     (re.compile(r"^sr$|sampl(e|ing)_?rate"), Domain(16000, 16000, "a sampling rate, by its name", whole=True)),
@@ -102,26 +91,22 @@ _NAMED = (  # what names of inputs usually mean, where the graph itself says not
 
 def suggest_domain(graph: Graph, spec: TensorSpec) -> Domain:
     """Within all that its readers bear; else by its name; else by its type."""
-    found = [
-        domain
-        for node, input_index in find_readers(graph, spec.name)
-        if (domain := _find_domain(graph, node, input_index, spec))
-    ]
+    found = []
+    for node, input_index in find_readers(graph, spec.name):
+        rule = _RULES.get((node.op_type, input_index))
+        domain = rule(graph, node, input_index, spec) if rule else None
+        found += [domain] if domain else []
     if found:
         return _intersect(found)
     is_whole = is_whole_type(spec.dtype)
     named = (domain for pattern, domain in _NAMED if pattern.search(spec.name.lower()))
-    return next((domain for domain in named if domain.whole or not is_whole), _by_type(spec.dtype))
+    low, high = _BY_TYPE.get(spec.dtype, (0, 9) if is_whole else (-1, 1))
+    plain = Domain(low, high, f"{spec.dtype} of no special meaning", whole=is_whole)
+    return next((domain for domain in named if domain.whole or not is_whole), plain)
 
 
 def is_whole_type(dtype: str) -> bool:
     return _WHOLE_TYPES.fullmatch(dtype) is not None
-
-
-def _by_type(dtype: str) -> Domain:
-    known = {"bool": (0, 1), "uint8": (0, 255), "int8": (-128, 127), "int4": (-8, 7), "uint4": (0, 15)}
-    low, high = known.get(dtype, (0, 9) if is_whole_type(dtype) else (-1, 1))
-    return Domain(low, high, f"{dtype} of no special meaning", whole=is_whole_type(dtype))
 
 
 def _intersect(domains: list[Domain]) -> Domain:
@@ -132,11 +117,6 @@ def _intersect(domains: list[Domain]) -> Domain:
         if low <= high and (low, high) != (best.low, best.high):
             best = Domain(low, high, f"{best.why}; {domain.why}", best.whole or domain.whole)
     return best
-
-
-def _find_domain(graph: Graph, node: Node, input_index: int, spec: TensorSpec) -> Domain | None:
-    rule = _RULES.get((node.op_type, input_index))
-    return rule(graph, node, input_index, spec) if rule else None
 
 
 def _index(graph: Graph, node: Node, _input_index: int, _spec: TensorSpec, *, table: int = 0) -> Domain | None:
@@ -364,12 +344,9 @@ def _find_kernel(node: Node, kernel: list[int], input_index: int) -> int:
     count = len(kernel)
     spread = (find_attribute(node, "dilations", None) or [1] * count)[input_index]
     pads = find_attribute(node, "pads", None) or [0] * 2 * count
-    is_padded = find_attribute(node, "auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER")
-    return (
-        0
-        if is_padded
-        else max(1, (kernel[input_index] - 1) * spread + 1 - pads[input_index] - pads[count + input_index])
-    )
+    if find_attribute(node, "auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER"):
+        return 0
+    return max(1, (kernel[input_index] - 1) * spread + 1 - pads[input_index] - pads[count + input_index])
 
 
 def _find_demanded(graph: Graph, spec: TensorSpec, axis: int) -> int | None:

@@ -99,7 +99,11 @@ def write_tensors(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) -
     if os.path.lexists(listed):
         os.remove(listed)  # from here on the folder is unfinished
     refs = tuple(_write_one(base, number, name, array) for number, (name, array) in enumerate(arrays.items()))
-    _write_list(listed, refs)
+    rows = [
+        {"name": ref.name, "file": os.path.basename(ref.path), "dtype": ref.dtype, "shape": ref.shape, "sha": ref.sha}
+        for ref in refs
+    ]
+    write_atomic(listed, json.dumps({"version": VERSION, "tensors": rows}, indent=1))
     return refs
 
 
@@ -109,24 +113,12 @@ def _write_one(folder: str, number: int, name: str, array: Array) -> TensorRef:
     dtype = name_dtype(array)
     path = os.path.join(folder, f"{number}.json" if dtype == STRING else f"{number}.npy")
     if dtype == STRING:
-        _write_text(path, json.dumps({"shape": array.shape, "texts": _texts(array)}))
+        with open(path, "w", encoding="utf-8") as text:
+            json.dump({"shape": array.shape, "texts": _texts(array)}, text)
     else:
         with open(path, "wb") as stream:
             np.save(stream, _storable(array), allow_pickle=False)
     return TensorRef(name, path, dtype, tuple(array.shape), content_sha(array))
-
-
-def _write_list(path: str, refs: Sequence[TensorRef]) -> None:
-    rows = [
-        {"name": ref.name, "file": os.path.basename(ref.path), "dtype": ref.dtype, "shape": ref.shape, "sha": ref.sha}
-        for ref in refs
-    ]
-    write_atomic(path, json.dumps({"version": VERSION, "tensors": rows}, indent=1))
-
-
-def _write_text(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as stream:
-        stream.write(text)
 
 
 def load_refs(folder: str | os.PathLike[str]) -> tuple[TensorRef, ...]:
@@ -153,12 +145,12 @@ def _parse_ref(folder: str, row: Mapping[str, Any]) -> TensorRef:
     return TensorRef(str(row["name"]), os.path.join(folder, file), str(row["dtype"]), shape, str(row["sha"]))
 
 
-def load_tensors(folder: str | os.PathLike[str], *, verify: bool = False) -> dict[str, Array]:
-    """All tensors of a folder by name; `verify` also compares contents with the list's hashes."""
-    return {ref.name: load_ref(ref, verify=verify) for ref in load_refs(folder)}
+def load_tensors(folder: str | os.PathLike[str]) -> dict[str, Array]:
+    """All tensors of a folder by name."""
+    return {ref.name: load_ref(ref) for ref in load_refs(folder)}
 
 
-def load_ref(ref: TensorRef, *, verify: bool = False) -> Array:
+def load_ref(ref: TensorRef) -> Array:
     """Raises FormatError where the file is not what the list says."""
     try:
         array = load_array(ref.path, ref.dtype)
@@ -167,8 +159,6 @@ def load_ref(ref: TensorRef, *, verify: bool = False) -> Array:
     if name_dtype(array) != ref.dtype or array.shape != ref.shape:
         found = f"{name_dtype(array)}{list(array.shape)}"
         raise FormatError(f"{ref.path} holds {found}, its list says {ref.dtype}{list(ref.shape)}")
-    if verify and content_sha(array) != ref.sha:
-        raise FormatError(f"{ref.path} was changed after it was written: its content differs from its list")
     return array
 
 
@@ -193,7 +183,13 @@ def load_array(path: str | os.PathLike[str], dtype: str | None = None, shape: Se
     except Exception as error:
         # numpy reads its headers by Python's own tokenizer, and zip files by zlib: each raises errors of its own
         raise UsageError(f"{name} is not a readable {suffix} file: {_one_line(error)}") from error
-    return _shaped(_typed(array, dtype, name), shape, name)
+    array = _typed(array, dtype, name)
+    if shape is None:
+        return array
+    try:
+        return array.reshape(tuple(shape))
+    except ValueError:
+        raise UsageError(f"{name} has {array.size} elements, which do not fill {list(shape)}") from None
 
 
 def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
@@ -216,38 +212,20 @@ def _one_line(error: Exception) -> str:
 
 
 def _load_kind(path: str, suffix: str) -> Array:
+    np = import_numpy()
+    if suffix == ".npz":
+        arrays = load_arrays(path)
+        if len(arrays) != 1:
+            raise UsageError(f"{path} holds {len(arrays)} arrays, not one: {', '.join(arrays)}")
+        return next(iter(arrays.values()))
+    with open(path, "rb") as stream:
+        if suffix == ".npy":
+            return np.lib.format.read_array(stream, allow_pickle=False)
+        content = stream.read()
     if suffix == ".pb":
-        return _load_proto(path)
-    if suffix == ".json":
-        return _load_texts(path)
-    return _load_single(path) if suffix == ".npz" else _load_npy(path)
-
-
-def _load_npy(path: str) -> Array:
-    np = import_numpy()
-    with open(path, "rb") as stream:
-        return np.lib.format.read_array(stream, allow_pickle=False)
-
-
-def _load_single(path: str) -> Array:
-    arrays = load_arrays(path)
-    if len(arrays) != 1:
-        raise UsageError(f"{path} holds {len(arrays)} arrays, not one: {', '.join(arrays)}")
-    return next(iter(arrays.values()))
-
-
-def _load_texts(path: str) -> Array:
-    np = import_numpy()
-    with open(path, encoding="utf-8") as stream:
-        content = json.load(stream)
-    return np.array(content["texts"], dtype=object).reshape(content["shape"])
-
-
-def _load_proto(path: str) -> Array:
-    onnx = import_onnx()
-    with open(path, "rb") as stream:
-        tensor = parse_message(onnx.TensorProto(), stream.read())
-    return onnx.numpy_helper.to_array(tensor)
+        return import_onnx().numpy_helper.to_array(parse_message(import_onnx().TensorProto(), content))
+    texts = json.loads(content)
+    return np.array(texts["texts"], dtype=object).reshape(texts["shape"])
 
 
 def _load_raw(path: str, dtype: str | None) -> Array:
@@ -274,12 +252,3 @@ def _typed(array: Array, dtype: str | None, path: str) -> Array:
             raise UsageError(f"{path} holds elements of {array.dtype.itemsize} bytes, {dtype} has {kind.itemsize}")
         return array.view(kind)
     return array
-
-
-def _shaped(array: Array, shape: Sequence[int] | None, path: str) -> Array:
-    if shape is None:
-        return array
-    try:
-        return array.reshape(tuple(shape))
-    except ValueError:
-        raise UsageError(f"{path} has {array.size} elements, which do not fill {list(shape)}") from None

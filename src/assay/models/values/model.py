@@ -14,6 +14,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 STUDY = "model"  # every check, bisection and reduction is a run of this study
 FULL_MODEL = "full_model"
+DEFAULT_GROUPS = (("Conv", "Clip"),)  # operators that stay together
 SKIPPED = "trivial"
 NOT_COMPARED = "not compared"
 SIMULATORS = ("sim", "simulator", "simulation", "emulator")  # what they tell of times are estimates
@@ -202,7 +203,7 @@ class ModelRequest:
     goal: Literal["check", "bisect", "reduce"] = "check"
     inputs: InputChoice = field(default_factory=InputChoice)
     tolerances: Tolerances = field(default_factory=Tolerances)
-    groups: tuple[tuple[str, ...], ...] = (("Conv", "Clip"),)
+    groups: tuple[tuple[str, ...], ...] = DEFAULT_GROUPS
     only: tuple[str, ...] = ()  # cases by name or shell pattern; none: all
     limits: Limits = field(default_factory=Limits)
     repeats: int = 1
