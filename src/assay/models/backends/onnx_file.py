@@ -11,8 +11,8 @@ import shutil
 from typing import Any
 
 from assay.models.backends.base import BackendError
+from assay.models.graph.graph import find_locations, load_skeleton
 from assay.models.graph.onnx_library import Model, build_spec
-from assay.models.graph.weights import find_locations, load_skeleton
 from assay.models.values.tensors import TensorSpec
 
 MODEL_FILE = "model.onnx"

@@ -20,13 +20,11 @@ from typing import Any
 from assay.errors import AssayError, ExitCode, NotFoundError, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants, load_product
 from assay.models.graph.convert import can_help, find_newest_opset, find_obstacle
-from assay.models.graph.fold import build_folding
 from assay.models.graph.graph import build_outline, load_model, write_model
-from assay.models.graph.inputs import build_samples, describe_invented, parse_files
+from assay.models.graph.inputs import build_samples, describe_invented, load_named, parse_files
 from assay.models.graph.onnx_library import build_wiring, find_subgraphs
 from assay.models.graph.operators import Magnitudes, find_steps
-from assay.models.graph.sample_files import load_named
-from assay.models.graph.split import build_layers
+from assay.models.graph.split import build_folding, build_layers
 from assay.models.graph.submodel import build_marked, build_typed, describe_array
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
 from assay.models.values.model import Ending, InputChoice, Layer, Outline, StepOutcome, Target

@@ -12,7 +12,6 @@ from typing import Literal
 from assay.config.settings import load_settings
 from assay.errors import UsageError
 from assay.models.config.settings import (
-    DEFAULT_GROUPS,
     DEFAULT_REFERENCE,
     NO_VOTER,
     ModelSettings,
@@ -35,7 +34,7 @@ from assay.models.flow.tolerance_names import (
 from assay.models.graph.graph import build_outline
 from assay.models.store.artifacts import choose_store_folder, parse_limit
 from assay.models.values.flags import ModelFlags
-from assay.models.values.model import InputChoice, Limits, ModelRequest, Target, Tolerances
+from assay.models.values.model import DEFAULT_GROUPS, InputChoice, Limits, ModelRequest, Target, Tolerances
 from assay.models.values.tensors import Tolerance
 
 Goal = Literal["check", "bisect", "reduce"]

@@ -7,19 +7,33 @@ machine changes nothing.
 from __future__ import annotations
 
 import hashlib
+import importlib
+import importlib.util
+import inspect
 import os
+import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.graph.graph import infer_specs, load_model
 from assay.models.graph.onnx_library import Model
-from assay.models.graph.sample_files import Files, Sample, call_function, load_named, load_samples
 from assay.models.graph.submodel import NON_TENSORS
 from assay.models.graph.suggest import Domain, Graph, is_whole_type, suggest_domain, suggest_size
-from assay.models.graph.tensorfile import Array, import_numpy, name_dtype, parse_dtype
+from assay.models.graph.tensorfile import (
+    LIST_FILE,
+    Array,
+    import_numpy,
+    load_array,
+    load_arrays,
+    load_tensors,
+    name_dtype,
+    parse_dtype,
+)
 from assay.models.values.model import Outline
 from assay.models.values.tensors import Dim, TensorSpec
 
@@ -57,7 +71,10 @@ def build_samples(
     `model` is only needed for an outline that was not made from a file. A function sees the inputs with their open
     dimensions closed, as random ones would have them; what it returns may have others.
     """
-    _check_known(outline, (*(ranges or {}), *(files if isinstance(files, Mapping) else ())))
+    known = [spec.name for spec in outline.inputs]
+    for name in (*(ranges or {}), *(files if isinstance(files, Mapping) else ())):
+        if name not in known:
+            raise NotFoundError("input of the model", name, known)
     if files is not None and not isinstance(files, Mapping):
         samples = load_samples(files, outline.inputs)
     elif function is not None:
@@ -66,15 +83,15 @@ def build_samples(
     else:
         samples = _draw_all(outline, count, seed, ranges, dims, model, files)
     typed = [_convert(outline.inputs, sample) for sample in samples]
-    _check_all(outline.inputs, typed)
+    problems = [
+        f"sample {number}: {problem}" if len(typed) > 1 else problem
+        for number, sample in enumerate(typed)
+        for problem in find_problems(outline.inputs, sample)
+    ]
+    if problems:
+        wanted = ", ".join(f"{spec.name}: {describe(spec)}" for spec in outline.inputs)
+        raise UsageError("the inputs do not fit the model: " + "; ".join(problems), f"it takes {wanted}")
     return typed
-
-
-def _check_known(outline: Outline, names: Iterable[str]) -> None:
-    known = [spec.name for spec in outline.inputs]
-    for name in names:
-        if name not in known:
-            raise NotFoundError("input of the model", name, known)
 
 
 # ---------------------------------------------------------------- random ones
@@ -117,9 +134,9 @@ def describe_invented(
             flags[f"--range {shlex.quote(plan.name)}=LOW:HIGH"] = None
         flags[f"--input {shlex.quote(plan.name)}=FILE.npy"] = None
     invented = [f"dimensions {', '.join(dict.fromkeys(sizes))}"] if sizes else []
-    invented += (
-        [f"values of {', '.join(values[:_MOST_VALUES])}{', …' if len(values) > _MOST_VALUES else ''}"] if values else []
-    )
+    if values:
+        values[_MOST_VALUES:] = ["…"] if len(values) > _MOST_VALUES else []
+        invented.append(f"values of {', '.join(values)}")
     if not invented:
         return ""
     return f"the reference got invented {' and '.join(invented)}; if they do not suit the model: {' '.join(flags)}"
@@ -212,17 +229,13 @@ def _resolve_shapes(graph: Graph, outline: Outline, dims: Dims) -> dict[str, tup
         given = dims.get(spec.name)
         if given is not None and not isinstance(given, int):
             shapes[spec.name] = tuple(given)
-            sizes.update(_bind(spec, shapes[spec.name], sizes))
+            for dim, size in zip(spec.shape or (), given, strict=False):
+                if isinstance(dim, str) and dim not in _NAMELESS:
+                    sizes.setdefault(dim, size)
     for spec in outline.inputs:
         if spec.name not in shapes:
             shapes[spec.name] = tuple(_resolve(graph, spec, axis, sizes) for axis in range(len(spec.shape or ())))
     return shapes
-
-
-def _bind(spec: TensorSpec, shape: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int]:
-    """What a given shape says of the symbols in it, where nothing was said yet."""
-    invented = zip(spec.shape or (), shape, strict=False)
-    return {dim: size for dim, size in invented if isinstance(dim, str) and dim not in (*_NAMELESS, *sizes)}
 
 
 def _resolve(graph: Graph, spec: TensorSpec, axis: int, sizes: dict[str, int]) -> int:
@@ -233,17 +246,12 @@ def _resolve(graph: Graph, spec: TensorSpec, axis: int, sizes: dict[str, int]) -
     if dim is None or dim in _NAMELESS:
         return suggest_size(graph, spec, axis)
     if dim not in sizes:
-        total = _add_up(dim, sizes)
-        sizes[dim] = suggest_size(graph, spec, axis) if total is None else total
+        parts = [part.strip() for part in dim.split("+")]  # `past_length + sequence_length`, as exporters write it
+        if len(parts) > 1 and all(part.isdigit() or part in sizes for part in parts):
+            sizes[dim] = sum(int(part) if part.isdigit() else sizes[part] for part in parts)
+        else:
+            sizes[dim] = suggest_size(graph, spec, axis)
     return sizes[dim]
-
-
-def _add_up(symbol: str, sizes: Mapping[str, int]) -> int | None:
-    """`past_length + sequence_length`, as exporters write it; None for anything else."""
-    parts = [part.strip() for part in symbol.split("+")]
-    if len(parts) < 2 or not all(part.isdigit() or part in sizes for part in parts):
-        return None
-    return sum(int(part) if part.isdigit() else sizes[part] for part in parts)
 
 
 # ---------------------------------------------------------------- what does not fit
@@ -261,17 +269,6 @@ def _convert(specs: Sequence[TensorSpec], sample: Mapping[str, Any]) -> Sample:
     return arrays
 
 
-def _check_all(specs: Sequence[TensorSpec], samples: Sequence[Sample]) -> None:
-    problems = [
-        f"sample {number}: {problem}" if len(samples) > 1 else problem
-        for number, sample in enumerate(samples)
-        for problem in find_problems(specs, sample)
-    ]
-    if problems:
-        wanted = ", ".join(f"{spec.name}: {describe(spec)}" for spec in specs)
-        raise UsageError("the inputs do not fit the model: " + "; ".join(problems), f"it takes {wanted}")
-
-
 def find_problems(specs: Sequence[TensorSpec], sample: Mapping[str, Array]) -> list[str]:
     """Everything that a model would refuse: inputs that are missing or unknown, other types, other shapes."""
     known = {spec.name for spec in specs}
@@ -280,20 +277,22 @@ def find_problems(specs: Sequence[TensorSpec], sample: Mapping[str, Array]) -> l
     sizes: dict[str, int] = {}
     for spec in specs:
         if spec.name in sample and spec.dtype not in NON_TENSORS:
-            problems += _find_misfit(spec, sample[spec.name], sizes)
+            array = sample[spec.name]
+            if not _fits(spec, array, sizes):
+                found = f"{name_dtype(array)}{list(array.shape)}"
+                problems.append(f"{spec.name!r} is {found}, not {describe(spec)}")
     return problems
 
 
-def _find_misfit(spec: TensorSpec, array: Array, sizes: dict[str, int]) -> list[str]:
-    found = f"{name_dtype(array)}{list(array.shape)}"
+def _fits(spec: TensorSpec, array: Array, sizes: dict[str, int]) -> bool:
     if spec.dtype and name_dtype(array) != spec.dtype:
-        return [f"{spec.name!r} is {found}, not {describe(spec)}"]
+        return False
     if spec.shape is None:
-        return []
+        return True
     if len(spec.shape) != array.ndim:
-        return [f"{spec.name!r} is {found}, not {describe(spec)}"]
+        return False
     wrong = [_is_other(dim, size, sizes) for dim, size in zip(spec.shape, array.shape, strict=True)]
-    return [f"{spec.name!r} is {found}, not {describe(spec)}"] if any(wrong) else []
+    return not any(wrong)
 
 
 def _is_other(dim: Dim, size: int, sizes: dict[str, int]) -> bool:
@@ -317,11 +316,141 @@ def parse_files(texts: Iterable[str]) -> Files:
     named = [text for text in texts if "=" in text and not os.path.exists(text)]
     if named and len(named) != len(texts):
         raise UsageError("give the inputs either as NAME=FILE, or as whole samples")
-    return dict(_parse_pair(text) for text in named) if named else texts
+    pairs = {}
+    for text in named:
+        name, _, value = text.rpartition("=")
+        if not name or not value:
+            raise UsageError(f"{text!r} is not NAME=VALUE")
+        pairs[name] = value
+    return pairs or texts
 
 
-def _parse_pair(text: str) -> tuple[str, str]:
-    name, sign, value = text.rpartition("=")
-    if not sign or not name or not value:
-        raise UsageError(f"{text!r} is not NAME=VALUE")
-    return name, value
+# ---------------------------------------------------------------- samples that a user brings in files and folders
+
+Sample = dict[str, Array]
+Files = Mapping[str, str] | Sequence[str | os.PathLike[str]]
+_ARRAY_SUFFIXES = (".npy", ".pb", ".bin", ".raw")
+_NUMBERED = re.compile(r"(?:input|arr|in)_?(\d+)")
+
+
+def load_samples(files: Sequence[str | os.PathLike[str]], specs: Sequence[TensorSpec]) -> list[Sample]:
+    """One sample per archive or folder; single arrays together make one sample, in the order of the inputs."""
+    names = [os.fspath(path) for path in files]
+    single = [name for name in names if not os.path.isdir(name) and not name.endswith(".npz")]
+    if single and len(single) != len(names):
+        raise UsageError("give the inputs either as single arrays, or as one archive or folder per sample")
+    if not single:
+        return [sample for name in names for sample in _load_source(name, specs)]
+    if len(single) != len(specs):
+        wanted = ", ".join(repr(spec.name) for spec in specs)
+        raise UsageError(
+            f"{len(single)} files for {len(specs)} inputs: {wanted}",
+            "or name the input: NAME=FILE, others stay random",
+        )
+    return [{spec.name: _load_one(path, spec) for path, spec in zip(single, specs, strict=True)}]
+
+
+def load_named(files: Mapping[str, str], specs: Sequence[TensorSpec]) -> Sample:
+    """Arrays for some inputs by name."""
+    known = {spec.name: spec for spec in specs}
+    return {name: _load_one(path, known.get(name)) for name, path in files.items()}
+
+
+def _load_one(path: str, spec: TensorSpec | None) -> Array:
+    is_raw = path.endswith((".bin", ".raw"))
+    shape = [dim if isinstance(dim, int) else -1 for dim in spec.shape] if spec and spec.shape is not None else None
+    if shape is not None and shape.count(-1) > 1:
+        shape = None  # raw bytes cannot tell two open dimensions apart: the check of shapes will say so
+    return load_array(path, spec.dtype if spec else None, shape if is_raw else None)
+
+
+def _load_source(source: str, specs: Sequence[TensorSpec]) -> list[Sample]:
+    if not os.path.isdir(source):
+        return [{_name_input(name, specs): array for name, array in load_arrays(source).items()}]
+    if os.path.exists(os.path.join(source, LIST_FILE)):
+        return [load_tensors(source)]
+    entries = sorted(os.listdir(source), key=_natural)
+    folders = [os.path.join(source, entry) for entry in entries if os.path.isdir(os.path.join(source, entry))]
+    archives = [os.path.join(source, entry) for entry in entries if entry.endswith(".npz")]
+    if folders or archives:
+        return [sample for inner in (*folders, *archives) for sample in _load_source(inner, specs)]
+    arrays = [entry for entry in entries if entry.endswith(_ARRAY_SUFFIXES) and not entry.startswith("output")]
+    if not arrays:
+        raise UsageError(f"the folder {source} holds no arrays", f"known are {', '.join((*_ARRAY_SUFFIXES, '.npz'))}")
+    named = {_name_input(os.path.splitext(entry)[0], specs): os.path.join(source, entry) for entry in arrays}
+    return [load_named(named, specs)]
+
+
+def _name_input(name: str, specs: Sequence[TensorSpec]) -> str:
+    """`input_0` and numpy's `arr_0` are places, where no input has such a name; `a_b` is `a/b` where a file says so."""
+    if any(spec.name == name for spec in specs):
+        return name
+    match = _NUMBERED.fullmatch(name)
+    if match and int(match[1]) < len(specs):
+        return specs[int(match[1])].name
+    alike = [spec.name for spec in specs if re.sub(r"[^\w.-]", "_", spec.name) == name]
+    return alike[0] if len(alike) == 1 else name
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """`set_10` after `set_9`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
+
+
+# ---------------------------------------------------------------- a Python function
+
+
+def call_function(function: str | Callable[..., Any], number: int, given: Mapping[str, Any]) -> Sample:
+    """One sample of a user's function, which is handed what its signature names: `sample`, `rng`, `inputs`."""
+    found = load_function(function) if isinstance(function, str) else function
+    label = function if isinstance(function, str) else getattr(function, "__name__", "the function")
+    offered = {"sample": number, **given}
+    parameters = inspect.signature(found).parameters.values()
+    unknown = [
+        p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD and p.name not in offered
+    ]
+    if unknown:
+        raise UsageError(f"{label} asks for {', '.join(unknown)}", f"it can have: {', '.join(offered)}")
+    try:
+        made = found(**{p.name: offered[p.name] for p in parameters if p.name in offered})
+    except Exception as error:
+        raise UsageError(f"{label} failed for sample {number}: {type(error).__name__}: {error}") from error
+    if not isinstance(made, Mapping):
+        raise UsageError(f"{label} returned {type(made).__name__}, not a mapping of input names to arrays")
+    return dict(made)
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """`module:function`, looked for from the working directory, or `path/to/file.py:function`."""
+    source, _, attribute = name.rpartition(":")
+    if not source or not attribute:
+        hint = "write it as module:function or path/to/file.py:function"
+        raise UsageError(f"{name!r} does not name a function", hint)
+    module = _load_file(source) if source.endswith(".py") else _import_module(source)
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        raise UsageError(f"{source} has no function {attribute!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _load_file(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
+    if spec is None or spec.loader is None or not os.path.isfile(path):
+        raise UsageError(f"there is no file {path}")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise UsageError(f"the module {name} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(here)

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.errors import UsageError
-from assay.models.graph.fold import Folding, build_folding
 from assay.models.graph.graph import find_ends, infer_specs
 from assay.models.graph.onnx_library import Model, Wiring, build_wiring, is_constant_node
-from assay.models.graph.split import check
+from assay.models.graph.split import Folding, build_folding, check
 from assay.models.graph.submodel import build_submodel, copy_model, describe_array
 from assay.models.graph.tensorfile import Array, name_dtype
 from assay.models.values.tensors import Dim, TensorSpec

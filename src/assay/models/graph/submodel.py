@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from assay.errors import NotFoundError, UsageError
-from assay.models.graph.graph import infer_specs
+from assay.models.graph.graph import copy_fields, infer_specs, is_external, load_external_tensor
 from assay.models.graph.onnx_library import (
     Model,
     Node,
@@ -20,7 +20,6 @@ from assay.models.graph.onnx_library import (
     is_constant_node,
 )
 from assay.models.graph.tensorfile import Array, import_numpy, name_dtype, parse_dtype
-from assay.models.graph.weights import copy_fields, is_external, load_external_tensor
 from assay.models.values.tensors import TensorSpec
 
 PRODUCER = "assay"

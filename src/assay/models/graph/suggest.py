@@ -346,7 +346,7 @@ def _find_kernel(node: Node, kernel: list[int], input_index: int) -> int:
     pads = find_attribute(node, "pads", None) or [0] * 2 * count
     if find_attribute(node, "auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER"):
         return 0
-    return max(1, (kernel[input_index] - 1) * spread + 1 - pads[input_index] - pads[count + input_index])
+    return int(max(1, (kernel[input_index] - 1) * spread + 1 - pads[input_index] - pads[count + input_index]))
 
 
 def _find_demanded(graph: Graph, spec: TensorSpec, axis: int) -> int | None:
