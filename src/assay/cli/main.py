@@ -75,7 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gc.set_threshold(50_000, 20, 50)  # modules and tables hold few cycles, and looking for them is a tenth of the time
     sys.stdout, sys.stderr = guard(sys.stdout), guard(sys.stderr)
     code = run(arguments)
-    _flush_streams()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            silence(stream)
     gc.freeze()  # the interpreter would look through everything for cycles once more before it ends
     sys.exit(code)
 
@@ -111,14 +115,6 @@ def _hear_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
-
-
-def _flush_streams() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            silence(stream)
 
 
 def _print_error(text: str) -> None:

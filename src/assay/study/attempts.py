@@ -64,17 +64,17 @@ class RetryPolicy:
             return self._was_interrupted_before(last)
         if state is State.LOST:
             return last.outcome.reason == DEATH and _deaths(history) < MAX_DEATHS
-        failures = [a for a in history.attempts if a.number > self.base and _failed(a)]
+        failures = [
+            a
+            for a in history.attempts
+            if a.number > self.base and (a.outcome is not None and a.outcome.state in (State.FAILED, State.TIMEOUT))
+        ]
         return state in (State.FAILED, State.TIMEOUT) and 0 < len(failures) <= self.retries
 
     def _was_interrupted_before(self, attempt: Attempt) -> bool:
         if attempt.stop is None or self.interrupted is None:
             return False
         return attempt.stop.kind == "interrupt" and attempt.number <= self.interrupted
-
-
-def _failed(attempt: Attempt) -> bool:
-    return attempt.outcome is not None and attempt.outcome.state in (State.FAILED, State.TIMEOUT)
 
 
 def _deaths(history: History) -> int:

@@ -192,19 +192,15 @@ def read_sources(
 ) -> None:
     """Bring the index up to date with the files of a run; `final` when it is over."""
     present = names if names is not None else os.listdir(run_dir)
-    _forget_old(index, key, run_dir, spec, present)
-    for source in find_sources(run_dir, spec, present):
-        Follower.open(index, key, run_dir, source).read(index, final=final)
-
-
-def _forget_old(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
-    """Only the newest attempt counts; whoever followed an earlier one may have died before it could say so."""
+    # only the newest attempt counts; whoever followed an earlier one may have died before it could say so
     old = [name for c in spec.commands for name in layout.find_logs(present, spec.log_name, c.name)[:-1]]
     _, replaced = _split_series(run_dir, present)
     old += [f"{layout.METRICS_DIR}/{name}" for name in replaced]
     for name in old:
         if index.load_cursor(key, name).offset:
             index.forget_points(key, name)
+    for source in find_sources(run_dir, spec, present):
+        Follower.open(index, key, run_dir, source).read(index, final=final)
 
 
 @contextlib.contextmanager
@@ -305,15 +301,12 @@ class Collector:
 
     def started(self, entry: Entry) -> None:
         with self._guarded():
-            self._begin(entry)
-
-    def _begin(self, entry: Entry) -> None:
-        live = _Live(entry, self._location.key(entry.dir), time.time())
-        live.next_reading = live.began + READING_S
-        self._live[entry.dir] = live
-        if entry.attempt > 1:  # the new attempt's log counts, not the old one's
-            self._index.forget_points(live.key)
-        self._put(entry, live.key, time.time())
+            live = _Live(entry, self._location.key(entry.dir), time.time())
+            live.next_reading = live.began + READING_S
+            self._live[entry.dir] = live
+            if entry.attempt > 1:  # the new attempt's log counts, not the old one's
+                self._index.forget_points(live.key)
+            self._put(entry, live.key, time.time())
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self._follow_clock(now)

@@ -147,7 +147,11 @@ class RunFollower:
         """What is new. A log has come to its end when a newer one has appeared."""
         logs = self._list_logs()
         if self._tail is None and (logs := [name for name in logs if name not in self._finished]):
-            self._begin(logs)
+            # at the log that is being written; earlier ones are history
+            self._finished.update(logs[:-1])
+            path = os.path.join(self.run_dir, logs[-1])
+            offset = find_last_lines(path, self.lines) if self.lines is not None else 0
+            self._tail = Tail(path, offset)
         while self._tail is not None:
             while data := self._tail.read():
                 yield data
@@ -168,13 +172,6 @@ class RunFollower:
         status = load_status(self.run_dir)
         before, self._last = self._last, (status.attempt, status.state.is_over)
         return self._last[1] and before == self._last
-
-    def _begin(self, logs: list[str]) -> None:
-        """At the log that is being written; earlier ones are history."""
-        self._finished.update(logs[:-1])
-        path = os.path.join(self.run_dir, logs[-1])
-        offset = find_last_lines(path, self.lines) if self.lines is not None else 0
-        self._tail = Tail(path, offset)
 
     def _list_logs(self) -> list[str]:
         """In the order in which they are written: by attempt, then by command."""

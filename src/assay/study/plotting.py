@@ -105,7 +105,9 @@ def _build(
     drawn = [i for i in keep if data.metrics[metric].count[i]]
     loaded = {i: _load_line(index, data.rows[i].key, metric) for i in drawn}
     by_step = all(has_steps for _, has_steps in loaded.values())
-    curves = {i: line if by_step else _by_position(line) for i, (line, _) in loaded.items()}
+    curves = {
+        i: line if by_step else replace(line, xs=list(range(1, len(line.ys) + 1))) for i, (line, _) in loaded.items()
+    }
     empty: tuple[str, ...] = ()
     if options.group_by:
         lines, empty = _build_groups(data, keep, metric, options, curves)
@@ -159,10 +161,6 @@ def _load_line(index: Index, key: str, metric: str) -> tuple[Line, bool]:
         return Line(key, list(range(1, len(series.values) + 1)), series.values), False
     pairs = sorted(zip(series.steps, series.values, strict=True), key=lambda pair: pair[0])
     return Line(key, [x for x, _ in pairs], [y for _, y in pairs]), True
-
-
-def _by_position(line: Line) -> Line:
-    return replace(line, xs=list(range(1, len(line.ys) + 1)))
 
 
 def build_labels(rows: Sequence[RunRow]) -> list[str]:

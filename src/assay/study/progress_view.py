@@ -40,7 +40,11 @@ class Watcher:
 
     def listen(self, event: Event) -> None:
         if event.kind == "ended":
-            row = _build_ended(event.entry)
+            outcome = event.entry.outcome
+            elapsed = None
+            if outcome and outcome.started_at and outcome.ended_at:
+                elapsed = max(0.0, outcome.ended_at - outcome.started_at)
+            row = EndedRow(event.entry.spec.name, str(event.entry.state), elapsed, outcome.reason if outcome else "")
             self.news.append(row)
             if event.entry.state is State.DONE and row.elapsed_s is not None:
                 self.durations.append(row.elapsed_s)
@@ -80,16 +84,15 @@ class Watcher:
             queued=queued,
             slots_used=sum(entry.is_mine for entry in supervisor.running.values()),
             slots_total=self.slots_total,
-            eta_s=None if is_leaving else self._estimate(running, queued, slots),
+            eta_s=None
+            if is_leaving
+            else estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots),
             elapsed_s=now - self.began,
             kept=self.kept,
             ended=tuple(row for row in news if isinstance(row, EndedRow)),
             news=news,
             messages=() if is_leaving else describe_wait(supervisor),
         )
-
-    def _estimate(self, running: tuple[RunningRow, ...], queued: int, slots: int) -> float | None:
-        return estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots)
 
     def _build_running(self, entry: Entry, supervisor: Supervisor, now: float) -> RunningRow:
         row = _build_running(entry, supervisor, now)
@@ -106,14 +109,6 @@ def describe_wait(supervisor: Supervisor) -> tuple[str, ...]:
     count = len(pool.entries)
     taken = "the only one is" if count == 1 else f"all {count} are"
     return (f"waiting for a slot: {taken} taken by other runs",)
-
-
-def _build_ended(entry: Entry) -> EndedRow:
-    outcome = entry.outcome
-    elapsed = None
-    if outcome and outcome.started_at and outcome.ended_at:
-        elapsed = max(0.0, outcome.ended_at - outcome.started_at)
-    return EndedRow(entry.spec.name, str(entry.state), elapsed, outcome.reason if outcome else "")
 
 
 def _build_started(entry: Entry) -> RunningRow:

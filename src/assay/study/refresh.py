@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any
 
 from assay.errors import AssayError
 from assay.execute.local import LocalExecutor
@@ -114,7 +113,8 @@ def _near(path: str) -> str:
 def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, history: run_directory.History) -> RunRow:
     """Whether a run that no file calls finished still lives; what nobody concluded is concluded for the table alone."""
     if row.state.is_over or not history.attempts:
-        return row._replace(state=_adhoc_state(row, record, history))
+        # A run without commands was opened by a script of its own; nobody watches it, so it counts as done
+        return row._replace(state=State.DONE if not history.attempts and not record.spec.commands else row.state)
     commands = tuple(command.name for command in record.spec.commands)
     decision = conclude(path, history, commands)
     outcome = decision.outcome
@@ -124,11 +124,6 @@ def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, histo
         reason=outcome.reason if outcome else "",
         ended_at=outcome.ended_at if outcome else None,
     )
-
-
-def _adhoc_state(row: RunRow, record: run_directory.RunRecord, history: run_directory.History) -> State:
-    """A run without commands was opened by a script of its own; nobody watches it, so it counts as done."""
-    return State.DONE if not history.attempts and not record.spec.commands else row.state
 
 
 def load_history(path: str) -> run_directory.History:
@@ -186,14 +181,12 @@ def _foreign_row(key: str, path: str, stamp: float) -> RunRow:
         return row._replace(reason="; ".join(run.problems))
     problems: list[str] = []
     hparams = originals.load_hparams(path, problems) or originals.load_submitted_params(path)
-    params = hide_named(_drop_logdir(hparams, name))
+    # what was LOGDIR in the file differs in every run and says nothing
+    params = hide_named(
+        {key: value for key, value in hparams.items() if key != "logdir" or not str(value).endswith(name)}
+    )
     row = RunRow(key, study, name, "", State.DONE, 1, params, origin="runx", stamp=stamp)
     return row._replace(reason="; ".join(problems))
-
-
-def _drop_logdir(params: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What was LOGDIR in the file differs in every run and says nothing."""
-    return {key: value for key, value in params.items() if key != "logdir" or not str(value).endswith(name)}
 
 
 def _mlrunner_state(stat: Mapping[str, str]) -> State:

@@ -123,7 +123,11 @@ class DirBuilder:
         meta = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)
         suspects = [spec for spec in specs if _find_damage(self._prepared.dir_of(spec))]
         for spec in specs:
-            _move_odd_log(self._prepared.dir_of(spec))
+            # job.sh would wait for ever for the reader of a pipe, and cannot write into a folder
+            path = os.path.join(self._prepared.dir_of(spec), layout.JOB_LOG)
+            with suppress(OSError):
+                if not stat.S_ISREG(os.lstat(path).st_mode):
+                    keep_damaged(path)
         if not suspects:
             return []
         with locked(meta):
@@ -194,7 +198,10 @@ class DirBuilder:
         """A token that was replaced in the study's file reaches the next attempt of a run that is there already."""
         for spec in specs:
             run_dir = self._prepared.dir_of(spec)
-            if spec.private is None or not _reads_secrets(run_dir):
+            # directories of earlier versions have their values in job.sh
+            if spec.private is None or f". ./{layout.SECRETS_FILE}" not in _load_text(
+                os.path.join(run_dir, layout.JOB_FILE)
+            ):
                 continue
             if _load_text(os.path.join(run_dir, layout.SECRETS_FILE)) != render_secrets(spec):
                 _write_secrets(run_dir, spec)
@@ -254,7 +261,9 @@ class DirBuilder:
                 prepared.study.folder,
                 prepared.options.command_line,
                 rules=prepared.settings.secrets,
-                known=_find_secret_values(prepared.plan),
+                known={
+                    value for spec in prepared.plan.runs if spec.private is not None for value in spec.private.values
+                },
                 complain=self.notes.append,
             )
             name = f"environment-{run_directory.new_uid()}.json"
@@ -296,7 +305,8 @@ class DirBuilder:
         found = _OtherCode()
         changes: dict[str, list[str]] = {}
         for entry in entries:
-            code = _load_code_hash(entry.dir)
+            record = run_directory.try_record(entry.dir)
+            code = record.code_hash if record else None
             if code is None or code == self.snapshot.hash:
                 continue
             if code not in changes:
@@ -345,11 +355,6 @@ class _OtherCode:
         return _describe_files(list(self.files))
 
 
-def _load_code_hash(run_dir: str) -> str | None:
-    record = run_directory.try_record(run_dir)
-    return record.code_hash if record else None
-
-
 def _find_damage(run_dir: str) -> str | None:
     """What keeps a run of ours from being started; None also where nothing has the name, or only mlrunner's files."""
     if not os.path.isdir(run_dir):
@@ -360,14 +365,6 @@ def _find_damage(run_dir: str) -> str | None:
     if damage is not None:
         return damage
     return f"{layout.JOB_FILE} is empty, incomplete or missing" if _is_cut(run_dir) else None
-
-
-def _move_odd_log(run_dir: str) -> None:
-    """job.sh would wait for ever for the reader of a pipe, and cannot write into a folder."""
-    path = os.path.join(run_dir, layout.JOB_LOG)
-    with suppress(OSError):
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            keep_damaged(path)
 
 
 def _is_cut(run_dir: str) -> bool:
@@ -439,19 +436,10 @@ def _own_secret_file(study: Study, plan: Plan) -> tuple[str, ...]:
     return (re.sub(r"([*?\[])", r"[\1]", f"/{path}" if "/" in path else path.lower()),)
 
 
-def _find_secret_values(plan: Plan) -> set[str]:
-    return {value for spec in plan.runs if spec.private is not None for value in spec.private.values}
-
-
 def _write_secrets(run_dir: str, spec: RunSpec) -> None:
     text = render_secrets(spec)
     if text is not None:
         write_atomic(os.path.join(run_dir, layout.SECRETS_FILE), text, 0o600, repair=True)
-
-
-def _reads_secrets(run_dir: str) -> bool:
-    """Directories of earlier versions have their values in job.sh."""
-    return f". ./{layout.SECRETS_FILE}" in _load_text(os.path.join(run_dir, layout.JOB_FILE))
 
 
 def _load_text(path: str) -> str:

@@ -41,16 +41,15 @@ def _build_fields(location: StudyLocation, row: RunRow, metrics: dict[str, Summa
         "params": dict(row.params),
         "dir": os.path.join(location.dir, row.key.partition("/")[2]),
         "metrics": {name: summary.last for name, summary in metrics.items()},
-        "best": {name: _best(summary) for name, summary in metrics.items()},
+        "best": {
+            name: (summary.min if direction_of(summary.metric) == "min" else summary.max)
+            for name, summary in metrics.items()
+        },
         "id": row.id,
         "attempt": row.attempt,
         "seconds": took,
         "reason": row.reason,
     }
-
-
-def _best(summary: Summary) -> float:
-    return summary.min if direction_of(summary.metric) == "min" else summary.max
 
 
 def load_points(root: str, key: str, metric: str) -> tuple[list[float], list[float], list[float]]:

@@ -152,7 +152,9 @@ def _wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
 def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
     """All of one executor at once, so that the graces do not add up."""
     for target in targets:
-        target.processes = _count_processes(target)
+        handle = target.handle
+        leader = process.Attempt(handle.pid if handle.executor == "local" else 0, handle.start, handle.tag)
+        target.processes = len(process.find_members([leader])) if handle.host == processes.host_name() else 0
     for name in sorted({target.handle.executor for target in targets}):
         chosen = [target for target in targets if target.handle.executor == name]
         options = {"farm": _UNKNOWN_FARM} if name == "submit" else {}
@@ -178,12 +180,6 @@ def _outlives(handle: JobHandle, limit_s: float) -> bool:
     return not _wait_until(lambda: not processes.is_alive(handle.pid, handle.start, handle.boot), limit_s)
 
 
-def _count_processes(target: _Target) -> int:
-    handle = target.handle
-    leader = process.Attempt(handle.pid if handle.executor == "local" else 0, handle.start, handle.tag)
-    return len(process.find_members([leader])) if handle.host == processes.host_name() else 0
-
-
 def _blame(targets: Sequence[_Target], message: str) -> None:
     """A farm names the directories that have not answered."""
     named = [target for target in targets if target.run.dir in message] or list(targets)
@@ -199,17 +195,13 @@ def _conclude(target: _Target) -> Stopped:
     outcome = _settle(target)
     if outcome.state is not State.STOPPED:
         return Stopped(key, f"came to its own end before: {outcome.state}", outcome.state, was_running=True)
-    if target.handle.executor != "local" and not _has_begun(target):
+    # A farm's job that ran has noted so in job.log; the token alone may be the one that we took
+    if target.handle.executor != "local" and not os.path.exists(os.path.join(target.run.dir, layout.JOB_LOG)):
         return Stopped(key, "taken back before its farm had started it", outcome.state, was_running=True)
     ended = outcome.ended_at or time.time()
     after = formatting.render_clock(max(0.0, ended - target.handle.started_at))
     count = formatting.render_count(target.processes, "process", "processes")
     return Stopped(key, f"stopped after {after}, {count} ended", outcome.state, was_running=True)
-
-
-def _has_begun(target: _Target) -> bool:
-    """A farm's job that ran has noted so in job.log; the token alone may be the one that we took."""
-    return os.path.exists(os.path.join(target.run.dir, layout.JOB_LOG))
 
 
 def _settle(target: _Target) -> Outcome:
@@ -218,14 +210,10 @@ def _settle(target: _Target) -> Outcome:
     owner = target.owner
     if owner is not None:
         _wait_until(lambda: os.path.exists(path) or not owner.is_alive, _OWNER_S)
-    ours = _build_outcome(target)
-    run_directory.write_outcome(target.run.dir, ours)
-    last = next(a for a in run_directory.load_history(target.run.dir).attempts if a.number == target.status.attempt)
-    return last.outcome or ours
-
-
-def _build_outcome(target: _Target) -> Outcome:
     history = run_directory.load_history(target.run.dir)
     until = run_directory.History(tuple(each for each in history.attempts if each.number <= target.status.attempt))
     outcome = build_outcome(until.attempts[-1], target.status.commands, finished_before(until))
-    return replace(outcome, started_at=target.handle.started_at, ended_at=time.time())
+    ours = replace(outcome, started_at=target.handle.started_at, ended_at=time.time())
+    run_directory.write_outcome(target.run.dir, ours)
+    last = next(a for a in run_directory.load_history(target.run.dir).attempts if a.number == target.status.attempt)
+    return last.outcome or ours

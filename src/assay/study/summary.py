@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from types import NoneType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import Index, MetricColumns, RunRow
@@ -141,7 +141,7 @@ def _run_columns(
     for name in params:
         values = [row.params.get(name) for row in data.rows]
         cells.append(list(map(values.__getitem__, order)))
-        columns.append(Column(name, _param_kind(cells[-1]), digits=None))
+        columns.append(Column(name, "number" if _NUMBERS.issuperset(map(type, cells[-1])) else "text", digits=None))
     for index, name in enumerate(metrics):
         before = len(columns)
         _add_metric(columns, cells, data.metrics[name], order, sort, options.best)
@@ -154,10 +154,6 @@ def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any
     """One field of these rows. Read in the order of the table: that of memory, and so twice as fast."""
     values = list(map(attrgetter(field_name), data.rows))
     return list(map(values.__getitem__, order))
-
-
-def _param_kind(values: Sequence[Any]) -> Literal["text", "number"]:
-    return "number" if _NUMBERS.issuperset(map(type, values)) else "text"
 
 
 _NUMBERS = {int, float, NoneType}

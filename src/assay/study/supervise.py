@@ -328,7 +328,7 @@ class Supervisor:
         self.running[entry.dir] = entry
         self.observer.started(entry)
         self._tell(Event("started", entry))
-        self._tell_command_started(entry, self._first_command(entry))
+        self._tell_command_started(entry, next((name for name in entry.commands if name not in entry.skipped), None))
 
     def _is_taken(self, entry: Entry) -> bool:
         """By another supervisor, or by somebody who called job.sh by hand while the run waited here."""
@@ -432,20 +432,17 @@ class Supervisor:
 
     def _act(self, entry: Entry, decision: Decision) -> None:
         if decision.action is Action.START:
-            self._enqueue(entry)
+            self.running.pop(entry.dir, None)
+            if entry.attempt > 1:
+                self._tell(Event("retried", entry))
+            self._order += 1
+            heapq.heappush(self.queue, (-entry.spec.priority, self._order, entry))
         elif decision.action is Action.FOLLOW:
             self._follow(entry)
         elif decision.action in (Action.CLOSE, Action.CLEAN):
             if decision.action is Action.CLEAN:
                 self._clean(entry, self._tagged(entry, decision.handle))
             self._close(entry, decision)
-
-    def _enqueue(self, entry: Entry) -> None:
-        self.running.pop(entry.dir, None)
-        if entry.attempt > 1:
-            self._tell(Event("retried", entry))
-        self._order += 1
-        heapq.heappush(self.queue, (-entry.spec.priority, self._order, entry))
 
     def _follow(self, entry: Entry) -> None:
         assert entry.handle is not None
@@ -631,9 +628,6 @@ class Supervisor:
     def _tell(self, event: Event) -> None:
         self.settings.listen(event)
 
-    def _first_command(self, entry: Entry) -> str | None:
-        return next((name for name in entry.commands if name not in entry.skipped), None)
-
     def _tell_command_started(self, entry: Entry, name: str | None) -> None:
         if name and f"+{name}" not in entry.reported:
             entry.reported.add(f"+{name}")
@@ -658,12 +652,9 @@ class Supervisor:
         if entry.outcome is not None:
             return entry.outcome.codes
         with suppress(FileNotFoundError):
-            return self._load_codes(entry)
+            markers = (layout.parse_exit_marker(name) for name in os.listdir(entry.dir))
+            return {marker[0]: marker[2] for marker in markers if marker and marker[1] == entry.attempt}
         return {}
-
-    def _load_codes(self, entry: Entry) -> Mapping[str, int]:
-        markers = (layout.parse_exit_marker(name) for name in os.listdir(entry.dir))
-        return {marker[0]: marker[2] for marker in markers if marker and marker[1] == entry.attempt}
 
 
 def _describe_left(left: Sequence[str], how: str) -> str:

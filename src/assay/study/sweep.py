@@ -62,7 +62,11 @@ if TYPE_CHECKING:
 def prepare(options: RunOptions) -> Prepared:
     settings = load_settings(os.getcwd(), os.environ)
     study = _adjust(load_study(options.file, options.load), options)
-    _check_commands(study, options.commands)
+    # some of the commands are a part of the same run, so they are chosen when it runs, not when it is planned
+    known = [command.name for command in study.commands]
+    for name in options.commands or ():
+        if name not in known:
+            raise NotFoundError("command", name, known)
     study = select(study, options.titles, None, options.sample, options.seed)
     names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
     plan = build_plan(study, names, settings.secrets)
@@ -83,14 +87,6 @@ def _fill_output(prepared: Prepared) -> Prepared:
         return replace_texts(spec, lambda text: layout.fill_reference(text, OUTPUT_REFERENCE, output))
 
     return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
-
-
-def _check_commands(study: Study, names: tuple[str, ...] | None) -> None:
-    """Some of the commands are a part of the same run, so they are chosen when it runs, not when it is planned."""
-    known = [command.name for command in study.commands]
-    for name in names or ():
-        if name not in known:
-            raise NotFoundError("command", name, known)
 
 
 def _adjust(study: Study, options: RunOptions) -> Study:

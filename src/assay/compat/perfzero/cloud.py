@@ -151,7 +151,13 @@ def _load_user() -> str:
 
 def create(cloud: Cloud, wish: Wish) -> None:
     """Make it, wait until it can be reached, and put docker and Assay on it."""
-    _check_wish(wish)
+    # what Google does not have is said before anything is made, in a dry run too
+    if wish.machine_type is None and wish.accelerator_count not in COUNTS:
+        near = next((count for count in COUNTS if count > wish.accelerator_count), COUNTS[-1])
+        raise UsageError(
+            f"an n1 machine has 1, 2, 4 or 8 accelerators, not {wish.accelerator_count}",
+            f"say --accelerator_count={near}, or name another kind of machine: --machine_type=TYPE",
+        )
     with _packed_assay(cloud.tools.dry_run) as wheel:
         try:
             cloud.tools.do(build_create_command(cloud.place, wish))
@@ -163,16 +169,6 @@ def create(cloud: Cloud, wish: Wish) -> None:
     if not cloud.tools.dry_run:
         cloud.say(f"created {cloud.place.name}: {wish.machine}, {_count_accelerators(wish)}")
     _show_way(cloud)
-
-
-def _check_wish(wish: Wish) -> None:
-    """What Google does not have is said before anything is made, in a dry run too."""
-    if wish.machine_type is None and wish.accelerator_count not in COUNTS:
-        near = next((count for count in COUNTS if count > wish.accelerator_count), COUNTS[-1])
-        raise UsageError(
-            f"an n1 machine has 1, 2, 4 or 8 accelerators, not {wish.accelerator_count}",
-            f"say --accelerator_count={near}, or name another kind of machine: --machine_type=TYPE",
-        )
 
 
 @contextlib.contextmanager

@@ -43,27 +43,21 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="cloud_command", required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
         one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        _add_common(one)
+        one.add_argument("--project", metavar="NAME", help="default: the project that gcloud is configured for")
+        one.add_argument("--debug", action="store_true", help="show every command, and what failed tries said")
+        one.add_argument("-n", "--dry-run", action="store_true", help="print the commands; do nothing")
         if name != "list_all":
-            _add_place(one)
+            one.add_argument(
+                "--username", metavar="NAME", help="the machine is perfzero-dev-NAME; default: your user name"
+            )
+            one.add_argument("--zone", default=DEFAULT_ZONE, help=f"default: {DEFAULT_ZONE}")
+            one.add_argument("--ssh-internal-ip", action="store_true", help="reach it by its internal address")
+            one.add_argument("--ssh-key-file", metavar="FILE", help="the key for ssh; default: gcloud's own")
         if name == "create":
             _add_wish(one)
         if name in {"status", "list_all"}:
             one.add_argument("--json", action="store_true", help="the answer as JSON")
     return parser
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--project", metavar="NAME", help="default: the project that gcloud is configured for")
-    parser.add_argument("--debug", action="store_true", help="show every command, and what failed tries said")
-    parser.add_argument("-n", "--dry-run", action="store_true", help="print the commands; do nothing")
-
-
-def _add_place(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--username", metavar="NAME", help="the machine is perfzero-dev-NAME; default: your user name")
-    parser.add_argument("--zone", default=DEFAULT_ZONE, help=f"default: {DEFAULT_ZONE}")
-    parser.add_argument("--ssh-internal-ip", action="store_true", help="reach it by its internal address")
-    parser.add_argument("--ssh-key-file", metavar="FILE", help="the key for ssh; default: gcloud's own")
 
 
 def _add_wish(parser: argparse.ArgumentParser) -> None:

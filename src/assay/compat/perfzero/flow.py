@@ -94,7 +94,13 @@ def run_perfzero(
     with ExitStack() as stack:
         with clock.measure("activate_gcloud_service"):
             stack.enter_context(google_key(job.key_url))
-        _check_deliveries(job)
+        # what can never be sent is said now and not after hours of benchmarks. A network is not waited for
+        if job.bigquery_project and not _is_installed("google.cloud.bigquery"):
+            raise MissingExtraError("writing to BigQuery", "bigquery")
+        if job.output_url:
+            from assay.stage.upload import check_target
+
+            check_target(job.output_url)
         with clock.measure("download_data"):
             _download(job, console)
         with clock.measure("checkout_repository"):
@@ -102,7 +108,10 @@ def run_perfzero(
                 job.repos, job.workspace.site_packages, use_cached=job.use_cached, say=console.message
             )
         _check_python_path(job, console)
-        _check_upload_methods(job, console)
+        # after the repositories are there: the functions may be in them
+        for name in job.upload_methods:
+            console.detail(f"looking for {name}")
+            check_upload_method(name, folder=job.folder, python=job.python, python_path=job.python_path)
         around = JobContext(job, packages, _build_harness(version))
         keeper = _Keeper(around, console)
         request = replace(_build_request(around), command_line=command_line)
@@ -132,23 +141,6 @@ def _download(job: PerfzeroJob, console: PerfzeroConsole) -> None:
 
     for each in job.downloads:
         fetch(each.url, each.path, checksum=each.checksum, notify=console.message)
-
-
-def _check_deliveries(job: PerfzeroJob) -> None:
-    """What can never be sent is said now and not after hours of benchmarks. A network is not waited for."""
-    if job.bigquery_project and not _is_installed("google.cloud.bigquery"):
-        raise MissingExtraError("writing to BigQuery", "bigquery")
-    if job.output_url:
-        from assay.stage.upload import check_target
-
-        check_target(job.output_url)
-
-
-def _check_upload_methods(job: PerfzeroJob, console: PerfzeroConsole) -> None:
-    """After the repositories are there: the functions may be in them."""
-    for name in job.upload_methods:
-        console.detail(f"looking for {name}")
-        check_upload_method(name, folder=job.folder, python=job.python, python_path=job.python_path)
 
 
 def _is_installed(name: str) -> bool:
@@ -326,17 +318,13 @@ def write_outputs(execution: BenchExecution, summary: Facts) -> None:
     os.makedirs(folder, exist_ok=True)
     readings = load_readings(execution.run_dir)
     write_atomic(os.path.join(folder, PROCESS_FILE), render_process_info(readings, execution))
-    _write_log(execution, summary)
-    write_atomic(os.path.join(folder, SUMMARY_FILE), render_json(summary) + "\n")
-
-
-def _write_log(execution: BenchExecution, summary: Facts) -> None:
-    """What the benchmark printed, between our own lines; copied, since it may be large."""
+    # what the benchmark printed, between our own lines; copied, since it may be large
     with open(os.path.join(execution.output_dir, LOG_FILE), "wb") as log:
         log.write(render_log_head(execution).encode())
         with suppress(FileNotFoundError), open(os.path.join(execution.run_dir, execution.log), "rb") as output:
             shutil.copyfileobj(output, log, 1 << 20)
         log.write(render_log_end(execution, dict(summary)).encode("utf-8", "replace"))
+    write_atomic(os.path.join(folder, SUMMARY_FILE), render_json(summary) + "\n")
 
 
 def load_parts(execution: BenchExecution) -> dict[str, float]:

@@ -111,7 +111,9 @@ def set_up(request: SetupRequest, tools: Tools, say: Callable[[str], None]) -> N
             if request.is_saved_image:
                 _load_image(request, tools, clock)
             elif setup.dockerfile is not None:
-                _build_image(setup, setup.dockerfile, tools, clock)
+                _fill_context(setup, tools)
+                with clock.measure("build_docker"):
+                    tools.do(build_image_command(setup, setup.dockerfile), keep_words=False)
     except OSError as error:
         raise InfrastructureError(f"{error.filename or request.workspace}: {error.strerror or error}") from None
     if not tools.dry_run:
@@ -128,7 +130,11 @@ def build_setup(request: SetupRequest) -> Setup:
         dockerfile = None
     else:
         dockerfile = find_dockerfile(request.dockerfile_path)
-        _check_tensorflow_fits(dockerfile, tensorflow)
+        if dockerfile == _shipped("Dockerfile_ubuntu_1804_tf_v2") and is_tensorflow_1(tensorflow):
+            raise UsageError(
+                f"--tensorflow_pip_spec: {tensorflow} is TensorFlow 1, and this Dockerfile is for TensorFlow 2",
+                f"use --dockerfile_path={DEFAULT_DOCKERFILE}",
+            )
     copies = parse_site_packages(request.site_package_downloads, os.path.join(request.workspace, "site-packages"))
     return Setup(request, dockerfile, tensorflow, wheel, copies)
 
@@ -189,14 +195,6 @@ def build_tensorflow_spec(spec: str | None) -> tuple[str | None, str | None]:
 
 def is_tensorflow_1(spec: str | None) -> bool:
     return spec is not None and _TENSORFLOW_1.match("".join(spec.split())) is not None
-
-
-def _check_tensorflow_fits(dockerfile: str, tensorflow: str | None) -> None:
-    if dockerfile == _shipped("Dockerfile_ubuntu_1804_tf_v2") and is_tensorflow_1(tensorflow):
-        raise UsageError(
-            f"--tensorflow_pip_spec: {tensorflow} is TensorFlow 1, and this Dockerfile is for TensorFlow 2",
-            f"use --dockerfile_path={DEFAULT_DOCKERFILE}",
-        )
 
 
 def parse_pip_specs(text: str) -> tuple[str, ...]:
@@ -354,12 +352,6 @@ def _load_image(request: SetupRequest, tools: Tools, clock: Clock) -> None:
             _fetch(source, path)
         with clock.measure("load_docker"):
             tools.do(build_load_command(path), keep_words=False)
-
-
-def _build_image(setup: Setup, dockerfile: str, tools: Tools, clock: Clock) -> None:
-    _fill_context(setup, tools)
-    with clock.measure("build_docker"):
-        tools.do(build_image_command(setup, dockerfile), keep_words=False)
 
 
 def _fill_context(setup: Setup, tools: Tools) -> None:

@@ -42,17 +42,13 @@ def check_out(repo: GitRepo, path: str, use_cached: bool, say: Say) -> Package:
         _check_origin(repo, path, use_cached)
     if not is_new and (why := _find_edits(path)):
         say(f"{repo.name}: {why}; it is used as it is")
-    elif _is_wanted_elsewhere(repo, use_cached, is_new):
+    # A fresh clone stands where it should unless a branch or a hash is named; a cached one stays where it is
+    elif bool(repo.branch or repo.commit) or not (is_new or use_cached):
         _move(repo, path, fetches=not is_new and not use_cached, say=say)
     found = load_package(path, repo.branch)
     if found is None:
         raise UsageError(f"--git_repos: {hide_secrets(repo.url)} has no commit")
     return found
-
-
-def _is_wanted_elsewhere(repo: GitRepo, use_cached: bool, is_new: bool) -> bool:
-    """A fresh clone stands where it should unless a branch or a hash is named; a cached one stays where it is."""
-    return bool(repo.branch or repo.commit) or not (is_new or use_cached)
 
 
 def load_package(path: str, branch: str | None = None) -> Package | None:

@@ -50,25 +50,21 @@ def build_sumx(index: Index, locations: Sequence[StudyLocation], options: SumxOp
     console = CollectingConsole()
     data = load_fresh_table(index, locations, console)
     warnings = console.lines
-    keep = [i for i, row in enumerate(data.rows) if _has_metrics(data, i)]
+    keep = [i for i, row in enumerate(data.rows) if any(column.count[i] for column in data.metrics.values())]
     if not keep:
         names = ", ".join(location.name for location in locations)
         hint = "a run is shown once its script has called logx.metric('val', …)"
         raise UsageError(f"no valid experiments found in {names}", hint)
     starts = _load_starts(index, data, keep, warnings)
     params = _load_params(data, locations)
-    sort = choose_sort(options.sortwith or _default_sort(data), data, [params[i] for i in keep])
+    # as sumx: by the first metric that is a loss, where there is one
+    sort = choose_sort(
+        options.sortwith or tuple(name for name in sorted(data.metrics) if "loss" in name)[:1],
+        data,
+        [params[i] for i in keep],
+    )
     order = sort_rows(data, keep, sort, params)
     return Sumx(_build_table(data, order, params, starts, options.ignore, sort if options.sortwith else ()), warnings)
-
-
-def _has_metrics(data: IndexTable, i: int) -> bool:
-    return any(column.count[i] for column in data.metrics.values())
-
-
-def _default_sort(data: IndexTable) -> tuple[str, ...]:
-    """As sumx: by the first metric that is a loss, where there is one."""
-    return tuple(name for name in sorted(data.metrics) if "loss" in name)[:1]
 
 
 def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: list[str]) -> dict[int, float]:

@@ -66,11 +66,7 @@ def _build_run(result: CaseResult, name: str) -> Iterator[tuple[str, Any]]:
     if result.failure:
         yield "failure_log_file", f"{_LOGS}/{name}.log"
     if result.profile:
-        yield "profiling_file", _profile_name(result.profile, name)
-
-
-def _profile_name(path: str, name: str) -> str:
-    return f"{_PROFILES}/{name}{os.path.splitext(path)[1]}"
+        yield "profiling_file", f"{_PROFILES}/{name}{os.path.splitext(result.profile)[1]}"
 
 
 def _name(nodeid: str) -> str:
