@@ -9,9 +9,7 @@ import click
 import pytest
 
 from assay.cli.main import build_cli
-from assay.compat.mlrunner import command as mlrunner
-from assay.compat.runx import command as runx
-from assay.compat.runx import sumx_command
+from assay.compat import mlrunner, runx, sumx
 from assay.config.dialects.base import LoadOptions
 from assay.config.load import load_study
 from assay.config.native import KEYS
@@ -30,7 +28,7 @@ NATIVE_FILE = TOP / "docs" / "reference" / "native-file.md"
 COMMAND_LINE = TOP / "docs" / "reference" / "command-line.md"
 SETTINGS = TOP / "docs" / "reference" / "settings.md"
 TORQ = TOP / "docs" / "how-to" / "coming-from-torq.md"
-PARSERS = {"runx": runx.build_parser, "sumx": sumx_command.build_parser, "mlrunner": mlrunner.build_parser}
+PARSERS = {"runx": runx.build_parser, "sumx": sumx.build_parser, "mlrunner": mlrunner.build_parser}
 TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NPU = '[tool.assay.targets.npu]\nrun = "my-runner {artifact}"'  # what other examples are like
 STUDY = re.compile(r"^```yaml study\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -7,9 +7,7 @@ import argparse
 import pytest
 
 from assay.cli.main import run
-from assay.compat.mlrunner import command as mlrunner
-from assay.compat.runx import command as runx
-from assay.compat.runx import sumx_command
+from assay.compat import mlrunner, runx, sumx
 from assay.values.run import State
 
 
@@ -59,7 +57,7 @@ class TestRunx:
 
 class TestSumx:
     def test_every_flag(self) -> None:
-        parsed = parse(sumx_command, "a", "b", "--logroot", "r", "--ignore", "x,y", "-s", "acc", "--csv", "out")
+        parsed = parse(sumx, "a", "b", "--logroot", "r", "--ignore", "x,y", "-s", "acc", "--csv", "out")
         assert (parsed.dirs, parsed.logroot, parsed.ignore, parsed.sortwith, parsed.csv) == (
             ["a", "b"],
             "r",
@@ -67,7 +65,7 @@ class TestSumx:
             ["acc"],
             "out",
         )
-        assert parse(sumx_command, "a", "--sortwith", "acc").sortwith == ["acc"]
+        assert parse(sumx, "a", "--sortwith", "acc").sortwith == ["acc"]
 
 
 class TestMlrunner:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import math
 import os
 from pathlib import Path
+from typing import Any
 
-from tests.compat.perfzero.test_profile_data_xplane import call, parse
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from assay.compat.perfzero.profile_data import arrange_profiles, render_xspace
+from assay.compat.perfzero.profile_data import HOST_PLANE, arrange_profiles, build_trace, render_xspace
+from assay.values import protobuf
+from assay.values.protobuf import read_fields
 
 
 def write(path: Path, content: object, at: float) -> None:
@@ -70,3 +77,201 @@ def test_a_trace_that_is_cut_off_is_said_and_kept(tmp_path: Path) -> None:
 
 def test_no_profile_is_no_problem(tmp_path: Path) -> None:
     assert arrange_profiles(str(tmp_path / "absent"), "h") == []
+
+
+# ---------------------------------------------------------------- planes
+
+
+def iterate_fields(data: bytes) -> list[tuple[int, int | bytes]]:
+    return [(number, value) for number, _, value in read_fields(data)]
+
+
+def call(name: str, ts: float, dur: float, tid: object = 1) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "ts": ts, "dur": dur, "pid": 7, "tid": tid}
+
+
+def parse(data: bytes | None) -> dict[str, Any]:
+    """Lines by name, each a list of (call, begin in µs, duration in µs)."""
+    assert data is not None
+    space = list(iterate_fields(data))
+    (plane,) = [content for number, content in space if number == 1]
+    hosts = [content.decode() for number, content in space if number == 4]  # type: ignore[union-attr]
+    fields = list(iterate_fields(plane))  # type: ignore[arg-type]
+    names = {}
+    for number, content in fields:
+        if number == 4:
+            entry = dict(iterate_fields(content))  # type: ignore[arg-type]
+            metadata = dict(iterate_fields(entry[2]))  # type: ignore[arg-type]
+            assert metadata[1] == entry[1]
+            names[entry[1]] = metadata[2].decode()  # type: ignore[union-attr]
+    lines = [parse_line(content, names) for number, content in fields if number == 3]
+    assert dict(fields)[2] == HOST_PLANE.encode()
+    return {"hosts": hosts, "lines": dict(lines)}
+
+
+def parse_line(data: Any, names: dict[Any, str]) -> tuple[str, list[tuple[str, float, float]]]:
+    fields = list(iterate_fields(data))
+    events = [dict(iterate_fields(content)) for number, content in fields if number == 4]  # type: ignore[arg-type]
+    calls = [(names[event[1]], event.get(2, 0) / 1e6, event.get(3, 0) / 1e6) for event in events]  # type: ignore[operator]
+    return dict(fields)[11].decode(), calls  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        {},
+        [],
+        {"traceEvents": []},
+        {"traceEvents": "x"},
+        [{"ph": "M", "name": "thread_name"}, 3, {"ph": "X", "name": "a"}],
+    ],
+)
+def test_a_trace_without_calls_is_none(trace: Any) -> None:
+    assert render_xspace(trace, "host") is None
+
+
+def test_threads_calls_and_the_host() -> None:
+    trace = {
+        "traceEvents": [
+            {"ph": "M", "name": "thread_name", "pid": 7, "tid": 1, "args": {"name": "MainThread"}},
+            call("inner", 1500.0, 100.0),
+            call("outer", 1000.0, 2000.0),
+            call("other", 1250.5, 0.25, tid="stream 7"),
+        ]
+    }
+    assert parse(render_xspace(trace, "node7")) == {
+        "hosts": ["node7"],
+        "lines": {
+            "MainThread 7/1": [("outer", 0.0, 2000.0), ("inner", 500.0, 100.0)],
+            "thread 7/stream 7": [("other", 250.5, 0.25)],
+        },
+    }
+
+
+def test_begin_and_end_are_a_call() -> None:
+    events = [
+        {"ph": "E", "name": "lonely", "ts": 0, "pid": 1, "tid": 1},
+        {"ph": "B", "name": "outer", "ts": 10, "pid": 1, "tid": 1},
+        {"ph": "B", "name": "inner", "ts": 12, "pid": 1, "tid": 1},
+        {"ph": "E", "ts": 15, "pid": 1, "tid": 1},
+        {"ph": "E", "ts": 20, "pid": 1, "tid": 1},
+        {"ph": "B", "name": "never ended", "ts": 30, "pid": 1, "tid": 1},
+    ]
+    found = parse(render_xspace(events, "h"))["lines"]
+    assert found == {"thread 1/1": [("outer", 0.0, 10.0), ("inner", 2.0, 3.0)]}
+
+
+CALLS = st.lists(st.tuples(st.text(max_size=5), st.integers(0, 10**12), st.integers(0, 10**9)), min_size=1, max_size=30)
+
+
+@given(CALLS)
+def test_every_call_survives(calls: list[tuple[str, int, int]]) -> None:
+    began = min(begin for _, begin, _ in calls)
+    (found,) = parse(render_xspace([call(*each) for each in calls], "h"))["lines"].values()
+    clean = [(name.encode("utf-8", "replace").decode(), begin - began, duration) for name, begin, duration in calls]
+    assert sorted((name, round(begin), round(duration)) for name, begin, duration in found) == sorted(clean)
+    assert all(math.isfinite(begin) for _, begin, _ in found)
+
+
+# ---------------------------------------------------------------- traces
+
+
+def calls(trace: dict[str, Any]) -> list[tuple[str, float, float]]:
+    return sorted((e["name"], e["ts"], e["dur"]) for e in trace["traceEvents"] if e["ph"] == "X")
+
+
+def names(trace: dict[str, Any], what: str) -> list[str]:
+    return [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == what]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x0a", "cut off"),
+        (b"\x0a\x05abc", "cut off"),
+        (b"\x0b", "not a"),
+        (b"\xff" * 12, "not a"),
+        (b"<html>", "not a"),
+    ],
+)
+def test_what_is_no_profile(data: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        build_trace(data)
+
+
+def test_an_empty_one_has_no_calls() -> None:
+    assert build_trace(b"") == {"traceEvents": [], "displayTimeUnit": "ms"}
+
+
+def test_threads_and_calls_come_back() -> None:
+    data = render_xspace([call("outer", 1000.0, 2000.0), call("inner", 1500.0, 100.0), call("o", 1250.5, 0.25, 2)], "h")
+    assert data is not None
+    trace = build_trace(data)
+    assert calls(trace) == [("inner", 500.0, 100.0), ("o", 250.5, 0.25), ("outer", 0.0, 2000.0)]
+    assert names(trace, "process_name") == [HOST_PLANE]
+    assert names(trace, "thread_name") == ["thread 7/1", "thread 7/2"]
+
+
+def test_planes_lines_with_a_start_of_their_own_sums_and_shown_names() -> None:
+    """As TensorFlow writes them: absolute nanoseconds for the line, picoseconds from there for the call."""
+    metadata = protobuf.message(
+        4,
+        protobuf.number(1, 5)
+        + protobuf.message(2, protobuf.number(1, 5) + protobuf.text(2, "long") + protobuf.text(4, "shown")),
+    )
+    first = protobuf.message(4, protobuf.number(1, 5) + protobuf.number(2, 3_000_000) + protobuf.number(3, 1_000_000))
+    total = protobuf.message(4, protobuf.number(1, 5) + protobuf.number(5, 9))
+    fixed = bytes([9 << 3 | 1]) + b"8 bytes." + bytes([10 << 3 | 5]) + b"four"
+    early = protobuf.message(
+        3,
+        protobuf.number(1, 1)
+        + protobuf.text(2, "early")
+        + protobuf.number(3, 1_700_000_000_000_000_000)
+        + first
+        + total,
+    )
+    late = protobuf.message(
+        3,
+        protobuf.number(1, 2)
+        + protobuf.text(2, "late")
+        + protobuf.number(3, 1_700_000_000_000_002_000)
+        + first
+        + fixed,
+    )
+    facts = protobuf.message(1, protobuf.text(2, "/host:metadata") + metadata)
+    trace = build_trace(facts + protobuf.message(1, protobuf.text(2, "/device:GPU:0") + metadata + early + late))
+    assert calls(trace) == [("shown", 0.0, 1.0), ("shown", 2.0, 1.0)]
+    assert names(trace, "process_name") == ["/device:GPU:0"], "a plane of mere facts is none"
+    assert names(trace, "thread_name") == ["early", "late"]
+
+
+times = st.integers(0, 10**9).map(float)
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), times, times, st.integers(1, 3)), min_size=1, max_size=12))
+def test_whatever_was_written_comes_back(wanted: list[tuple[str, float, float, int]]) -> None:
+    data = render_xspace([call(*each) for each in wanted], "h")
+    assert data is not None
+    began = min(begin for _, begin, _, _ in wanted)
+    assert calls(build_trace(data)) == sorted((name, begin - began, length) for name, begin, length, _ in wanted)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x08\x00",  # a plane that is a number
+        b"\x0a\x02\x10\x05",  # a plane whose name is a number
+        b"\x0a\x02\x18\x05",  # a line that is a number
+        b"\x0a\x05\x1a\x03\x1a\x01x",  # a line whose time is a text
+        b"\x0a\x07\x1a\x05\x22\x03\x12\x01x",  # an event that begins at a text
+    ],
+)
+def test_fields_of_another_kind_are_somebody_else_s(data: bytes) -> None:
+    with pytest.raises(ValueError, match="no profile of TensorFlow"):
+        build_trace(data)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_break_it(data: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        assert build_trace(data)["displayTimeUnit"] == "ms"

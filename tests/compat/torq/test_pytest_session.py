@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.compat.torq.test_server import Dashboard, dashboard
+from tests.compat.torq.test_dashboard import Dashboard, dashboard
 from tests.models.pytest_support.lab import RELU, RELU_NEG, Project
 
 __all__ = ["dashboard"]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.golden.lab import NATIVE
-from tests.study.workbench import Bench, until
+from tests.study.workbench import BAD, GOOD, LONG, Bench, until
 
 SWEEP = f"CMD: {sys.executable} train.py\nHPARAMS: {{logdir: LOGDIR, lr: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}}\n"
 TRAIN = """
@@ -256,3 +259,315 @@ def test_every_run_has_a_line_for_its_start_before_that_of_its_end(cli, own_benc
     lines = [line.split()[:2] for line in cli("run", file, "-j", "2", "--plain").err.splitlines()]
     for number in range(8):
         assert lines.index(["started", f"x={number}"]) < lines.index(["finished", f"x={number}"])
+
+
+# ---------------------------------------------------------------- rerun
+
+
+@pytest.fixture
+def copied(own_bench: Bench, bench: Bench) -> Bench:
+    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+    return own_bench
+
+
+def starts(bench: Bench, run: str) -> list[str]:
+    lines = (bench.root / "fit" / run / "job.log").read_text().splitlines()
+    return [line.split()[1] for line in lines if line.endswith("start")]
+
+
+def test_a_finished_run_is_run_again_from_its_first_command(cli, copied: Bench) -> None:
+    result = cli("rerun", f"fit/{GOOD}", "--plain")
+    assert result.code == 0
+    assert "attempt 2" in result.err
+    assert starts(copied, GOOD) == ["train", "test", "train", "test"]
+    assert json.loads((copied.root / "fit" / GOOD / "outcome.2").read_text())["state"] == "done"
+    assert (copied.root / "fit" / GOOD / "train.log").exists()  # of the first attempt
+
+
+def test_the_study_file_is_not_needed(cli, copied: Bench) -> None:
+    assert not (copied.folder / "study.yml").exists()
+    assert cli("rerun", "fit", "--quiet", "-j", "2").code == 1
+    states = {row["name"]: (row["state"], row["attempt"]) for row in json.loads(cli("ls", "fit", "--json").out)}
+    assert states[GOOD] == ("done", 2)
+    assert states[BAD] == ("failed", 2)
+
+
+def test_some_commands_only(cli, copied: Bench) -> None:
+    assert cli("rerun", f"fit/{GOOD}", "-c", "test", "--quiet").code == 0
+    assert starts(copied, GOOD) == ["train", "test", "test"]
+    shown = json.loads(cli("show", GOOD, "--json").out)
+    assert shown["metrics"]["loss"]["count"] == 3  # of the attempt that trained
+    assert shown["metrics"]["test.acc"]["count"] == 1
+
+
+def test_a_command_alone_does_not_make_a_failed_run_done(cli, copied: Bench) -> None:
+    result = cli("rerun", f"fit/{BAD}", "-c", "test")
+    assert result.code == 2
+    assert "train has not finished well" in result.err
+    assert "-c train" in result.err
+    assert not (copied.root / "fit" / BAD / "lease.2").exists()
+
+
+def test_as_json(cli, copied: Bench) -> None:
+    facts = json.loads(cli("rerun", "fit/lr=0.5*", "--json").out)
+    assert facts["exit_code"] == 1
+    assert [(run["name"], run["attempt"], run["state"]) for run in facts["runs"]] == [
+        ("lr=0.5,n=7", 2, "failed"),
+        ("lr=0.5,n=8", 2, "failed"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("fit/nothing",), "no run named"),
+        ((f"fit/{GOOD}", "-c", "tset"), "did you mean 'test'?"),
+        ((f"fit/{GOOD}", "--slots", "0", "-j", "2"), "the same thing"),
+        ((f"fit/{GOOD}", "--slots", "cpu:0"), "cpu:0"),
+    ],
+)
+def test_what_is_refused(cli, bench: Bench, arguments: tuple[str, ...], said: str) -> None:
+    result = cli("rerun", *arguments)
+    assert result.code == 2
+    assert said in result.err
+    assert not (bench.root / "fit" / GOOD / "lease.2").exists()
+
+
+def test_a_run_of_a_script_cannot_be_repeated(cli, own_bench: Bench) -> None:
+    run_dir = own_bench.root / "adhoc" / "mine"
+    run_dir.mkdir(parents=True)
+    fields = {"format": 1, "study": "adhoc", "name": "mine", "params": {}}
+    (run_dir / "run.json").write_text(json.dumps(fields))
+    result = cli("rerun", "adhoc/mine")
+    assert (result.code, "opened by a script of its own" in result.err) == (2, True)
+
+
+def test_a_running_run_is_refused(cli, own_bench: Bench) -> None:
+    supervisor = own_bench.start("run", own_bench.write("long.yml", LONG), "-j", "3", "--quiet")
+    until(lambda: len(list(own_bench.root.glob("long/*/run.log"))) == 3, "they run")
+    result = cli("rerun", "long")
+    assert result.code == 2
+    assert "still running: long/x=1, long/x=2, long/x=3" in result.err
+    supervisor.send_signal(signal.SIGINT)
+    supervisor.communicate(timeout=60)
+
+
+def test_a_repeat_that_is_killed_is_not_taken_for_done(cli, own_bench: Bench) -> None:
+    """The first attempt finished the command; that says nothing about the second."""
+    gate = own_bench.folder / "gate"
+    text = f"study: k\ncommand: touch {{run.dir}}/began; while [ -e {gate} ]; do sleep 0.02; done\nresources: {{gpus: 0}}\n"
+    assert own_bench.run(text).returncode == 0
+    (run_dir,) = (path.parent for path in own_bench.root.glob("k/*/run.json"))
+    (run_dir / "began").unlink()
+    gate.touch()
+    repeat = own_bench.start("rerun", "k", "--quiet")
+    until((run_dir / "began").exists, "the repeat has begun")
+    repeat.kill()
+    repeat.communicate(timeout=60)
+    os.killpg(json.loads((run_dir / "lease.2").read_text())["pid"], signal.SIGKILL)
+    until(lambda: json.loads(cli("ls", "k", "--json").out)[0]["state"] != "running", "it is dead")
+    assert json.loads(cli("ls", "k", "--json").out)[0]["state"] == "lost"
+
+
+def test_with_new_code(cli, own_bench: Bench) -> None:
+    (own_bench.folder / "say.sh").write_text("echo old\n")
+    assert own_bench.run("study: c\ncommand: bash say.sh\nresources: {gpus: 0}\n").returncode == 0
+    (run_dir,) = (path.parent for path in own_bench.root.glob("c/*/run.json"))
+    before = json.loads((run_dir / "run.json").read_text())["code_hash"]
+    (own_bench.folder / "say.sh").write_text("echo new\n")
+    assert cli("rerun", "c", "--quiet").code == 0
+    assert (run_dir / "run.2.log").read_text() == "old\n"
+    result = cli("rerun", "c", "--quiet", "--new-code")
+    assert "changed for 1 of 1" in result.err
+    assert (run_dir / "run.3.log").read_text() == "new\n"
+    assert (run_dir / "code.2" / "say.sh").read_text() == "echo old\n"
+    assert json.loads((run_dir / "run.json").read_text())["code_hash"] != before
+    assert "changed for 0 of 1" in cli("rerun", "c", "--quiet", "--new-code").err
+
+
+# ---------------------------------------------------------------- stop
+
+
+@pytest.fixture
+def busy(own_bench: Bench) -> Iterator[Bench]:
+    """A supervisor with two runs running and one waiting."""
+    supervisor = own_bench.start("run", own_bench.write("long.yml", LONG), "-j", "2", "--quiet")
+    runs = own_bench.root / "long"
+    until(lambda: runs.is_dir() and len(list(runs.glob("x=*/*.log"))) == 4, "two runs have begun")
+    own_bench.supervisor = supervisor
+    yield own_bench
+    if supervisor.poll() is None:
+        supervisor.send_signal(signal.SIGINT)
+    supervisor.communicate(timeout=60)
+
+
+def states(cli) -> dict[str, str]:
+    return {row["name"]: row["state"] for row in json.loads(cli("ls", "long", "--json").out)}
+
+
+def test_a_run_is_stopped_with_everything_it_started(cli, busy: Bench) -> None:
+    result = cli("stop", "long/x=1", "--reason", "too slow")
+    assert result.code == 0
+    assert result.out.startswith("long/x=1: stopped after 0:0")
+    assert "processes ended" in result.out
+    outcome = json.loads((busy.root / "long" / "x=1" / "outcome.1").read_text())
+    assert (outcome["state"], outcome["reason"]) == ("stopped", "too slow")
+    assert json.loads((busy.root / "long" / "x=1" / "stop.1").read_text())["kind"] == "user"
+    until(lambda: states(cli).get("x=3") == "running", "the waiting run has its slot")
+
+
+def test_a_study_is_stopped_with_its_supervisor(cli, busy: Bench) -> None:
+    result = cli("stop", "long")
+    assert result.code == 0
+    assert "long/x=1: stopped after" in result.out
+    assert busy.supervisor is not None
+    assert f"its supervisor (pid {busy.supervisor.pid}) has left" in result.out
+    now = states(cli)
+    assert (now["x=1"], now["x=2"]) == ("stopped", "stopped")
+    assert now.get("x=3", "queued") == "queued"
+    assert not list((busy.root / "long").glob("x=3/lease.*"))
+
+
+@pytest.mark.parametrize("start", ["", "trap '' INT;"])
+def test_every_supervisor_of_a_study_leaves(cli, busy: Bench, start: str) -> None:
+    """The second has started nothing: both slots are taken. A script's background job does not hear Ctrl-C."""
+    second = subprocess.Popen(
+        [
+            "bash",
+            "-c",
+            f'{start} exec "$@"',
+            "-",
+            sys.executable,
+            "-m",
+            "assay",
+            "run",
+            "long.yml",
+            "-j",
+            "2",
+            "--quiet",
+        ],
+        cwd=busy.folder,
+        env=os.environ | busy.extra,
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: len(list((busy.root / "long" / ".assay").glob("supervisor.*.*.*"))) == 2, "both are there")
+        result = cli("stop", "long")
+        assert busy.supervisor is not None
+        for pid in (second.pid, busy.supervisor.pid):
+            assert f"its supervisor (pid {pid}) has left" in result.out
+        assert second.wait(timeout=60) == 130
+        assert not list((busy.root / "long").glob("x=3/lease.*"))
+        assert not list((busy.root / "long" / ".assay").glob("supervisor.*.*.*"))
+    finally:
+        second.kill()
+        second.wait()
+
+
+def test_a_pattern_and_json(cli, busy: Bench) -> None:
+    facts = json.loads(cli("stop", "long/x=[12]", "--json").out)
+    assert [(fact["run"], fact["state"], fact["was_running"]) for fact in facts] == [
+        ("long/x=1", "stopped", True),
+        ("long/x=2", "stopped", True),
+    ]
+
+
+def test_what_ignores_TERM_is_killed_after_the_grace(cli, own_bench: Bench) -> None:
+    text = "study: deaf\ncommand: \"trap '' TERM; touch {run.dir}/ready; while :; do sleep 0.1; done\"\nresources: {gpus: 0}\n"
+    supervisor = own_bench.start("run", own_bench.write("deaf.yml", text), "--quiet")
+    until(lambda: list(own_bench.root.glob("deaf/*/ready")), "it is deaf")
+    assert "stopped after" in cli("stop", "deaf", "--grace", "0.1").out
+    supervisor.communicate(timeout=60)
+
+
+def test_what_is_not_running(cli, bench: Bench) -> None:
+    result = cli("stop", f"fit/{GOOD}", f"fit/{BAD}")
+    assert result.code == 0
+    assert result.out.splitlines() == [f"fit/{GOOD}: was not running (done)", f"fit/{BAD}: was not running (failed)"]
+
+
+def test_a_supervisor_that_was_killed_leaves_runs_that_can_be_stopped(cli, busy: Bench) -> None:
+    assert busy.supervisor is not None
+    busy.supervisor.kill()
+    busy.supervisor.wait(30)
+    result = cli("stop", "long")
+    assert result.code == 0
+    assert result.out.count("stopped after") == 2
+    assert "supervisor" not in result.out
+
+
+def test_a_run_on_another_host(cli, busy: Bench) -> None:
+    lease = busy.root / "long" / "x=1" / "lease.1"
+    original = lease.read_text()
+    lease.write_text(json.dumps(json.loads(original) | {"host": "elsewhere"}))
+    result = cli("stop", "long/x=1")
+    assert result.code == 1
+    assert "runs on elsewhere" in result.out
+    assert not (busy.root / "long" / "x=1" / "stop.1").exists()
+    lease.write_text(original)
+
+
+def test_a_run_started_by_hand(cli, bench: Bench, own_bench: Bench) -> None:
+    supervisor = own_bench.start("run", own_bench.write("long.yml", LONG.replace("[1, 2, 3]", "1")), "--quiet")
+    until(lambda: list(own_bench.root.glob("long/*/run.log")), "it has begun")
+    (run_dir,) = (path.parent for path in own_bench.root.glob("long/*/run.log"))
+    assert cli("stop", "long").code == 0
+    supervisor.communicate(timeout=60)
+    by_hand = subprocess.Popen(["bash", "job.sh"], cwd=run_dir, stdout=subprocess.DEVNULL, start_new_session=False)
+    until((run_dir / "run.2.log").exists, "it has begun by hand")
+    result = cli("stop", f"long/{run_dir.name}")
+    assert by_hand.wait(30) != 0
+    assert result.code == 0, result.out
+    assert "stopped after" in result.out
+    assert json.loads((run_dir / "outcome.2").read_text())["state"] == "stopped"
+
+
+def test_an_unknown_name(cli, bench: Bench) -> None:
+    result = cli("stop", "fitt")
+    assert result.code == 2
+    assert "did you mean 'fit'?" in result.err
+    assert cli("stop").code == 2
+
+
+def test_a_damaged_run_is_stopped_like_the_others(cli, busy: Bench) -> None:
+    path: Path = busy.root / "long" / "x=1" / "run.json"
+    original = path.read_text()
+    path.write_text("{")
+    result = cli("stop", "long/x=*")
+    assert result.code == 0
+    assert "long/x=1: stopped after" in result.out
+    assert "long/x=2: stopped after" in result.out
+    path.write_text(original)
+
+
+SUBMIT = """#!/bin/bash
+while [ $# -gt 0 ]; do [ "$1" != -c ] || text=$2; shift; done
+{start}
+echo "job 4711"
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ('setsid bash -c "$text" > /dev/null 2>&1 < /dev/null &', "stopped after 0:0"),
+        ("", "taken back before its farm had started it"),  # it waits in the farm's queue for ever
+    ],
+)
+def test_a_farms_jobs(cli, own_bench: Bench, start: str, said: str) -> None:
+    own_bench.write("submit", SUBMIT.format(start=start))
+    (own_bench.folder / "submit").chmod(0o755)
+    submit = own_bench.folder / "submit"
+    own_bench.write(
+        ".runx", f"LOGROOT: {own_bench.folder}/logs\nFARM: f\nf: {{SUBMIT_CMD: {submit}, RESOURCES: {{x: 1}}}}\n"
+    )
+    own_bench.write("sleep.sh", "sleep 300")
+    own_bench.write("sweep.yml", "CMD: 'bash sleep.sh'\nHPARAMS: {lr: [0.1]}\n")
+    assert own_bench.assay("runx", "sweep.yml").returncode == 0
+    logs = own_bench.folder / "logs"
+    until(lambda: list(logs.glob("sweep/*/job.log" if start else "sweep/*/submit.exit.1.0")), "the farm has it")
+    result = cli("stop", "sweep")
+    assert result.code == 0, result.out
+    assert said in result.out
+    assert json.loads(cli("ls", "sweep", "--json").out)[0]["state"] == "stopped"

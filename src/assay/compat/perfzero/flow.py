@@ -30,7 +30,6 @@ from assay.bench.api import (
     write_execution,
 )
 from assay.compat.perfzero.flags import parse_flags as parse_flags  # noqa: PLC0414 the original's flags
-from assay.compat.perfzero.process_info import render_process_info
 from assay.compat.perfzero.profile_data import arrange_profiles
 from assay.compat.perfzero.site_packages import check_out_all, load_own_package
 from assay.compat.perfzero.summary import (
@@ -41,6 +40,7 @@ from assay.compat.perfzero.summary import (
     render_json,
     render_log_end,
     render_log_head,
+    render_process_info,
     render_profile_hint,
     render_summary,
 )
@@ -408,7 +408,7 @@ def _stoppable() -> Iterator[None]:
 
 def plot_process_info(source: str, target: str) -> str:
     """What was done, in a line."""
-    from assay.compat.perfzero.process_info import write_plot
+    from assay.compat.perfzero.summary import write_plot
 
     if not target.lower().endswith(".pdf"):
         raise UsageError(f"{target!r} is not a PDF", "end the name in .pdf")

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import re
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
 
-from assay.compat.torq.server import check_server, send_session
-from assay.compat.torq.session_archive import build_archive
-from assay.compat.torq.values import CaseResult, ResultSession
 from assay.errors import InfrastructureError, UsageError
 from assay.system.files import write_atomic
 from assay.system.git import run_git
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """One test of a session, whatever became of it."""
+
+    nodeid: str
+    outcome: str  # passed, failed, skipped, xfail, nxpass
+    linked_issue: str | None = None
+    measurements: Mapping[str, float] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    failed_phase: str | None = None  # setup, call, teardown
+    failure: str = ""  # all that pytest would print
+    profile: str | None = None  # a file
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSession:
+    results: tuple[CaseResult, ...]
+    commit: str | None
+    branch: str | None
+    workflow_url: str  # of the CI job; somewhere else a name that no other session has
+    test_plan: str
+    batch: str
+
 
 SERVER, TOKEN, BATCH, PLAN = (
     "TORQ_PERF_SERVER",
@@ -76,3 +106,146 @@ def publish_session(session: ResultSession, server: str, env: Mapping[str, str])
         except OSError as error:
             raise InfrastructureError(f"the workflow's summary cannot be written: {error.strerror}") from error
     return address
+
+
+# ---------------------------------------------------------------- the dashboard's server
+
+
+_UPLOAD = "/api/test-sessions/upload_zip/"
+_ATTEMPTS = 3
+_TIMEOUT_S = 60.0
+_MOST_SAID = 300  # characters of a refusal
+
+
+def check_server(url: str) -> str:
+    """The address without a slash at its end. Raises UsageError for what is none."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"TORQ_PERF_SERVER={url} is not a valid address", "such as http://localhost:8080")
+    return url.rstrip("/")
+
+
+def send_session(
+    server: str, archive: bytes, token: str | None = None, sleep: Callable[[float], None] = time.sleep
+) -> str:
+    """The number that the dashboard gave it. A server that does not answer, or is in trouble, is asked again."""
+    problem = ""
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            sleep(2.0**attempt)
+        try:
+            return _send(server, archive, token)
+        except _RefusedError as error:
+            problem = str(error)
+            break
+        except OSError as error:
+            problem = str(getattr(error, "reason", None) or error)
+    raise InfrastructureError(
+        f"the results could not be sent to {urlsplit(server).netloc.rpartition('@')[2]}: {problem}"
+    )
+
+
+class _RefusedError(Exception):
+    """Asking again would not help."""
+
+
+def _send(server: str, archive: bytes, token: str | None) -> str:
+    import urllib.error
+    import urllib.request
+
+    boundary = uuid.uuid4().hex
+    headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    url = server + _UPLOAD
+    request = urllib.request.Request(url, _build_body(archive, boundary), headers, method="POST")  # noqa: S310 http only
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            return _read_number(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            said = f"{error.code} {error.reason}: {error.read().decode(errors='replace')[:_MOST_SAID]}".rstrip(": \n")
+        if error.code < 500:
+            raise _RefusedError(said) from None
+        raise OSError(said) from None
+
+
+def _build_body(archive: bytes, boundary: str) -> bytes:
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="bundle.zip"\r\n'
+        "Content-Type: application/zip\r\n\r\n"
+    )
+    return head.encode() + archive + f"\r\n--{boundary}--\r\n".encode()
+
+
+def _read_number(answer: bytes) -> str:
+    try:
+        return str(json.loads(answer)["id"])
+    except (ValueError, KeyError, TypeError):
+        said = answer.decode(errors="replace")[:_MOST_SAID]
+        raise _RefusedError(f"it answered without the number of the session: {said}") from None
+
+
+# ---------------------------------------------------------------- a session as an archive
+
+
+MANIFEST = "test_session.json"
+_LOGS, _PROFILES = "failure_logs", "profiles"
+_UNITS = {"compilation_time": "s", "e2e_inference_time": "s"}
+_MOST_LENGTH = 150  # of a file's name: what unpacks it has limits
+
+
+def build_archive(session: ResultSession) -> bytes:
+    """In memory: logs are texts of a terminal, profiles a few megabytes at most."""
+    buffer = io.BytesIO()
+    names = {result.nodeid: f"{index:04d}-{_name(result.nodeid)}" for index, result in enumerate(session.results)}
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(MANIFEST, json.dumps(build_manifest(session, names), indent=1))
+        for result in session.results:
+            if result.failure:
+                archive.writestr(f"{_LOGS}/{names[result.nodeid]}.log", result.failure)
+            if result.profile:
+                archive.write(
+                    result.profile, f"{_PROFILES}/{names[result.nodeid]}{os.path.splitext(result.profile)[1]}"
+                )
+    return buffer.getvalue()
+
+
+def build_manifest(session: ResultSession, names: Mapping[str, str]) -> dict[str, Any]:
+    measured = dict.fromkeys(name for result in session.results for name in result.measurements)
+    return {
+        "git_commit": session.commit,
+        "git_branch": session.branch,
+        "workflow_url": session.workflow_url,
+        "test_plan": session.test_plan,
+        "batch_name": session.batch,
+        "metrics": [{"name": name, "unit": _UNITS.get(name, "")} for name in measured],
+        "test_runs": [dict(_build_run(result, names[result.nodeid])) for result in session.results],
+    }
+
+
+def _build_run(result: CaseResult, name: str) -> Iterator[tuple[str, Any]]:
+    """What is not known is not there: the dashboard asks with defaults."""
+    module, _, test = result.nodeid.partition("::")
+    match = re.fullmatch(r"(.*?)\[(.*)\]", test, re.DOTALL)
+    yield "module", module
+    yield "name", match[1] if match else test
+    yield "parameters", match[2] if match else ""
+    yield "outcome", result.outcome
+    if result.linked_issue:
+        yield "linked_issue", result.linked_issue
+    if result.measurements:
+        yield "measurements", dict(result.measurements)
+    if result.metadata:
+        yield "metadata", dict(result.metadata)
+    if result.failed_phase:
+        yield "failed_phase", result.failed_phase
+    if result.failure:
+        yield "failure_log_file", f"{_LOGS}/{name}.log"
+    if result.profile:
+        yield "profiling_file", f"{_PROFILES}/{name}{os.path.splitext(result.profile)[1]}"
+
+
+def _name(nodeid: str) -> str:
+    """Plain on every file system; the number before it tells names apart that come to the same."""
+    return re.sub(r"[^\w.+-]+", "_", nodeid).strip("_")[-_MOST_LENGTH:]

@@ -15,7 +15,7 @@ import pytest
 from assay.models.api import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE, read_options
 
 if TYPE_CHECKING:
-    from assay.compat.torq.values import CaseResult
+    from assay.compat.torq.dashboard import CaseResult
 
 _MEASUREMENTS = {"compile_s": "compilation_time", "run_s": "e2e_inference_time"}
 _METADATA = ("compiler", "runtime")
@@ -76,7 +76,7 @@ class SessionWatch:
 
 
 def build_result(nodeid: str, phases: dict[str, pytest.TestReport]) -> CaseResult:
-    from assay.compat.torq.values import CaseResult
+    from assay.compat.torq.dashboard import CaseResult
 
     given = _properties(phases)
     outcome, phase = _find_outcome(phases)

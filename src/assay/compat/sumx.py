@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from assay.errors import UsageError
+from assay.compat.original_command import Parsed, original_command, warn
+from assay.errors import ExitCode, UsageError
 from assay.record import originals
 from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
@@ -171,3 +174,53 @@ def _epoch_time(data: IndexTable, i: int, epoch: float | None, start: float | No
         return None
     began = start or data.rows[i].started_at or min(firsts)
     return max(0.0, max(lasts) - began) / max(1.0, epoch)
+
+
+# ---------------------------------------------------------------- the command
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Summarise runs as sumx does: differing hyperparameters, last metrics, epoch time."
+    )
+    parser.add_argument("dirs", nargs="+", help="experiments (below LOGROOT) or folders")
+    parser.add_argument("--logroot", help="where experiments lie, instead of .runx's LOGROOT")
+    parser.add_argument("--ignore", help="columns to leave out, comma-separated")
+    parser.add_argument(
+        "--sortwith",
+        "-s",
+        action="append",
+        help="sort by this field, best first; NAME:min or NAME:max sets what is best; may be given again",
+    )
+    parser.add_argument("--sort", dest="sortwith", action="append", help=argparse.SUPPRESS)
+    parser.add_argument("--csv", help="also write NAME.csv here")
+    parser.add_argument("--csv-raw", action="store_true", help="there text as it is, also what looks like a formula")
+    return parser
+
+
+def run(parsed: Parsed) -> int:
+    from assay.show.table import render_csv, render_sumx
+    from assay.study.api import find_locations, open_index_of
+    from assay.system.terminal import terminal_width
+
+    options = SumxOptions(tuple(parsed.sortwith or ()), tuple(filter(None, (parsed.ignore or "").split(","))))
+    locations = find_locations(parsed.dirs, parsed.logroot, logroot_first=True)
+    with open_index_of(locations) as index:
+        found = build_sumx(index, locations, options)
+    warn(found.warnings)
+    sys.stdout.write(render_sumx(found.table, width=terminal_width(sys.stdout)))
+    if parsed.csv:
+        _write_csv(parsed.csv, render_csv(found.table, raw=parsed.csv_raw))
+    return int(ExitCode.OK)
+
+
+def _write_csv(name: str, text: str) -> None:
+    path = name if name.endswith(".csv") else f"{name}.csv"
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+command = original_command("sumx", build_parser, run)

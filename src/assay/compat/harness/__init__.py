@@ -1,1 +1,0 @@
-"""The convergence harness's command line."""

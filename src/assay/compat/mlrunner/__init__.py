@@ -1,1 +1,0 @@
-"""mlrunner's command line and messages."""

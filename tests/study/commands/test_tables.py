@@ -1,0 +1,212 @@
+"""`assay sum --tensorboard`; the tables themselves are tested with the flow."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.observe.points import build_points
+from tests.study.workbench import BAD, GOOD, Bench, build_bench
+
+from assay.errors import MissingExtraError
+from assay.observe.events import parse_events_columns
+from assay.record.index.base import Index
+from assay.record.index.sqlite import SqliteIndex
+from assay.study.commands.tables import write_hparams_events
+from assay.study.locations import StudyLocation
+
+
+def test_a_study_for_tensorboard(cli, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRC32C_SW_MODE", "auto")  # tensorboardX sets it on import
+    result = cli("sum", "fit", "--tensorboard", "board")
+    assert (result.code, result.out) == (0, "4 runs written; show them: tensorboard --logdir board\n")
+    assert list((bench.folder / "board" / GOOD).iterdir())
+
+
+def test_rows_that_were_left_out_are_said(cli, bench: Bench) -> None:
+    result = cli("sum", "fit", "-n", "1")
+    assert len(result.out.splitlines()) == 3
+    assert result.err.endswith("(3 more rows: leave out -n)\n")
+    assert "more row" not in cli("sum", "fit").err
+
+
+def test_steps_are_integers_in_json(cli, bench: Bench) -> None:
+    steps = [row["step"] for row in json.loads(cli("sum", "fit", "--json").out)]
+    assert steps == [3, 3, 3, 3]
+    assert {type(step) for step in steps} == {int}
+
+
+EPOCHS = r"""
+study: epochs
+command: for i in 1 2; do echo "epoch $i acc 0.$i"; done
+metrics: {epoch: 'epoch (\d+)', acc: 'acc ({number})'}
+resources: {gpus: 0}
+"""
+
+
+def test_epochs_are_called_epochs_where_nothing_else_counts(cli, own_bench: Bench) -> None:
+    own_bench.run(EPOCHS)
+    assert cli("sum", "epochs").out.split()[:3] == ["run", "acc", "epoch"]
+    assert json.loads(cli("sum", "epochs", "--json").out)[0]["epoch"] == 2
+    assert "epoch\n" in cli("plot", "epochs").out
+    own_bench.run(EPOCHS.replace("study: epochs", "study: steps").replace("{epoch:", "{step:"))
+    assert cli("sum", "steps").out.split()[:3] == ["run", "acc", "step"]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"), [("epoch=1", "epoch"), ("step=1", "step"), ("step=1, epoch=1", "epoch step")]
+)
+def test_epochs_that_a_script_logs_are_called_so(cli, own_bench: Bench, call: str, name: str) -> None:
+    own_bench.run(
+        f"study: s\ncommand: {sys.executable} -c 'import assay; assay.log(acc=1, {call})'\nresources: {{gpus: 0}}\n"
+    )
+    head = cli("sum", "s").out.splitlines()[0].split()
+    assert head[: 2 + len(name.split())] == ["run", "acc", *name.split()]
+
+
+# ---------------------------------------------------------------- plot
+
+
+def test_the_most_telling_line_is_drawn_and_named(cli) -> None:
+    result = cli("plot", "fit")
+    assert result.code == 0
+    assert result.out.startswith("fit: loss\n")
+    assert "loss (others: test.acc; choose with -m)" in result.err
+    assert "lr=0.1 n=7  1.7" in result.out
+
+
+def test_a_metric_a_run_and_a_size(cli) -> None:
+    out = cli("plot", f"fit/{GOOD}", "-m", "loss", "--width", "50", "--height", "8").out
+    assert max(map(len, out.splitlines())) <= 50
+    assert "lr=0.5" not in out
+
+
+def test_groups_and_the_best(cli) -> None:
+    out = cli("plot", "fit", "-m", "loss", "-g", "n").out
+    assert "lr=0.1  1.75 ± 0.071 (n=2 runs)" in out
+    result = cli("plot", "fit", "-m", "loss", "--best", "1")
+    assert "the 1 best of 4" in result.err
+    assert "n=8" not in result.out
+
+
+def test_groups_are_those_of_the_table(cli) -> None:
+    """Failed runs count in neither, and the numbers are the same."""
+    result = cli("plot", "fit", "-m", "loss", "-g", "n")
+    assert "lr=0.5  " not in result.out
+    assert "lr=0.5: not drawn, since none of its runs is done and has loss" in result.err
+    mixed = cli("plot", "fit", "-m", "loss", "-g", "lr")
+    assert "n=7  1.7 (n=1 run, 1 not done)" in mixed.out
+    table = json.loads(cli("sum", "fit", "-g", "lr", "-m", "loss", "-s", "loss", "--json").out)
+    assert [(row["n"], row["n_2"], row["loss"], row["loss_sd"], row["not_done"]) for row in table] == [
+        (7, 1, 1.7, None, 1),
+        (8, 1, 1.8, None, 1),
+    ]
+
+
+def test_groups_without_a_run_that_is_done(cli) -> None:
+    result = cli("plot", "fit/lr=0.5*", "-m", "loss", "-g", "n")
+    assert (result.code, "no finished run has loss" in result.err) == (2, True)
+
+
+def test_files(cli, bench: Bench) -> None:
+    result = cli("plot", "fit", "-m", "loss", "-m", "test.acc", "-o", "p.svg")
+    assert result.out.splitlines() == ["p-loss.svg", "p-test.acc.svg"]
+    assert (bench.folder / "p-loss.svg").read_text().startswith("<?xml")
+    assert cli("plot", "fit", "-m", "loss", "--log", "-o", "p.png", "--width", "3", "--height", "2").out == "p.png\n"
+    assert (bench.folder / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("fit", "-m", "lass"), "did you mean 'loss'?"),
+        (("fit", "-g", "N"), "no parameter named 'N'"),
+        (("fitt",), "did you mean 'fit'?"),
+        (("fit", "-o", "p.txt"), "end the name in png"),
+        (("fit", "-o", "p.png", "--width", "800"), "inches"),
+        (("fit", "--best", "0"), "--best"),
+    ],
+)
+def test_what_is_refused(cli, arguments: tuple[str, ...], said: str) -> None:
+    result = cli("plot", *arguments)
+    assert result.code == 2
+    assert said in result.err
+
+
+def test_nothing_to_plot(cli, own_bench: Bench) -> None:
+    (own_bench.root / "empty" / ".assay").mkdir(parents=True)
+    assert "no runs yet" in cli("plot", "empty").err
+    own_bench.run("study: mute\ncommand: 'true'\nresources: {gpus: 0}\n")
+    result = cli("plot", "mute")
+    assert (result.code, "no metrics in these runs" in result.err) == (2, True)
+    assert "assay index reparse " in result.err
+    assert result.err.endswith(" --file study.yml\n")
+
+
+# ---------------------------------------------------------------- for TensorBoard
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return build_bench(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture(autouse=True)
+def known_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRC32C_SW_MODE", "auto")  # tensorboardX sets it on import, and would leave it behind
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with SqliteIndex(":memory:") as index:
+        yield index
+
+
+def write(index: Index, bench: Bench, folder: Path) -> int:
+    return write_hparams_events(index, [StudyLocation(str(bench.root), "fit")], str(folder))
+
+
+def test_our_own_reader_finds_the_series(index: Index, bench: Bench, tmp_path: Path) -> None:
+    assert write(index, bench, tmp_path) == 4
+    (file,) = (tmp_path / GOOD).iterdir()
+    points = build_points(parse_events_columns(file.read_bytes(), {})[0])
+    loss = [(point.step, round(point.value, 4)) for point in points if point.metric == "loss"]
+    assert loss == [(1, 3.7), (2, 2.7), (3, 1.7)]
+
+
+def test_tensorboard_finds_series_parameters_and_metrics(index: Index, bench: Bench, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    write(index, bench, tmp_path)
+    board = EventAccumulator(str(tmp_path / GOOD))
+    board.Reload()
+    assert [(event.step, round(event.value, 4)) for event in board.Scalars("loss")] == [(1, 3.7), (2, 2.7), (3, 1.7)]
+    assert [round(event.value, 4) for event in board.Scalars("test.acc")] == [0.7]
+    content = board.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    start = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
+    assert {name: value.number_value for name, value in start.hparams.items()} == {"lr": 0.1, "n": 7}
+    content = board.summary_metadata["_hparams_/experiment"].plugin_data.content
+    experiment = plugin_data_pb2.HParamsPluginData.FromString(content).experiment
+    assert {metric.name.tag for metric in experiment.metric_infos} == {"loss", "test.acc"}
+
+
+def test_writing_again_replaces(index: Index, bench: Bench, tmp_path: Path) -> None:
+    write(index, bench, tmp_path)
+    (tmp_path / BAD / "notes.txt").write_text("mine")
+    write(index, bench, tmp_path)
+    names = sorted(path.name for path in (tmp_path / BAD).iterdir())
+    assert len(names) == 2
+    assert names[1] == "notes.txt"
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+def test_without_tensorboardX(index: Index, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(MissingExtraError, match="optional part") as caught:
+        write(index, bench, tmp_path)
+    assert caught.value.hint == "install it: pip install 'assay[tensorboard]'"
