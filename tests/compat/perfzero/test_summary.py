@@ -1,4 +1,4 @@
-"""PerfZero's summary, field for field."""
+"""PerfZero's summary, field for field, and its process_info.log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BigQuery: the row we build, and Google's own client talking to a table of ours on loopback."""
+"""Where results are sent. BigQuery: the row we build, and Google's own client talking to a table of ours on loopback."""
 
 from __future__ import annotations
 

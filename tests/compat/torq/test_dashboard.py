@@ -1,4 +1,4 @@
-"""A session's results: where they come from, where they are kept."""
+"""A session's results: where they come from, the archive that is kept of them, how they are sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`assay ls`, on runs that have really been run."""
+"""`assay ls`, `show`, `logs` and `diff`, on runs that have really been run."""
 
 from __future__ import annotations
 
