@@ -10,12 +10,12 @@ import pytest
 from assay.config.settings import Settings
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.record import run_directory
+from assay.record.folders import find_foreign_dirs
 from assay.study.locations import (
     Roots,
     StudyLocation,
     check_writable,
     choose_root,
-    find_foreign_dirs,
     find_studies,
     find_study,
     is_study,

@@ -9,9 +9,16 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.study.attempts import RetryPolicy
     from assay.study.collect import Source, closing_quietly, find_sources
-    from assay.study.locations import StudyLocation, check_writable, choose_root
+    from assay.study.locations import (
+        FoundRun,
+        StudyLocation,
+        check_writable,
+        choose_root,
+        find_locations,
+        open_index_of,
+        show_command,
+    )
     from assay.study.logs import find_log
-    from assay.study.lookup import FoundRun, find_locations, load_fresh_table, open_index_of, show_command
     from assay.study.mlrunner_files import format_time, render_script
     from assay.study.prepared import (
         Again,
@@ -26,11 +33,10 @@ if TYPE_CHECKING:
         left_commands,
         wanted_commands,
     )
-    from assay.study.progress_view import build_study_report
     from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
-    from assay.study.refresh import refresh_study
-    from assay.study.report import render_report
-    from assay.study.run_reader import load_points, load_study_runs
+    from assay.study.refresh import record_verdicts, refresh_study
+    from assay.study.report import build_study_report, render_report
+    from assay.study.run_reader import load_fresh_table, load_points, load_study_runs
     from assay.study.run_status import load_states
     from assay.study.runner import build_bare_study, find_study_location, run_specs
     from assay.study.slot_choice import choose_slots
@@ -38,24 +44,23 @@ if TYPE_CHECKING:
     from assay.study.summary import SummaryOptions, summarise
     from assay.study.supervise import Entry, Event, Observer
     from assay.study.sweep import Listen, RunHooks, prepare, run_study
-    from assay.study.verdicts import record_verdicts
 
 HOMES = {
     "assay.study.attempts": "RetryPolicy",
     "assay.study.collect": "Source closing_quietly find_sources",
-    "assay.study.locations": "StudyLocation check_writable choose_root",
+    "assay.study.locations": (
+        "FoundRun StudyLocation check_writable choose_root find_locations open_index_of show_command"
+    ),
     "assay.study.logs": "find_log",
-    "assay.study.lookup": "FoundRun find_locations load_fresh_table open_index_of show_command",
     "assay.study.mlrunner_files": "format_time render_script",
     "assay.study.prepared": (
         "Again Prepared Report RunOptions build_dry_lines "
         "build_dry_rows build_line check_prepared first_program left_commands wanted_commands"
     ),
-    "assay.study.progress_view": "build_study_report",
-    "assay.study.report": "render_report",
+    "assay.study.report": "build_study_report render_report",
     "assay.study.ranking": "SortKey best_values choose_sort differing_params sort_rows",
-    "assay.study.refresh": "refresh_study",
-    "assay.study.run_reader": "load_points load_study_runs",
+    "assay.study.refresh": "record_verdicts refresh_study",
+    "assay.study.run_reader": "load_fresh_table load_points load_study_runs",
     "assay.study.run_status": "load_states",
     "assay.study.runner": "build_bare_study find_study_location run_specs",
     "assay.study.slot_choice": "choose_slots",
@@ -63,6 +68,5 @@ HOMES = {
     "assay.study.summary": "SummaryOptions summarise",
     "assay.study.supervise": "Entry Event Observer",
     "assay.study.sweep": "Listen RunHooks prepare run_study",
-    "assay.study.verdicts": "record_verdicts",
 }
 __getattr__ = build_getattr(__name__, HOMES)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from assay.errors import AssayError, NotFoundError, UsageError
 from assay.record import run_directory
-from assay.study.locations import StudyLocation
-from assay.study.lookup import show_command
+from assay.study.locations import StudyLocation, show_command
 from assay.study.run_status import SupervisorProcess, find_supervisors, load_record, load_status
 from assay.system.files import Tail
 from assay.values import layout

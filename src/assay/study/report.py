@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
 
+from assay.record import run_directory
 from assay.show import formatting
+from assay.show.progress import EndedRow, Progress, ProgressView, RunningRow, estimate_eta
 from assay.show.terminal_report import render_terminal
-from assay.system.fast_dataclasses import dataclass
+from assay.study.collect import Collector
+from assay.study.locations import show_command
+from assay.study.prepared import Report
+from assay.study.slot_choice import HasMemory
+from assay.study.supervise import Entry, Event, Supervisor
+from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.files import read_end
+from assay.values import layout
 from assay.values.document import Block, Code, Commands, Details, Document, Notes, Section, Span, Text
+from assay.values.run import State
 from assay.values.verdict import VerdictKind
 
 TAIL_LINES = 10
@@ -128,3 +140,194 @@ def _strip_escapes(line: str) -> str:
     import re
 
     return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", line) if "\x1b" in line else line
+
+
+# ---------------------------------------------------------------- of a study that is running, or has ended
+
+
+_FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
+_TAIL_BYTES = 8192
+_RERUN_AT_ONCE = 10
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Listens to events and draws the view."""
+
+    progress: Progress
+    study: str
+    slots_total: int = 0
+    began: float = field(default_factory=time.time)
+    news: list[RunningRow | EndedRow] = field(default_factory=list)  # since the last view
+    durations: list[float] = field(default_factory=list)
+    kept: int | None = None
+    found: set[tuple[str, int]] = field(default_factory=set)  # runs that were under way before: name, attempt
+
+    def listen(self, event: Event) -> None:
+        if event.kind == "ended":
+            outcome = event.entry.outcome
+            elapsed = None
+            if outcome and outcome.started_at and outcome.ended_at:
+                elapsed = max(0.0, outcome.ended_at - outcome.started_at)
+            row = EndedRow(event.entry.spec.name, str(event.entry.state), elapsed, outcome.reason if outcome else "")
+            self.news.append(row)
+            if event.entry.state is State.DONE and row.elapsed_s is not None:
+                self.durations.append(row.elapsed_s)
+        elif event.kind == "started":
+            self.news.append(_build_started(event.entry))
+        elif event.kind == "adopted":
+            self.found.add((event.entry.spec.name, event.entry.attempt))
+            self.progress.message(f"found {event.entry.spec.name} still running (attempt {event.entry.attempt})")
+
+    def draw(self, supervisor: Supervisor) -> None:
+        self.progress.update(self.view(supervisor))
+
+    def finish(self, supervisor: Supervisor) -> None:
+        self.progress.finish(self.view(supervisor))
+
+    def view(self, supervisor: Supervisor) -> ProgressView:
+        states = [entry.state for entry in supervisor.entries]
+        if self.kept is None:
+            self.kept = states.count(State.DONE) - sum(
+                entry.finished_here for entry in supervisor.entries if entry.state is State.DONE
+            )
+        now = time.time()
+        running = tuple(self._build_running(entry, supervisor, now) for entry in supervisor.running.values())
+        is_leaving = supervisor.interrupted or supervisor.leave or supervisor.problem
+        queued = len(supervisor.queue)
+        slots = self.slots_total or max(1, len(running))
+        news, self.news = tuple(self.news), []
+        return ProgressView(
+            study=self.study,
+            total=len(states),
+            done=states.count(State.DONE),
+            failed=sum(state in _FAILED for state in states),
+            timed_out=states.count(State.TIMEOUT),
+            lost=states.count(State.LOST),
+            stopped=states.count(State.STOPPED),
+            running=running,
+            queued=queued,
+            slots_used=sum(entry.is_mine for entry in supervisor.running.values()),
+            slots_total=self.slots_total,
+            eta_s=None
+            if is_leaving
+            else estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots),
+            elapsed_s=now - self.began,
+            kept=self.kept,
+            ended=tuple(row for row in news if isinstance(row, EndedRow)),
+            news=news,
+            messages=() if is_leaving else describe_wait(supervisor),
+        )
+
+    def _build_running(self, entry: Entry, supervisor: Supervisor, now: float) -> RunningRow:
+        row = _build_running(entry, supervisor, now)
+        return replace(row, was_found=True) if (row.name, row.attempt) in self.found else row
+
+
+def describe_wait(supervisor: Supervisor) -> tuple[str, ...]:
+    """Why nothing of this study runs although something could."""
+    pool = supervisor.pool
+    if pool is None or pool.wait is None or not supervisor.queue or any(e.has_slot for e in supervisor.entries):
+        return ()
+    if pool.wait == "device" and isinstance(pool.usable, HasMemory):
+        return (f"waiting for a GPU with {formatting.render_size(pool.usable.least_bytes)} free",)
+    count = len(pool.entries)
+    taken = "the only one is" if count == 1 else f"all {count} are"
+    return (f"waiting for a slot: {taken} taken by other runs",)
+
+
+def _build_started(entry: Entry) -> RunningRow:
+    return RunningRow(entry.spec.name, entry.handle.slot if entry.handle else None, 0.0, entry.attempt)
+
+
+def _build_running(entry: Entry, supervisor: Supervisor, now: float) -> RunningRow:
+    handle = entry.handle
+    observer = supervisor.observer
+    values = observer.last_values(entry) if isinstance(observer, Collector) else {}
+    steps = [step for step, _ in values.values() if step == step]  # noqa: PLR0124 NaN: there is none
+    return RunningRow(
+        name=entry.spec.name,
+        slot=handle.slot if handle else None,
+        elapsed_s=max(0.0, now - handle.started_at) if handle else 0.0,
+        attempt=entry.attempt,
+        metrics={metric: value for metric, (_, value) in values.items()},
+        step=max(steps) if steps else None,
+    )
+
+
+# ---------------------------------------------------------------- when it is over
+
+
+def build_study_report(
+    report: Report, elapsed_s: float, show_path: Callable[[str], str] = os.path.relpath
+) -> StudyReport:
+    entries = report.entries
+    return StudyReport(
+        study=report.prepared.location.name,
+        total=len(entries),
+        done=report.count(State.DONE),
+        failed=tuple(_build_failed(entry, show_path) for entry in entries if entry.state in _FAILED),
+        stopped=report.count(State.STOPPED),
+        running=report.count(State.RUNNING),
+        queued=report.count(State.QUEUED),
+        kept=sum(entry.state is State.DONE and not entry.finished_here for entry in entries),
+        elapsed_s=elapsed_s,
+        folder=show_path(report.prepared.location.dir),
+        warnings=tuple(report.notes),
+        next_steps=build_next_steps(report),
+    )
+
+
+def build_next_steps(report: Report) -> tuple[str, ...]:
+    """Commands that make sense now; each works when it is pasted in this folder."""
+    location = report.prepared.location
+    failed = [entry for entry in report.entries if entry.state in _FAILED]
+    steps = []
+    if failed:
+        with_log = next((e for e in failed if find_telling_log(e.dir, e.spec.log_name, e.commands)), None)
+        steps += [show_command(["logs"], location, with_log.spec.name)] if with_log else []
+        steps += [_build_retry(report, failed)]
+    if report.count(State.RUNNING, State.QUEUED):
+        steps.append(show_command(["ls"], location))
+    if report.count(State.DONE):
+        steps.append(show_command(["sum"], location))
+    return (*steps, *report.advice)
+
+
+def _build_retry(report: Report, failed: Sequence[Entry]) -> str:
+    """One run on this machine by its name; several, and what a farm runs, by the command that was called."""
+    again = report.prepared.options.again
+    if again and not again.takes_retry:
+        return again.build()
+    if again and (len(failed) > 1 or report.prepared.farm is not None):
+        names = dict.fromkeys("lost" if entry.state is State.LOST else "failed" for entry in failed)
+        return again.build(*(word for name in names for word in ("--retry", name)))
+    return show_command(["rerun"], report.prepared.location, *(entry.spec.name for entry in failed[:_RERUN_AT_ONCE]))
+
+
+def _build_failed(entry: Entry, show_path: Callable[[str], str]) -> FailedRun:
+    outcome = entry.outcome
+    log = find_telling_log(entry.dir, entry.spec.log_name, entry.commands)
+    return FailedRun(
+        name=entry.spec.name,
+        state=str(entry.state),
+        reason=outcome.reason if outcome else "",
+        exit_code=outcome.exit_code if outcome else None,
+        log_path=show_path(log) if log else None,
+        log_tail=read_end(log, _TAIL_BYTES) if log else "",
+        attempts=entry.attempt,
+    )
+
+
+def find_telling_log(run_dir: str, log_name: str, commands: tuple[str, ...]) -> str | None:
+    """The log of the command that failed, or of the last one that began."""
+    if not os.path.isdir(run_dir):
+        return None
+    names = os.listdir(run_dir)
+    last = run_directory.load_history(run_dir, names).last
+    bad = [name for name, code in last.codes.items() if code != 0] if last else []
+    for command in [*bad, *reversed(commands)]:
+        log = layout.find_log(names, log_name, command)
+        if log is not None:
+            return os.path.join(run_dir, log)
+    return None

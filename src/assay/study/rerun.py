@@ -13,8 +13,7 @@ from assay.errors import FormatError, NotFoundError, UsageError
 from assay.observe.environment import load_git
 from assay.record import run_directory
 from assay.stage.snapshot import Snapshot, load_snapshot, place_code, take_snapshot
-from assay.study.locations import StudyLocation
-from assay.study.lookup import FoundRun, show_command
+from assay.study.locations import FoundRun, StudyLocation, show_command
 from assay.study.prepared import Prepared, RunOptions
 from assay.study.refresh import describe_damage
 from assay.study.run_status import RunStatus, load_status

@@ -12,7 +12,7 @@ from typing import Any
 
 from assay.record import run_directory
 from assay.record.index.base import Index
-from assay.study.lookup import FoundRun
+from assay.study.locations import FoundRun
 from assay.study.refresh import refresh_run
 from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout

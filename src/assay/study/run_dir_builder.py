@@ -19,8 +19,7 @@ from assay.observe.environment import load_environment
 from assay.record import run_directory
 from assay.record.folders import is_run_dir
 from assay.stage.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
-from assay.study.locations import show_path
-from assay.study.lookup import show_command
+from assay.study.locations import show_command, show_path
 from assay.study.prepared import Prepared
 from assay.study.refresh import liveness
 from assay.study.supervise import Entry

@@ -1,24 +1,31 @@
-"""Runs for Python programs: what `assay.runs` hands out."""
+"""What the index has about studies, brought up to date first: for the tables, and for what `assay.runs` hands out."""
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from assay.record.index.base import RunRow
+from assay.record.folders import find_changes, load_patterns
+from assay.record.index.base import Index, RunRow, Table
 from assay.record.index.sqlite import open_index
-from assay.show.console import CollectingConsole
-from assay.study.locations import StudyLocation
-from assay.study.lookup import find_locations
-from assay.study.refresh import refresh_study
+from assay.show.console import SILENT, CollectingConsole, Console
+from assay.study.locations import StudyLocation, find_locations
+from assay.values import layout
 from assay.values.metric_direction import direction_of
-from assay.values.run import State
-from assay.values.series import Summary
+from assay.values.state import State
+
+if TYPE_CHECKING:
+    from assay.values.series import Summary
 
 
 def load_study_runs(study: str, root: str | None) -> tuple[str, str, list[dict[str, Any]]]:
     """Root, the study's name, and the fields of each run; a damaged run is a Python warning."""
+    from assay.study.refresh import refresh_study
+
     (location,) = find_locations([study], root)
     with open_index(location.root) as index:
         console = CollectingConsole()
@@ -56,3 +63,54 @@ def load_points(root: str, key: str, metric: str) -> tuple[list[float], list[flo
     with open_index(root) as index:
         series = index.load_series(key, metric)
     return series.steps.tolist(), series.values.tolist(), series.times.tolist()
+
+
+def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> Table:
+    """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
+    names = [location.name for location in locations]
+    data = index.load_table(names)
+    is_stale = False
+    for location in locations:
+        rows = data.rows if len(locations) == 1 else [row for row in data.rows if row.study == location.name]
+        if changes := find_changes(location.dir, location.name, rows):
+            from assay.study.refresh import apply_changes
+
+            apply_changes(index, location, changes, console)
+            is_stale = True
+    return index.load_table(names) if is_stale else data
+
+
+def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow]) -> str:
+    """`epoch` where the runs count nothing else, else `step`. The first run of each study answers for its study."""
+    first = {row.study: row for row in reversed(rows)}
+    folders = {location.name: location.root for location in locations}
+    units = {unit for row in first.values() for unit in _find_units(os.path.join(folders[row.study], row.key), row)}
+    return "epoch" if units == {"epoch"} else "step"
+
+
+def _find_units(run_dir: str, row: RunRow) -> set[str]:
+    if row.origin == "runx":
+        return {"epoch"}  # logx counts the validations of runx's runs by epoch
+    patterns = load_patterns(run_dir)
+    if patterns is None:
+        return {"step"}
+    texts = [each for each in patterns if "regex" in each]
+    named = {str(name) for each in texts for name in (each.get("metric"), *_GROUP_NAME.findall(str(each["regex"])))}
+    units = {"step" if "step" in named else "epoch"} & named
+    units |= {str(each.get("step") or "step") for each in patterns if "regex" not in each}
+    return units | _find_script_units(os.path.join(run_dir, layout.METRICS_DIR))
+
+
+_GROUP_NAME = re.compile(r"\(\?P<(\w+)>")
+
+
+def _find_script_units(folder: str) -> set[str]:
+    """What `assay.log` was given: the first line of each process tells."""
+    units: set[str] = set()
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.jsonl"))):
+        if not os.path.isfile(path):
+            continue
+        with open(path, "rb") as file:
+            line = file.readline(4096)
+        units.update(name for name in ("step", "epoch") if f'"{name}":'.encode() in line)
+    return units

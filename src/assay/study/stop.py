@@ -15,8 +15,7 @@ from assay.execute.registry import build_executor
 from assay.record import run_directory
 from assay.show import formatting
 from assay.study.attempts import build_outcome, finished_before
-from assay.study.locations import StudyLocation
-from assay.study.lookup import FoundRun, show_command
+from assay.study.locations import FoundRun, StudyLocation, show_command
 from assay.study.run_status import RunStatus, SupervisorProcess, find_supervisors, load_status
 from assay.system import processes
 from assay.values import layout

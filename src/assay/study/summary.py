@@ -17,7 +17,6 @@ from assay.record.index.base import Table as IndexTable
 from assay.show.console import SILENT, Console
 from assay.show.table import drop_spare, fit_columns
 from assay.study.locations import HOW_TO_START, StudyLocation
-from assay.study.lookup import find_step_name, load_fresh_table
 from assay.study.ranking import (
     Group,
     SortKey,
@@ -29,6 +28,7 @@ from assay.study.ranking import (
     sort_groups,
     sort_rows,
 )
+from assay.study.run_reader import find_step_name, load_fresh_table
 from assay.values.metric_direction import Direction, direction_of, metric_priority, whole_step
 from assay.values.state import State
 from assay.values.table import Column, Table

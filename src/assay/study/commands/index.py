@@ -1,16 +1,18 @@
-"""`assay index`."""
+"""`assay index`: look after the copy that tables and plots are made from. The run directories are never touched."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from assay.errors import UsageError
 from assay.show.console import Console
-from assay.show.formatting import render_count
+from assay.show.formatting import render_count, render_size
 from assay.values.options import Group, Request, argument, json_option, option, root_option
 
 if TYPE_CHECKING:
-    from assay.study.index_maintenance import Reparsed
+    from assay.values.study import MetricFile, Pattern
 
 GROUP = Group(
     """Maintain the index: a copy of what the run directories say, from which tables and plots are made.
@@ -31,19 +33,87 @@ class StatusRequest(Request):
     as_json: bool = json_option()
 
 
+@dataclass(frozen=True, slots=True)
+class IndexStatus:
+    root: str
+    path: str
+    exists: bool
+    size_bytes: int
+    studies: int
+    runs: int
+    metrics: int
+    points: int
+    unread: int  # runs on disk that the index does not know yet
+    is_temporary: bool = False
+    reset_reason: str = ""
+
+
 def status(request: StatusRequest, console: Console) -> int:
     """Show where the index is, how large, and what is in it."""
-    from dataclasses import asdict
-
-    from assay.study.index_maintenance import build_status_facts, load_status
-    from assay.study.lookup import load_roots
+    from assay.study.locations import load_roots
     from assay.values.document import Document, Facts, Section
 
     found = [load_status(each) for each in load_roots(request.root)]
-    sections = [Section((Facts(build_status_facts(each)),)) for each in found]
+    sections = [Section((Facts(_build_status_facts(each)),)) for each in found]
     document = Document("assay index status", sections, facts=[asdict(each) for each in found])
     console.write_document(document, as_json=request.as_json)
     return 0
+
+
+def load_status(root: str) -> IndexStatus:
+    """How the index is, without bringing it up to date."""
+    from assay.record.folders import find_foreign_dirs, find_run_dirs
+    from assay.record.index.sqlite import open_index
+    from assay.study.locations import find_studies
+    from assay.system.files import index_path
+
+    path = index_path(root, os.environ)
+    on_disk = {
+        f"{name}/{os.path.basename(run_dir)}"
+        for name in find_studies(root)
+        for run_dir in (*find_run_dirs(os.path.join(root, name)), *find_foreign_dirs(os.path.join(root, name)))
+    }
+    if not os.path.exists(path):
+        return IndexStatus(root, path, False, 0, 0, 0, 0, 0, len(on_disk))
+    with open_index(root) as index:
+        table = index.load_table()
+        return IndexStatus(
+            root=root,
+            path=path,
+            exists=True,
+            size_bytes=sum(_size(path + suffix) for suffix in ("", "-wal", "-shm")),
+            studies=len(index.load_studies()),
+            runs=len(table.rows),
+            metrics=len(table.metrics),
+            points=int(sum(sum(column.count) for column in table.metrics.values())),
+            unread=len(on_disk - {row.key for row in table.rows}),
+            is_temporary=index.is_temporary,
+            reset_reason=index.reset_reason,
+        )
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _build_status_facts(status: IndexStatus) -> list[tuple[str, str]]:
+    facts = [("root", status.root), ("index", status.path)]
+    if not status.exists:
+        return [*facts, ("state", f"not made yet; {render_count(status.unread, 'run')} on disk")]
+    facts.append(("size", render_size(status.size_bytes)))
+    facts += [(name, str(getattr(status, name))) for name in ("studies", "runs", "metrics", "points")]
+    if status.unread:
+        facts.append(("not read yet", f"{render_count(status.unread, 'run')}; the next command that looks reads them"))
+    if status.is_temporary:
+        facts.append(
+            ("note", "it cannot be kept here, so each command builds it again: set ASSAY_CACHE_DIR to a local folder")
+        )
+    if status.reset_reason:
+        facts.append(("note", f"the old one was set aside: {status.reset_reason}"))
+    return facts
 
 
 class RebuildRequest(Request):
@@ -52,11 +122,15 @@ class RebuildRequest(Request):
 
 def rebuild(request: RebuildRequest, console: Console) -> int:
     """Build the index again from the run directories."""
-    from assay.study import index_maintenance
-    from assay.study.lookup import load_roots
+    from assay.record.index.sqlite import open_index
+    from assay.study.locations import load_roots
+    from assay.study.refresh import refresh_root
 
-    for path, count in index_maintenance.rebuild(load_roots(request.root), console):
-        console.print(f"{path}: {render_count(count, 'run')} read")
+    for root in load_roots(request.root):
+        with open_index(root) as index:
+            index.clear()
+            count = refresh_root(index, root, console)
+        console.print(f"{root}: {render_count(count, 'run')} read")
     return 0
 
 
@@ -71,26 +145,50 @@ class ReparseRequest(Request):
 def reparse(request: ReparseRequest, console: Console) -> int:
     """Read the metrics of STUDY again from its logs; nothing is run.
 
-    With --file, its patterns take the place of those that the runs were made with, until the index is rebuilt.
+    With --file, its patterns replace those that the runs were made with, until the index is rebuilt.
     """
-    from assay.study import index_maintenance
-    from assay.study.lookup import find_locations, open_index_of
+    from assay.record import run_directory
+    from assay.study.collect import read_sources
+    from assay.study.locations import find_locations, open_index_of
+    from assay.study.refresh import describe_damage, refresh_study
+    from assay.system.fast_dataclasses import replace
 
     (location,) = find_locations([request.study], request.root)
+    patterns = _load_patterns(request.file) if request.file else None
+    count = 0
     with open_index_of([location]) as index:
-        result = index_maintenance.reparse(index, location, request.file, console)
-    console.print(_describe(location.name, result))
+        refresh_study(index, location, console)
+        before = set(index.load_metric_names([location.name]))
+        for run_dir in run_directory.find_run_dirs(location.dir):
+            record = run_directory.try_record(run_dir)
+            if record is None:
+                console.warning(f"{run_dir} is damaged: {describe_damage(run_dir)}")
+                continue
+            spec = record.spec if patterns is None else replace(record.spec, patterns=patterns)
+            with index.batch():
+                index.forget_points(location.key(run_dir))
+                read_sources(index, location.key(run_dir), run_dir, spec)
+            count += 1
+        after = index.load_metric_names([location.name])
+    new, gone = sorted(set(after) - before), sorted(before - set(after))
+    changes = [f"new: {', '.join(new)}"] if new else []
+    changes += [f"gone: {', '.join(gone)}"] if gone else []
+    changed = f" ({'; '.join(changes)})" if changes else ""
+    metrics = ", ".join(after) or "no metrics"
+    console.print(f"{location.name}: {render_count(count, 'run')} read again: {metrics}{changed}")
     return 0
 
 
-def _describe(name: str, result: Reparsed) -> str:
-    new = sorted(set(result.metrics_after) - set(result.metrics_before))
-    gone = sorted(set(result.metrics_before) - set(result.metrics_after))
-    changes = [f"new: {', '.join(new)}"] if new else []
-    changes += [f"gone: {', '.join(gone)}"] if gone else []
-    metrics = ", ".join(result.metrics_after) or "no metrics"
-    changed = f" ({'; '.join(changes)})" if changes else ""
-    return f"{name}: {render_count(result.runs, 'run')} read again: {metrics}{changed}"
+def _load_patterns(file: str) -> tuple[Pattern | MetricFile, ...]:
+    from assay.config.load import load_study
+
+    study = load_study(file)
+    if not study.metrics:
+        hint = "describe them: metrics: {loss: 'loss ({number})'}"
+        if study.dialect != "native":
+            hint = f"a file of {study.dialect} cannot describe metrics: give a native study file that does"
+        raise UsageError(f"{file} has no metrics", hint)
+    return study.metrics
 
 
 class IngestRequest(Request):
@@ -99,16 +197,32 @@ class IngestRequest(Request):
 
 def ingest(request: IngestRequest, console: Console) -> int:
     """Add what runx, logx or mlrunner left in DIR (a study, or a folder of studies)."""
-    from assay.study.index_maintenance import ingest_folder
-    from assay.study.locations import StudyLocation
-    from assay.study.lookup import show_command
+    from collections import Counter
 
-    found = ingest_folder(request.folder, console)
-    origins = ", ".join(f"{count} by {origin}" for origin, count in found.origins)
-    relative = os.path.relpath(found.root)
-    root = found.root if relative.startswith("..") else relative
-    more = " …" if len(found.metrics) > 12 else ""
-    console.print(f"{render_count(len(found.studies), 'study', 'studies')}, {found.runs} runs ({origins}) under {root}")
-    console.print(f"metrics: {', '.join(found.metrics[:12]) or 'none'}{more}")
-    console.print(f"next: {show_command(['sum'], StudyLocation(found.root, found.studies[0]))}")
+    from assay.record.index.sqlite import open_index
+    from assay.study.locations import StudyLocation, find_studies, is_study, show_command
+    from assay.study.refresh import refresh_study
+
+    path = os.path.abspath(request.folder)
+    if not os.path.isdir(path):
+        raise UsageError(f"{request.folder} is not a folder")
+    root = os.path.dirname(path) if is_study(path) else path
+    names = [os.path.basename(path)] if is_study(path) else list(find_studies(path))
+    if not names:
+        raise UsageError(
+            f"found no runs in {request.folder}",
+            "a run's folder holds hparams.json or metrics.csv (runx, logx), param and stat (mlrunner), or our run.json",
+        )
+    with open_index(root) as index:
+        for name in names:
+            refresh_study(index, StudyLocation(root, name), console)
+        rows = index.load_runs(names)
+        metrics = index.load_metric_names(names)
+    origins = ", ".join(f"{count} by {origin}" for origin, count in sorted(Counter(row.origin for row in rows).items()))
+    relative = os.path.relpath(root)
+    shown = root if relative.startswith("..") else relative
+    more = " …" if len(metrics) > 12 else ""
+    console.print(f"{render_count(len(names), 'study', 'studies')}, {len(rows)} runs ({origins}) under {shown}")
+    console.print(f"metrics: {', '.join(metrics[:12]) or 'none'}{more}")
+    console.print(f"next: {show_command(['sum'], StudyLocation(root, names[0]))}")
     return 0

@@ -27,8 +27,7 @@ from assay.values.state import RETRY, State
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
-    from assay.study.locations import StudyLocation
-    from assay.study.lookup import FoundRun
+    from assay.study.locations import FoundRun, StudyLocation
     from assay.study.prepared import Prepared, Report, RunOptions
 
 _MOST_FINDINGS = 20
@@ -144,8 +143,7 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
 
 def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool) -> int:
     from assay.show.progress import choose_progress
-    from assay.study.progress_view import Watcher, build_study_report
-    from assay.study.report import render_report
+    from assay.study.report import Watcher, build_study_report, render_report
     from assay.study.sweep import RunHooks, run_study
     from assay.system.terminal import terminal_width, use_color
 
@@ -207,7 +205,7 @@ def _build_json(report: Report) -> dict[str, object]:
 
 def _go_to_background(location: StudyLocation, console: Console) -> bool:
     """Fork; True in the supervisor that goes on alone, with its output in a file."""
-    from assay.study.lookup import show_command
+    from assay.study.locations import show_command
 
     os.makedirs(os.path.join(location.dir, layout.STUDY_META_DIR), exist_ok=True)
     log = os.path.join(location.dir, layout.STUDY_META_DIR, layout.SUPERVISOR_LOG)
@@ -250,8 +248,7 @@ def rerun(request: RerunRequest, console: Console) -> int:
 
     All commands are run, also those that an earlier attempt finished. Results of earlier attempts are kept.
     """
-    from assay.study.locations import HOW_TO_START
-    from assay.study.lookup import find_runs
+    from assay.study.locations import HOW_TO_START, find_runs
     from assay.study.rerun import RerunOptions, find_damaged, prepare_rerun, renew_code
 
     found = {run.dir: run for name in request.names for run in find_runs(name, request.root)}
@@ -291,7 +288,7 @@ def stop(request: StopRequest, console: Console) -> int:
 
     The supervisor of a study that is named as a whole is stopped too, so that none of its runs starts any more.
     """
-    from assay.study.lookup import find_runs
+    from assay.study.locations import find_runs
     from assay.study.stop import StopOptions
     from assay.study.stop import stop as stop_runs
 

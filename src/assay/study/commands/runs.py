@@ -42,8 +42,7 @@ def ls(request: LsRequest, console: Console) -> int:
 def _list_studies(request: LsRequest, console: Console) -> int:
     from assay.show.table import render_json
     from assay.study.listing import build_study_facts, build_study_table, list_studies
-    from assay.study.locations import HOW_TO_START, show_path
-    from assay.study.lookup import load_roots
+    from assay.study.locations import HOW_TO_START, load_roots, show_path
 
     roots = load_roots(request.root)
     studies = list_studies(roots, console)
@@ -63,7 +62,7 @@ def _list_runs(name: str, request: LsRequest, console: Console) -> int:
     from assay.show.formatting import clean, wrap
     from assay.show.table import render_json
     from assay.study.listing import build_run_facts, build_run_table, describe_total, list_runs
-    from assay.study.lookup import find_locations, open_index_of
+    from assay.study.locations import find_locations, open_index_of
 
     (location,) = find_locations([name], request.root)
     with open_index_of([location]) as index:
@@ -96,7 +95,7 @@ def show(request: ShowRequest, console: Console) -> int:
 
     RUN is STUDY/RUN, a run's name or id, or its folder.
     """
-    from assay.study.lookup import find_one_run, open_index_of
+    from assay.study.locations import find_one_run, open_index_of
     from assay.study.run_description import build_document, describe_run
 
     if request.job and (request.as_json or request.with_environment):
@@ -138,8 +137,8 @@ class LogsRequest(Request):
 
 def logs(request: LogsRequest, console: Console) -> int:
     """Print the output of RUN: of the command that failed, else of the last one that began."""
+    from assay.study.locations import find_one_run
     from assay.study.logs import copy_log, find_log
-    from assay.study.lookup import find_one_run
 
     if request.follow and request.attempt is not None:
         raise UsageError("--follow goes with the attempt that runs", "leave out --attempt, or --follow")
@@ -154,8 +153,8 @@ def logs(request: LogsRequest, console: Console) -> int:
 
 
 def _follow(request: LogsRequest, console: Console) -> int:
+    from assay.study.locations import find_runs
     from assay.study.logs import follow_run, follow_study
-    from assay.study.lookup import find_runs
 
     runs = find_runs(request.run, request.root)
     if len(runs) == 1 and runs[0].location.name != request.run.rstrip("/"):
@@ -191,7 +190,7 @@ class DiffRequest(Request):
 
 def diff(request: DiffRequest, console: Console) -> int:
     """Compare two runs: parameters, commands, environment, code, metrics."""
-    from assay.study.lookup import find_one_run, open_index_of
+    from assay.study.locations import find_one_run, open_index_of
     from assay.study.run_diff import build_document, compare, render_code_diff
 
     if request.code and request.as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import UsageError
 from assay.show.console import Console
@@ -14,11 +14,16 @@ from assay.values.options import Request, argument, json_option, option, root_op
 from assay.values.state import State
 
 if TYPE_CHECKING:
+    from assay.record.index.base import Index
     from assay.show.tensorboard import Points
-    from assay.study.locations import StudyLocation
-    from assay.study.lookup import FoundRun, Index
+    from assay.study.locations import FoundRun, StudyLocation
     from assay.study.plotting import BuiltChart
     from assay.values.table import Table
+
+
+def _group_option(what: str) -> Any:
+    text = f"One {what} for runs that differ only here: mean ± sd."
+    return option("-g", "--group-by", multiple=True, metavar="PARAM", parse=split_commas, help=text)
 
 
 class SumRequest(Request):
@@ -30,14 +35,7 @@ class SumRequest(Request):
         metavar="NAME[:min|max]",
         help="Sort by a metric's best value, or by a parameter; may be given again, the first counts most.",
     )
-    group_by: tuple[str, ...] = option(
-        "-g",
-        "--group-by",
-        multiple=True,
-        metavar="PARAM",
-        parse=split_commas,
-        help="One row for runs that differ only here: mean ± sd.",
-    )
+    group_by: tuple[str, ...] = _group_option("row")
     metrics: tuple[str, ...] | None = option(
         "-m", "--metrics", metavar="A,B|all", parse=split_commas, help="Which metrics to show."
     )
@@ -62,7 +60,7 @@ def summarise(request: SumRequest, console: Console) -> int:
     """
     from assay.show.formatting import render_count, unguard
     from assay.study import summary
-    from assay.study.lookup import find_locations, open_index_of
+    from assay.study.locations import find_locations, open_index_of
 
     forms = request.as_csv or request.csv_raw, request.as_json, request.as_markdown
     if sum(forms) > 1:
@@ -144,14 +142,7 @@ class PlotRequest(Request):
         metavar="METRIC",
         help="What to plot; may be given again.  [default: the most informative]",
     )
-    group_by: tuple[str, ...] = option(
-        "-g",
-        "--group-by",
-        multiple=True,
-        metavar="PARAM",
-        parse=split_commas,
-        help="One line for runs that differ only here: mean ± sd.",
-    )
+    group_by: tuple[str, ...] = _group_option("line")
     log: bool = option("--log", default=False, help="A logarithmic scale.")
     best: int | None = option("--best", type=int, minimum=1, metavar="N", help="Only the N best runs or groups.")
     output: str | None = option("-o", "--output", metavar="FILE", help="Draw into a .png, .svg or .pdf file instead.")
@@ -162,7 +153,7 @@ class PlotRequest(Request):
 
 def plot(request: PlotRequest, console: Console) -> int:
     """Plot metrics of studies or of single runs over steps."""
-    from assay.study.lookup import open_index_of
+    from assay.study.locations import open_index_of
     from assay.study.plotting import PlotOptions, build_charts
 
     options = PlotOptions(request.metrics, request.group_by, request.log, request.best)
@@ -181,7 +172,7 @@ def plot(request: PlotRequest, console: Console) -> int:
 def _find(names: Sequence[str], root: str | None) -> tuple[list[StudyLocation], list[FoundRun] | None]:
     """The name of a study means all its runs, foreign ones included; anything else single runs."""
     from assay.errors import NotFoundError
-    from assay.study.lookup import find_locations, find_runs
+    from assay.study.locations import find_locations, find_runs
 
     try:
         return find_locations(names, root), None
