@@ -210,7 +210,7 @@ def test_a_heartbeat_every_half_minute():
 
 def test_heartbeat_has_counts_and_eta():
     assert render_heartbeat(view()) == (
-        "norm: 5/10 over: 4 done, 1 failed, 2 running, 3 queued, slots 2/2, 1:02, about 2m 5s left"
+        "norm: 5/10 finished: 4 done, 1 failed, 2 running, 3 queued, slots 2/2, 1:02, about 2m 5s left"
     )
 
 

@@ -74,7 +74,7 @@ class ProgressView:
     messages: tuple[str, ...] = ()  # standing notices, such as what is being waited for
 
     @property
-    def over(self) -> int:
+    def finished(self) -> int:
         return self.done + self.failed + self.stopped
 
 
@@ -133,8 +133,8 @@ def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = F
 
 
 def _render_bar(view: ProgressView, width: int, plain: bool) -> list[Segment]:
-    share = f" {view.over}/{view.total}"
-    percent = f"  {100 * view.over // view.total}%" if view.total else ""
+    share = f" {view.finished}/{view.total}"
+    percent = f"  {100 * view.finished // view.total}%" if view.total else ""
     left = f"  about {formatting.render_duration(view.eta_s)} left" if view.eta_s else ""
     room = width - len(share) - len(percent) - len(left) - 2
     study = formatting.shorten(formatting.clean(view.study), max(8, room // 2), "~" if plain else "…")
@@ -227,7 +227,7 @@ def _cut(line: list[Segment], width: int) -> list[Segment]:
 def render_heartbeat(view: ProgressView) -> str:
     counts = "".join(text for text, _ in _render_counts(view)).replace("  ", ", ")
     left = f", about {formatting.render_duration(view.eta_s)} left" if view.eta_s else ""
-    return f"{formatting.clean(view.study)}: {view.over}/{view.total} over: {counts}{left}"
+    return f"{formatting.clean(view.study)}: {view.finished}/{view.total} finished: {counts}{left}"
 
 
 def render_ended(row: EndedRow) -> str:
