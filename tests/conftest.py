@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import compileall
+import contextlib
+import gc
 import os
 import random
 import shutil
@@ -69,6 +71,18 @@ os.environ.update(dict.fromkeys(THREADS, "1"))  # before numpy is imported
 SOURCE = Path(__file__).parent.parent / "src"
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+# ---------------------------------------------------------------- garbage
+
+# Modules and ten thousand collected tests stay to the end: they need not be looked through again and again meanwhile.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.set_threshold(10_000)
+    gc.enable()
 
 
 # ---------------------------------------------------------------- generated cases
@@ -209,6 +223,7 @@ def no_leaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         *folder_problems(folder),
         *process_problems(tagged),
     ]
+    reap_children()
     if problems:
         pytest.fail(f"{request.node.name} leaves traces:\n  " + "\n  ".join(problems), pytrace=False)
 
@@ -251,6 +266,14 @@ def process_problems(before: dict[int, str]) -> list[str]:
         except ProcessLookupError:
             continue
     return [f"process {pid} is still running, tagged {tag}" for pid, tag in sorted(left.items())]
+
+
+def reap_children() -> None:
+    """A study that ran in this process has made it the parent of what jobs leave. Nobody else waits for these: a
+    thousand dead ones would be in the process table at the end, which hundreds of tests look through."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def new_processes(before: dict[int, str]) -> dict[int, str]:

@@ -39,6 +39,11 @@ def test_leaves_a_process(tmp_path):
 
 def test_after_a_process(): pass
 
+def test_leaves_a_dead_one():
+    os.waitid(os.P_PID, os.spawnlp(os.P_NOWAIT, 'true', 'true'), os.WEXITED | os.WNOWAIT)
+def test_after_a_dead_one():
+    with pytest.raises(ChildProcessError): os.waitpid(-1, os.WNOHANG)
+
 def test_honest(monkeypatch, tmp_path):
     monkeypatch.setenv('SET', 'x')
     monkeypatch.chdir(tmp_path)
@@ -166,7 +171,10 @@ def test_a_service_that_is_required_fails_and_the_order_is_said(folder: Path) ->
     assert "2 passed" in done.stdout
 
 
-@pytest.mark.parametrize("test", ["test_honest", "test_inherits_nothing", "test_with_a_mark", "test_without_a_mark"])
+@pytest.mark.parametrize(
+    "test",
+    ["test_honest", "test_inherits_nothing", "test_with_a_mark", "test_without_a_mark", "test_after_a_dead_one"],
+)
 def test_an_honest_test_passes(report: Report, test: str) -> None:
     assert not report.complaints(test)
     assert f"PASSED test_it.py::{test}" in report.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -39,7 +40,7 @@ INTRO_LINES = [
 NOTE = "import sys\nopen({path!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
 
 # A farm: writes down what it was asked, and starts the command a moment later in a clean environment.
-# HOLD keeps jobs in the queue, REFUSE makes the farm say no.
+# Who has a lock on HOLD keeps jobs in the queue, REFUSE makes the farm say no.
 SUBMIT_JOB = r"""#!/usr/bin/env bash
 # others do the same at this moment, and bash writes line by line
 { flock 9; printf '%s\0' "${0##*/}" "$@" $'\n' >&9; } 9>> "$FARM_FOLDER/calls"
@@ -50,7 +51,7 @@ while [ $# -gt 0 ]; do
 done
 echo "Submitted batch job 4711"
 (
-  while [ -e "$FARM_FOLDER/HOLD" ]; do sleep 0.02; done
+  flock --shared "$FARM_FOLDER/HOLD" true
   cd /; exec setsid env -i HOME="$HOME" PATH="$PATH" bash -c "$command"
 ) > /dev/null 2>&1 < /dev/null &
 """
@@ -83,6 +84,7 @@ class Desk:
     folder: Path
     farm: Path
     capture: pytest.CaptureFixture[str]
+    held: TextIO | None = None
 
     # ------------------------------------------------------------ files
 
@@ -138,6 +140,15 @@ class Desk:
 
     # ------------------------------------------------------------ the farm
 
+    def hold(self) -> None:
+        """Jobs that are submitted from now on stay in the queue until `release`."""
+        self.held = (self.farm / "HOLD").open("w")
+        fcntl.flock(self.held, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        if self.held is not None:
+            self.held.close()
+
     @property
     def submissions(self) -> list[list[str]]:
         """The argument lists that the stand-ins were called with."""
@@ -177,4 +188,5 @@ def open_desk(monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[st
     try:
         yield desk
     finally:
+        desk.release()
         shutil.rmtree(base, ignore_errors=True)

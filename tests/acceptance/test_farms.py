@@ -77,14 +77,6 @@ def desk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
         yield desk
 
 
-def hold(desk: Desk) -> None:
-    (desk.farm / "HOLD").touch()
-
-
-def release(desk: Desk) -> None:
-    (desk.farm / "HOLD").unlink()
-
-
 def states(desk: Desk, study: str = "sweep") -> list[str]:
     return [row["state"] for row in json.loads(desk.well("ls", study, "--json").out)]
 
@@ -229,33 +221,33 @@ class TestNgc:
 
 class TestLeaving:
     def test_runx_goes_when_everything_is_submitted(self, desk: Desk) -> None:
-        hold(desk)
+        desk.hold()
         said = desk.well("runx", "sweep.yml")
         assert "4 runs are with bigfarm now" in said.err
         assert desk.calls == []
         assert states(desk) == ["queued"] * 4
-        release(desk)
+        desk.release()
         ended(desk)
         assert states(desk) == ["done"] * 4
         assert "4 runs" not in desk.well("ls").err
 
     def test_many_jobs_are_all_submitted_before_it_goes(self, desk: Desk) -> None:
         desk.write("sweep.yml", f"CMD: 'true'\nHPARAMS: {{a: {list(range(30))}}}\n")
-        hold(desk)
+        desk.hold()
         desk.well("runx", "sweep.yml")
         assert len(desk.submissions) == 30
-        release(desk)
+        desk.release()
         ended(desk, 30)
 
     def test_called_again_it_continues_what_is_on_the_farm(self, desk: Desk) -> None:
-        hold(desk)
+        desk.hold()
         desk.well("runx", "sweep.yml")
         said = desk.well("runx", "sweep.yml")
         assert said.lines == [], "nothing was submitted"
         assert said.err.count("is on its way already") == 4
         assert len(desk.submissions) == 4
         assert len(desk.runs("logs/sweep")) == 4
-        release(desk)
+        desk.release()
         ended(desk)
         assert len(desk.calls) == 4
 
@@ -268,9 +260,9 @@ class TestLeaving:
 
     def test_a_failed_job_is_seen_later(self, desk: Desk) -> None:
         desk.write("train.py", "import sys; print('loss is nan'); sys.exit('adam' in sys.argv)")
-        hold(desk)
+        desk.hold()
         desk.well("runx", "sweep.yml")
-        release(desk)
+        desk.release()
         ended(desk)
         assert sorted(states(desk)) == ["done", "done", "failed", "failed"]
 
@@ -291,22 +283,22 @@ class TestLeaving:
         assert {call[0] for call in desk.submissions} == {"submit_small"}
 
     def test_assay_run_finishes_what_runx_submitted(self, desk: Desk) -> None:
-        hold(desk)
+        desk.hold()
         desk.well("runx", "sweep.yml")
-        release(desk)
+        desk.release()
         desk.well("run", "sweep.yml")
         assert states(desk) == ["done"] * 4
         assert len(desk.submissions) == 4
 
     def test_job_sh_can_be_started_by_hand_meanwhile(self, desk: Desk) -> None:
         """The farm's own start then finds the token taken: nothing runs twice."""
-        hold(desk)
+        desk.hold()
         desk.well("runx", "sweep.yml")
         first = desk.runs("logs/sweep")[0]
         lease = json.loads((first / "lease.1").read_text())
         env = f"ASSAY_ATTEMPT_NUMBER=1 ASSAY_ATTEMPT={lease['tag']}"
         subprocess.run(["bash", "-c", f"{env} bash '{first}/job.sh'"], check=True)
-        release(desk)
+        desk.release()
         ended(desk)
         desk.until(lambda: len(desk.calls) == 4, "four calls")
         assert states(desk) == ["done"] * 4

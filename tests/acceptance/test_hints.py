@@ -139,14 +139,14 @@ def test_mlrunner_that_drew_a_sample(desk: Desk) -> None:
 def test_after_a_submission(desk: Desk) -> None:
     desk.write("f.yml", NATIVE)
     desk.assay("run", "f.yml", "--study", "sweep")
-    (desk.farm / "HOLD").touch()
+    desk.hold()
     desk.write("sweep.yml", RUNX)
     desk.write(".runx", "LOGROOT: logs\nFARM: big\nbig: {SUBMIT_CMD: submit_job}\n")
     said = desk.well("runx", "sweep.yml")
     assert "3 runs are with big now\n" in said.err
     assert hints(said) == ["assay ls logs/sweep"]
     check_all(desk, hints(said), "logs/sweep", failing=0)
-    (desk.farm / "HOLD").unlink()
+    desk.release()
     desk.until_ended("logs/sweep", 3)
     check_all(desk, ["assay runx sweep.yml -i --retry failed"], "logs/sweep", failing=2)
 
