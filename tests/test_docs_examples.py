@@ -10,7 +10,7 @@ import pytest
 
 from assay.cli.main import build_cli
 from assay.compat import mlrunner, runx, sumx
-from assay.config.dialects.base import LoadOptions
+from assay.config.fields import LoadOptions
 from assay.config.load import load_study
 from assay.config.native import KEYS
 from assay.config.settings import load_settings

@@ -20,9 +20,8 @@ from assay.bench.report.executions import build_bench_document
 from assay.bench.report.history import build_history_document
 from assay.golden.report.document import build_document as build_golden
 from assay.models.report.check import build_model_facts
-from assay.show.formatting import UNSAFE
+from assay.show.formatting import UNSAFE, render_facts
 from assay.show.html import render_html
-from assay.show.json_text import render_document, render_facts
 from assay.show.junit import render_junit
 from assay.show.markdown import render_markdown
 from assay.show.terminal_report import render_terminal
@@ -56,7 +55,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "golden": lambda: render_terminal(GOLDEN, width=100),
     "model": lambda: model_reports.show(MODEL, width=100, every=True),
     "history": lambda: render_terminal(HISTORY, width=100),
-    "golden json": lambda: render_document(GOLDEN),
+    "golden json": lambda: render_facts(GOLDEN.facts),
     "model json": lambda: render_facts(build_model_facts(MODEL)),
 }
 MARKDOWN = {

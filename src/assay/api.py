@@ -130,8 +130,8 @@ def run(
 
     from assay.errors import NotFoundError, UsageError
     from assay.study.api import RunOptions, check_prepared, prepare
-    from assay.values.slots import parse_slot_flags
     from assay.values.state import RETRY
+    from assay.values.units import parse_slot_flags
 
     for name in (retry := (retry,) if isinstance(retry, str) else tuple(retry)):
         if name not in RETRY:
@@ -342,7 +342,7 @@ def check_golden(
 ) -> Judgement:
     """Check a training against its golden recording in the folder `store`, as `assay golden check` does."""
     from assay.golden.api import GoldenOptions, check_file, render_golden
-    from assay.values.slots import parse_slot_flags
+    from assay.values.units import parse_slot_flags
 
     options = GoldenOptions(
         file=os.fspath(file),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from assay.config.grid import same_value
 from assay.config.native import parse_native
 from assay.config.source import parse_documents
 from assay.errors import ConfigError
-from assay.values.study import Choices, Condition, Random
+from assay.values.study import Choices, Condition, Random, same_value
 
 HEAD = "command: echo\n"
 

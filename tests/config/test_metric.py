@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.config.metric import NUMBER, expand_number
-from assay.config.native import parse_native
+from assay.config.native import expand_number, parse_native
 from assay.config.source import parse_documents
 from assay.errors import ConfigError
+from assay.values.series import NUMBER
 
 HEAD = "commands: {train: a, test: b}\n"
 

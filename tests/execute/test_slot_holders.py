@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from assay.execute.slot_holders import find_holders
+from assay.execute.slots import find_holders
 
 WORDS = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
 

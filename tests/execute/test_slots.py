@@ -22,7 +22,7 @@ from assay.execute.slots import HeldSlot, SlotEntry, SlotPool, build_entries, sl
 from assay.record import run_directory
 from assay.system import processes
 from assay.values.run import JobHandle, Outcome, State
-from assay.values.slots import parse_slots
+from assay.values.units import parse_slots
 
 
 @pytest.fixture

@@ -333,12 +333,12 @@ def find(regex: str, text: str) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("regex", BULK)
 def test_expressions_that_cannot_see_a_newline_run_over_blocks(regex):
-    assert LineRegex(regex).is_bulk
+    assert LineRegex(regex)._bulk is not None
 
 
 @pytest.mark.parametrize("regex", BY_LINE)
 def test_expressions_that_might_see_a_newline_run_by_line(regex):
-    assert not LineRegex(regex).is_bulk
+    assert LineRegex(regex)._bulk is None
 
 
 @given(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.errors import ConfigError
-from assay.plan.expand import MAX_RUNS, NameSource, build_plan
+from assay.errors import ConfigError, NotFoundError, UsageError
+from assay.plan.expand import MAX_RUNS, NameSource, build_plan, select
 from assay.plan.identity import canonical
 from assay.values.run import Command
 from assay.values.study import (
@@ -290,3 +290,69 @@ def test_documents_with_different_commands_for_one_run_are_joined():
 def test_defaults_that_no_command_uses_are_no_orphans_but_a_documents_own_are():
     plan = mlrunner(sweep(extra=[1]), defaults={**DEFAULTS, "spare": 1})
     assert [warning.key for warning in plan.warnings] == ["extra"]
+
+
+# ---------------------------------------------------------------- a part of a study: titles, commands, a sample
+
+
+def build_titled(**fields) -> Study:
+    commands = tuple(CommandTemplate(name, (Text(name),)) for name in ("train", "avg", "test"))
+    sweeps = (
+        Sweep({"a": Choices(tuple(range(9)))}, title="one"),
+        Sweep({"b": Choices(tuple(range(9)))}, title="two"),
+        Sweep({"c": Choices((1,))}, title="one", commands=("test",)),
+        Sweep({"d": Choices((1,))}),
+    )
+    return Study("s", "native", "f.yml", "/work", commands, sweeps, **fields)
+
+
+def test_an_unknown_title_is_refused_with_a_suggestion():
+    with pytest.raises(NotFoundError) as caught:
+        select(build_titled(), titles=["tow"])
+    assert "no title named 'tow'" in caught.value.render()
+    assert "did you mean 'two'" in caught.value.render()
+
+
+def test_a_title_where_nothing_has_one_is_refused():
+    untitled = Study("s", "native", "f.yml", "/work", (), (Sweep({}),))
+    with pytest.raises(NotFoundError) as caught:
+        select(untitled, titles=["x"])
+    assert "nothing in f.yml has a title" in caught.value.render()
+
+
+def test_an_unknown_command_is_refused_with_a_suggestion():
+    with pytest.raises(NotFoundError) as caught:
+        select(build_titled(), commands=["tset"])
+    assert "did you mean 'test'" in caught.value.render()
+
+
+@pytest.mark.parametrize("sample", [0, -3])
+def test_a_sample_of_nothing_is_refused(sample):
+    with pytest.raises(UsageError, match="is nothing"):
+        select(build_titled(), sample=sample)
+
+
+def test_nothing_asked_for_is_everything():
+    assert select(build_titled()) == build_titled()
+
+
+def test_a_title_selects_every_sweep_that_has_it():
+    assert [list(sweep.axes) for sweep in select(build_titled(), titles=["one"]).sweeps] == [["a"], ["c"]]
+
+
+def test_commands_keep_the_order_of_the_file_and_override_a_sweeps_own():
+    found = select(build_titled(), commands=["test", "train"])
+    assert {sweep.commands for sweep in found.sweeps} == {("train", "test")}
+    assert [command.name for command in build_plan(found).runs[0].commands] == ["train", "test"]
+
+
+def test_a_sample_is_drawn_per_sweep_and_follows_from_its_seed():
+    found = select(build_titled(), sample=2, seed=5)
+    assert found.subset == Subset(2, 5, per_sweep=True)
+    assert len(build_plan(found).runs) == 6
+    assert build_plan(found) == build_plan(select(build_titled(), sample=2, seed=5))
+
+
+def test_a_sample_without_a_seed_says_which_one_it_took():
+    seeds = {select(build_titled(), sample=2).subset.seed for _ in range(5)}
+    assert len(seeds) > 1

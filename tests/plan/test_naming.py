@@ -10,20 +10,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from assay.plan.draft import Draft, NameSource
 from assay.plan.identity import canonical, spec_id
 from assay.plan.naming import (
     MAX_FOREIGN_NAME_BYTES,
     MAX_NAME_BYTES,
+    Draft,
+    NameSource,
     build_directory_name,
     build_key,
     build_mlrunner_name,
     build_tag,
     fill_tag,
     find_varying,
-    name_mlrunner_runs,
     name_native,
-    name_runx_runs,
+    name_runs,
 )
 from assay.values.random_names import ADJECTIVES, ANIMALS
 from assay.values.study import AllFlags, CommandTemplate, Study, Sweep, Text
@@ -190,7 +190,7 @@ def make_draft(params: dict | None = None, tag: str | None = None, **more: objec
 
 
 def name_runx(drafts, *, rng=None, tag=None, cooldir=True, study="sweep"):
-    return name_runx_runs(drafts, make_study(study), NameSource(rng or random.Random(1), NOW, tag, cooldir))
+    return name_runs(drafts, make_study(study), NameSource(rng or random.Random(1), NOW, tag, cooldir))
 
 
 def test_there_are_enough_words_for_large_studies():
@@ -259,8 +259,8 @@ def test_no_cooldir_is_quick_for_many_runs_of_one_tag():
 
 def test_without_a_source_names_follow_from_the_run():
     drafts = [Draft(0, {}, {"lr": lr}, id=f"id{lr}") for lr in range(20)]
-    names = name_runx_runs(drafts, make_study())
-    assert names == name_runx_runs(drafts, make_study())
+    names = name_runs(drafts, make_study())
+    assert names == name_runs(drafts, make_study())
     assert len(set(names)) == 20
 
 
@@ -349,8 +349,12 @@ def test_directory_names_fit(text):
 # ---------------------------------------------------------------- mlrunner names
 
 
-def name_mlrunner(*specs, **options):
-    return name_mlrunner_runs([Draft(0, spec, spec) for spec in specs], **options)
+MLRUNNER = Study("m", "mlrunner", "m.yml", "/project", (), (Sweep({}),))
+
+
+def name_mlrunner(*specs, exists=None):
+    names = NameSource(random.Random(1), NOW, exists=exists) if exists else None
+    return name_runs([Draft(0, spec, spec) for spec in specs], MLRUNNER, names)
 
 
 @pytest.mark.parametrize(
@@ -457,12 +461,12 @@ def test_the_same_run_said_twice_keeps_its_name():
 def test_a_run_may_have_two_names_for_the_same_parameters():
     full = {"norm": "batch", "moment": 0.1, "early-stop": False}
     drafts = [Draft(0, {"norm": "batch", "moment": 0.1}, full), Draft(1, {"norm": "batch", "early-stop": False}, full)]
-    assert name_mlrunner_runs(drafts) == ["Norm_batch-Moment_0.1", "Norm_batch-EaStop_F"]
+    assert name_runs(drafts, MLRUNNER) == ["Norm_batch-Moment_0.1", "Norm_batch-EaStop_F"]
 
 
 def test_documents_with_other_defaults_behind_the_same_name_stay_apart():
     drafts = [Draft(0, {"lr": 1}, {"lr": 1, "x": 1}), Draft(1, {"lr": 1}, {"lr": 1, "x": 2})]
-    first, second = name_mlrunner_runs(drafts)
+    first, second = name_runs(drafts, MLRUNNER)
     assert first == "Lr_1"
     assert second.startswith("Lr_1~")
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from assay.show.formatting import render_facts
 from assay.show.html import render_html
-from assay.show.json_text import render_document
 from assay.show.junit import render_junit
 from assay.show.markdown import render_markdown
 from assay.show.terminal_report import fold, render_terminal
@@ -243,7 +243,7 @@ def test_junit_counts_by_kind_and_takes_an_excuse():
 
 
 def test_json_holds_the_facts():
-    assert json.loads(render_document(build(facts={"a": [math.nan, 1]}))) == {"a": ["NaN", 1]}
+    assert json.loads(render_facts(build(facts={"a": [math.nan, 1]}).facts)) == {"a": ["NaN", 1]}
 
 
 def test_lines_of_a_finding_stay_apart_in_markdown():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -252,3 +253,17 @@ def test_a_guarded_stream_passes_on_colours_only_where_colours_are_used(monkeypa
     assert plain.getvalue() == "\\x1b[31mred\n"
     assert formatting.unguard(guarded) is plain
     assert formatting.guard(guarded) is guarded
+
+
+# ---------------------------------------------------------------- JSON that every reader accepts
+
+
+def test_what_is_not_finite_becomes_a_word() -> None:
+    value = {"a": math.nan, "b": [math.inf, (-math.inf,)], 3: Path("/x")}
+    assert json.loads(formatting.render_facts(value)) == {"a": "NaN", "b": ["Infinity", ["-Infinity"]], "3": "/x"}
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(), st.lists))
+def test_everything_else_stays(value: object) -> None:
+    assert formatting.to_json(value) == value
+    assert json.loads(formatting.render_facts(value)) == value

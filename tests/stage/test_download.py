@@ -21,7 +21,7 @@ import pytest
 
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.stage.download import Checksum, Fetched, build_disk_error, fetch, parse_checksum
-from assay.stage.retry import RetryPolicy
+from assay.stage.transfer import RetryPolicy
 
 DATA = bytes(range(256)) * 2000  # 512,000: several chunks
 NO_WAIT = RetryPolicy(attempts=3, sleep=lambda _: None, timeout_s=20)

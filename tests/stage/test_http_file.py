@@ -16,7 +16,7 @@ import pytest
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.stage.download import Fetched, fetch
-from assay.stage.retry import RetryPolicy
+from assay.stage.transfer import RetryPolicy
 
 DATA = bytes(range(256)) * 2000  # 512,000: several chunks
 NO_WAIT = RetryPolicy(attempts=3, sleep=lambda _: None, timeout_s=20)

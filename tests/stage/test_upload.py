@@ -12,7 +12,7 @@ import pytest
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.stage import object_store
-from assay.stage.folder import DataFile
+from assay.stage.transfer import DataFile
 from assay.stage.upload import check_target, upload_folder
 
 TREE = {

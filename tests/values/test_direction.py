@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from assay.values.metric_direction import direction_of, whole_step
+from assay.values.series import direction_of, whole_step
 
 LOWER = """
 loss val_loss valLoss val.loss train/loss trainloss loss1 accuracy_loss top5_error error_rate err WER cer PPL perplexity

@@ -3,7 +3,7 @@
 import pytest
 
 from assay.errors import UsageError
-from assay.values.slots import parse_slots
+from assay.values.units import parse_slots
 
 
 @pytest.mark.parametrize("text", ["", ",", " , "])

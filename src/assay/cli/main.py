@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import click
 
-    from assay.values.timings import Timings
+    from assay.values.machine import Timings
 
 GROUP = Group(
     """Assay launches machine-learning runs and proves that they still behave.

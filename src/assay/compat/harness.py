@@ -8,8 +8,7 @@ import sys
 from assay.compat.original_command import Parsed, count, original_command
 from assay.golden.api import DEFAULT_MANIFEST, build_hooks, show_report
 from assay.show.console import Console
-from assay.values.slots import parse_slot_flags
-from assay.values.units import parse_timeout
+from assay.values.units import parse_slot_flags, parse_timeout
 
 
 def build_parser() -> argparse.ArgumentParser:

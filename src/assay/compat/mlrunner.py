@@ -233,7 +233,7 @@ def prepare_tasks(parsed: Parsed) -> Prepared:
 
 
 def build_options(parsed: Parsed, folder: str) -> RunOptions:
-    from assay.config.dialects.base import LoadOptions
+    from assay.config.fields import LoadOptions
     from assay.study.api import RunOptions
 
     return RunOptions(

@@ -57,9 +57,9 @@ def run(parsed: Parsed) -> int:
 
 
 def build_options(parsed: Parsed) -> RunOptions:
-    from assay.config.dialects.base import LoadOptions
+    from assay.config.fields import LoadOptions
     from assay.study.api import Again, RunOptions
-    from assay.values.slots import parse_slots
+    from assay.values.units import parse_slots
 
     kept = ("exp_name", "tag", "no_cooldir", "interactive", "farm", "config_file", "slots")
     given = [(f"--{name}", value) for name in kept if (value := getattr(parsed, name))]

@@ -25,8 +25,8 @@ from assay.study.api import (
     sort_rows,
 )
 from assay.values import layout
-from assay.values.metric_direction import direction_of, whole_step
 from assay.values.secrets import hide_named
+from assay.values.series import direction_of, whole_step
 from assay.values.table import Column, Table
 
 # sumx never shows these: they differ in every run and say nothing

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from assay.config.fields import Fields
+from assay.config.fields import Fields, build_axis
 from assay.config.source import Entry, Node, join_key
 from assay.config.template import RUN_VALUES
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.values.study import Axis, Choices, Condition, Random, Sweep
+from assay.values.study import Axis, Choices, Condition, Random, Sweep, same_value
 
 AXIS_KINDS = ("uniform", "log_uniform", "choice", "range")
 MAX_RANGE = 1_000_000
@@ -38,13 +38,11 @@ class GridReader:
         if "sweep" not in top:
             position = top["params"].position if "params" in top else None
             return (self._check(Sweep(params, position=position), shared),)
-        return tuple(self._item(node, key, params, shared) for node, key in self._items(top["sweep"].node))
-
-    def _items(self, node: Node) -> list[tuple[Node, str]]:
+        node = top["sweep"].node
         if node.kind == "mapping":
-            return [(node, "sweep")]
+            return (self._item(node, "sweep", params, shared),)
         elements = self._fields.elements(node, "sweep", "a mapping or a list of mappings")
-        return [(element, f"sweep[{index}]") for index, element in enumerate(elements)]
+        return tuple(self._item(each, f"sweep[{index}]", params, shared) for index, each in enumerate(elements))
 
     def _item(self, node: Node, key: str, params: Mapping[str, Axis], shared: _Rules) -> Sweep:
         if node.kind != "mapping":
@@ -73,12 +71,6 @@ class GridReader:
         return axes
 
     def _axis(self, node: Node, key: str) -> Axis:
-        position = node.position
-        if node.kind == "sequence":
-            if not node.elements():
-                hint = "an empty axis has no runs; give it values, or write [[]] for one empty list"
-                self._problems.add("the list of values is empty", key, position, hint)
-            return Choices(tuple(element.value for element in node.elements()), position)
         if node.kind == "mapping" and len(node.items()) == 1:
             entry = node.items()[0]
             if entry.key in AXIS_KINDS:
@@ -89,7 +81,7 @@ class GridReader:
             if close:
                 hint = f"did you mean {close[0]!r}? A mapping meant as the value itself is written [{{{entry.key}: …}}]"
                 self._problems.add("unknown kind of axis", join_key(key, entry.key), entry.position, hint)
-        return Choices((node.value,), position)
+        return build_axis(node, key, self._problems)
 
     def _special_axis(self, entry: Entry, key: str) -> Axis:
         key = join_key(key, entry.key)
@@ -151,10 +143,8 @@ class GridReader:
     def _conditions(self, node: Node, key: str) -> list[tuple[Condition, Entry, str]]:
         found = []
         for entry in self._fields.open_mapping(node, key, "a mapping of parameters to values"):
-            values = [element.value for element in entry.node.elements()]
-            if entry.node.kind != "sequence":
-                values = [entry.node.value]
-            found.append((Condition(entry.key, tuple(values)), entry, key))
+            nodes = entry.node.elements() if entry.node.kind == "sequence" else [entry.node]
+            found.append((Condition(entry.key, tuple(node.value for node in nodes)), entry, key))
         return found
 
     def _check(self, sweep: Sweep, rules: _Rules) -> Sweep:
@@ -197,8 +187,3 @@ class GridReader:
 
     def _unknown(self, name: str, sweep: Sweep, key: str, node: Node) -> None:
         self._problems.add(f"unknown parameter {name!r}", key, node.position, did_you_mean(name, sweep.axes))
-
-
-def same_value(left: object, right: object) -> bool:
-    """Equality in which true is not 1, unlike Python's."""
-    return left == right and isinstance(left, bool) == isinstance(right, bool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from assay.config.dialects.base import LoadOptions
+from assay.config.fields import LoadOptions
 from assay.config.native import parse_native
 from assay.config.source import Node, load_text, parse_documents
 from assay.values.study import Dialect, Study

@@ -9,10 +9,10 @@ from typing import Literal, cast
 
 from assay.config.fields import Fields
 from assay.config.grid import GridReader
-from assay.config.metric import MetricReader
 from assay.config.source import Entry, Node, Problems, find_duplicates, join_key
 from assay.config.template import RUN_VALUES, parse_template, template_names
 from assay.errors import ConfigError, did_you_mean
+from assay.values.series import NUMBER
 from assay.values.study import (
     STUDY_NAME_RULE,
     Axis,
@@ -44,6 +44,10 @@ _MOST_STRANGE = 5  # with more unknown keys, or none that is known, it is anothe
 _MOST_SHOWN = 20
 _HOW_TO = "a study needs a command, as in `command: python train.py --lr {lr}`; `assay demo` shows a whole one at work"
 _JOB_NAME = "job"  # job.log is what job.sh itself has to say
+_FILE_KINDS = ("jsonl", "csv", "tensorboard")
+_PATTERN_KEYS = ("regex", "labels", "command")
+_AT = ("last", "best", "min", "max", "mean")
+_GROUP_HINT = "put what is to be read into a group, as in 'loss=({number})'"
 
 
 def parse_native(nodes: list[Node], path: str, cwd: str) -> Study:
@@ -89,7 +93,9 @@ class _Reader:
         commands = self._commands()
         sweeps = GridReader(self._fields).sweeps(self._top)
         self._check_places(commands, sweeps)
-        metrics, checks = self._metrics(tuple(command.name for command in commands))
+        reader = _MetricReader(self._fields, tuple(command.name for command in commands))
+        metrics, checks, timeout = self._node("metrics"), self._node("checks"), self._node("timeout")
+        leave_running = self._node("leave_running")
         farms = self._farms()
         return Study(
             name=self._name(),
@@ -100,15 +106,15 @@ class _Reader:
             sweeps=sweeps,
             subset=self._subset(sweeps),
             repeat=self._integer("repeat", 1, minimum=1),
-            metrics=metrics,
+            metrics=reader.metrics(metrics) if metrics else (),
             resources=self._resources(),
             slots=self._slots(),
-            timeout_s=self._duration("timeout"),
+            timeout_s=self._fields.duration(timeout, "timeout") if timeout else None,
             retries=self._integer("retries", 0),
-            leave_running=self._boolean("leave_running"),
+            leave_running=bool(leave_running and self._fields.boolean(leave_running, "leave_running")),
             priority=self._integer("priority", 0, minimum=None),
             env=self._env(),
-            checks=checks,
+            checks=reader.checks(checks) if checks else (),
             code=self._code(),
             root=self._root(),
             farms=farms,
@@ -124,14 +130,6 @@ class _Reader:
         node = self._node(key)
         found = self._fields.integer(node, key, minimum) if node else default
         return default if found is None else found
-
-    def _boolean(self, key: str) -> bool:
-        node = self._node(key)
-        return bool(node is not None and self._fields.boolean(node, key))
-
-    def _duration(self, key: str) -> float | None:
-        node = self._node(key)
-        return self._fields.duration(node, key) if node else None
 
     def _name(self) -> str:
         node = self._node("study")
@@ -228,11 +226,6 @@ class _Reader:
                     hint = "add `subset: {count: 20, seed: 0}` to say how many values are drawn"
                     self._problems.add("a random axis needs a count", name, axis.position, hint)
 
-    def _metrics(self, commands: tuple[str, ...]) -> tuple[tuple[Pattern | MetricFile, ...], tuple[Check, ...]]:
-        reader = MetricReader(self._fields, commands)
-        metrics, checks = self._node("metrics"), self._node("checks")
-        return reader.metrics(metrics) if metrics else (), reader.checks(checks) if checks else ()
-
     # ------------------------------------------------------------ farms
 
     def _farms(self) -> dict[str, Farm]:
@@ -314,16 +307,131 @@ class _Reader:
                 guess = did_you_mean(name, (*known, *RUN_VALUES))
                 literal = f"or write {{{{{name}}}}} or [[{name}]] if it is meant literally"
                 self._undefined(command, f"{name} is not a parameter", f"{guess} {literal}" if guess else literal)
-            for sweep in sweeps:
-                self._check_sweep(command, sweep, missing)
-
-    def _check_sweep(self, command: CommandTemplate, sweep: Sweep, missing: set[str]) -> None:
-        """A place needs a value in every sweep; a flag without one is left out."""
-        places = {piece.name for piece in command.pieces if isinstance(piece, Placeholder)}
-        for name in sorted(places - missing - set(RUN_VALUES) - set(sweep.axes)):
-            where = f"in the sweep at line {sweep.position.line}" if sweep.position else "in one sweep"
-            self._undefined(command, f"{name} has no value {where}", f"give it one in params, or use [{name}]")
+            places = {piece.name for piece in command.pieces if isinstance(piece, Placeholder)}
+            for sweep in sweeps:  # a place needs a value in every sweep; a flag without one is left out
+                for name in sorted(places - missing - set(RUN_VALUES) - set(sweep.axes)):
+                    where = f"in the sweep at line {sweep.position.line}" if sweep.position else "in one sweep"
+                    self._undefined(command, f"{name} has no value {where}", f"give it one in params, or use [{name}]")
 
     def _undefined(self, command: CommandTemplate, message: str, hint: str) -> None:
         key = "command" if "commands" not in self._top else join_key("commands", command.name)
         self._problems.add(message, key, command.position, hint)
+
+
+# ---------------------------------------------------------------- metrics and checks
+
+
+def expand_number(regex: str) -> str:
+    """Fills in `{number}`; a pattern that has one `{number}` and no group gets the group around it."""
+    try:
+        has_group = re.compile(regex.replace("{number}", "0")).groups > 0
+    except re.error:
+        has_group = True
+    is_bare = regex.count("{number}") == 1 and not has_group
+    return regex.replace("{number}", f"({NUMBER})" if is_bare else NUMBER)
+
+
+class _MetricReader:
+    def __init__(self, fields: Fields, commands: tuple[str, ...]) -> None:
+        self._fields = fields
+        self._problems = fields.problems
+        self._commands = commands
+
+    def metrics(self, node: Node) -> tuple[Pattern | MetricFile, ...]:
+        found: list[Pattern | MetricFile] = []
+        for entry in self._fields.open_mapping(node, "metrics", "a mapping of metric names to patterns"):
+            found.extend(self._metric(entry.key, entry.node, join_key("metrics", entry.key)))
+        return tuple(found)
+
+    def _metric(self, name: str, node: Node, key: str) -> list[Pattern | MetricFile]:
+        if node.kind == "sequence":
+            elements = self._fields.elements(node, key, "a list of patterns")
+            nested = [self._metric(name, element, f"{key}[{index}]") for index, element in enumerate(elements)]
+            return [metric for group in nested for metric in group]
+        if node.kind == "scalar":
+            pattern = self._pattern(name, node, key)
+            return [pattern] if pattern else []
+        entries = self._fields.mapping(node, key, (*_PATTERN_KEYS, *_FILE_KINDS, "step"))
+        kinds = [kind for kind in (*_FILE_KINDS, "regex") if kind in entries]
+        if len(kinds) != 1:
+            self._problems.add("say one of regex, jsonl, csv or tensorboard", key, node.position)
+            return []
+        found = self._pattern_from(name, entries, key) if kinds == ["regex"] else self._file(kinds[0], entries, key)
+        return [found] if found else []
+
+    def _file(self, kind: str, entries: Mapping[str, Entry], key: str) -> MetricFile | None:
+        self._refuse_keys(entries, ("regex", "labels", "command"), key, f"does not go with {kind}")
+        node = entries[kind].node
+        path = self._fields.text(node, join_key(key, kind), "a path inside the run's directory")
+        step = self._fields.text(entries["step"].node, join_key(key, "step")) if "step" in entries else None
+        if path is None:
+            return None
+        if os.path.isabs(path) or ".." in path.split("/"):
+            hint = "write it relative to the run's directory, as in metrics.jsonl or logs/*.csv"
+            self._problems.add("the file must be inside the run's directory", join_key(key, kind), node.position, hint)
+        return MetricFile(cast("Literal['jsonl', 'csv', 'tensorboard']", kind), path, step, node.position)
+
+    def _pattern_from(self, name: str, entries: Mapping[str, Entry], key: str) -> Pattern | None:
+        self._refuse_keys(entries, ("step",), key, "goes with jsonl, csv and tensorboard files")
+        labels: tuple[str, ...] = ()
+        if "labels" in entries:
+            labels = self._fields.texts(entries["labels"].node, join_key(key, "labels"), "a list of names")
+        command = None
+        if "command" in entries:
+            node = entries["command"].node
+            command = self._fields.text(node, join_key(key, "command"))
+            if command is not None and command not in self._commands:
+                hint = did_you_mean(command, self._commands)
+                self._problems.add(f"no command {command!r}", join_key(key, "command"), node.position, hint)
+        return self._pattern(name, entries["regex"].node, join_key(key, "regex"), labels, command)
+
+    def _refuse_keys(self, entries: Mapping[str, Entry], keys: tuple[str, ...], key: str, why: str) -> None:
+        for name in keys:
+            if name in entries:
+                self._problems.add(f"{name} {why}", join_key(key, name), entries[name].position)
+
+    def _pattern(
+        self, name: str, node: Node, key: str, labels: tuple[str, ...] = (), command: str | None = None
+    ) -> Pattern | None:
+        text = self._fields.text(node, key, "a regular expression")
+        if text is None:
+            return None
+        regex = expand_number(text)
+        try:
+            compiled = re.compile(regex)
+        except (re.error, OverflowError, RecursionError) as error:
+            self._problems.add(f"the regular expression is broken: {error}", key, node.position)
+            return None
+        if not compiled.groups:
+            self._problems.add("the pattern has no group", key, node.position, _GROUP_HINT)
+        if labels and len(labels) != compiled.groups:
+            message = f"{len(labels)} labels for {compiled.groups} groups"
+            self._problems.add(message, key, node.position, "give each group of the pattern one label")
+        return Pattern(name, regex, labels, command, node.position)
+
+    # ------------------------------------------------------------ checks
+
+    def checks(self, node: Node) -> tuple[Check, ...]:
+        elements = self._fields.elements(node, "checks", "a list of checks, as in [{metric: loss, max: 0.5}]")
+        found = [self._check(element, f"checks[{index}]") for index, element in enumerate(elements)]
+        return tuple(check for check in found if check is not None)
+
+    def _check(self, node: Node, key: str) -> Check | None:
+        entries = self._fields.mapping(node, key, ("metric", "at", "min", "max"))
+        if "metric" not in entries:
+            if node.kind == "mapping":
+                self._problems.add("says no metric", key, node.position, "as in {metric: loss, max: 0.5}")
+            return None
+        metric = self._fields.text(entries["metric"].node, join_key(key, "metric"))
+        at = self._fields.one_of(entries["at"].node, join_key(key, "at"), _AT) if "at" in entries else "last"
+        low, high = self._bound(entries, "min", key), self._bound(entries, "max", key)
+        if "min" not in entries and "max" not in entries:
+            self._problems.add("says no bound", key, node.position, "add min, max or both")
+        if low is not None and high is not None and low > high:
+            self._problems.add(f"min {low:g} is above max {high:g}: nothing can pass", key, node.position)
+        if metric is None or at is None:
+            return None
+        return Check(metric, cast("Literal['last', 'best', 'min', 'max', 'mean']", at), low, high, node.position)
+
+    def _bound(self, entries: Mapping[str, Entry], name: str, key: str) -> float | None:
+        return self._fields.number(entries[name].node, join_key(key, name)) if name in entries else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,7 @@ from assay.config.source import Entry, Node, Problems, load_text
 from assay.errors import UsageError, did_you_mean
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.layout import DEFAULT_ROOT
-from assay.values.slots import parse_slots
-from assay.values.units import parse_duration
+from assay.values.units import parse_duration, parse_slots
 
 if TYPE_CHECKING:
     from assay.values.secrets import SecretRules
@@ -96,16 +95,12 @@ def _project_file(folder: str) -> str | None:
         own, shared = os.path.join(folder, "assay.toml"), os.path.join(folder, "pyproject.toml")
         if os.path.isfile(own):
             return own
-        if os.path.isfile(shared) and _is_ours(load_text(shared, shared)):
+        if os.path.isfile(shared) and re.search(_OURS, load_text(shared, shared), re.MULTILINE):
             return shared
         parent = os.path.dirname(folder)
         if parent == folder:
             return None
         folder = parent
-
-
-def _is_ours(text: str) -> bool:
-    return re.search(_OURS, text, re.MULTILINE) is not None
 
 
 def _from_environment(env: Mapping[str, str], folder: str) -> dict[str, tuple[Any, str]]:
@@ -115,19 +110,17 @@ def _from_environment(env: Mapping[str, str], folder: str) -> dict[str, tuple[An
         text = env.get(variable, "").strip()
         if not text:
             continue
-        value: Any = _PARSERS[key](text) if key in _PARSERS else text
-        found[key] = (_absolute(text, folder) if key == "root" else value, variable)
+        value: Any = text
+        if key == "root":
+            value = _absolute(text, folder)
+        elif key == "slots":
+            value = parse_slots(text)
+        elif key == "max_wait":
+            value = parse_duration(text)
+            if not value:
+                raise UsageError(f"{variable}={text} is not a duration", f"write for example {variable}=4h")
+        found[key] = (value, variable)
     return found
-
-
-def _parse_wait(text: str) -> float:
-    seconds = parse_duration(text)
-    if not seconds:
-        raise UsageError(f"ASSAY_MAX_WAIT={text} is not a duration", "write for example ASSAY_MAX_WAIT=4h")
-    return seconds
-
-
-_PARSERS: dict[str, Callable[[str], Any]] = {"slots": parse_slots, "max_wait": _parse_wait}
 
 
 def _absolute(path: str, folder: str) -> str:

@@ -34,6 +34,14 @@ _FLOAT = (
     rf"^(?:{_NUMBER}(?:\.[0-9]*)?{_EXPONENT}|[-+]?\.[0-9]+{_EXPONENT}"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
 )
+_NATIVE_RULES: tuple[tuple[str, str, Iterable[str]], ...] = (
+    # type, what it looks like, its possible first characters: YAML 1.2's, without leading zeros
+    ("null", r"^(?:~|null|Null|NULL|)$", ("~", "n", "N", "")),
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    ("int", rf"^(?:{_NUMBER}|0o[0-7]+|0x[0-9a-fA-F]+)$", "-+0123456789"),
+    ("float", _FLOAT, "-+.0123456789"),
+    ("merge", r"^<<$", "<"),
+)
 
 
 class Entry(NamedTuple):
@@ -61,12 +69,9 @@ class Problems:
 
     def raise_if_any(self) -> None:
         if self.found:
-            in_order: list[Problem] = sorted(self.found, key=_by_position)
-            raise ConfigError(in_order)
-
-
-def _by_position(problem: Problem) -> tuple[int, int]:
-    return (problem.position.line, problem.position.column) if problem.position else (0, 0)
+            start = Position("", 0, 0)
+            places = [(each.position or start, each) for each in self.found]
+            raise ConfigError([each for _, each in sorted(places, key=lambda place: (place[0].line, place[0].column))])
 
 
 class Node:
@@ -101,7 +106,12 @@ class Node:
     @property
     def value(self) -> Value:
         if self._value is _UNSET:
-            self._value = self._build_value()
+            if self.kind == "mapping":
+                self._value = {entry.key: entry.node.value for entry in self._entries}
+            elif self.kind == "sequence":
+                self._value = [node.value for node in self._elements]
+            else:
+                self._value = _build_scalar(self._raw, self._flavour)
         return self._value
 
     def items(self) -> list[Entry]:
@@ -115,13 +125,6 @@ class Node:
     def find(self, key: str) -> Node | None:
         """The value of a mapping's key."""
         return next((entry.node for entry in self._entries if entry.key == key), None)
-
-    def _build_value(self) -> Value:
-        if self.kind == "mapping":
-            return {entry.key: entry.node.value for entry in self._entries}
-        if self.kind == "sequence":
-            return [node.value for node in self._elements]
-        return _build_scalar(self._raw, self._flavour)
 
 
 _UNSET = object()
@@ -143,7 +146,8 @@ def parse_documents(text: str, file: str, *, flavour: Flavour = "native", how_to
     for node in nodes:
         if node.kind != "mapping" and not node.is_null:
             hint = "write `key: value` lines; `study:`, `command:` and `params:` make the smallest file"
-            raise _error(f"the top level is a {_word(node)}, not a mapping", node.position, hint)
+            word = "list" if node.kind == "sequence" else "single value"
+            raise _error(f"the top level is a {word}, not a mapping", node.position, hint)
     return nodes
 
 
@@ -161,14 +165,11 @@ def load_text(file: str, shown: str, how_to: str | None = None) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _undecodable(data, error, shown) from None
-
-
-def _undecodable(data: bytes, error: UnicodeDecodeError, shown: str) -> ConfigError:
-    start = data.rfind(b"\n", 0, error.start) + 1
-    column = len(data[start : error.start].decode("utf-8", "replace")) + 1
-    position = Position(shown, data.count(b"\n", 0, error.start) + 1, column)
-    return _error(f"the byte 0x{data[error.start]:02x} is not UTF-8", position, "save the file as UTF-8")
+        start = data.rfind(b"\n", 0, error.start) + 1
+        column = len(data[start : error.start].decode("utf-8", "replace")) + 1
+        position = Position(shown, data.count(b"\n", 0, error.start) + 1, column)
+        message = f"the byte 0x{data[error.start]:02x} is not UTF-8"
+        raise _error(message, position, "save the file as UTF-8") from None
 
 
 def find_duplicates(node: Node, key: str = "") -> Iterator[tuple[str, Position]]:
@@ -187,10 +188,6 @@ def find_duplicates(node: Node, key: str = "") -> Iterator[tuple[str, Position]]
 
 def join_key(prefix: str, key: str) -> str:
     return f"{prefix}.{key}" if prefix else key
-
-
-def _word(node: Node) -> str:
-    return {"mapping": "mapping", "sequence": "list", "scalar": "single value"}[node.kind]
 
 
 def _compose(text: str, file: str, flavour: Flavour) -> list[Any]:
@@ -246,20 +243,9 @@ def _loader(flavour: Flavour) -> Any:
     if flavour == "originals":
         return base
     native: Any = type("NativeLoader", (base,), {"yaml_implicit_resolvers": {}})
-    for name, pattern, first in _native_rules():
+    for name, pattern, first in _NATIVE_RULES:
         native.add_implicit_resolver(_TAG + name, re.compile(pattern), list(first))
     return native
-
-
-def _native_rules() -> tuple[tuple[str, str, Iterable[str]], ...]:
-    """(type, what it looks like, its possible first characters): YAML 1.2's, without leading zeros."""
-    return (
-        ("null", r"^(?:~|null|Null|NULL|)$", ("~", "n", "N", "")),
-        ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
-        ("int", rf"^(?:{_NUMBER}|0o[0-7]+|0x[0-9a-fA-F]+)$", "-+0123456789"),
-        ("float", _FLOAT, "-+.0123456789"),
-        ("merge", r"^<<$", "<"),
-    )
 
 
 # ---------------------------------------------------------------- building
@@ -341,12 +327,6 @@ def _position(file: str, mark: Any) -> Position:
     return Position(file, mark.line + 1, mark.column + 1)
 
 
-def _last_position(file: str, lines: list[str]) -> Position:
-    """Behind the last character that is written."""
-    full = [number for number, line in enumerate(lines, 1) if line.strip()]
-    return Position(file, full[-1], len(lines[full[-1] - 1].rstrip()) + 1) if full else Position(file, 1, 1)
-
-
 # ---------------------------------------------------------------- scalars
 
 
@@ -404,8 +384,9 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
         return _error(f"broken YAML: this {text[opened.index]} is not closed", _position(file, opened), _NEVER_CLOSED)
     lines = text.splitlines()
     line = lines[mark.line] if mark.line < len(lines) else ""
-    if mark.line >= len(lines):
-        position = _last_position(file, lines)
+    if mark.line >= len(lines):  # behind the last character that is written
+        full = [number for number, written in enumerate(lines, 1) if written.strip()] or [1]
+        position = Position(file, full[-1], len("".join(lines[full[-1] - 1 : full[-1]]).rstrip()) + 1)
     if "\t" in line[: len(line) - len(line.lstrip())] or line[mark.column : mark.column + 1] == "\t":
         return _error("a tab cannot indent YAML", position, "use spaces instead of the tab")
     context = f" {error.context}" if error.context else ""

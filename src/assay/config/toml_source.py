@@ -157,22 +157,16 @@ class _Scanner:
         self._skip(_SPACE)
         position, first = self._position(), self._text[self._index]
         if first == "[":
-            return self._scan_array(position)
+            array = TomlNode("sequence", position)
+            while self._enter("]"):
+                array.append(self._scan_value())
+            return array
         if first == "{":
-            return self._scan_inline_table(position)
+            table = TomlNode("mapping", position)
+            while self._enter("}"):
+                self._scan_pair(table)
+            return table
         return TomlNode("scalar", position, self._take(_STRING if first in "\"'" else _PLAIN))
-
-    def _scan_array(self, position: Position) -> TomlNode:
-        node = TomlNode("sequence", position)
-        while self._enter("]"):
-            node.append(self._scan_value())
-        return node
-
-    def _scan_inline_table(self, position: Position) -> TomlNode:
-        node = TomlNode("mapping", position)
-        while self._enter("}"):
-            self._scan_pair(node)
-        return node
 
     def _enter(self, end: str) -> bool:
         """Move past the bracket or comma to the next element; False: the end was reached."""

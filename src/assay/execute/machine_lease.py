@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
 
-from assay.execute.slot_holders import SlotHolder, find_holders
-from assay.execute.slots import slots_directory
+from assay.execute.slots import SlotHolder, find_holders, slots_directory
 from assay.system import processes
 from assay.system.locks import try_lock_file
 from assay.values.layout import ENV_LEASE

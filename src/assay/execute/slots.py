@@ -28,13 +28,13 @@ from typing import Literal
 
 from assay.errors import InfrastructureError
 from assay.execute import process
-from assay.execute.slot_holders import SlotHolder, find_holders
+from assay.execute.slots import SlotHolder, find_holders
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass
 from assay.system.locks import is_named, try_lock, try_lock_file, unlock
 from assay.values import layout
 from assay.values.run import JobHandle
-from assay.values.slots import CPU
+from assay.values.units import CPU
 
 Wait = Literal["slot", "device"]  # all are taken by other runs; or one is free, and its device is not
 

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
-from assay.config.dialects.base import build_duplicate_warnings
-from assay.config.fields import Fields, describe
+from assay.config.fields import Fields, build_duplicate_warnings, describe
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.errors import did_you_mean
 from assay.golden.values import FlagSpec, GoldenTest, MissingFlag, MissingOption, MissingSection, Operator, Rule

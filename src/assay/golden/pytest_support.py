@@ -105,7 +105,7 @@ class Convergence:
         store = self._resolve(arguments["store"])
         options = {name: arguments[name] for name in _OPTIONS if name in arguments}
         if isinstance(options.get("slots"), str):
-            from assay.values.slots import parse_slots
+            from assay.values.units import parse_slots
 
             options["slots"] = parse_slots(options["slots"])
         if "env" in options:

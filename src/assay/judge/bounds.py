@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from assay.errors import did_you_mean
-from assay.values.metric_direction import Direction, direction_of
-from assay.values.series import Summary
+from assay.values.series import Direction, Summary, direction_of
 from assay.values.study import Check
 from assay.values.verdict import Finding, Verdict, VerdictKind
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from assay.show.json_text import to_json
+from assay.show.formatting import to_json
 from assay.values import protobuf
 
 

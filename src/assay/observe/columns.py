@@ -30,14 +30,10 @@ def parse_numbers(texts: Sequence[str | bytes]) -> list[float] | None:
         values = list(map(float, texts))
     except ValueError:
         return None
-    return None if _has_underscore(texts) else values
-
-
-def _has_underscore(texts: Sequence[str | bytes]) -> bool:
-    """One search over the joined texts: they are numbers by now, so short, and of one type."""
-    if texts and isinstance(texts[0], bytes):
-        return b"_" in b"".join(texts)  # type: ignore[arg-type]
-    return "_" in "".join(texts)  # type: ignore[arg-type]
+    # one search over the joined texts: they are numbers by now, so short, and of one type
+    is_bytes = bool(texts) and isinstance(texts[0], bytes)
+    has_underscore = b"_" in b"".join(texts) if is_bytes else "_" in "".join(texts)  # type: ignore[arg-type]
+    return None if has_underscore else values
 
 
 def add_value(columns: Columns, metric: str, step: float, value: float, time: float) -> None:

@@ -97,23 +97,19 @@ class Devices:
         return self._ask(lambda source: source.read(index), None)
 
     def _ask(self, question: Callable[[Source], T], otherwise: T) -> T:
-        source = self._open()
-        if source is None:
+        if not self._is_open:
+            self._is_open = True
+            fake = self._env.get(ENV_FAKE)
+            self._source = FakeSource(fake) if fake else self._open_nvml()
+        if self._source is None:
             return otherwise
         try:
-            answer = question(source)
+            answer = question(self._source)
         except (OSError, ValueError, LookupError) as error:
             self.reason = f"GPUs cannot be read: {error}"
             return otherwise
         self.reason = None
         return answer
-
-    def _open(self) -> Source | None:
-        if not self._is_open:
-            self._is_open = True
-            fake = self._env.get(ENV_FAKE)
-            self._source = FakeSource(fake) if fake else self._open_nvml()
-        return self._source
 
     def _open_nvml(self) -> Source | None:
         if not is_gpu_visible():  # without a card the driver's library takes long to report it

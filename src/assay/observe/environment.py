@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from assay.observe.devices import Devices
 from assay.system.fast_dataclasses import replace
@@ -15,49 +15,16 @@ from assay.system.files import blake2b
 from assay.system.git import find_git_root, find_reason, read_git
 from assay.system.processes import load_cpu_fields
 from assay.values.environment import Environment, GitState, Gpu
+from assay.values.notify import Notify, ignore
 from assay.values.secrets import DEFAULT_RULES, SecretRules, hide_arguments, hide_diff
 
-KEY_PACKAGES = frozenset(
-    [
-        "accelerate",
-        "cupy",
-        "datasets",
-        "deepspeed",
-        "diffusers",
-        "flax",
-        "iree-base-compiler",
-        "iree-base-runtime",
-        "jax",
-        "jaxlib",
-        "keras",
-        "lightgbm",
-        "lightning",
-        "numba",
-        "numpy",
-        "onnx",
-        "onnxruntime",
-        "onnxruntime-gpu",
-        "openvino",
-        "optax",
-        "pandas",
-        "poptorch",
-        "pytorch-lightning",
-        "scikit-learn",
-        "scipy",
-        "tensorboard",
-        "tensorboardx",
-        "tensorflow",
-        "tensorrt",
-        "timm",
-        "tokenizers",
-        "torch",
-        "torchaudio",
-        "torchvision",
-        "transformers",
-        "triton",
-        "xgboost",
-    ]
-)
+_KEY_PACKAGE_NAMES = """
+    accelerate cupy datasets deepspeed diffusers flax iree-base-compiler iree-base-runtime jax jaxlib keras
+    lightgbm lightning numba numpy onnx onnxruntime onnxruntime-gpu openvino optax pandas poptorch
+    pytorch-lightning scikit-learn scipy tensorboard tensorboardx tensorflow tensorrt timm tokenizers torch
+    torchaudio torchvision transformers triton xgboost
+"""
+KEY_PACKAGES = frozenset(_KEY_PACKAGE_NAMES.split())
 DIFF_LIMIT_BYTES = 1 << 20
 UNTRACKED_LIMIT = 200
 GIT_TIMEOUT_S = 20
@@ -71,7 +38,7 @@ def load_environment(
     devices: Devices | None = None,
     rules: SecretRules = DEFAULT_RULES,
     known: Iterable[str] = (),
-    complain: Callable[[str], None] = lambda _text: None,
+    complain: Notify = ignore,
 ) -> Environment:
     """`folder` is where the study's code is; `command_line` what the user typed; `known`: secret values of the study.
 
@@ -93,7 +60,7 @@ def load_environment(
         os=_load_os(),
         cpu=cpu,
         cpu_count=cpu_count,
-        memory_bytes=_load_memory_bytes(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         python=python,
         packages=packages,
         gpus=gpus,
@@ -130,10 +97,6 @@ def load_cpu() -> str:
         else ""
     )
     return fields.get("model name") or fields.get("cpu") or f"{os.uname().machine} {part}".strip()
-
-
-def _load_memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _load_os() -> str:
@@ -220,7 +183,7 @@ def _list_folders(path: str, prefix: str) -> list[str]:
 # ---------------------------------------------------------------- git
 
 
-def load_git(folder: str | os.PathLike[str], complain: Callable[[str], None] = lambda _text: None) -> GitState | None:
+def load_git(folder: str | os.PathLike[str], complain: Notify = ignore) -> GitState | None:
     """None outside a repository, before its first commit, and without git. A git that refuses is complained of."""
     status = _git(folder, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", complain=complain)
     if status is None:
@@ -229,7 +192,10 @@ def load_git(folder: str | os.PathLike[str], complain: Callable[[str], None] = l
     if state is None or not state.dirty:
         return state
     diff = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-color", "--no-textconv", limit=DIFF_LIMIT_BYTES) or b""
-    return GitState(state.commit, state.branch, state.dirty, _render_diff(diff), state.untracked)
+    text = diff[:DIFF_LIMIT_BYTES].decode(errors="replace")
+    if len(diff) > DIFF_LIMIT_BYTES:
+        text += f"\n[cut off after {DIFF_LIMIT_BYTES} bytes]\n"
+    return replace(state, diff=text)
 
 
 def parse_git_status(text: str) -> GitState | None:
@@ -243,7 +209,8 @@ def parse_git_status(text: str) -> GitState | None:
             key, _, value = entry[2:].partition(" ")
             headers[key] = value
         elif entry.startswith("? "):
-            untracked.append(_readable(entry[2:]))
+            # a name that is not UTF-8 must not spoil the JSON it is written into
+            untracked.append(entry[2:].encode(errors="surrogateescape").decode(errors="backslashreplace"))
         elif entry:
             is_dirty = True
             if entry.startswith("2 "):
@@ -257,22 +224,7 @@ def parse_git_status(text: str) -> GitState | None:
     )
 
 
-def _readable(name: str) -> str:
-    """A name that is not UTF-8 must not spoil the JSON it is written into."""
-    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-
-
-def _render_diff(diff: bytes) -> str:
-    text = diff[:DIFF_LIMIT_BYTES].decode(errors="replace")
-    return text if len(diff) <= DIFF_LIMIT_BYTES else f"{text}\n[cut off after {DIFF_LIMIT_BYTES} bytes]\n"
-
-
-def _git(
-    folder: str | os.PathLike[str],
-    *arguments: str,
-    limit: int = -1,
-    complain: Callable[[str], None] = lambda _text: None,
-) -> bytes | None:
+def _git(folder: str | os.PathLike[str], *arguments: str, limit: int = -1, complain: Notify = ignore) -> bytes | None:
     path = os.fspath(folder)
     output, messages = read_git(path, *arguments, limit=limit, timeout_s=GIT_TIMEOUT_S)
     if output is None and messages and find_git_root(os.path.realpath(path)):

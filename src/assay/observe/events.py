@@ -51,8 +51,13 @@ def parse_events_columns(data: bytes, state: State) -> tuple[Columns, int, State
     offset = 0
     while (record := _next_record(data, offset, state)) is not None:
         offset, event = record
-        if event:
-            _add_event(columns, event, state)
+        try:
+            time, step, scalars = _decode_event(event)
+        except ProtobufError:
+            state["damaged"] = state.get("damaged", 0) + 1
+            continue
+        for tag, value in scalars:
+            add_value(columns, tag, step, value, time)
     return columns, offset, state
 
 
@@ -74,16 +79,6 @@ def _next_record(data: bytes, offset: int, state: State) -> tuple[int, bytes] | 
         state["damaged"] = state.get("damaged", 0) + 1
         return end, b""
     return end, content
-
-
-def _add_event(columns: Columns, event: bytes, state: State) -> None:
-    try:
-        time, step, scalars = _decode_event(event)
-    except ProtobufError:
-        state["damaged"] = state.get("damaged", 0) + 1
-        return
-    for tag, value in scalars:
-        add_value(columns, tag, step, value, time)
 
 
 # ---------------------------------------------------------------- checksum
@@ -185,11 +180,7 @@ def _element(fields: dict[int, int | bytes], dtype: int) -> float | None:
     value = fields.get(_FIELDS[dtype], 0)
     if dtype in _FLOATS:
         return _unpack(value, dtype) if isinstance(value, bytes) else 0.0
-    number = _integer(value)
-    return _unpack((number & 0xFFFF).to_bytes(2, "little"), dtype) if dtype in _HALVES else float(number)
-
-
-def _integer(value: int | bytes) -> int:
     if isinstance(value, bytes):
         value = read_varint(value, 0)[0] if value else 0
-    return to_signed(value)
+    number = to_signed(value)
+    return _unpack((number & 0xFFFF).to_bytes(2, "little"), dtype) if dtype in _HALVES else float(number)

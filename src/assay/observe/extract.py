@@ -45,7 +45,12 @@ class _Rule:
     """A compiled pattern and the metric of each of its groups."""
 
     def __init__(self, pattern: Pattern) -> None:
-        self.regex = _compile(pattern)
+        try:
+            self.regex = LineRegex(pattern.regex)
+        except (re.error, OverflowError, RecursionError) as error:
+            place = f"{pattern.position} " if pattern.position else ""
+            message = f"{place}metrics.{pattern.metric}: not a regular expression: {error}"
+            raise UsageError(message, f"the pattern is {pattern.regex!r}") from None
         self.groups = _name_groups(pattern, self.regex.regex)
 
     def scan(self, text: str, skips: list[_Skip]) -> list[_Values]:
@@ -122,7 +127,9 @@ class Extractor:
         marks = _merge([values for values in found if values.metric == self.position_metric], skips)
         others = [values for values in found if values.metric != self.position_metric]
         steps = self._assign_steps(text, marks, others)
-        self._count_skips(skips)
+        if skips:
+            self.skipped += len(skips)
+            self.example = min(skips).text if self.example is None else self.example
         return others, steps
 
     def _assign_steps(self, text: str, marks: _Values, found: list[_Values]) -> list[list[float | None]]:
@@ -136,26 +143,12 @@ class Extractor:
         ]
         return [_reigning(reigns, bounds, values.starts) for values in found]
 
-    def _count_skips(self, skips: list[_Skip]) -> None:
-        if skips:
-            self.skipped += len(skips)
-            self.example = min(skips).text if self.example is None else self.example
-
 
 def _reigning(reigns: list[float | None], bounds: list[int], starts: list[int]) -> list[float | None]:
     """For each start the last step whose bound is not after it; `reigns` begins with the step before all bounds."""
     if len(starts) == len(bounds) and all(map(le, bounds, starts)) and all(map(lt, starts, bounds[1:])):
         return reigns[1:]  # one value for each step, as most logs have it
     return [reigns[bisect_right(bounds, start)] for start in starts]
-
-
-def _compile(pattern: Pattern) -> LineRegex:
-    try:
-        return LineRegex(pattern.regex)
-    except (re.error, OverflowError, RecursionError) as error:
-        place = f"{pattern.position} " if pattern.position else ""
-        message = f"{place}metrics.{pattern.metric}: not a regular expression: {error}"
-        raise UsageError(message, f"the pattern is {pattern.regex!r}") from None
 
 
 def _name_groups(pattern: Pattern, regex: re.Pattern[str]) -> tuple[tuple[int, str], ...]:
@@ -277,10 +270,6 @@ class LineRegex:
     def __init__(self, regex: str) -> None:
         self.regex = re.compile(regex)
         self._bulk = _compile_bulk(regex)
-
-    @property
-    def is_bulk(self) -> bool:
-        return self._bulk is not None
 
     def find(self, text: str) -> Found:
         """Every match in `text`, whose lines end with a newline."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from assay.observe.columns import NONE, Column, Columns, add_column, add_value, parse_number, parse_numbers
+from assay.observe.columns import NONE, Columns, add_column, add_value, parse_number, parse_numbers
 
 STEP_KEYS = ("step", "global_step", "iteration", "iter", "epoch")
 TIME_KEYS = ("time", "timestamp")
@@ -83,18 +83,19 @@ def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -
             add_column(found, key, steps, values, times)
     except OverflowError:  # an integer that no float can hold
         return False
-    _merge(columns, found)
+    for key, column in found.items():
+        add_column(columns, key, *column)
     return True
 
 
 def _add_row(columns: Columns, row: dict[str, Any], step: str | None) -> None:
     flat = dict(_flatten(row))
-    place = _number(flat.pop(_step_key(flat, step) or "", None))
-    time = _time(flat.pop(_time_key(flat) or "", None))
+    place = _or_none(_number(flat.pop(_step_key(flat, step) or "", None)))
+    time = _or_none(_time(flat.pop(_time_key(flat) or "", None)))
     for key, value in flat.items():
         number = _number(value)
         if number is not None:
-            add_value(columns, key, NONE if place is None else place, number, NONE if time is None else time)
+            add_value(columns, key, place, number, time)
 
 
 def _flatten(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -118,12 +119,10 @@ def _time(value: object) -> float | None:
     if not isinstance(value, str):
         return _number(value)
     number = parse_number(value)
-    return _iso_time(value) if number is None else number
-
-
-def _iso_time(text: str) -> float | None:
+    if number is not None:
+        return number
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(value)
     except ValueError:
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
@@ -140,19 +139,15 @@ def parse_csv_columns(data: bytes, state: State, *, step: str | None = None, fin
     if "header" not in state:
         if not lines:
             return {}, consumed, state
-        state |= _parse_header(lines.pop(0))
+        text = lines.pop(0).decode("utf-8-sig", "replace")
+        state["delimiter"] = max(",\t;", key=text.count)
+        state["header"] = [name.strip() for name in next(csv.reader([text], delimiter=state["delimiter"]))]
     columns: Columns = {}
     header = state["header"]
     rows = _read_csv(lines, state, len(header))
     if rows:
         _add_csv(columns, header, rows, step)
     return columns, consumed, state
-
-
-def _parse_header(line: bytes) -> State:
-    text = line.decode("utf-8-sig", "replace")
-    delimiter = max(",\t;", key=text.count)
-    return {"header": [name.strip() for name in next(csv.reader([text], delimiter=delimiter))], "delimiter": delimiter}
 
 
 def _read_csv(lines: list[bytes], state: State, width: int) -> list[list[str]]:
@@ -178,7 +173,8 @@ def _read_csv_line(text: str, delimiter: str) -> list[str]:
 
 def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: str | None) -> None:
     cells = dict(zip(header, zip(*rows, strict=True), strict=True))
-    steps = _read_cells(cells.pop(_step_key(cells, step) or "", ()), len(rows))
+    step_cells = cells.pop(_step_key(cells, step) or "", ("",) * len(rows))
+    steps = parse_numbers(step_cells) or [_or_none(parse_number(cell)) for cell in step_cells]
     time_cells = cells.pop(_time_key(cells) or "", ("",) * len(rows))
     times = parse_numbers(time_cells) or [_or_none(_time(cell)) for cell in time_cells]
     for metric, texts in cells.items():
@@ -190,13 +186,6 @@ def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: s
             value = parse_number(text)
             if value is not None:
                 add_value(columns, metric, place, value, time)
-
-
-def _read_cells(cells: Sequence[str], length: int) -> list[float]:
-    """Numbers of a column, NaN where there is none."""
-    if not cells:
-        return [NONE] * length
-    return parse_numbers(cells) or [_or_none(parse_number(cell)) for cell in cells]
 
 
 # ---------------------------------------------------------------- logx
@@ -330,11 +319,6 @@ def _time_key(keys: Iterable[str]) -> str | None:
 
 def _or_none(value: float | None) -> float:
     return NONE if value is None else value
-
-
-def _merge(columns: Columns, found: dict[str, Column]) -> None:
-    for metric, (steps, values, times) in found.items():
-        add_column(columns, metric, steps, values, times)
 
 
 def _count_damage(state: State, line: bytes) -> None:

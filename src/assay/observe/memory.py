@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from assay.observe.devices import Devices, GpuProcess
+from assay.observe.devices import Devices
 from assay.observe.readings import load_tag
 from assay.system import processes
 from assay.system.processes import ProcessStat, load_size, load_stat, load_thread_children, walk
@@ -45,9 +45,9 @@ class GpuMemory:
     def __post_init__(self) -> None:
         """The moment before the run touches the GPU."""
         for index in self.indices:
-            processes = self.devices.processes(index)
-            reported = sum(process.memory_bytes for process in processes)
-            self._before[index] = self._used(index) - reported, frozenset(process.pid for process in processes)
+            found = self.devices.processes(index)
+            reported = sum(each.memory_bytes for each in found)
+            self._before[index] = self._used(index) - reported, frozenset(each.pid for each in found)
 
     def look(self, tag: str | None, members: Collection[int]) -> None:
         """`members` are processes that are known to be the run's; others are by its tag."""
@@ -63,25 +63,17 @@ class GpuMemory:
             self.peak = GpuPeak(max(self.peak.size_bytes, beyond), "device", owners)
 
     def _look_at(self, index: int, tag: str | None, pids: Collection[int]) -> tuple[int, int, list[int]]:
-        processes = self.devices.processes(index)
+        found = self.devices.processes(index)
         unknown, there = self._before[index]
-        own = [process for process in processes if process.pid in pids or _has_tag(process, tag)]
-        others = sum(process.memory_bytes for process in processes if process not in own and _is_seen(process, there))
-        beyond = self._used(index) - max(0, unknown) - others
-        return sum(process.memory_bytes for process in own), max(0, beyond), [process.pid for process in own]
+        own = [each for each in found if each.pid in pids or (tag and load_tag(each.pid) == tag.encode())]
+        # certainly not of the run: they were there before, or are processes of this machine
+        foreign = [each for each in found if each not in own and (each.pid in there or processes.exists(each.pid))]
+        beyond = self._used(index) - max(0, unknown) - sum(each.memory_bytes for each in foreign)
+        return sum(each.memory_bytes for each in own), max(0, beyond), [each.pid for each in own]
 
     def _used(self, index: int) -> int:
         reading = self.devices.read([index])
         return reading.memory_bytes if reading else 0
-
-
-def _has_tag(process: GpuProcess, tag: str | None) -> bool:
-    return bool(tag) and load_tag(process.pid) == str(tag).encode()
-
-
-def _is_seen(process: GpuProcess, there: frozenset[int]) -> bool:
-    """Certainly not of the run: it was there before, or is a process of this machine."""
-    return process.pid in there or processes.exists(process.pid)
 
 
 # ---------------------------------------------------------------- host memory
@@ -160,12 +152,9 @@ class TreeLook:
 def leave_out_twins(stats: Iterable[ProcessStat]) -> list[ProcessStat]:
     """Without those that are just being started: until it becomes another program a child shares its parent's memory,
     which would be counted twice."""
-    found = {stat.pid: stat for stat in stats}
-    return [stat for stat in found.values() if not _is_twin(stat, found.get(stat.parent))]
-
-
-def _is_twin(stat: ProcessStat, parent: ProcessStat | None) -> bool:
-    return parent is not None and (stat.rss_bytes, stat.vms_bytes) == (parent.rss_bytes, parent.vms_bytes)
+    found = list(stats)
+    sizes = {stat.pid: (stat.rss_bytes, stat.vms_bytes) for stat in found}
+    return [stat for stat in found if sizes.get(stat.parent) != sizes[stat.pid]]
 
 
 def _weigh_ours(job: int, root: int) -> int | None:

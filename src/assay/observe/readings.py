@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from assay.system import processes
 from assay.system.fast_dataclasses import asdict
 from assay.system.processes import ProcessStat
 from assay.values.layout import ENV_ATTEMPT
-from assay.values.plain import check_types
+from assay.values.plain import parse_strict
 from assay.values.series import GpuReading, Reading
 
 SCAN_INTERVAL_S = 5.0
@@ -49,15 +48,12 @@ class ProcessTable:
         found = {stat.pid for stat in self._stats.values() if root in (stat.session, stat.pid)}
         if wanted:
             found |= {pid for (pid, _), its_tag in self._tags.items() if its_tag == wanted}
-        return found | self._descendants(found)
+        children = processes.group_by_parent(self._stats.values())
+        return found | set(processes.walk(found, lambda pid: children.get(pid, ())))
 
     def _tag(self, stat: ProcessStat) -> bytes:
         key = (stat.pid, stat.start)
         return self._tags[key] if key in self._tags else load_tag(stat.pid)
-
-    def _descendants(self, found: set[int]) -> set[int]:
-        children = processes.group_by_parent(self._stats.values())
-        return set(processes.walk(found, lambda pid: children.get(pid, ())))
 
 
 def load_tag(pid: int) -> bytes:
@@ -164,17 +160,6 @@ def render_reading(reading: Reading) -> str:
 def parse_reading(line: str | bytes) -> Reading | None:
     """None for a line that is damaged or cut off. Unknown fields are those of a newer version: they are left out."""
     try:
-        fields = json.loads(line)
-        gpu = fields.pop("gpu", None)
-        return check_types(Reading(**_known(Reading, fields), gpu=_parse_gpu(gpu) if gpu else None))
+        return parse_strict(Reading, json.loads(line))
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def _parse_gpu(fields: dict[str, Any]) -> GpuReading:
-    known = _known(GpuReading, fields)
-    return GpuReading(**{**known, "throttle": tuple(known.get("throttle", ()))})
-
-
-def _known(kind: type[Reading | GpuReading], fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if key in kind.__slots__}

@@ -1,16 +1,16 @@
-"""A study → its runs, in order."""
+"""A study → its runs, in order; and a part of a study."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from assay.errors import ConfigError, did_you_mean
-from assay.plan.draft import Draft, NameSource
+from assay.errors import ConfigError, NotFoundError, UsageError, did_you_mean
 from assay.plan.grid import Grid, Row, draw_rows
 from assay.plan.identity import canonical, spec_id
-from assay.plan.naming import RunxNamer, build_tag, name_runs
+from assay.plan.naming import Draft, NameSource, RunxNamer, build_tag, name_runs
 from assay.plan.render import render_command
 from assay.system.fast_dataclasses import replace
 from assay.values.run import Command, LazyRuns, Plan, RunSpec
@@ -21,10 +21,10 @@ from assay.values.study import (
     CommandTemplate,
     Dialect,
     Flag,
-    Piece,
     Placeholder,
     Problem,
     Study,
+    Subset,
     Sweep,
     Text,
 )
@@ -42,6 +42,7 @@ _SHORTEN: dict[Dialect, str] = {
     "runx": "shorten the lists in HPARAMS, or make a list of smaller mappings of it",
     "mlrunner": "shorten the lists, or split them into several documents",
 }
+_ANYTHING = "Xx0" * 12
 _LOG_NAME = "{command}{suffix}.log"
 _LOG_NAMES = {"mlrunner": "log.{command}.{time}"}
 
@@ -53,7 +54,10 @@ def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules
     """
     distinct = study.dialect == "native"
     grids = [Grid(sweep, distinct=distinct) for sweep in study.sweeps]
-    _check_size(study, grids)
+    total = sum(grid.count for grid in grids)
+    if study.subset is None and total > MAX_RUNS:
+        position = study.sweeps[0].position if study.sweeps else None
+        raise ConfigError([Problem(f"this study has {total} runs", "", position, _SHORTEN[study.dialect])])
     warnings = [*study.warnings, *_find_repeats(study, grids)]
     rows = draw_rows(grids, study.subset, distinct=distinct)
     if _cannot_fail(study):
@@ -142,13 +146,6 @@ def _build_spec(study: Study, draft: Draft, name: str, rules: SecretRules) -> Ru
 
 
 # ---------------------------------------------------------------- from combinations to drafts
-
-
-def _check_size(study: Study, grids: Sequence[Grid]) -> None:
-    total = sum(grid.count for grid in grids)
-    if study.subset is None and total > MAX_RUNS:
-        position = study.sweeps[0].position if study.sweeps else None
-        raise ConfigError([Problem(f"this study has {total} runs", "", position, _SHORTEN[study.dialect])])
 
 
 def _drop_duplicates(study: Study, rows: Iterable[Row], warnings: list[Problem]) -> Iterator[Row]:
@@ -295,11 +292,11 @@ def _number(study: Study, drafts: Sequence[Draft]) -> None:
     """Gives every draft its id. In runx a run that is listed again is run again, as the next ordinal."""
     seen: Counter[str] = Counter()
     for draft in drafts:
-        # mlrunner's folders go by parameters alone: who edits the test command keeps the trained model
-        commands = () if study.dialect == "mlrunner" else draft.commands
         if study.dialect == "runx":
             _number_runx(draft, seen)
         else:
+            # mlrunner's folders go by parameters alone: who edits the test command keeps the trained model
+            commands = () if study.dialect == "mlrunner" else draft.commands
             draft.id = spec_id(commands, draft.params, draft.ordinal)
 
 
@@ -324,16 +321,15 @@ def _hold_secrets(study: Study, rules: SecretRules) -> bool:
     if any(hide_params({name: value}, rules) != {name: value} for name, value in pairs):
         return True
     known = find_values({}, study.env, rules)
-    texts = ["".join(map(_show_piece, command.pieces)) for command in study.commands]
-    return any(hide_text(text, rules, known) != text for text in texts)
-
-
-def _show_piece(piece: Piece) -> str:
-    """The template with something in each place that would be hidden where a secret belongs: `--token {t}`."""
-    return piece.text if isinstance(piece, Text) else _ANYTHING if isinstance(piece, Placeholder) else " "
-
-
-_ANYTHING = "Xx0" * 12
+    for command in study.commands:
+        # the template with something in each place that would be hidden where a secret belongs: `--token {t}`
+        text = "".join(
+            piece.text if isinstance(piece, Text) else _ANYTHING if isinstance(piece, Placeholder) else " "
+            for piece in command.pieces
+        )
+        if hide_text(text, rules, known) != text:
+            return True
+    return False
 
 
 def _hide(study: Study, draft: Draft, rules: SecretRules) -> None:
@@ -363,23 +359,14 @@ def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
         if used is None:
             continue
         sweep = study.sweeps[index]
-        for name in _candidates(study, sweep, draft):
-            if name not in used and name not in found:
+        cases = [case for alias in sweep.axes for case in study.aliases.get(alias, {}).values()]
+        for name in (*sweep.axes, *(name for case in cases for name in case)):  # an alias stands for parameters
+            if name in draft.params and name not in used and name not in found:
                 axis = sweep.axes.get(name)
                 hint = f"write {{{name}}} or [{name}] into a command, or remove it"
                 position = axis.position if axis else None
                 found[name] = Problem("no command uses this parameter", name, position, hint)
     return list(found.values())
-
-
-def _candidates(study: Study, sweep: Sweep, draft: Draft) -> list[str]:
-    """What the sweep itself holds; an alias is replaced by the parameters it stands for."""
-    resolved = [name for alias in sweep.axes if alias in study.aliases for name in _alias_targets(study, alias)]
-    return [name for name in (*sweep.axes, *resolved) if name in draft.params]
-
-
-def _alias_targets(study: Study, alias: str) -> list[str]:
-    return list(dict.fromkeys(name for case in study.aliases[alias].values() for name in case))
 
 
 def _used_names(templates: Iterable[CommandTemplate]) -> set[str] | None:
@@ -388,3 +375,43 @@ def _used_names(templates: Iterable[CommandTemplate]) -> set[str] | None:
     if any(isinstance(piece, AllFlags) for piece in pieces):
         return None
     return {piece.name for piece in pieces if isinstance(piece, Placeholder | Flag)}
+
+
+# ---------------------------------------------------------------- a part of a study
+
+
+def select(
+    study: Study,
+    titles: Sequence[str] | None = None,
+    commands: Sequence[str] | None = None,
+    sample: int | None = None,
+    seed: int | None = None,
+) -> Study:
+    """The study with what was asked for; nothing asked for is everything.
+
+    Without a seed the sample is another one each time; the seed that was used is in the result's `subset`.
+    """
+    sweeps, subset = study.sweeps, study.subset
+    if titles is not None:
+        sweeps = _select_titles(study, titles)
+    if commands is not None:
+        known = [command.name for command in study.commands]
+        for command in commands:
+            if command not in known:
+                raise NotFoundError("command", command, known)
+        names = tuple(name for name in known if name in commands)
+        sweeps = tuple(replace(sweep, commands=names) for sweep in sweeps)
+    if sample is not None:
+        if sample < 1:
+            raise UsageError(f"a sample of {sample} runs is nothing", "ask for 1 or more")
+        subset = Subset(sample, random.getrandbits(32) if seed is None else seed, per_sweep=True)
+    return replace(study, sweeps=sweeps, subset=subset)
+
+
+def _select_titles(study: Study, titles: Sequence[str]) -> tuple[Sweep, ...]:
+    known = [sweep.title for sweep in study.sweeps if sweep.title is not None]
+    for title in titles:
+        if title not in known:
+            hint = None if known else f"nothing in {study.source} has a title"
+            raise NotFoundError("title", title, known, hint)
+    return tuple(sweep for sweep in study.sweeps if sweep.title in titles)

@@ -14,7 +14,7 @@ from typing import Any
 
 from assay.plan.identity import canonical
 from assay.system.fast_dataclasses import dataclass
-from assay.values.study import Choices, Condition, Random, Subset, Sweep, Value
+from assay.values.study import Choices, Condition, Random, Subset, Sweep, Value, same_value
 
 _DIGITS = 6  # of a drawn number: readable in names, and the same on every machine
 
@@ -163,12 +163,7 @@ def _choices(sweep: Sweep, name: str) -> Choices:
 def _is_wanted(names: tuple[str, ...], row: tuple[Value, ...], when: tuple[Condition, ...]) -> bool:
     values = dict(zip(names, row, strict=True))
     return all(
-        any(_same(values[condition.param], wanted) for wanted in condition.values)
+        any(same_value(values[condition.param], wanted) for wanted in condition.values)
         for condition in when
         if condition.param in values
     )
-
-
-def _same(left: Value, right: Value) -> bool:
-    """Equality in which true is not 1, unlike Python's."""
-    return left == right and isinstance(left, bool) == isinstance(right, bool)

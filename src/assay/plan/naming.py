@@ -19,27 +19,67 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from itertools import count
+from typing import Any
 
-from assay.plan.draft import Draft, NameSource
 from assay.plan.identity import canonical
+from assay.system.fast_dataclasses import dataclass
 from assay.system.files import blake2b
 from assay.values.random_names import ADJECTIVES, ANIMALS
+from assay.values.run import Command
 from assay.values.study import Params, Study, Value
 
 MAX_NAME_BYTES = 120
-SINGLE_NAME = "run"
+_SINGLE_NAME = "run"
 _SHORT_HASH = 8
 _UNSAFE = re.compile(r"[^\w.+@-]")
+_LOGDIR = "LOGDIR"  # how a runx file refers to the run directory
+_NOTHING = "None"  # unquoted None is a text in YAML; to runx it means: leave this out
+
+
+@dataclass(slots=True)
+class Draft:
+    """A run on its way to a RunSpec: everything but its name.
+
+    `named` holds the parameters as they were swept, before aliases and defaults: names are made of these. Two drafts
+    with the same id are the same run (mlrunner's documents may list it twice) and may share a name; others never.
+    """
+
+    sweep: int  # index into study.sweeps
+    named: dict[str, Any]
+    params: dict[str, Any]
+    commands: tuple[Command, ...] = ()
+    id: str = ""
+    ordinal: int = 0
+    title: str | None = None
+    tag: str | None = None  # runx: RUNX.TAG as written in the file
+    farm_resources: tuple[tuple[str, object], ...] = ()  # runx: SUBMIT_JOB.*
+    chosen: tuple[str, ...] | None = None  # mlrunner: the commands asked for this time; None is all
+    shown: tuple[Command, ...] | None = None  # with hidden parameters; None: nothing in the study looks secret
+    shown_params: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NameSource:
+    """What names are made from apart from the study; handed in, so that planning stays pure."""
+
+    rng: random.Random
+    now: datetime
+    tag: str | None = None
+    cooldir: bool = True
+    exists: Callable[[str], bool] = lambda _path: False  # mlrunner shortens values that are paths of existing files
 
 
 def name_runs(drafts: Sequence[Draft], study: Study, names: NameSource | None = None) -> list[str]:
     """A directory name for each draft, by the rules of the study's dialect."""
     if study.dialect == "runx":
-        return name_runx_runs(drafts, study, names)
+        runx = RunxNamer(study, names)
+        return [runx.name(draft) for draft in drafts]
     if study.dialect == "mlrunner":
-        return name_mlrunner_runs(drafts, names.exists if names else lambda _path: False)
+        mlrunner = _MlrunnerNamer(names.exists if names else lambda _path: False)
+        return [mlrunner.name(draft) for draft in drafts]
     return name_native(drafts)
 
 
@@ -49,8 +89,11 @@ def name_native(drafts: Sequence[Draft]) -> list[str]:
     repeated = any(draft.ordinal for draft in drafts)
     bases = [_build_name(draft, varying, repeated=repeated) for draft in drafts]
     ids = [draft.id for draft in drafts]
-    names = _settle([_fit(base, identity) for base, identity in zip(bases, ids, strict=True)], bases, ids)
-    return _settle(names, bases, ids, digits=None)
+    names = [
+        base if len(base.encode()) <= MAX_NAME_BYTES else _with_hash(base, identity[:_SHORT_HASH])
+        for base, identity in zip(bases, ids, strict=True)
+    ]
+    return _settle(_settle(names, bases, ids, _SHORT_HASH), bases, ids, None)
 
 
 def find_varying(drafts: Iterable[Draft]) -> list[str]:
@@ -74,7 +117,12 @@ def _build_name(draft: Draft, varying: Sequence[str], *, repeated: bool) -> str:
     parts = [f"{_show_safe(name)}={_show_value(named[name])}" for name in chosen]
     if repeated:
         parts.append(f"repeat={draft.ordinal}")
-    return _protect(",".join(parts)) if parts else SINGLE_NAME
+    if not parts:
+        return _SINGLE_NAME
+    base = ",".join(parts)
+    if base[0] in ".-+@":  # hidden, or taken for a flag
+        base = f"_{base}"
+    return f"{base[:-1]}_" if base.endswith(".") else base
 
 
 def _show_value(value: Value) -> str:
@@ -94,29 +142,15 @@ def _show_safe(text: str) -> str:
     return _UNSAFE.sub("_", unicodedata.normalize("NFC", text))
 
 
-def _protect(name: str) -> str:
-    """No leading dot or dash (hidden, or taken for a flag), no trailing dot."""
-    if name[0] in ".-+@":
-        name = f"_{name}"
-    return f"{name[:-1]}_" if name.endswith(".") else name
-
-
-def _fit(base: str, identity: str) -> str:
-    encoded = base.encode()
-    return base if len(encoded) <= MAX_NAME_BYTES else _with_hash(base, identity[:_SHORT_HASH])
-
-
 def _with_hash(base: str, digits: str) -> str:
     room = MAX_NAME_BYTES - len(digits) - 1
     return f"{base.encode()[:room].decode(errors='ignore')}~{digits}"
 
 
-def _settle(
-    names: Sequence[str], bases: Sequence[str], ids: Sequence[str], digits: int | None = _SHORT_HASH
-) -> list[str]:
+def _settle(names: Sequence[str], bases: Sequence[str], ids: Sequence[str], digits: int | None) -> list[str]:
     """Gives a hash to every name that two different runs would share."""
     owners: dict[str, set[str]] = {}
-    keys = [_fold(name) for name in names]
+    keys = [unicodedata.normalize("NFC", name.casefold()) for name in names]
     for key, identity in zip(keys, ids, strict=True):
         owners.setdefault(key, set()).add(identity)
     return [
@@ -125,15 +159,9 @@ def _settle(
     ]
 
 
-def _fold(name: str) -> str:
-    return unicodedata.normalize("NFC", name.casefold())
-
-
 # ---------------------------------------------------------------- runx
 
 
-LOGDIR = "LOGDIR"  # how a runx file refers to the run directory
-NONE = "None"  # unquoted None is a text in YAML; to runx it means: leave this out
 MAX_FOREIGN_NAME_BYTES = 240  # a file name has 255; the rest is for temporary names
 
 _DATE = "_%Y.%m.%d_%H.%M"
@@ -142,14 +170,8 @@ _MANY = len(ADJECTIVES) * len(ANIMALS) // 2  # names from which on most draws co
 _RESOURCE_KEYS = {"nodes": "SUBMIT_JOB.NODES", "partition": "SUBMIT_JOB.PARTITION"}
 
 
-def name_runx_runs(drafts: Sequence[Draft], study: Study, names: NameSource | None = None) -> list[str]:
-    """A name per draft, in order, no two alike. Without a source of names they follow from what the runs are."""
-    namer = RunxNamer(study, names)
-    return [namer.name(draft) for draft in drafts]
-
-
 class RunxNamer:
-    """Names one run after the other; no two alike."""
+    """Names one run after the other; no two alike. Without a source of names they follow from what the runs are."""
 
     def __init__(self, study: Study, names: NameSource | None = None) -> None:
         self._study = study
@@ -173,7 +195,7 @@ class RunxNamer:
 
 def build_tag(draft: Draft, names: NameSource | None = None) -> str | None:
     """The run's own tag with its places filled, else the command line's."""
-    if draft.tag is None or draft.tag in ("", NONE):
+    if draft.tag is None or draft.tag in ("", _NOTHING):
         return (names.tag if names else None) or None
     keys = {_RESOURCE_KEYS.get(name, name): value for name, value in draft.farm_resources}
     return fill_tag(draft.tag, {**(draft.shown_params or draft.params), **keys})
@@ -188,8 +210,8 @@ def _join(tag: str | None, slug: str, *, cooldir: bool) -> str:
     """A tag with LOGDIR determines where the rest of the name goes: the directory has no other name yet."""
     if not tag:
         return slug if cooldir else build_directory_name(slug)  # our own words can be a name as they are
-    if LOGDIR in tag:
-        return build_directory_name(tag.replace(LOGDIR, slug))
+    if _LOGDIR in tag:
+        return build_directory_name(tag.replace(_LOGDIR, slug))
     return build_directory_name(tag, f"_{slug}" if cooldir else "")
 
 
@@ -227,25 +249,16 @@ def _take(candidates: Iterable[str], taken: dict[str, int]) -> str:
 # ---------------------------------------------------------------- mlrunner
 
 
-MAX_TEXT = 100  # the original keeps the last hundred characters of a text
-NAMELESS = "default"  # a document without parameters, or no document at all
+_MAX_TEXT = 100  # the original keeps the last hundred characters of a text
+_NAMELESS = "default"  # a document without parameters, or no document at all
 
 Exists = Callable[[str], bool]
-
-
-def name_mlrunner_runs(drafts: Sequence[Draft], exists: Exists = lambda _path: False) -> list[str]:
-    """A name per draft, in order. The same parameters under the same name share it; different ones never do.
-
-    `exists`: whether a value is an existing path, which the original shortens to its last part.
-    """
-    namer = _MlrunnerNamer()
-    return [namer.name(draft, build_mlrunner_name(draft.named, exists)) for draft in drafts]
 
 
 def build_mlrunner_name(named: Params, exists: Exists = lambda _path: False) -> str:
     """The original's name, made fit for a directory."""
     parts = [f"{build_key(key)}_{_show_mlrunner_value(value, exists)}" for key, value in named.items()]
-    return _make_safe("-".join(parts), repr(dict(named))) if parts else NAMELESS
+    return _make_safe("-".join(parts), repr(dict(named))) if parts else _NAMELESS
 
 
 def build_key(key: str) -> str:
@@ -264,51 +277,46 @@ def _show_mlrunner_value(value: Value, exists: Exists) -> str:
             return f"{value:g}"
         except OverflowError:  # a whole number beyond what a float holds
             return str(value)
-    return str(value)[-MAX_TEXT:]
+    return str(value)[-_MAX_TEXT:]
 
 
 def _show_text(text: str, exists: Exists) -> str:
     if exists(text):
-        return os.path.basename(text)[-MAX_TEXT:]
-    return re.sub(r"^[/.]*", "", text).replace("/", "_")[-MAX_TEXT:]
-
-
-def _show_exactly(value: Value) -> str:
-    if isinstance(value, str):
-        return _show_text(value, lambda _path: False)
-    if isinstance(value, bool):
-        return "T" if value else "F"
-    return repr(value)
+        return os.path.basename(text)[-_MAX_TEXT:]
+    return re.sub(r"^[/.]*", "", text).replace("/", "_")[-_MAX_TEXT:]
 
 
 def _make_safe(name: str, spec: str) -> str:
     """A single path component: no slash, no leading dot (`.assay` and `.tmp-` are ours), not too long."""
     name = name.replace("/", "_").replace("\0", "_")
     name = re.sub(r"^\.", "_", name)
-    return shorten(name, spec)
+    return _shorten(name, spec, MAX_FOREIGN_NAME_BYTES)
 
 
-def shorten(name: str, spec: str, limit: int = MAX_FOREIGN_NAME_BYTES) -> str:
+def _shorten(name: str, spec: str, limit: int) -> str:
     """A name that is too long ends in a hash of what it stands for, so that two of them stay apart."""
     encoded = name.encode("utf-8", "surrogateescape")
     if len(encoded) <= limit:
         return name
-    suffix = f"~{hash_text(spec)}"
+    suffix = f"~{_hash_text(spec, 8)}"
     return encoded[: limit - len(suffix)].decode("utf-8", "ignore") + suffix
 
 
-def hash_text(text: str, digits: int = 8) -> str:
+def _hash_text(text: str, digits: int) -> str:
     return blake2b(text.encode("utf-8", "surrogateescape")).hexdigest()[:digits]
 
 
 class _MlrunnerNamer:
-    """Remembers which parameters a name was given to."""
+    """Remembers which parameters a name was given to: the same parameters under the same name share it, different
+    ones never do. `exists`: whether a value is an existing path, which the original shortens to its last part."""
 
-    def __init__(self) -> None:
+    def __init__(self, exists: Exists) -> None:
+        self._exists = exists
         self._owners: dict[str, Params] = {}
         self._given: dict[tuple[str, str], str] = {}  # (name asked for, parameters) → name given instead
 
-    def name(self, draft: Draft, natural: str) -> str:
+    def name(self, draft: Draft) -> str:
+        natural = build_mlrunner_name(draft.named, self._exists)
         if self._take(natural, draft.params):
             return natural
         spec = _spell(draft.params)
@@ -319,12 +327,14 @@ class _MlrunnerNamer:
         return given
 
     def _others(self, draft: Draft, natural: str, spec: str) -> list[str]:
-        exact = "-".join(f"{build_key(key)}_{_show_exactly(value)}" for key, value in draft.named.items())
-        hashed = [
-            shorten(natural, spec, MAX_FOREIGN_NAME_BYTES - 65) + "~" + hash_text(spec, digits)
-            for digits in (8, 16, 64)
-        ]
-        return [_make_safe(exact, spec), *hashed] if exact else hashed
+        parts = []
+        for key, value in draft.named.items():  # numbers in full
+            is_word = isinstance(value, str | bool)
+            text = _show_mlrunner_value(value, lambda _path: False) if is_word else repr(value)
+            parts.append(f"{build_key(key)}_{text}")
+        short = _shorten(natural, spec, MAX_FOREIGN_NAME_BYTES - 65)
+        hashed = [f"{short}~{_hash_text(spec, digits)}" for digits in (8, 16, 64)]
+        return [_make_safe("-".join(parts), spec), *hashed] if parts else hashed
 
     def _take(self, name: str, params: Params) -> bool:
         """Whether the name is free or already theirs. `==` would call 1, 1.0 and true the same."""

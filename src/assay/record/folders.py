@@ -86,12 +86,9 @@ def _build_change(path: str) -> Change | None:
     is_ours = is_run_dir(path)
     if not is_ours and not is_foreign_dir(path):
         return None
-    origin = "assay" if is_ours else _origin(path)
-    return Change(path, min(_stamp(path, origin, 0), time.time() - _UNSETTLED_S), is_ours)
-
-
-def _origin(path: str) -> str:
-    return "mlrunner" if os.path.exists(f"{path}/{layout.MLRUNNER_PARAM_FILE}") else "runx"
+    theirs = "mlrunner" if os.path.exists(f"{path}/{layout.MLRUNNER_PARAM_FILE}") else "runx"
+    stamp = _stamp(path, "assay" if is_ours else theirs, 0)
+    return Change(path, min(stamp, time.time() - _UNSETTLED_S), is_ours)
 
 
 def _stamp(path: str, origin: str, attempt: int, folder: int | None = None) -> float:

@@ -52,7 +52,11 @@ def read_versioned(text: str | bytes, kind: str, file: str, formats: Mapping[str
     content = _parse_object(text, file, known)
     version = _parse_version(content, kind, file, known)
     for step in range(version + 1, known.version + 1):
-        content = _update(content, step, file, known)
+        try:
+            content = known.updates[step](content)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            what = f"it cannot be brought to format {step} ({type(error).__name__}: {error})"
+            raise build_damage(file, what, known) from error
     return content
 
 
@@ -96,14 +100,6 @@ def _parse_version(content: Content, kind: str, file: str, known: Format) -> int
         message = f"{file}: this {kind} file is too old (format {version}; this Assay reads {known.oldest} and up)"
         raise FormatError(message, f"read it with the Assay that wrote it, or {known.remedy}")
     return version
-
-
-def _update(content: Content, step: int, file: str, known: Format) -> Content:
-    try:
-        return known.updates[step](content)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        what = f"it cannot be brought to format {step} ({type(error).__name__}: {error})"
-        raise build_damage(file, what, known) from error
 
 
 def build_damage(file: str, what: str, known: Format) -> FormatError:

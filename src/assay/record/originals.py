@@ -18,7 +18,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import write_atomic
@@ -26,10 +26,11 @@ from assay.system.locks import locked
 from assay.values.layout import HPARAMS_FILE, MLRUNNER_PARAM_FILE, MLRUNNER_STAT_FILE, SUBMIT_SCRIPT
 from assay.values.study import Params, Value
 
-LOGDIR = "LOGDIR"  # how a runx file refers to the run directory
+_LOGDIR = "LOGDIR"  # how a runx file refers to the run directory
+
+_MAX_DEPTH = 100
 
 StatWord = Literal["running", "finished", "failed"]
-STAT_WORDS: tuple[StatWord, ...] = ("running", "finished", "failed")
 
 _MLRUNNER_LOG = re.compile(r"log\.(?P<command>.+?)\.(?P<time>\d{8}\.\d{6})(?:\.(?P<name>.+))?", re.DOTALL)
 _STAT_LINE = re.compile(r"([A-Za-z_][\w-]*): (running|finished|failed)")
@@ -96,7 +97,7 @@ def write_hparams(folder: str, params: Params, logdir: str | None = None) -> boo
 def fill_logdir(value: Value, logdir: str) -> Value:
     """LOGDIR inside any string, however deep, becomes the run directory."""
     if isinstance(value, str):
-        return value.replace(LOGDIR, logdir)
+        return value.replace(_LOGDIR, logdir)
     if isinstance(value, list | tuple):
         return [fill_logdir(element, logdir) for element in value]
     if isinstance(value, dict):
@@ -143,18 +144,15 @@ def load_mlrunner_run(folder: str) -> MlrunnerRun:
         time=str(param.get("_time", "")),
         scripts={str(key): str(text) for key, text in scripts.items()} if isinstance(scripts, dict) else {},
         params={str(key): value for key, value in param.items() if not str(key).startswith("_")},
-        stat=_load_stat(folder, problems),
+        stat=load_mlrunner_stat(folder, problems),
         logs=load_mlrunner_logs(folder),
         problems=tuple(problems),
     )
 
 
-def load_mlrunner_stat(folder: str) -> dict[str, StatWord]:
+def load_mlrunner_stat(folder: str, problems: list[str] | None = None) -> dict[str, StatWord]:
     """Command → running, finished or failed; empty where there is no (readable) stat."""
-    return _load_stat(folder, [])
-
-
-def _load_stat(folder: str, problems: list[str]) -> dict[str, StatWord]:
+    problems = [] if problems is None else problems
     text = _load_text(folder, MLRUNNER_STAT_FILE, problems)
     if not text:
         return {}
@@ -162,7 +160,7 @@ def _load_stat(folder: str, problems: list[str]) -> dict[str, StatWord]:
     if all(quick) and not any(match[1].lower() in _YAML_WORDS for match in quick if match):
         return {match[1]: cast("StatWord", match[2]) for match in quick if match}
     found = _parse_yaml_mapping(text, MLRUNNER_STAT_FILE, problems)
-    bad = {key: word for key, word in found.items() if word not in STAT_WORDS}
+    bad = {key: word for key, word in found.items() if word not in get_args(StatWord)}
     problems.extend(f"{MLRUNNER_STAT_FILE}: {key}: {word!r} is not a state" for key, word in bad.items())
     return {str(key): cast("StatWord", word) for key, word in found.items() if key not in bad}
 
@@ -172,13 +170,9 @@ def load_mlrunner_logs(folder: str) -> tuple[MlrunnerLog, ...]:
         names = os.listdir(folder)
     except OSError:
         return ()
-    found = [log for name in names if (log := _parse_log_name(name))]
+    matches = filter(None, map(_MLRUNNER_LOG.fullmatch, names))
+    found = [MlrunnerLog(match[0], match["command"], match["time"], match["name"]) for match in matches]
     return tuple(sorted(found, key=lambda log: (log.time, log.command, log.name or "")))
-
-
-def _parse_log_name(name: str) -> MlrunnerLog | None:
-    match = _MLRUNNER_LOG.fullmatch(name)
-    return MlrunnerLog(name, match["command"], match["time"], match["name"]) if match else None
 
 
 def write_mlrunner_param(
@@ -197,14 +191,11 @@ def write_mlrunner_param(
 def write_mlrunner_stat(folder: str, stat: Mapping[str, StatWord]) -> None:
     """Write `stat`; commands that are not named keep their word."""
     with locked(folder):
-        merged = {**_load_stat(folder, []), **stat}
-        write_atomic(os.path.join(folder, MLRUNNER_STAT_FILE), _render_stat(merged))
-
-
-def _render_stat(stat: Mapping[str, StatWord]) -> str:
-    lines = [f"{command}: {word}" for command, word in sorted(stat.items())]
-    plain = all(_STAT_LINE.fullmatch(line) for line in lines) and not _YAML_WORDS & {key.lower() for key in stat}
-    return "".join(f"{line}\n" for line in lines) if plain else _render_yaml(dict(stat))
+        merged = {**load_mlrunner_stat(folder), **stat}
+        lines = [f"{command}: {word}" for command, word in sorted(merged.items())]
+        is_plain = all(map(_STAT_LINE.fullmatch, lines)) and not _YAML_WORDS & {key.lower() for key in merged}
+        text = "".join(f"{line}\n" for line in lines) if is_plain else _render_yaml(merged)
+        write_atomic(os.path.join(folder, MLRUNNER_STAT_FILE), text)
 
 
 # ---------------------------------------------------------------- files
@@ -252,9 +243,6 @@ def _refuse_deep(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
             raise ValueError("nested too deeply")
-
-
-_MAX_DEPTH = 100
 
 
 @cache

@@ -31,9 +31,11 @@ def supervise(study_dir: str, clock: float | None = None) -> Iterator[None]:
     fd = _open(study_dir)
     try:
         if fd is not None:
-            if _try_lock(fd):
+            if _try_lock(fd):  # alone: on this host nobody else is there
                 remove_stale(study_dir, time.time() if clock is None else clock)
-                _remove_dead(study_dir)
+                for path, (host, _, _) in _find_registrations(study_dir):
+                    if host == processes.host_name():
+                        _remove(path)
             _try_lock(fd, shared=True)
         with _registered(study_dir):
             yield
@@ -48,10 +50,8 @@ def _registered(study_dir: str) -> Iterator[None]:
     name = layout.supervisor_name(processes.host_name(), os.getpid(), processes.own_start())
     path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
     is_new = False
-    with contextlib.suppress(OSError):
-        is_new = publish(
-            path, processes.boot_id()
-        )  # whole from its first moment: an empty one would pass for a dead one's
+    with contextlib.suppress(OSError):  # whole from its first moment: an empty one would pass for a dead one's
+        is_new = publish(path, processes.boot_id())
     try:
         yield
     finally:
@@ -84,13 +84,6 @@ def _find_registrations(study_dir: str) -> list[tuple[str, tuple[str, int, int]]
     except OSError:
         return []
     return [(os.path.join(meta, name), who) for name in names if (who := layout.parse_supervisor(name))]
-
-
-def _remove_dead(study_dir: str) -> None:
-    """The caller has the lock alone: on this host nobody else is there."""
-    for path, (host, _, _) in _find_registrations(study_dir):
-        if host == processes.host_name():
-            _remove(path)
 
 
 def _open(study_dir: str) -> int | None:

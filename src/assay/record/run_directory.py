@@ -11,10 +11,9 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from assay.errors import FormatError, InfrastructureError
 from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 whoever knows run directories finds it here
@@ -24,9 +23,11 @@ from assay.system.files import publish, read_text, rename, write_atomic, write_n
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.environment import Environment
-from assay.values.plain import WrongTypeError, check_types, keep_fitting, parse_strict
+from assay.values.plain import WrongTypeError, keep_fitting, parse_strict
 from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
-from assay.values.study import CodePolicy, MetricFile, Pattern, Resources
+from assay.values.study import CodePolicy, Pattern, Resources
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def write_run_dir(path: str, record: RunRecord, job: str, fill: Callable[[str], 
 def publish_lease(run_dir: str, handle: JobHandle) -> bool:
     """Claim attempt N. True for exactly one caller, whatever dies when."""
     target = os.path.join(run_dir, layout.lease_name(handle.attempt))
-    return publish(target, json.dumps(_plain_fields(handle)))
+    return publish(target, json.dumps(asdict(handle)))
 
 
 def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
@@ -87,7 +88,7 @@ def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
 
 def write_outcome(run_dir: str, outcome: Outcome) -> bool:
     """The first conclusion about an attempt is kept, unless a power cut has left it without content."""
-    target, text = os.path.join(run_dir, layout.outcome_name(outcome.attempt)), json.dumps(_plain_fields(outcome))
+    target, text = os.path.join(run_dir, layout.outcome_name(outcome.attempt)), json.dumps(asdict(outcome))
     if publish(target, text):
         return True
     if load_outcome(run_dir, outcome.attempt) is None:
@@ -96,25 +97,15 @@ def write_outcome(run_dir: str, outcome: Outcome) -> bool:
     return False
 
 
-def _plain_fields(value: JobHandle | Outcome) -> dict[str, Any]:
-    """As `asdict` for values without others inside, in a quarter of its time: there are two for every job."""
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
-
-
 def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict[str, str]:
     """Which code each run was planned with (run id → hash). What was written first is kept, unless `replace`."""
     with locked(os.path.dirname(path)):
-        known = _load_codes(path)
+        # what is damaged is not known: those runs get the current code
+        known = {key: code for key, code in _load_mapping(path, "codes").items() if isinstance(code, str)}
         merged = {**known, **planned} if replace else {**planned, **known}
         if merged != known:
             write_atomic(path, json.dumps(stamp({"codes": merged}, "codes")), repair=True)
     return merged
-
-
-def _load_codes(path: str) -> dict[str, str]:
-    """What is damaged is not known: those runs get the current code."""
-    codes = (_load_json(path) or {}).get("codes")
-    return {key: code for key, code in codes.items() if isinstance(code, str)} if isinstance(codes, dict) else {}
 
 
 def write_plan(study_dir: str, runs: Mapping[str, str]) -> None:
@@ -131,9 +122,7 @@ def remove_plan(study_dir: str) -> None:
 
 def load_planned(study_dir: str) -> dict[str, str]:
     """Planned runs that have no directory yet, name → id, in the plan's order."""
-    found = (_load_json(os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE)) or {}).get("runs")
-    if not isinstance(found, dict):
-        return {}
+    found = _load_mapping(os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE), "runs")
     names = {name: id_ for name, id_ in found.items() if isinstance(id_, str) and "/" not in name and name[:1] != "."}
     return {name: id_ for name, id_ in names.items() if name and not os.path.lexists(os.path.join(study_dir, name))}
 
@@ -149,9 +138,7 @@ def find_passes(study_dir: str) -> list[str]:
 
 def load_pass(path: str) -> dict[str, int]:
     """Name → last attempt before a --force began. What is damaged is not known, and so repeated."""
-    runs = (_load_json(path) or {}).get("runs")
-    if not isinstance(runs, dict):
-        return {}
+    runs = _load_mapping(path, "runs")
     return {name: number for name, number in runs.items() if type(number) is int and number >= 0}
 
 
@@ -225,33 +212,20 @@ def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecor
         write_atomic(os.path.join(run_dir, layout.RUN_FILE), render_record(record), repair=True)
     code = os.path.join(run_dir, layout.CODE_DIR)
     if os.path.lexists(code):
-        rename(code, _free_name(f"{code}.{attempt}"))
+        kept = f"{code}.{attempt}"  # nothing that a run had is overwritten
+        rename(code, kept if not os.path.lexists(kept) else f"{kept}-{os.urandom(3).hex()}")
     rename(os.path.join(run_dir, waiting), code)
     return record
-
-
-def _free_name(path: str) -> str:
-    """Nothing that a run had is overwritten."""
-    return path if not os.path.lexists(path) else f"{path}-{os.urandom(3).hex()}"
 
 
 # ---------------------------------------------------------------- run.json
 
 
 def render_record(record: RunRecord) -> str:
-    fields = {
-        "study": record.study,
-        "uid": record.uid,
-        "created_at": record.created_at,
-        "source": record.source,
-        "workdir": record.workdir,
-        "code_hash": record.code_hash,
-        "dialect": record.dialect,
-        "set_number": record.set_number,
-        "commit": record.commit,
-        "spec": render_spec(record.spec),
-    }
-    return json.dumps(stamp(fields, "run"), ensure_ascii=False, default=str) + "\n"
+    fields = {name: getattr(record, name) for name in RunRecord.__dataclass_fields__ if name != "spec"}
+    return (
+        json.dumps(stamp({**fields, "spec": render_spec(record.spec)}, "run"), ensure_ascii=False, default=str) + "\n"
+    )
 
 
 def render_spec(spec: RunSpec) -> dict[str, Any]:
@@ -260,7 +234,13 @@ def render_spec(spec: RunSpec) -> dict[str, Any]:
     fields["commands"] = [[c.name, c.text, c.timeout_s] for c in spec.commands]
     fields["resources"] = asdict(spec.resources) if spec.resources != _DEFAULT_RESOURCES else None
     fields["code"] = asdict(spec.code) if spec.code != _DEFAULT_CODE else None
-    fields["patterns"] = [_pattern_fields(pattern) for pattern in spec.patterns]
+    fields["patterns"] = [
+        {
+            "type": "regex" if isinstance(pattern, Pattern) else "file",
+            **{name: getattr(pattern, name) for name in pattern.__dataclass_fields__ if name != "position"},
+        }
+        for pattern in spec.patterns
+    ]
     return fields
 
 
@@ -269,32 +249,25 @@ _DEFAULT_RESOURCES = Resources()
 _DEFAULT_CODE = CodePolicy()
 
 
-def _pattern_fields(pattern: Pattern | MetricFile) -> dict[str, Any]:
-    kind = "regex" if isinstance(pattern, Pattern) else "file"
-    fields = {name: getattr(pattern, name) for name in pattern.__dataclass_fields__ if name != "position"}
-    return {"type": kind, **fields}
-
-
 def parse_record(text: str, file: str) -> RunRecord:
     fields = read_versioned(text, "run", file)
     try:
-        spec = _drop_defaults(fields.get("spec") or _adhoc_spec(fields))
-        record = parse_strict(RunRecord, {"uid": "", "created_at": 0.0, **fields, "spec": spec})
+        spec = fields.get("spec") or {  # of a script that was started by hand
+            "id": fields.get("id", ""),
+            "name": fields["name"],
+            "params": fields.get("params", {}),
+            "commands": [],
+        }
+        record = parse_strict(RunRecord, {"uid": "", "created_at": 0.0, **fields, "spec": _drop_defaults(spec)})
         _check_log_names(record.spec)
     except KeyError as error:
         raise build_damage(file, f"{error} is missing", FORMATS["run"]) from error
+    except WrongTypeError as error:
+        raise build_damage(file, str(error), FORMATS["run"]) from error
     except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise build_damage(file, _describe_misfit(error), FORMATS["run"]) from error
+        # Python's own message about such a value means nothing to the person who edited the file
+        raise build_damage(file, "its content does not have the form of a run's record", FORMATS["run"]) from error
     return record
-
-
-def _describe_misfit(error: Exception) -> str:
-    """Python's own message about a value of another type means nothing to the person who edited the file."""
-    return str(error) if isinstance(error, WrongTypeError) else "its content does not have the form of a run's record"
-
-
-def _adhoc_spec(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {"id": fields.get("id", ""), "name": fields["name"], "params": fields.get("params", {}), "commands": []}
 
 
 def parse_spec(fields: Mapping[str, Any]) -> RunSpec:
@@ -309,11 +282,8 @@ def _drop_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in fields.items()
-        if name != "private" and (value is not None or name not in _DEFAULTED)
+        if name != "private" and (value is not None or name not in ("resources", "code"))
     }
-
-
-_DEFAULTED = ("resources", "code")
 
 
 def _check_log_names(spec: RunSpec) -> None:
@@ -440,13 +410,15 @@ def load_history(run_dir: str, names: list[str] | None = None) -> History:
 
 
 def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, int], timeouts: set[str]) -> Attempt:
-    handle = _load_lease(run_dir, number) if "lease" in kinds else _load_token(run_dir, number)
+    has_lease = "lease" in kinds
+    lease = _load_value(JobHandle, os.path.join(run_dir, layout.lease_name(number))) if has_lease else None
+    stop = _load_value(Stop, os.path.join(run_dir, layout.stop_name(number))) if "stop" in kinds else None
     outcome = load_outcome(run_dir, number) if "outcome" in kinds else None
     return Attempt(
         number=number,
-        handle=handle,
-        by_hand="token" in kinds and "lease" not in kinds,
-        stop=_load_stop(run_dir, number) if "stop" in kinds else None,
+        handle=lease if has_lease else _load_token(run_dir, number),
+        by_hand="token" in kinds and not has_lease,
+        stop=stop or (Stop("unknown", "") if "stop" in kinds else None),
         outcome=outcome,
         codes=codes,
         timeouts=frozenset(timeouts),
@@ -488,10 +460,16 @@ def _load_json(path: str) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def _load_lease(run_dir: str, attempt: int) -> JobHandle | None:
-    fields = _load_json(os.path.join(run_dir, layout.lease_name(attempt)))
+def _load_mapping(path: str, name: str) -> dict[str, Any]:
+    """What the file holds under this name; empty where it is gone or damaged."""
+    found = (_load_json(path) or {}).get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _load_value(kind: type[T], path: str) -> T | None:
+    fields = _load_json(path)
     try:
-        return parse_strict(JobHandle, fields) if fields else None
+        return parse_strict(kind, fields) if fields else None
     except (ValueError, TypeError, AttributeError):
         return None
 
@@ -501,25 +479,13 @@ def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
     try:
         host, pid, start, boot, stamp = read_text(os.path.join(run_dir, layout.token_name(attempt))).split()
         handle = JobHandle("local", pid, host, int(pid), int(start), boot, None, attempt, float(stamp), skips="")
-        return check_types(handle)
+        return parse_strict(JobHandle, asdict(handle))  # numbers may be beyond all that a process can have
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _load_stop(run_dir: str, attempt: int) -> Stop:
-    fields = _load_json(os.path.join(run_dir, layout.stop_name(attempt)))
-    try:
-        return parse_strict(Stop, fields) if fields else Stop("unknown", "")
-    except (ValueError, TypeError, AttributeError):
-        return Stop("unknown", "")
-
-
 def load_outcome(run_dir: str, attempt: int) -> Outcome | None:
-    fields = _load_json(os.path.join(run_dir, layout.outcome_name(attempt)))
-    try:
-        return parse_strict(Outcome, fields) if fields else None
-    except (ValueError, TypeError, AttributeError):
-        return None
+    return _load_value(Outcome, os.path.join(run_dir, layout.outcome_name(attempt)))
 
 
 def load_times(run_dir: str) -> dict[str, tuple[float, float | None]]:
@@ -555,7 +521,3 @@ def conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[s
     if all(name in attempt.codes or name in finished_before for name in commands):
         return State.DONE
     return None
-
-
-def now() -> float:
-    return time.time()

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from assay.values.document import Document
+    from assay.values.notify import Notify
     from assay.values.table import Table
 
 
@@ -22,9 +22,7 @@ class Console:
     """`quiet`: no messages; results, warnings and errors are still printed. `above`: prints messages instead of us,
     above the live view that the terminal shows."""
 
-    def __init__(
-        self, *, quiet: bool = False, results_on_stderr: bool = False, above: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, *, quiet: bool = False, results_on_stderr: bool = False, above: Notify | None = None) -> None:
         self.quiet = quiet
         self._results_on_stderr = results_on_stderr
         self._above = above
@@ -36,7 +34,7 @@ class Console:
         """For results while stdout belongs to a report (`--html -`)."""
         return Console(quiet=self.quiet, results_on_stderr=is_wanted, above=self._above)
 
-    def around(self, above: Callable[[str], None]) -> Console:
+    def around(self, above: Notify) -> Console:
         return Console(quiet=self.quiet, results_on_stderr=self._results_on_stderr, above=above)
 
     # ---------------------------------------------------------------- results
@@ -75,7 +73,7 @@ class Console:
             silence(sys.stdout)
 
     def write_json(self, content: object) -> None:
-        from assay.show.json_text import render_facts
+        from assay.show.formatting import render_facts
 
         self.write(render_facts(content))
 

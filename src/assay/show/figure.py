@@ -44,7 +44,9 @@ def write_figure(chart: Chart, path: Path, *, width: float = 8.0, height: float 
         raise MissingExtraError("a plot in a file", "plot") from error
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in a script that the font lacks
-        _save(_build_figure(shown, width, height), path, kind)
+        metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
+        with _writing(path) as aside:
+            _build_figure(shown, width, height).savefig(aside, format=kind, dpi=150, metadata=metadata)
 
 
 def write_pages(charts: Sequence[Chart], path: Path, *, width: float = 8.0, height: float = 4.5) -> None:
@@ -64,18 +66,12 @@ def write_pages(charts: Sequence[Chart], path: Path, *, width: float = 8.0, heig
 
 @contextmanager
 def _writing(path: Path) -> Iterator[str]:
+    """Written aside and renamed: a page that shows the plot never sees half of it."""
     try:
         with replacing(str(path), suffix=path.suffix) as aside:
             yield aside
     except OSError as error:
         raise InfrastructureError(f"cannot write {str(path)!r}: {error.strerror}") from error
-
-
-def _save(figure: Figure, path: Path, kind: str) -> None:
-    """Written aside and renamed: a page that shows the plot never sees half of it."""
-    metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
-    with _writing(path) as aside:
-        figure.savefig(aside, format=kind, dpi=150, metadata=metadata)
 
 
 def _build_figure(chart: Chart, width: float, height: float) -> Figure:
@@ -100,12 +96,6 @@ def _color(number: int) -> str:
     return _COLORS[number % len(_COLORS)]
 
 
-def _style(number: int) -> tuple[str, str]:
-    """Dash and marker: beyond the palette's length they tell lines of the same colour apart."""
-    turn = number // len(_COLORS)
-    return _DASHES[turn % len(_DASHES)], _MARKERS[turn // len(_DASHES) % len(_MARKERS)]
-
-
 def _label(line: Line) -> str:
     return _as_it_is(f"{formatting.shorten(formatting.clean(line.label), 40)}  {render_end_value(line)}")
 
@@ -117,7 +107,8 @@ def _as_it_is(text: str) -> str:
 
 def _draw_line(axes: Axes, line: Line, number: int, total: int, scale: Scale) -> None:
     many = total > _LABELLED
-    dash, marker = _style(number)
+    turn = number // len(_COLORS)  # beyond the palette's length, dash and marker tell lines of the same colour apart
+    marker = _MARKERS[turn // len(_DASHES) % len(_MARKERS)]
     lonely = sum(map(math.isfinite, line.ys)) == 1
     axes.plot(
         line.xs,
@@ -125,7 +116,7 @@ def _draw_line(axes: Axes, line: Line, number: int, total: int, scale: Scale) ->
         color=_color(number),
         linewidth=1.0 if many else 1.6,
         alpha=0.6 if many else 1.0,
-        linestyle=dash,
+        linestyle=_DASHES[turn % len(_DASHES)],
         marker=marker or ("o" if lonely else ""),
         markevery=max(1, len(line.xs) // 8),
         markersize=4,
@@ -145,15 +136,11 @@ def _dress(axes: Axes, chart: Chart) -> None:
     axes.set_xlabel(_as_it_is(chart.x_name))
     axes.set_ylabel(_as_it_is(chart.y_name))
     locator = axes.yaxis.get_major_locator()
-    if isinstance(locator, MaxNLocator) and _is_whole(chart):  # a logarithmic axis has another
+    is_whole = all(float(y).is_integer() for line in chart.lines for y in line.ys if math.isfinite(y))
+    if isinstance(locator, MaxNLocator) and is_whole:  # counts have nothing between; a logarithmic axis has another
         locator.set_params(integer=True)
     if chart.title:
         axes.set_title(_as_it_is(chart.title), loc="left", fontweight="bold")
-
-
-def _is_whole(chart: Chart) -> bool:
-    """Counts: there is nothing between two processes."""
-    return all(float(y).is_integer() for line in chart.lines for y in line.ys if math.isfinite(y))
 
 
 def _label_ends(axes: Axes, chart: Chart) -> None:

@@ -34,10 +34,6 @@ def render_number(value: float, digits: int | None = 4) -> str:
         return text
     if 1 <= abs(value) < _PLAIN_BELOW:
         return f"{value:.0f}"
-    return _tidy_exponent(text)
-
-
-def _tidy_exponent(text: str) -> str:
     mantissa, _, exponent = text.partition("e")
     return f"{mantissa}e{int(exponent)}"
 
@@ -77,8 +73,12 @@ def render_duration(seconds: float) -> str:
         return "-"
     if seconds < 0:
         return f"-{render_duration(-seconds)}"
+    if seconds == 0:
+        return "0s"
+    if seconds < 0.0995:
+        return f"{max(1, round(seconds * 1000))}ms"
     if seconds < 9.95:
-        return _render_short_duration(seconds)
+        return f"{seconds:.1f}s"
     whole = math.floor(seconds + 0.5)
     if whole < 3600:
         return _join_units(whole // 60, "m", whole % 60, "s")
@@ -87,14 +87,6 @@ def render_duration(seconds: float) -> str:
         return _join_units(minutes // 60, "h", minutes % 60, "m")
     hours = math.floor(seconds / 3600 + 0.5)
     return _join_units(hours // 24, "d", hours % 24, "h")
-
-
-def _render_short_duration(seconds: float) -> str:
-    if seconds == 0:
-        return "0s"
-    if seconds < 0.0995:
-        return f"{max(1, round(seconds * 1000))}ms"
-    return f"{seconds:.1f}s"
 
 
 def _join_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
@@ -251,6 +243,24 @@ def make_safe(text: str) -> str:
 def escape_json(text: str) -> str:
     """JSON text without characters that a terminal obeys or that cannot be encoded; they are only inside strings."""
     return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def render_facts(value: Any) -> str:
+    """JSON for people's scripts: valid everywhere, and nothing lost on the way."""
+    import json
+
+    return escape_json(json.dumps(to_json(value), indent=2, ensure_ascii=False, default=str, allow_nan=False)) + "\n"
+
+
+def to_json(value: Any) -> Any:
+    """JSON has no NaN: it becomes the string "NaN", never a silent null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {str(key): to_json(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(each) for each in value]
+    return value
 
 
 # what terminals obey: control characters but tabs and line ends, turning marks of right-to-left scripts; half pairs

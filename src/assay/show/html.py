@@ -1,27 +1,36 @@
 """A document as one HTML page: no script, nothing from elsewhere; light or dark as the reader's system is.
 
 `page/report.html` is the template and `page/report.css` the style sheet, which becomes part of the page. Every text is
-cleaned and escaped by the environment; only the drawings of `show/charts.py`, which escape their own, are markup.
+cleaned and escaped by the environment; only the drawings below and of `show/heat_map.py`, which escape their own, are
+markup. Their colours come from the style sheet by class names, so one drawing serves the light and the dark theme. Long
+curves are thinned to what a screen can show, extremes kept.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from assay.show import charts, formatting, heat_map
+from assay.show import formatting, heat_map
+from assay.show.formatting import clean, escape_html, shorten
+from assay.show.plot import build_ticks, render_ticks
 from assay.show.table import build_texts
 from assay.values.document import (
     Bars,
     Block,
     Chart,
+    Curve,
     Document,
     HeatMap,
+    Panel,
+    Point,
     Span,
     TableBlock,
     build_plain,
@@ -30,6 +39,14 @@ from assay.values.document import (
 )
 
 _FOLDER = os.path.join(os.path.dirname(__file__), "page")
+WIDTH, WIDE = 560, 1120
+_LEFT, _RIGHT, _TOP = 58, 12, 10
+_GAP = 18  # between two panels
+_AXIS = 28  # below the last panel, for the numbers of the x axis
+_NAMED_AXIS = 96  # the same for slanted names
+_LONGEST_NAME = 18
+_MOST_POINTS = 500  # of a curve
+_LARGEST = 1e300  # beyond it differences overflow
 
 
 def render_html(document: Document) -> str:
@@ -37,7 +54,8 @@ def render_html(document: Document) -> str:
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_clean,
+        # what the template puts out; lines stay lines, markup is ours
+        finalize=lambda value: value if isinstance(value, Markup) else formatting.clean_lines(str(value)),
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -47,14 +65,9 @@ def render_html(document: Document) -> str:
     return environment.get_template("report.html").render(document=document, style=style) + "\n"
 
 
-def _clean(value: Any) -> Any:
-    """What a template puts out; lines stay lines. Markup is ours."""
-    return value if isinstance(value, Markup) else formatting.clean_lines(str(value))
-
-
 def _draw(block: Chart | Bars | HeatMap) -> Markup:
     if isinstance(block, Chart):
-        return Markup(charts.draw(block))  # noqa: S704 (each of them escapes its texts)
+        return Markup(draw(block))  # noqa: S704 (each of them escapes its texts)
     return Markup(heat_map.draw_bars(block) if isinstance(block, Bars) else heat_map.draw_heat_map(block))  # noqa: S704
 
 
@@ -90,3 +103,195 @@ def _build_cell(value: Any, text: str, is_state: bool) -> Span:
     if isinstance(value, Span):
         return value
     return Span(text, text.split(maxsplit=1)[0] if is_state and value is not None else "")
+
+
+# ---------------------------------------------------------------- charts as SVG
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where values lie in the drawing."""
+
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    top: float
+    height: float
+    width: float = WIDTH
+
+    def x(self, value: float) -> float:
+        return _LEFT + _fraction(value, self.x_range) * (self.right - _LEFT)
+
+    def y(self, value: float) -> float:
+        return self.top + (1 - _fraction(value, self.y_range)) * self.height
+
+    @property
+    def bottom(self) -> float:
+        return self.top + self.height
+
+    @property
+    def right(self) -> float:
+        return self.width - _RIGHT
+
+
+def _fraction(value: float, bounds: tuple[float, float]) -> float:
+    low, high = bounds
+    return min(max((value - low) / (high - low), -0.05), 1.05) if high > low else 0.5
+
+
+def draw(chart: Chart) -> str:
+    """An <svg> element. Without a finite value it says so."""
+    points = [point for panel in chart.panels for point in _list_points(panel)]
+    width = WIDE if chart.is_wide else WIDTH
+    below = _NAMED_AXIS if _is_named(chart) else _AXIS
+    height = _TOP + sum(panel.height for panel in chart.panels) + _GAP * (len(chart.panels) - 1) + below
+    if not points:
+        note = f'<text class="note" x="{width // 2}" y="90" text-anchor="middle">no finite values</text>'
+        return _wrap(chart, height, [note])
+    x_range = chart.x_range or _widen(min(x for x, _ in points), max(x for x, _ in points))
+    frames, top = [], float(_TOP)
+    for panel in chart.panels:
+        values = [y for _, y in _list_points(panel)] or [0.0]
+        y_range = panel.y_range or _widen(min(values), max(values), 0.05)
+        frames.append(Frame(x_range, y_range, top, panel.height, width))
+        top += panel.height + _GAP
+    bottom = frames[-1].bottom
+    parts = [
+        *_draw_marks(chart, frames[0], bottom),
+        *(part for panel, frame in zip(chart.panels, frames, strict=True) for part in _draw_panel(panel, frame)),
+        *(_draw_x_names(chart.x_ticks, frames[-1]) if _is_named(chart) else _draw_x_axis(chart, frames[-1])),
+        *_draw_hovers(chart, frames[0], bottom),
+    ]
+    return _wrap(chart, height, parts)
+
+
+def _wrap(chart: Chart, height: float, parts: Sequence[str]) -> str:
+    label = escape_html(chart.label or build_plain(chart.title))
+    body = "\n".join(parts)
+    width = WIDE if chart.is_wide else WIDTH
+    return f'<svg viewBox="0 0 {width} {height:g}" role="img" aria-label="{label}">\n{body}\n</svg>'
+
+
+def _list_points(panel: Panel) -> list[Point]:
+    lines = [curve.points for curve in panel.curves]
+    lines += [line for area in panel.areas for line in (area.upper, area.lower)]
+    return [point for line in lines for point in _keep_finite(line)]
+
+
+def _keep_finite(points: Sequence[Point]) -> list[Point]:
+    return [(x, y) for x, y in points if abs(x) <= _LARGEST and abs(y) <= _LARGEST]
+
+
+def _widen(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
+    if high - low > 1e-9 * max(abs(low), abs(high)):
+        return low - margin * (high - low), high + margin * (high - low)
+    room = abs(low) * 0.01 or 1.0
+    return low - room, high + room
+
+
+# ---------------------------------------------------------------- over all panels
+
+
+def _draw_marks(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
+    """Stretches as a stripe, single values as a line."""
+    for style, start, end in chart.spans:
+        left, right = max(frame.x(start), _LEFT), min(frame.x(end), frame.right)
+        yield _rect(style, left, _TOP, max(right - left, 2.0), bottom - _TOP)
+    for index in chart.lines:
+        x = frame.x(index)
+        yield f'<line class="first" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom:.1f}"/>'
+
+
+def _rect(style: str, x: float, y: float, width: float, height: float, *, inner: str = "") -> str:
+    shape = f'<rect class="{escape_html(style)}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    return f"{shape}>{inner}</rect>" if inner else f"{shape}/>"
+
+
+def _is_named(chart: Chart) -> bool:
+    return any(len(text) > 5 for _, text in chart.x_ticks or ())
+
+
+def _draw_x_axis(chart: Chart, frame: Frame) -> Iterator[str]:
+    """Whole numbers: steps."""
+    ticks = chart.x_ticks
+    if ticks is None:
+        values = [value for value in build_ticks(*frame.x_range, 6) if value == int(value)]
+        ticks = list(zip(values, render_ticks(values) if values else [], strict=True))
+    for value, text in ticks:
+        x, y = frame.x(value), frame.bottom + _AXIS - 12
+        yield f'<text class="tick" x="{x:.1f}" y="{y:g}" text-anchor="middle">{escape_html(text)}</text>'
+
+
+def _draw_x_names(ticks: Sequence[tuple[float, str]] | None, frame: Frame) -> Iterator[str]:
+    for value, text in ticks or ():
+        x, y = frame.x(value) + 3, frame.bottom + 16
+        name = escape_html(shorten(clean(text), _LONGEST_NAME))
+        turn = f'transform="rotate(-42 {x:.1f} {y:.1f})"'
+        yield f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="end" {turn}>{name}</text>'
+
+
+def _draw_hovers(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
+    """Invisible bars that show a text under the mouse."""
+    hovers = chart.hovers
+    for index, (x, text) in enumerate(hovers):
+        left = frame.x((hovers[index - 1][0] + x) / 2) if index else frame.x(frame.x_range[0])
+        is_last = index + 1 == len(hovers)
+        right = frame.x(frame.x_range[1]) if is_last else frame.x((hovers[index + 1][0] + x) / 2)
+        inner = "\n".join(map(escape_html, text.split("\n")))
+        yield _rect("hover", left, _TOP, max(right - left, 0.5), bottom - _TOP, inner=f"<title>{inner}</title>")
+
+
+# ---------------------------------------------------------------- one panel
+
+
+def _draw_panel(panel: Panel, frame: Frame) -> Iterator[str]:
+    low, high = frame.y_range
+    for style, start, end in panel.limits:
+        top, bottom = frame.y(min(end, high)), frame.y(max(start, low))
+        yield _rect(style, _LEFT, top, frame.right - _LEFT, bottom - top)
+    yield from _draw_y_axis(panel, frame)
+    for area in panel.areas:
+        upper, lower = (thin(_keep_finite(line)) for line in (area.upper, area.lower))
+        yield f'<path class="{escape_html(area.style)}" d="{_path(upper, frame)}{_path(lower[::-1], frame, "L")}Z"/>'
+    for curve in panel.curves:
+        yield from _draw_curve(curve, frame)
+
+
+def _draw_y_axis(panel: Panel, frame: Frame) -> Iterator[str]:
+    ticks = panel.ticks
+    if ticks is None:
+        values = build_ticks(*frame.y_range, 4)
+        ticks = list(zip(values, render_ticks(values), strict=True))
+    for value, text in ticks:
+        y = frame.y(value)
+        yield f'<line class="grid" x1="{_LEFT}" x2="{frame.right:g}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{escape_html(text)}</text>'
+
+
+def _draw_curve(curve: Curve, frame: Frame) -> Iterator[str]:
+    points = thin(_keep_finite(curve.points))
+    if points and curve.line:
+        yield f'<path class="{escape_html(curve.style)}" d="{_path(points, frame)}"/>'
+    for x, y in ((frame.x(x), frame.y(y)) for x, y in (points if curve.marker else ())):
+        if curve.marker == "dot":
+            yield f'<circle class="{escape_html(curve.style)}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+        else:
+            yield f'<path class="{escape_html(curve.style)}" d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"/>'
+
+
+def _path(points: Sequence[Point], frame: Frame, first: str = "M") -> str:
+    return "".join(
+        f"{first if index == 0 else 'L'}{frame.x(x):.1f} {frame.y(y):.1f}" for index, (x, y) in enumerate(points)
+    )
+
+
+def thin(points: list[Point], most: int = _MOST_POINTS) -> list[Point]:
+    """At most about `most` points: of each stretch the lowest and the highest, in their order."""
+    if len(points) <= most:
+        return points
+    size = math.ceil(2 * len(points) / most)
+    kept: list[Point] = []
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        ends = {part.index(min(part, key=lambda each: each[1])), part.index(max(part, key=lambda each: each[1]))}
+        kept += [part[index] for index in sorted(ends)]
+    return kept

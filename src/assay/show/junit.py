@@ -53,18 +53,17 @@ def _build_case(case: Case) -> ET.Element:
     node = ET.Element("testcase", {"classname": escape_xml(case.classname), "name": escape_xml(case.name)})
     _add_seconds(node, case.seconds)
     _add_properties(node, case.properties)
-    if case.kind is not VerdictKind.PASS:
-        outcome = _add_outcome(node, case)
-        outcome.text = escape_xml(case.text) or None
-    return node
-
-
-def _add_outcome(node: ET.Element, case: Case) -> ET.Element:
-    """A failure or an error has a type; a skipped case has none in JUnit's schema: its message begins with it."""
+    if case.kind is VerdictKind.PASS:
+        return node
     kind = case.type or str(case.kind)
-    if case.excuse or ELEMENTS[case.kind] == "skipped":
-        return ET.SubElement(node, "skipped", {"message": escape_xml(f"{case.excuse or kind}: {case.message}")})
-    return ET.SubElement(node, ELEMENTS[case.kind], {"type": kind, "message": escape_xml(case.message)})
+    if (
+        case.excuse or ELEMENTS[case.kind] == "skipped"
+    ):  # which has no type in JUnit's schema: its message begins with it
+        outcome = ET.SubElement(node, "skipped", {"message": escape_xml(f"{case.excuse or kind}: {case.message}")})
+    else:
+        outcome = ET.SubElement(node, ELEMENTS[case.kind], {"type": kind, "message": escape_xml(case.message)})
+    outcome.text = escape_xml(case.text) or None
+    return node
 
 
 def _add_seconds(node: ET.Element, seconds: float | None) -> None:

@@ -8,55 +8,38 @@ from typing import Any
 from assay.show import formatting
 from assay.show.formatting import escape_markdown as _text
 from assay.show.table import render_markdown as render_table
-from assay.values.document import (
-    Block,
-    Code,
-    Commands,
-    Content,
-    Details,
-    Document,
-    Facts,
-    Findings,
-    Heading,
-    Notes,
-    Section,
-    Span,
-    TableBlock,
-    Text,
-    build_spans,
-    choose_blocks,
-)
+from assay.values import document as doc
 from assay.values.verdict import VerdictKind
 
 _MARKS = {VerdictKind.PASS: "✅", VerdictKind.FAIL: "❌", VerdictKind.ERROR: "❌"}
 _STRONG = {"strong", *VerdictKind}
 
 
-def render_markdown(document: Document) -> str:
+def render_markdown(document: doc.Document) -> str:
     return "\n\n".join(_render_blocks(document.blocks)) + "\n"
 
 
-def _render_blocks(blocks: Sequence[Block]) -> Iterator[str]:
-    for block in choose_blocks(blocks, "markdown"):
+def _render_blocks(blocks: Sequence[doc.Block]) -> Iterator[str]:
+    for block in doc.choose_blocks(blocks, "markdown"):
         if type(block) in _RENDERERS:
             text = _RENDERERS[type(block)](block)
             if text:
                 yield text
 
 
-def _render_heading(block: Heading) -> str:
+def _render_heading(block: doc.Heading) -> str:
     sign = "#" * block.level
     if block.kind is None:
         return f"{sign} {_text(block.text)}"
     return f"{sign} {_MARKS.get(block.kind, '⚠️')} {_text(block.text)}: {_text(block.word or str(block.kind))}"
 
 
-def _render_content(content: Content) -> str:
+def _render_content(content: doc.Content) -> str:
     """Blanks at the ends of a span stay: they are between it and its neighbours."""
-    return "".join(_render_span(span) for span in build_spans(content)).strip()
+    return "".join(_render_span(span) for span in doc.build_spans(content)).strip()
 
 
-def _render_span(span: Span) -> str:
+def _render_span(span: doc.Span) -> str:
     head = " " * (len(span.text) - len(span.text.lstrip())) if span.text.strip() else span.text
     tail = " " * (len(span.text) - len(span.text.rstrip())) if span.text.strip() else ""
     if span.role == "code":
@@ -73,34 +56,29 @@ def _quote(text: str) -> str:
     return f"{ticks}{room}{formatting.clean(text)}{room}{ticks}"
 
 
-def _render_findings(block: Findings) -> str:
-    lines = [
-        f"- **{each.kind}** {_text(each.subject) + ': ' if each.subject else ''}{_text(_join_lines(each.message))}"
-        for each in block.items[: block.most]
-    ]
+def _render_findings(block: doc.Findings) -> str:
+    lines = []
+    for each in block.items[: block.most]:  # an item is one line; the ends of the others stay visible
+        message = "; ".join(line.strip().rstrip(";") for line in each.message.splitlines() if line.strip())
+        lines.append(f"- **{each.kind}** {_text(each.subject) + ': ' if each.subject else ''}{_text(message)}")
     more = len(block.items) - block.most
     return "\n".join([*lines, *([f"- and {more} more"] if more > 0 else [])])
 
 
-def _join_lines(text: str) -> str:
-    """An item of a list is one line; the ends of the others stay visible."""
-    return "; ".join(line.strip().rstrip(";") for line in text.splitlines() if line.strip())
-
-
-def _render_table(block: TableBlock) -> str:
+def _render_table(block: doc.TableBlock) -> str:
     if not block.table.rows:
         return ""
     after = [_text(text) for text in (block.breaks or {}).values()]
     return "\n\n".join([render_table(block.table).rstrip("\n"), *after])
 
 
-def _render_section(block: Section) -> str:
+def _render_section(block: doc.Section) -> str:
     inner = list(_render_blocks(block.blocks))
     title = [f"### {_text(block.title)}"] if block.title and inner else []
     return "\n\n".join([*title, *inner])
 
 
-def _render_details(block: Details) -> str:
+def _render_details(block: doc.Details) -> str:
     opened = " open" if block.is_open else ""
     inner = "\n\n".join(_render_blocks(block.blocks))
     return f"<details{opened}><summary>{_render_content(block.title)}</summary>\n\n{inner}\n\n</details>"
@@ -114,20 +92,20 @@ def _fence(text: str, language: str = "") -> str:
     return f"{ticks}{language}\n{formatting.clean_lines(text)}\n{ticks}"
 
 
-def _render_commands(block: Commands) -> str:
+def _render_commands(block: doc.Commands) -> str:
     lines = [line for what, command in block.items for line in ([f"# {what}", command] if what else [command])]
     return _fence("\n".join(map(formatting.clean, lines)), "sh") if lines else ""
 
 
 _RENDERERS: dict[type, Callable[[Any], str]] = {
-    Heading: _render_heading,
-    Text: lambda block: _render_content(block.content),
-    Notes: lambda block: "\n".join(f"- {_render_content(item)}" for item in block.items),
-    Findings: _render_findings,
-    Facts: lambda block: "\n".join(f"- {_text(label)}: {_text(value)}" for label, value in block.pairs),
-    TableBlock: _render_table,
-    Commands: _render_commands,
-    Code: lambda block: _fence(block.text) if block.text else "",
-    Section: _render_section,
-    Details: _render_details,
+    doc.Heading: _render_heading,
+    doc.Text: lambda block: _render_content(block.content),
+    doc.Notes: lambda block: "\n".join(f"- {_render_content(item)}" for item in block.items),
+    doc.Findings: _render_findings,
+    doc.Facts: lambda block: "\n".join(f"- {_text(label)}: {_text(value)}" for label, value in block.pairs),
+    doc.TableBlock: _render_table,
+    doc.Commands: _render_commands,
+    doc.Code: lambda block: _fence(block.text) if block.text else "",
+    doc.Section: _render_section,
+    doc.Details: _render_details,
 }

@@ -11,7 +11,7 @@ from typing import Literal
 from assay.errors import UsageError
 from assay.show import formatting
 from assay.system import terminal
-from assay.values.metric_direction import mean_and_sd
+from assay.values.series import mean_and_sd
 
 Scale = Literal["linear", "log"]
 
@@ -55,19 +55,18 @@ class Chart:
 
 def build_bands(groups: Sequence[tuple[str, Sequence[Line]]]) -> tuple[Line, ...]:
     """Mean and standard deviation per group, over the runs that have a finite value at a step."""
-    return tuple(_build_band(label, members) for label, members in groups)
-
-
-def _build_band(label: str, members: Sequence[Line]) -> Line:
-    """Each run counts once at a step: with the last of its values there, or with one between its neighbours where
-    other runs have a point and it has none."""
-    runs = [{x: y for x, y in zip(each.xs, each.ys, strict=True) if math.isfinite(x)} for each in members]
-    steps = sorted({x for run in runs for x, y in run.items() if math.isfinite(y)})
-    columns = [_read_at(run, steps) for run in runs]
-    found = [[y for y in row if math.isfinite(y)] for row in zip(*columns, strict=True)]
-    looks = [mean_and_sd(values) for values in found]
-    means = [math.nan if mean is None else mean for mean, _ in looks]
-    return Line(label, steps, means, [sd or 0.0 for _, sd in looks], len(members))
+    bands = []
+    for label, members in groups:
+        # each run counts once at a step: with the last of its values there, or with one between its neighbours where
+        # other runs have a point and it has none
+        runs = [{x: y for x, y in zip(each.xs, each.ys, strict=True) if math.isfinite(x)} for each in members]
+        steps = sorted({x for run in runs for x, y in run.items() if math.isfinite(y)})
+        columns = [_read_at(run, steps) for run in runs]
+        found = [[y for y in row if math.isfinite(y)] for row in zip(*columns, strict=True)]
+        looks = [mean_and_sd(values) for values in found]
+        means = [math.nan if mean is None else mean for mean, _ in looks]
+        bands.append(Line(label, steps, means, [sd or 0.0 for _, sd in looks], len(members)))
+    return tuple(bands)
 
 
 def _read_at(run: Mapping[float, float], steps: Sequence[float]) -> list[float]:
@@ -216,13 +215,10 @@ def _build_area(chart: Chart, width: int, rows: int, plain: bool) -> _Area:
     points = [(x, y) for line in chart.lines for x, y in zip(line.xs, line.ys, strict=True) if y == y]  # noqa: PLR0124
     xs, ys = [x for x, _ in points], [transform(y) for _, y in points]
     room = 0.5 if chart.scale == "log" else abs(ys[0]) * 0.1 or 1.0
-    x_range, y_range = (min(xs), max(xs)), _widen(min(ys), max(ys), room)
-    return _Area(width, rows, x_range, y_range, transform, (1, 1) if plain else (2, 4))
-
-
-def _widen(low: float, high: float, room: float) -> tuple[float, float]:
-    """A constant needs some room around it to lie in the middle."""
-    return (low, high) if high > low else (low - room, high + room)
+    y_range = min(ys), max(ys)
+    if y_range[0] == y_range[1]:  # a constant needs some room around it to lie in the middle
+        y_range = y_range[0] - room, y_range[1] + room
+    return _Area(width, rows, (min(xs), max(xs)), y_range, transform, (1, 1) if plain else (2, 4))
 
 
 def _build_y_ticks(chart: Chart, area: _Area) -> dict[int, str]:
@@ -383,7 +379,11 @@ def _render_x_axis(area: _Area, margin: int, plain: bool) -> Iterator[str]:
 
 def _render_legend(chart: Chart, width: int, *, color: bool, plain: bool) -> Iterator[str]:
     """One entry per line with its end value, in as many columns as fit."""
-    entries = [_describe(number, line, width, plain) for number, line in enumerate(chart.lines)]
+    entries = []
+    for number, line in enumerate(chart.lines):
+        value = render_end_value(line).replace("±", "+-" if plain else "±")
+        room, mark = max(8, width - len(value) - 6), "~" if plain else "…"
+        entries.append(f"{_MARKS[number]} {formatting.shorten(formatting.clean(line.label), room, mark)}  {value}")
     column = max(map(formatting.display_width, entries)) + 3
     across = max(1, (width + 3) // column)
     for start in range(0, len(entries), across):
@@ -392,14 +392,6 @@ def _render_legend(chart: Chart, width: int, *, color: bool, plain: bool) -> Ite
         numbers = (number for number, _ in chosen)
         painted = (_paint_mark(text, number, color) for text, number in zip(padded, numbers, strict=True))
         yield "   ".join(painted).rstrip()
-
-
-def _describe(number: int, line: Line, width: int, plain: bool) -> str:
-    mark = _MARKS[number]
-    value = render_end_value(line)
-    value = value.replace("±", "+-") if plain else value
-    label = formatting.shorten(formatting.clean(line.label), max(8, width - len(value) - 6), "~" if plain else "…")
-    return f"{mark} {label}  {value}"
 
 
 def _paint_mark(text: str, number: int, color: bool) -> str:

@@ -34,11 +34,12 @@ def build_texts(column: Column, values: Sequence[Any]) -> Texts:
         return _build_number_texts(values, column.digits)
     render = _RENDERERS.get(column.kind)
     if render is None:
-        return _build_plain_texts(values)
+        texts = list(values) if set(map(type, values)) == {str} else list(map(_render_other, values))
+        return texts if "".join(texts).isprintable() else list(map(formatting.clean, texts))
     if not all(isinstance(value, (int, float)) for value in values):
         return [render(value) if isinstance(value, (int, float)) else _render_other(value) for value in values]
-    texts = {value: render(value) for value in set(values)}
-    return [texts[value] for value in values]
+    rendered = {value: render(value) for value in set(values)}
+    return [rendered[value] for value in values]
 
 
 _RENDERERS: dict[str, Callable[[float], str]] = {
@@ -47,13 +48,6 @@ _RENDERERS: dict[str, Callable[[float], str]] = {
     "size": formatting.render_size,
     "age": formatting.render_age,
 }
-
-
-def _build_plain_texts(values: Sequence[Any]) -> Texts:
-    if set(map(type, values)) != {str}:
-        values = list(map(_render_other, values))
-    joined = "".join(values)
-    return list(values) if joined.isprintable() else list(map(formatting.clean, values))
 
 
 def _render_other(value: object) -> str:
@@ -95,7 +89,11 @@ def _render_mixed(values: Sequence[Any], digits: int | None) -> Texts:
 
 def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
     if digits is None:
-        return _align_points(_render_whole(values))
+        whole = list(map(repr, values))
+        joined = "".join(whole)
+        if "e" in joined or "n" in joined:  # an exponent, nan, inf: some need more than `repr`
+            whole = [formatting.render_number(value, None) for value in values]
+        return _align_points(whole)
     finite = values if math.isfinite(sum(values)) else [value for value in values if math.isfinite(value)]
     if not finite:
         return list(map(str, values))
@@ -113,15 +111,6 @@ def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
         has_words = len(finite) < len(values)  # nan and inf: they end where the whole digits end
         return _align_points(texts) if has_words and decimals else texts
     return _align_points([_limit_decimals(text, decimals) for text in _format_all(f"%#.{digits}g", values)])
-
-
-def _render_whole(values: Sequence[float]) -> Texts:
-    """Every digit of a column that holds only floats; one search tells whether some need more than `repr`."""
-    texts = list(map(repr, values))
-    joined = "".join(texts)
-    if "e" in joined or "n" in joined:  # an exponent, nan, inf
-        return [formatting.render_number(value, None) for value in values]
-    return texts
 
 
 def _format_all(pattern: str, values: Sequence[float]) -> Texts:
@@ -170,14 +159,14 @@ class _Laid:
 def _lay_out(table: Table, *, names: Sequence[str] | None = None) -> list[_Laid]:
     cells = list(zip(*table.rows, strict=True)) if table.rows else [()] * len(table.columns)
     given = names or [formatting.clean(column.name) for column in table.columns]
-    return [_lay_column(*each) for each in zip(table.columns, given, cells, strict=True)]
-
-
-def _lay_column(column: Column, name: str, values: Sequence[Any]) -> _Laid:
-    texts = build_texts(column, values)
-    wide = not "".join(texts).isascii()
-    cell_width = max(map(formatting.display_width if wide else len, texts), default=0)
-    return _Laid(column, name, texts, max(cell_width, formatting.display_width(name)), cell_width, wide)
+    laid = []
+    for column, name, values in zip(table.columns, given, cells, strict=True):
+        texts = build_texts(column, values)
+        wide = not "".join(texts).isascii()
+        cell_width = max(map(formatting.display_width if wide else len, texts), default=0)
+        width = max(cell_width, formatting.display_width(name))
+        laid.append(_Laid(column, name, texts, width, cell_width, wide))
+    return laid
 
 
 def table_width(table: Table) -> int:
@@ -195,7 +184,7 @@ def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
             if _total(need for index, need in enumerate(needs) if index not in gone) <= width:
                 break
             gone.update(index for index, column in enumerate(table.columns) if column.rank == rank)
-    return _without(table, gone), tuple(table.columns[index] for index in sorted(gone))
+    return drop_columns(table, gone), tuple(table.columns[index] for index in sorted(gone))
 
 
 def drop_spare(table: Table, width: int) -> Table:
@@ -208,7 +197,7 @@ def drop_spare(table: Table, width: int) -> Table:
         if _total(need for each, need in enumerate(needs) if each not in gone) <= width:
             break
         gone.add(index)
-    return _without(table, gone)
+    return drop_columns(table, gone)
 
 
 def _find_spare(table: Table) -> list[int]:
@@ -224,7 +213,7 @@ def _find_spare(table: Table) -> list[int]:
     return spare
 
 
-def _without(table: Table, gone: set[int]) -> Table:
+def drop_columns(table: Table, gone: set[int]) -> Table:
     if not gone:
         return table
     kept = [index for index in range(len(table.columns)) if index not in gone]
@@ -381,14 +370,12 @@ def _pad_column(laid: _Laid, align: Align) -> Texts:
 
 
 def _paint_states(padded: Texts) -> Texts:
-    painted = {text: _paint_state(text) for text in set(padded)}
+    painted = {}
+    for text in set(padded):
+        word = text.split(maxsplit=1)[0] if text.strip() else ""
+        style = terminal.STATE_COLORS.get(word)
+        painted[text] = terminal.paint(text, style) if style else text
     return [painted[text] for text in padded]
-
-
-def _paint_state(text: str) -> str:
-    word = text.split(maxsplit=1)[0] if text.strip() else ""
-    style = terminal.STATE_COLORS.get(word)
-    return terminal.paint(text, style) if style else text
 
 
 # ---------------------------------------------------------------- looks
@@ -478,7 +465,7 @@ def render_json(table: Table, *, indent: int | None = 2) -> str:
     import json
 
     keys = build_keys(table.columns)
-    rows = [{key: _json_value(value) for key, value in zip(keys, row, strict=True)} for row in table.rows]
+    rows = [{key: formatting.to_json(value) for key, value in zip(keys, row, strict=True)} for row in table.rows]
     return json.dumps(rows, indent=indent, default=str, allow_nan=False) + "\n"
 
 
@@ -492,13 +479,3 @@ def build_keys(columns: Sequence[Column]) -> list[str]:
             key, number = f"{wanted}_{number}", number + 1
         keys.append(key)
     return keys
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {str(key): _json_value(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_value(each) for each in value]
-    return value

@@ -51,19 +51,15 @@ def write_board_run(folder: str, run: BoardRun) -> None:
                 writer.file_writer.add_summary(summary)
             _write_scalars(writer, run)
             writer.close()
-            _move(aside, target)
+            for name in os.listdir(target):
+                if name.startswith(_MARK):
+                    os.unlink(os.path.join(target, name))
+            for name in os.listdir(aside):
+                rename(os.path.join(aside, name), os.path.join(target, name))
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         raise InfrastructureError(f"cannot write into {target!r}: {error.strerror}") from error
-
-
-def _move(aside: str, target: str) -> None:
-    for name in os.listdir(target):
-        if name.startswith(_MARK):
-            os.unlink(os.path.join(target, name))
-    for name in os.listdir(aside):
-        rename(os.path.join(aside, name), os.path.join(target, name))
 
 
 def build_hparams(params: Mapping[str, Any]) -> dict[str, bool | int | float | str]:

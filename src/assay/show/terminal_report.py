@@ -9,27 +9,9 @@ from typing import Any, NamedTuple
 
 from assay.show import formatting
 from assay.show.heat_map import render_bars, render_heat_map
-from assay.show.table import fit_columns, render_table, table_width
+from assay.show.table import drop_columns, fit_columns, render_table, table_width
 from assay.system import terminal
-from assay.values.document import (
-    Bars,
-    Block,
-    Code,
-    Commands,
-    Content,
-    Details,
-    Document,
-    Facts,
-    Findings,
-    HeatMap,
-    Notes,
-    Section,
-    Span,
-    TableBlock,
-    Text,
-    build_spans,
-    choose_blocks,
-)
+from assay.values import document as doc
 from assay.values.table import Table
 from assay.values.verdict import VerdictKind
 
@@ -50,17 +32,19 @@ class _Look(NamedTuple):
         return self if self.width is None or not indent else self._replace(width=max(self.width - len(indent), 20))
 
 
-def render_terminal(document: Document, *, width: int | None = None, color: bool = False, plain: bool = False) -> str:
+def render_terminal(
+    document: doc.Document, *, width: int | None = None, color: bool = False, plain: bool = False
+) -> str:
     """`plain` keeps to ASCII where the texts do."""
     return "".join(f"{line}\n" for line in _render_blocks(document.blocks, _Look(width, color, plain)))
 
 
-def _render_blocks(blocks: Sequence[Block], look: _Look) -> list[str]:
+def _render_blocks(blocks: Sequence[doc.Block], look: _Look) -> list[str]:
     """A blank line around each section and each part that a page would fold."""
     lines: list[str] = []
     was_part = False
-    for block in choose_blocks(blocks, "terminal"):
-        is_part = isinstance(block, (Section, Details))
+    for block in doc.choose_blocks(blocks, "terminal"):
+        is_part = isinstance(block, (doc.Section, doc.Details))
         found = list(_RENDERERS[type(block)](block, look)) if type(block) in _RENDERERS else []
         if found and lines and (is_part or was_part):
             lines.append("")
@@ -69,7 +53,7 @@ def _render_blocks(blocks: Sequence[Block], look: _Look) -> list[str]:
     return lines
 
 
-def _render_section(block: Section, look: _Look) -> Iterator[str]:
+def _render_section(block: doc.Section, look: _Look) -> Iterator[str]:
     indent = _INDENT if block.title else ""
     inner = _render_blocks(block.blocks, look.inside(indent))
     if inner and block.title:
@@ -78,26 +62,23 @@ def _render_section(block: Section, look: _Look) -> Iterator[str]:
     yield from (f"{indent}{line}".rstrip() for line in inner)
 
 
-def _render_details(block: Details, look: _Look) -> Iterator[str]:
+def _render_details(block: doc.Details, look: _Look) -> Iterator[str]:
     yield from _render_content(block.title, look)
     yield from (f"{_INDENT}{line}".rstrip() for line in _render_blocks(block.blocks, look.inside(_INDENT)))
 
 
-def _render_content(content: Content, look: _Look, indent: int = 0, first: str = "") -> list[str]:
+def _render_content(content: doc.Content, look: _Look, indent: int = 0, first: str = "") -> list[str]:
     """Wrapped between words, then painted: colours take no room."""
-    spans = build_spans(content)
+    spans = doc.build_spans(content)
     margin = _INDENT * indent
     cleaned = [formatting.clean_lines(span.text) for span in spans]
     text = formatting.wrap(margin + first + "".join(cleaned), look.width, _INDENT)
     if look.color:
-        text = _paint(text, [(each, _choose_style(span.role)) for each, span in zip(cleaned, spans, strict=True)])
+        # a verdict in a sentence is what the reader looks for
+        weights = ["bold " if span.role in VerdictKind.__members__ else "" for span in spans]
+        styles = [weight + _STYLES.get(span.role, "") for weight, span in zip(weights, spans, strict=True)]
+        text = _paint(text, list(zip(cleaned, styles, strict=True)))
     return text.split("\n")
-
-
-def _choose_style(role: str) -> str:
-    """A verdict in a sentence is what the reader looks for."""
-    style = _STYLES.get(role, "")
-    return f"bold {style}" if role in VerdictKind.__members__ else style
 
 
 def _paint(text: str, spans: Sequence[tuple[str, str]]) -> str:
@@ -112,19 +93,19 @@ def _paint(text: str, spans: Sequence[tuple[str, str]]) -> str:
     return done + rest
 
 
-def _render_text(block: Text, look: _Look) -> list[str]:
+def _render_text(block: doc.Text, look: _Look) -> list[str]:
     content = block.content
     if block.role in _STYLES and isinstance(content, str):
-        content = Span(content, block.role)
+        content = doc.Span(content, block.role)
     return _render_content(content, look, block.indent)
 
 
-def _render_notes(block: Notes, look: _Look) -> Iterator[str]:
+def _render_notes(block: doc.Notes, look: _Look) -> Iterator[str]:
     for item in block.items:
         yield from _render_content(item, look)
 
 
-def _render_findings(block: Findings, look: _Look) -> Iterator[str]:
+def _render_findings(block: doc.Findings, look: _Look) -> Iterator[str]:
     for finding in block.items[: block.most]:
         kind = str(finding.kind)
         subject = f" {formatting.clean(finding.subject)}" if finding.subject else ""
@@ -138,7 +119,7 @@ def _render_findings(block: Findings, look: _Look) -> Iterator[str]:
         yield f"and {len(block.items) - block.most} more"
 
 
-def _render_facts(block: Facts, look: _Look) -> Iterator[str]:
+def _render_facts(block: doc.Facts, look: _Look) -> Iterator[str]:
     """Labels in a column, values folded under themselves."""
     column = max((formatting.display_width(formatting.clean(label)) for label, _ in block.pairs), default=0)
     room = look.width - column - 2 if look.width is not None and block.folds else None
@@ -154,15 +135,12 @@ def fold(text: str, width: int | None) -> list[str]:
     lines = [formatting.clean(line) for line in text.split("\n")]
     if width is None:
         return lines
-    return [part for line in lines for part in _fold_line(line, max(width, _NARROWEST))]
+    # between words: a path or a hash that is longer than the line is the terminal's to break, so it can be copied
+    folder = textwrap.TextWrapper(max(width, _NARROWEST), break_on_hyphens=False, break_long_words=False)
+    return [part for line in lines for part in folder.wrap(line) or [""]]
 
 
-def _fold_line(line: str, width: int) -> list[str]:
-    """Between words: a path or a hash that is longer than the line is the terminal's to break, so it can be copied."""
-    return textwrap.wrap(line, width, break_on_hyphens=False, break_long_words=False) or [""]
-
-
-def _render_commands(block: Commands, _look: _Look) -> Iterator[str]:
+def _render_commands(block: doc.Commands, _look: _Look) -> Iterator[str]:
     """A command stays on one line, however long: it is there to be copied."""
     wide = max((formatting.display_width(formatting.clean(what)) + 1 for what, _ in block.items if what), default=0)
     for what, command in block.items:
@@ -170,7 +148,7 @@ def _render_commands(block: Commands, _look: _Look) -> Iterator[str]:
         yield f"{label}{' ' if wide else ''}{formatting.clean(command)}"
 
 
-def _render_code(block: Code, look: _Look) -> Iterator[str]:
+def _render_code(block: doc.Code, look: _Look) -> Iterator[str]:
     if block.wraps:
         yield formatting.clean(block.text)
         return
@@ -182,7 +160,7 @@ def _render_code(block: Code, look: _Look) -> Iterator[str]:
 # ---------------------------------------------------------------- tables
 
 
-def _render_table(block: TableBlock, look: _Look) -> Iterator[str]:
+def _render_table(block: doc.TableBlock, look: _Look) -> Iterator[str]:
     if not block.table.rows:
         return
     if block.numbers_names and look.width is not None and table_width(block.table) > look.width:
@@ -204,19 +182,14 @@ def _fit(table: Table, width: int | None) -> tuple[Table, list[str]]:
         return table, []
     short = Table(tuple(each._replace(name=each.short or each.name) for each in table.columns), table.rows)
     fitting, dropped = fit_columns(short, width)
-    if dropped:
-        fitting, dropped = fit_columns(_drop_empty(short), width)
+    if dropped:  # without the columns that no row has anything in; the first names the rows, and stays
+        columns = range(1, len(short.columns))
+        empty = {index for index in columns if all(row[index] in (None, "", "-") for row in short.rows)}
+        fitting, dropped = fit_columns(drop_columns(short, empty), width)
     return fitting, [column.name for column in dropped]
 
 
-def _drop_empty(table: Table) -> Table:
-    """Without the columns that no row has anything in; the first names the rows, and stays."""
-    full = [any(row[index] not in (None, "", "-") for row in table.rows) for index in range(len(table.columns))]
-    kept = [index for index, has_any in enumerate(full) if has_any or not index]
-    return Table(tuple(table.columns[index] for index in kept), [[row[index] for index in kept] for row in table.rows])
-
-
-def _render_numbered(block: TableBlock, look: _Look) -> Iterator[str]:
+def _render_numbered(block: doc.TableBlock, look: _Look) -> Iterator[str]:
     names = [formatting.clean(str(row[0])) for row in block.table.rows]
     labels = [name if len(name) <= _SHORT_NAME else f"#{number}" for number, name in enumerate(names)]
     rows = [[label, *row[1:]] for label, row in zip(labels, block.table.rows, strict=True)]
@@ -227,7 +200,7 @@ def _render_numbered(block: TableBlock, look: _Look) -> Iterator[str]:
             yield from formatting.wrap(f"{label}  {name}", look.width, 2 * _INDENT).split("\n")
 
 
-def _render_split(block: TableBlock, look: _Look) -> Iterator[str]:
+def _render_split(block: doc.TableBlock, look: _Look) -> Iterator[str]:
     names = [column.name for column in block.table.columns]
     index = names.index(block.split_by)
     columns = (*block.table.columns[:index], *block.table.columns[index + 1 :])
@@ -237,7 +210,7 @@ def _render_split(block: TableBlock, look: _Look) -> Iterator[str]:
         yield from render_table(Table(columns, rows), width=look.width, color=look.color, plain=look.plain).splitlines()
 
 
-def _render_rows(block: TableBlock, table: Table, look: _Look) -> list[str]:
+def _render_rows(block: doc.TableBlock, table: Table, look: _Look) -> list[str]:
     if not look.color or not any(block.roles):
         return render_table(table, width=look.width, color=look.color, plain=look.plain).splitlines()
     head, rule, *rows = render_table(table, width=look.width, plain=look.plain).splitlines()
@@ -251,7 +224,7 @@ def _paint_row(row: str, role: str) -> str:
     return terminal.paint(row, f"bold {style}" if is_first else style) if style else row
 
 
-def _mark_breaks(block: TableBlock, lines: Sequence[str]) -> Iterator[str]:
+def _mark_breaks(block: doc.TableBlock, lines: Sequence[str]) -> Iterator[str]:
     breaks = block.breaks or {}
     yield from lines[:2]
     for index, line in enumerate(lines[2:]):
@@ -262,15 +235,15 @@ def _mark_breaks(block: TableBlock, lines: Sequence[str]) -> Iterator[str]:
 
 
 _RENDERERS: dict[type, Callable[[Any, _Look], Any]] = {
-    Text: _render_text,
-    Notes: _render_notes,
-    Findings: _render_findings,
-    Facts: _render_facts,
-    TableBlock: _render_table,
-    Commands: _render_commands,
-    Code: _render_code,
-    Section: _render_section,
-    Details: _render_details,
-    Bars: lambda block, look: render_bars(block, color=look.color, plain=look.plain),
-    HeatMap: lambda block, look: render_heat_map(block, look.width or _NARROW, color=look.color, plain=look.plain),
+    doc.Text: _render_text,
+    doc.Notes: _render_notes,
+    doc.Findings: _render_findings,
+    doc.Facts: _render_facts,
+    doc.TableBlock: _render_table,
+    doc.Commands: _render_commands,
+    doc.Code: _render_code,
+    doc.Section: _render_section,
+    doc.Details: _render_details,
+    doc.Bars: lambda block, look: render_bars(block, color=look.color, plain=look.plain),
+    doc.HeatMap: lambda block, look: render_heat_map(block, look.width or _NARROW, color=look.color, plain=look.plain),
 }

@@ -36,7 +36,6 @@ _MOST_TIMES = 200  # so many times its own size: text packs to a twentieth, a bo
 _MEMBER_BYTES = 1024  # a member without content costs something, too
 _MOST_LINK_BYTES = 4096
 _MOST_HEADER_BYTES = 1 << 20  # of an extended header: the library holds it in memory
-_BLOCK = tarfile.BLOCKSIZE
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
 
 
@@ -82,17 +81,21 @@ def unpack(archive: str, kind: Archive, aside: str, name: str) -> None:
 
     `name` is what the archive is called: the file inside a plain gzip takes its name from it.
     """
+    size = os.path.getsize(archive)
+    if size == 0:  # it would pass for the gzip file of an empty one
+        raise ArchiveError(f"{name} is not a readable {kind.value}: it is empty")
     os.mkdir(aside)
     try:
         with _damage_named(name, kind):
-            _check_filled(archive)
-            folder = _Aside(aside, choose_limit(os.path.getsize(archive), os.environ))
+            folder = _Aside(aside, choose_limit(size, os.environ))
             if kind is Archive.ZIP:
                 _unpack_zip(archive, folder)
             elif kind is Archive.TAR or find_kind(archive):
                 _unpack_tar(archive, folder)
             else:
-                _unpack_gzip(archive, folder, name)
+                inner = name[:-3] if name.lower().endswith(".gz") else name
+                with gzip.open(archive) as reader:
+                    folder.add(_build_member(inner, 0o666), reader)
             folder.finish()
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
@@ -109,12 +112,6 @@ def choose_limit(size: int, env: Mapping[str, str]) -> int | None:
     if not text.isdecimal():
         raise UsageError(f"{ENV_LIMIT}={text} is not a number of bytes", "for example 500000000000, or none")
     return int(text)
-
-
-def _check_filled(archive: str) -> None:
-    """An empty file would pass for the gzip file of one."""
-    if os.path.getsize(archive) == 0:
-        raise EOFError("it is empty")
 
 
 @contextmanager
@@ -137,7 +134,7 @@ def _damage_named(name: str, kind: Archive) -> Iterator[None]:
 class _Aside:
     """The folder that is being filled. Links come last: until then, no file can be written through one."""
 
-    def __init__(self, folder: str, limit: int | None = None) -> None:
+    def __init__(self, folder: str, limit: int | None) -> None:
         self.folder = os.path.realpath(folder)
         self._links: dict[str, str] = {}
         self._limit = limit
@@ -252,16 +249,12 @@ def _unpack_tar(archive: str, aside: _Aside) -> None:
         while (member := tar.next()) is not None:
             aside.add(member, tar.extractfile(member) if member.isfile() else None)
             vars(tar)["members"].clear()  # a million members need not stay in memory
-        _check_end(tar)
-
-
-def _check_end(tar: tarfile.TarFile) -> None:
-    """The library takes a damaged header in the middle for the end of the archive; the end is zeros, or the file's."""
-    assert tar.fileobj is not None
-    tar.fileobj.seek(tar.offset)
-    block = tar.fileobj.read(_BLOCK)
-    if block.strip(b"\0") or 0 < len(block) < _BLOCK:
-        raise tarfile.ReadError(f"damaged at byte {tar.offset}")
+        # the library takes a damaged header in the middle for the end of the archive; the end is zeros, or the file's
+        assert tar.fileobj is not None
+        tar.fileobj.seek(tar.offset)
+        block = tar.fileobj.read(tarfile.BLOCKSIZE)
+        if block.strip(b"\0") or 0 < len(block) < tarfile.BLOCKSIZE:
+            raise tarfile.ReadError(f"damaged at byte {tar.offset}")
 
 
 def _unpack_zip(archive: str, aside: _Aside) -> None:
@@ -279,12 +272,6 @@ def _unpack_zip(archive: str, aside: _Aside) -> None:
                 member.type = tarfile.FIFOTYPE  # or a device: refused
             with file.open(info) as reader:
                 aside.add(member, reader)
-
-
-def _unpack_gzip(archive: str, aside: _Aside, name: str) -> None:
-    inner = name[:-3] if name.lower().endswith(".gz") else name
-    with gzip.open(archive) as reader:
-        aside.add(_build_member(inner, 0o666), reader)
 
 
 def _build_member(name: str, mode: int) -> tarfile.TarInfo:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from assay.errors import InfrastructureError, UsageError
@@ -65,18 +66,15 @@ def load_parents(repository: str, good: str, bad: str) -> Mapping[str, tuple[str
     if not _is_ancestor(repository, good, bad):
         if _is_ancestor(repository, bad, good):
             raise UsageError("the good end comes after the bad end", "swap --good and --bad")
-        raise UsageError("the good end is not an ancestor of the bad end", _suggest_base(repository, good, bad))
+        base = run_git(repository, "merge-base", good, bad).stdout.strip()
+        hint = f"their common ancestor is {base[:12]}: try it as the good end" if base else "they share no history"
+        raise UsageError("the good end is not an ancestor of the bad end", hint)
     lines = _git(repository, "rev-list", "--topo-order", "--reverse", "--parents", f"{good}..{bad}").splitlines()
     return {good: (), **{words[0]: tuple(words[1:]) for words in (line.split() for line in lines)}}
 
 
 def _is_ancestor(repository: str, one: str, other: str) -> bool:
     return run_git(repository, "merge-base", "--is-ancestor", one, other).returncode == 0
-
-
-def _suggest_base(repository: str, good: str, bad: str) -> str:
-    found = run_git(repository, "merge-base", good, bad).stdout.strip()
-    return f"their common ancestor is {found[:12]}: try it as the good end" if found else "they share no history"
 
 
 # ---------------------------------------------------------------- the tree
@@ -103,7 +101,8 @@ def switch(tree: Tree, sha: str, keep_ignored: bool = False) -> None:
     """
     try:
         for lock in ("index.lock", "HEAD.lock"):  # left by a kill; nobody else works in this tree
-            _remove(os.path.join(tree.path, ".git", lock))
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(tree.path, ".git", lock))
         _git(tree.path, "checkout", "--quiet", "--force", "--detach", sha)
         _git(tree.path, "clean", "--quiet", "-ffd" if keep_ignored else "-ffdx")
         _remove_compiled(tree.path)
@@ -118,11 +117,6 @@ def _remove_compiled(folder: str) -> None:
         for name in names:
             if name.endswith(".pyc"):
                 os.unlink(os.path.join(base, name))
-
-
-def _remove(path: str) -> None:
-    if os.path.exists(path):
-        os.unlink(path)
 
 
 def build(tree: Tree, command: str, folder: str, timeout_s: float | None = None) -> str | None:
@@ -147,10 +141,5 @@ def build(tree: Tree, command: str, folder: str, timeout_s: float | None = None)
     return f"the build ended with exit code {done.returncode} (see {log})" if done.returncode else None
 
 
-# ---------------------------------------------------------------- git
-
-_SETTINGS = ("gc.auto=0",)
-
-
 def _git(folder: str, *arguments: str) -> str:
-    return call_git(folder, *arguments, settings=_SETTINGS)
+    return call_git(folder, *arguments, settings=("gc.auto=0",))

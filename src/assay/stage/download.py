@@ -15,26 +15,33 @@ import os
 import re
 import shutil
 import urllib.parse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.stage import archive, object_store
-from assay.stage.address import FILE, STORES, WEB, parse_local, parse_scheme, render_url
-from assay.stage.folder import copy_data, is_inside, load_listing
-from assay.stage.partial_download import forget, remove_part
-from assay.stage.retry import DEFAULT_RETRY, RetryPolicy
+from assay.stage.transfer import (
+    DEFAULT_RETRY,
+    FILE,
+    STORES,
+    WEB,
+    RetryPolicy,
+    copy_data,
+    forget,
+    is_inside,
+    load_listing,
+    parse_local,
+    parse_scheme,
+    remove_part,
+    render_url,
+)
 from assay.system.files import rename, sync_file
 from assay.system.locks import hold_file
+from assay.values.notify import Notify, ignore
 
-_CHUNK = 1 << 20
 _SCHEMES = (*WEB, *STORES, FILE)
 _DIGEST_OF_LENGTH = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +57,13 @@ class Checksum:
     hex: str
 
 
-def _ignore(_text: str) -> None: ...
-
-
 def fetch(
     url: str,
     target: str,
     *,
     decompress: bool = True,
     checksum: str | None = None,
-    notify: Notify = _ignore,
+    notify: Notify = ignore,
     retry: RetryPolicy = DEFAULT_RETRY,
 ) -> Fetched:
     """What is at the URL as `target`, unless that is there. Archives are also unpacked, into the folder of the target:
@@ -69,14 +73,16 @@ def fetch(
     asked, InfrastructureError for what failed today.
     """
     job = _build_job(url, target, decompress, checksum, notify, retry)
-    with _disk_named(job.target):
+    try:
         if os.path.lexists(job.target):
             return _take_cached(job)
         os.makedirs(os.path.dirname(job.target), exist_ok=True)
-        with hold_file(job.lock, lambda _fd: job.notify(f"waiting for another process that is fetching {job.target}")):
+        with hold_file(job.lock, lambda _fd: notify(f"waiting for another process that is fetching {job.target}")):
             if os.path.lexists(job.target):  # another process was quicker
                 return _take_cached(job)
             return _bring(job)
+    except OSError as error:
+        raise build_disk_error(job.target, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +156,31 @@ def _take_cached(job: _Job) -> Fetched:
         raise UsageError(f"{job.target} is a link that leads nowhere", "remove it, or mount what it leads to")
     job.notify(f"{job.target} is already there")
     unpacked_in_place = job.kind is not None and archive.parse_kind(job.name) is None
-    if job.checksum and os.path.isfile(job.target) and not unpacked_in_place:
-        found = _hash_file(job.target, job.checksum.algorithm)
-        if found != job.checksum.hex:
-            raise UsageError(
-                f"{job.target} is already there, but it is other data: {_compare(job.checksum, found)}",
-                "move it away to download it again",
-            )
+    can_compare = os.path.isfile(job.target) and not unpacked_in_place
+    if job.checksum and can_compare and (difference := _compare(job.target, job.checksum)):
+        raise UsageError(
+            f"{job.target} is already there, but it is other data: {difference}", "move it away to download it again"
+        )
     return Fetched(job.target, 0, cached=True)
 
 
 def _bring(job: _Job) -> Fetched:
     job.notify(f"downloading {job.shown}")
-    _bring_part(job)
+    if job.scheme in WEB:
+        _bring_from_web(job)
+    elif job.scheme in STORES:
+        object_store.download(job.url, job.part, job.notify)
+    else:
+        _copy_local(job)
     if os.path.isdir(job.part):
         return _finish_folder(job)
     size = os.path.getsize(job.part)
-    if job.checksum:
-        _check_part(job, job.checksum)
+    if job.checksum and (difference := _compare(job.part, job.checksum)):
+        _drop(job.part)
+        raise UsageError(
+            f"{job.shown} is not what was expected: {difference}",
+            "the file there has changed or the checksum is wrong; nothing was kept",
+        )
     kind = job.kind or (archive.find_kind(job.part) if job.has_no_ending else None)
     if kind and _unpack(job, kind):
         os.unlink(job.part)
@@ -176,15 +189,6 @@ def _bring(job: _Job) -> Fetched:
         rename(job.part, job.target)
     forget(job.part)
     return Fetched(job.target, size, cached=False)
-
-
-def _bring_part(job: _Job) -> None:
-    if job.scheme in WEB:
-        _bring_from_web(job)
-    elif job.scheme in STORES:
-        object_store.download(job.url, job.part, job.notify)
-    else:
-        _copy_local(job)
 
 
 def _bring_from_web(job: _Job) -> None:
@@ -207,20 +211,13 @@ def _finish_folder(job: _Job) -> Fetched:
     return Fetched(job.target, size, cached=False)
 
 
-def _check_part(job: _Job, wanted: Checksum) -> None:
-    found = _hash_file(job.part, wanted.algorithm)
-    if found != wanted.hex:
-        _drop(job.part)
-        raise UsageError(
-            f"{job.shown} is not what was expected: {_compare(wanted, found)}",
-            "the file there has changed or the checksum is wrong; nothing was kept",
-        )
-
-
 def _unpack(job: _Job, kind: archive.Archive) -> bool:
     """True when the target itself came out of the archive, so that nothing is left to be renamed."""
     parent = os.path.dirname(job.target)
-    job.notify(f"unpacking {_describe_archive(job)} into {parent}")
+    original = os.path.basename(urllib.parse.urlsplit(job.url).path.rstrip("/"))
+    # `mydata` next to what came out of it looks as if it had not been unpacked
+    shown = job.name if original in ("", job.name) else f"{original} (kept as {job.name})"
+    job.notify(f"unpacking {shown} into {parent}")
     shutil.rmtree(job.aside, ignore_errors=True)  # left by a kill
     try:
         archive.unpack(job.part, kind, job.aside, job.name)
@@ -235,14 +232,13 @@ def _unpack(job: _Job, kind: archive.Archive) -> bool:
     return inside
 
 
-def _describe_archive(job: _Job) -> str:
-    """`mydata` next to what came out of it looks as if it had not been unpacked."""
-    original = os.path.basename(urllib.parse.urlsplit(job.url).path.rstrip("/"))
-    return job.name if original in ("", job.name) else f"{original} (kept as {job.name})"
-
-
 def _copy_local(job: _Job) -> None:
-    source = _find_local(job)
+    path = parse_local(job.url, job.scheme)
+    # a trailing * or / means the folder, unless there really is such a name
+    found = next((each for each in (path, path.removesuffix("*")) if os.path.exists(each)), None)
+    if found is None:
+        raise UsageError(f"there is no file or folder {path!r}")
+    source = found.rstrip("/") or "/"
     _drop(job.part)
     if os.path.isfile(source):
         copy_data(source, job.part)
@@ -251,40 +247,19 @@ def _copy_local(job: _Job) -> None:
         raise UsageError(f"{source} is neither a file nor a folder")
     if is_inside(job.part, source):
         raise UsageError(f"{source} cannot be copied into itself ({job.target})")
-    _copy_folder(source, job.part)
-
-
-def _copy_folder(source: str, target: str) -> None:
     listing = load_listing(source)
-    os.mkdir(target)
+    os.mkdir(job.part)
     for name in listing.folders:
-        os.mkdir(os.path.join(target, name))
+        os.mkdir(os.path.join(job.part, name))
     for file in listing.files:
-        copy_data(file.path, os.path.join(target, file.name))
-
-
-def _find_local(job: _Job) -> str:
-    """A trailing * or / means the folder, unless there really is such a name."""
-    path = parse_local(job.url, job.scheme)
-    for candidate in (path, path.removesuffix("*")):
-        if os.path.exists(candidate):
-            return candidate.rstrip("/") or "/"
-    raise UsageError(f"there is no file or folder {path!r}")
+        copy_data(file.path, os.path.join(job.part, file.name))
 
 
 # ---------------------------------------------------------------- files
 
 
-@contextmanager
-def _disk_named(target: str) -> Iterator[None]:
-    """What the disk refuses, in one line."""
-    try:
-        yield
-    except OSError as error:
-        raise build_disk_error(target, error) from error
-
-
 def build_disk_error(target: str, error: OSError) -> UsageError | InfrastructureError:
+    """What the disk refuses, in one line."""
     if error.errno in _NO_ROOM:
         return InfrastructureError(
             f"there is no room for {target}: {error.strerror}", "free some, or choose another folder"
@@ -298,16 +273,11 @@ def build_disk_error(target: str, error: OSError) -> UsageError | Infrastructure
     return InfrastructureError(f"{target} cannot be written: {error.strerror or error}")
 
 
-def _hash_file(path: str, algorithm: str) -> str:
-    digest = hashlib.new(algorithm, usedforsecurity=False)
+def _compare(path: str, wanted: Checksum) -> str | None:
+    """How the file's checksum differs; None: it does not."""
     with open(path, "rb") as file:
-        while block := file.read(_CHUNK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _compare(wanted: Checksum, found: str) -> str:
-    return f"{wanted.algorithm} {found}, expected {wanted.hex}"
+        found = hashlib.file_digest(file, lambda: hashlib.new(wanted.algorithm, usedforsecurity=False)).hexdigest()
+    return None if found == wanted.hex else f"{wanted.algorithm} {found}, expected {wanted.hex}"
 
 
 def _drop(part: str) -> None:

@@ -13,21 +13,18 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import httpx
 
 from assay.errors import InfrastructureError, UsageError
-from assay.stage.address import render_url
-from assay.stage.partial_download import forget, load_notes, write_notes
-from assay.stage.retry import RetryPolicy
+from assay.stage.transfer import RetryPolicy, forget, load_notes, render_url, write_notes
+from assay.values.notify import Notify
 
 _TRY_AGAIN = frozenset({408, 425, 429})  # and all from 500
 _NAME_UNKNOWN = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 _HEADERS = {"User-Agent": "assay", "Accept-Encoding": "identity"}  # the bytes of the file, not a compressed rendering
-
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +102,12 @@ def _open_client(url: str, timeout_s: float) -> httpx.Client:
 
 def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: RetryPolicy) -> None:
     old = _load_state(part, url)
-    offset = _find_offset(part, old)
-    headers = {"Range": f"bytes={offset}-", "If-Range": old.validator} if offset and old and old.validator else {}
+    offset, headers = 0, {}
+    if old and old.validator:
+        offset = _size_of(part)
+        if old.total_bytes is not None:  # of a complete part, the last byte again: that proves it is still current
+            offset = min(offset, max(old.total_bytes - 1, 0))
+        headers = {"Range": f"bytes={offset}-", "If-Range": old.validator} if offset else {}
     bare = httpx.URL(url).copy_with(userinfo=b"")  # httpx may log it
     try:
         with client.stream("GET", bare, headers=headers) as response:
@@ -117,21 +118,18 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: R
                 notify(f"continuing {render_url(url)} at byte {offset}")
             else:
                 offset = 0
-                _start_over(part, url, new)
-            blocks = response.iter_raw()
-            _write_part(part, offset, _report(blocks, url, offset, new.total_bytes, notify, retry.report_s))
+                # in this order: an old part with a new state would be continued with the wrong version
+                forget(part)
+                with open(part, "wb"):
+                    pass
+                write_notes(part, url, asdict(new))
+            with open(part, "ab") as file:
+                file.truncate(offset)
+                file.writelines(_report(response.iter_raw(), url, offset, new.total_bytes, notify, retry.report_s))
     except httpx.RequestError as error:
         raise _classify_failure(url, error) from error
     if new.total_bytes is not None and (size := _size_of(part)) != new.total_bytes:
         raise _LostError(f"the connection ended after {size} of {new.total_bytes} bytes")
-
-
-def _find_offset(part: str, state: _State | None) -> int:
-    """Where to go on. Of a part that is complete the last byte is asked for again: that proves it is still current."""
-    if state is None or state.validator is None:
-        return 0
-    size = _size_of(part)
-    return size if state.total_bytes is None else min(size, max(state.total_bytes - 1, 0))
 
 
 def _classify_failure(url: str, error: httpx.RequestError) -> Exception:
@@ -189,14 +187,6 @@ def _check_continues(old: _State | None, new: _State, offset: int, response: htt
         raise _StaleError("the server continued something else; starting over")
 
 
-def _write_part(part: str, offset: int, blocks: Iterator[bytes]) -> None:
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    with open(descriptor, "wb") as file:
-        file.truncate(offset)
-        file.seek(offset)
-        file.writelines(blocks)
-
-
 def _report(
     blocks: Iterator[bytes], url: str, done: int, total: int | None, notify: Notify, every_s: float
 ) -> Iterator[bytes]:
@@ -235,14 +225,6 @@ def _load_state(part: str, url: str) -> _State | None:
         return _State(notes["etag"], notes["modified"], notes["total_bytes"])
     except KeyError:
         return None
-
-
-def _start_over(part: str, url: str, state: _State) -> None:
-    """In this order: an old part with a new state would be continued with the wrong version."""
-    forget(part)
-    with open(part, "wb"):
-        pass
-    write_notes(part, url, asdict(state))
 
 
 def _size_of(path: str) -> int:

@@ -10,15 +10,15 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
-from assay.stage.folder import DataFile, load_listing
-from assay.stage.partial_download import load_notes, remove_part, write_notes
+from assay.stage.transfer import DataFile, load_listing, load_notes, remove_part, write_notes
+from assay.values.notify import Notify, ignore
 
 _EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 _CREDENTIALS = {
@@ -34,12 +34,6 @@ _OF_THE_DISK = frozenset(
 )
 
 
-Notify = Callable[[str], None]
-
-
-def _ignore(_text: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class StoredObject:
     path: str  # as the store knows it, bucket first
@@ -51,7 +45,7 @@ class StoredObject:
 # ---------------------------------------------------------------- bringing in
 
 
-def download(url: str, part: str, notify: Notify = _ignore) -> None:
+def download(url: str, part: str, notify: Notify = ignore) -> None:
     """An object into the file `part`, or all below into the folder `part`; a folder goes on where it stopped."""
     with _named(url):
         store, path = _reach(url, notify)
@@ -87,7 +81,12 @@ def _bring_folder(store: Any, objects: Sequence[StoredObject], part: str, url: s
         remove_part(part)
         os.mkdir(part)
     wanted = {item.name: [item.bytes, item.version] for item in objects}
-    _keep_current(part, wanted, _load_versions(part, url))
+    found = load_notes(part, url).get("objects")
+    notes = found if isinstance(found, dict) else {}
+    for file in load_listing(part).files:  # of an earlier try only files stay that are complete and of the same version
+        size, version = wanted.get(file.name, (None, None))
+        if version is None or size != file.bytes or notes.get(file.name) != [size, version]:
+            os.unlink(file.path)
     write_notes(part, url, {"objects": wanted})
     missing = [
         (item, location) for item, location in zip(objects, locations, strict=True) if not os.path.exists(location)
@@ -103,19 +102,6 @@ def _find_location(folder: str, item: StoredObject) -> str:
     return os.path.join(folder, *parts)
 
 
-def _keep_current(part: str, wanted: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-    """Of what an earlier try has brought, only files stay that are complete and of the same version."""
-    for file in load_listing(part).files:
-        size, version = wanted.get(file.name, (None, None))
-        if version is None or size != file.bytes or notes.get(file.name) != [size, version]:
-            os.unlink(file.path)
-
-
-def _load_versions(part: str, url: str) -> Mapping[str, Any]:
-    found = load_notes(part, url).get("objects")
-    return found if isinstance(found, dict) else {}
-
-
 def _bring(store: Any, objects: Sequence[StoredObject], locations: Sequence[str]) -> None:
     if objects:
         store.get([item.path for item in objects], list(locations))
@@ -128,7 +114,7 @@ def _bring(store: Any, objects: Sequence[StoredObject], locations: Sequence[str]
 # ---------------------------------------------------------------- sending out
 
 
-def upload(files: Sequence[DataFile], url: str, notify: Notify = _ignore) -> None:
+def upload(files: Sequence[DataFile], url: str, notify: Notify = ignore) -> None:
     """Each file below the URL, and a look at what has arrived. Buckets are never made: a typo would be one.
 
     Without files it checks whether the bucket can be reached.
@@ -200,10 +186,10 @@ def _open(url: str) -> tuple[Any, str]:
     scheme = url.split(":", 1)[0].lower()
     for name in _LOUD:  # they print tracebacks of what we report in one line
         logging.getLogger(name).addHandler(logging.NullHandler())
+    # an emulator knows no logins; Google's own libraries skip them in the same way
+    options = {"token": "anon"} if scheme == "gs" and os.environ.get("STORAGE_EMULATOR_HOST") else {}
     with _libraries(scheme) as fsspec:
-        store, path = fsspec.url_to_fs(
-            url, skip_instance_cache=True, use_listings_cache=False, **_build_options(scheme)
-        )
+        store, path = fsspec.url_to_fs(url, skip_instance_cache=True, use_listings_cache=False, **options)
     return store, str(path)
 
 
@@ -219,11 +205,6 @@ def _libraries(scheme: str) -> Iterator[Any]:
         raise MissingExtraError(f"{scheme}://", _EXTRAS[scheme]) from error
 
 
-def _build_options(scheme: str) -> dict[str, Any]:
-    """An emulator knows no logins; Google's own libraries skip them in the same way."""
-    return {"token": "anon"} if scheme == "gs" and os.environ.get("STORAGE_EMULATOR_HOST") else {}
-
-
 @contextmanager
 def _named(url: str) -> Iterator[None]:
     """Whatever the libraries raise (some forty types of five packages), as one line."""
@@ -231,26 +212,21 @@ def _named(url: str) -> Iterator[None]:
         yield
     except AssayError:
         raise
+    except FileNotFoundError as error:
+        raise UsageError(f"there is nothing at {url}", "check the bucket and the path") from error
     except Exception as error:
         if _is_of_the_disk(error):
             raise  # which the caller names
-        raise _classify(url, error) from error
-
-
-def _classify(url: str, error: Exception) -> AssayError:
-    extra = _EXTRAS[url.split(":", 1)[0].lower()]
-    if isinstance(error, FileNotFoundError):
-        return UsageError(f"there is nothing at {url}", "check the bucket and the path")
-    if _is_about_rights(error):
-        return UsageError(f"{url} may not be used: {_first_line(error)}", _CREDENTIALS[extra])
-    return InfrastructureError(f"{url} cannot be reached: {_first_line(error)}")
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if _is_about_rights(error):
+            extra = _EXTRAS[url.split(":", 1)[0].lower()]
+            raise UsageError(f"{url} may not be used: {reason}", _CREDENTIALS[extra]) from error
+        raise InfrastructureError(f"{url} cannot be reached: {reason}") from error
 
 
 def _is_of_the_disk(error: Exception) -> bool:
-    """Of this machine's. What the stores answer carries no file name, but for what is not there."""
-    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
-        return False
-    return error.errno in _OF_THE_DISK or error.filename is not None
+    """Of this machine's. What the stores answer carries no file name."""
+    return isinstance(error, OSError) and (error.errno in _OF_THE_DISK or error.filename is not None)
 
 
 def _is_about_rights(error: Exception) -> bool:
@@ -261,8 +237,3 @@ def _is_about_rights(error: Exception) -> bool:
         or str(status) in {"401", "403"}
         or any(word in words for word in ("credential", "forbidden", "accessdenied", "authenticationerror"))
     )
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -26,9 +26,10 @@ from typing import Any
 
 from assay.errors import AssayError, FormatError, InfrastructureError, UsageError
 from assay.stage.tree import FileEntry, Limits, Selection, Tree, load_tree, unreadable_error
-from assay.system.fast_dataclasses import dataclass, field
+from assay.system.fast_dataclasses import asdict, dataclass, field
 from assay.system.files import blake2b, copy_file, rename, write_atomic
 from assay.values.layout import TEMPORARY_PREFIX
+from assay.values.plain import parse_strict
 
 _TREE = "tree"
 _MANIFEST = "manifest.json"
@@ -39,7 +40,24 @@ _SETTLED_NS = 1_000_000_000  # a file changed this recently may change again wit
 _HELD_FILE_BYTES = 65_536  # files up to this size are kept in memory between placements,
 _HELD_TREE_BYTES = 4_000_000  # of trees up to this size
 
+_OLD_MODES: dict[int, int] = {True: 0o777, False: 0o666}  # manifests of older versions have the x bit alone
+
 Seen = dict[str, list[Any]]  # path -> [size, mtime_ns, ctime_ns, inode, digest]
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """What is in a snapshot's `manifest.json`, in this order; paths are relative."""
+
+    format: int
+    source: str
+    files: tuple[tuple[str, int | bool, int], ...]  # path, permissions, mtime_ns
+    modes: Mapping[str, int]  # of folders that not everybody may enter
+    secret: tuple[str, ...]
+    symlinks: tuple[tuple[str, str], ...]
+    empty: tuple[str, ...]
+    linked: tuple[str, ...]
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,49 +101,30 @@ def take_snapshot(
         digest = contents.digest()
         if not os.path.exists(store / digest / _MANIFEST):
             digest = _write_snapshot(store, contents)
-        _write_seen(store, contents, looked_at)
+        settled = contents.settled(looked_at)
+        if settled != contents.seen:
+            write_atomic(os.fspath(store / _SEEN), json.dumps(settled))
     except OSError as error:
         raise InfrastructureError(f"cannot keep a copy of the code in {str(store)!r}: {error.strerror}") from error
-    path, largest = store / digest / _TREE, _measure_folders(tree)
+    path = store / digest / _TREE
+    largest = tuple(sorted(((folder.path, folder.bytes) for folder in tree.folders), key=lambda each: -each[1]))
     return Snapshot(digest, path, tree.count, tree.bytes, contents.linked, source, contents.secret, largest)
-
-
-def _measure_folders(tree: Tree) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(((folder.path, folder.bytes) for folder in tree.folders), key=lambda each: -each[1]))
-
-
-def hash_code(
-    source: Path,
-    ignore: Sequence[str] = (),
-    exclude: Sequence[Path] = (),
-    *,
-    guess: bool = True,
-    link: bool = True,
-    limits: Limits | None = None,
-    secret: Sequence[str] = (),
-    store: Path | None = None,
-) -> str:
-    """The hash that `take_snapshot` would give, without writing anything; quick where the store has seen the files."""
-    source = Path(os.path.abspath(source))
-    excluded = (*exclude, store) if store else tuple(exclude)
-    selection = Selection(tuple(ignore), excluded, guess, link, limits or Limits(), tuple(secret))
-    return _Contents(source, load_tree(source, selection), _load_seen(store) if store else {}).digest()
 
 
 def load_snapshot(store: Path, digest: str) -> Snapshot:
     """A snapshot taken earlier: a queued run gets the code its study began with."""
-    manifest = _load_manifest(os.fspath(store / digest))
-    source, linked, secret = Path(manifest["source"]), tuple(manifest["linked"]), tuple(manifest.get("secret", ()))
-    path = store / digest / _TREE
-    return Snapshot(digest, path, len(manifest["files"]), manifest["bytes"], linked, source, secret)
+    found = _load_manifest(os.fspath(store / digest))
+    path, source = store / digest / _TREE, Path(found.source)
+    return Snapshot(digest, path, len(found.files), found.bytes, found.linked, source, found.secret)
 
 
 def list_changes(store: Path, old: str, new: str) -> list[Change]:
     """Files that differ between two snapshots of the store, by name; none where one of them is gone."""
     try:
-        before, after = (_list_files(store, digest) for digest in (old, new))
-    except (AssayError, OSError, ValueError, KeyError):
+        manifests = [_load_manifest(os.fspath(store / digest)) for digest in (old, new)]
+    except AssayError:
         return []
+    before, after = ({path for path, *_ in manifest.files} for manifest in manifests)
     left, right = store / old / _TREE, store / new / _TREE
     changed = [Change(path, right / path, is_new=True) for path in after - before]
     changed += [Change(path, left / path) for path in before - after]
@@ -151,10 +150,6 @@ class Change:
     name: str
     file: Path
     is_new: bool = False
-
-
-def _list_files(store: Path, digest: str) -> set[str]:
-    return {path for path, *_ in _load_manifest(os.fspath(store / digest))["files"]}
 
 
 # ---------------------------------------------------------------- taking
@@ -284,7 +279,7 @@ def _write_snapshot(store: Path, contents: _Contents) -> str:
         contents.copy(f"{aside}/{_TREE}")
         digest = contents.digest()
         with open(f"{aside}/{_MANIFEST}", "w", encoding="ascii") as stream:
-            json.dump(_build_manifest(contents), stream)
+            json.dump(asdict(_build_manifest(contents)), stream)
         _rename_unless_there(aside, os.fspath(store / digest))
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -306,19 +301,19 @@ def _umask() -> int:
     return current
 
 
-def _build_manifest(contents: _Contents) -> dict[str, Any]:
+def _build_manifest(contents: _Contents) -> _Manifest:
     files = contents.present()
-    return {
-        "format": _FORMAT,
-        "source": contents.source,
-        "files": [[file.path, file.mode, file.mtime_ns] for file in files],
-        "modes": {path: mode for path, mode in contents.modes.items() if mode & 0o055 != 0o055},
-        "secret": contents.secret,
-        "symlinks": contents.symlinks,
-        "empty": contents.empty,
-        "linked": contents.linked,
-        "bytes": sum(file.size for file in files),
-    }
+    return _Manifest(
+        format=_FORMAT,
+        source=contents.source,
+        files=tuple((file.path, file.mode, file.mtime_ns) for file in files),
+        modes={path: mode for path, mode in contents.modes.items() if mode & 0o055 != 0o055},
+        secret=contents.secret,
+        symlinks=tuple(contents.symlinks),
+        empty=tuple(contents.empty),
+        linked=contents.linked,
+        bytes=sum(file.size for file in files),
+    )
 
 
 def _load_seen(store: Path) -> Seen:
@@ -329,13 +324,6 @@ def _load_seen(store: Path) -> Seen:
     except (OSError, ValueError):
         return {}
     return seen if isinstance(seen, dict) else {}
-
-
-def _write_seen(store: Path, contents: _Contents, looked_at_ns: int) -> None:
-    settled = contents.settled(looked_at_ns)
-    if settled == contents.seen:
-        return
-    write_atomic(os.fspath(store / _SEEN), json.dumps(settled))
 
 
 # ---------------------------------------------------------------- placing
@@ -369,7 +357,9 @@ def place_code(snapshot: Snapshot, target: Path, *, link: bool = True) -> None:
                 _write_file(f"{base}/{path}", held, mode, mtime_ns)
         for path, destination in layout.symlinks:
             os.symlink(destination, f"{base}/{path}")
-        _write_links(snapshot, base, (*snapshot.secret, *(snapshot.linked if link else ())))
+        for path in (*snapshot.secret, *(snapshot.linked if link else ())):
+            os.makedirs(os.path.dirname(f"{base}/{path}"), exist_ok=True)
+            os.symlink(f"{snapshot.source}/{path}", f"{base}/{path}")
     except OSError as error:
         raise InfrastructureError(f"cannot place the code in {base!r}: {error.strerror}") from error
 
@@ -384,41 +374,24 @@ def _write_file(path: str, content: bytes, mode: int, mtime_ns: int) -> None:
         os.close(descriptor)
 
 
-def _write_links(snapshot: Snapshot, base: str, paths: Iterable[str]) -> None:
-    for path in paths:
-        os.makedirs(os.path.dirname(f"{base}/{path}"), exist_ok=True)
-        os.symlink(f"{snapshot.source}/{path}", f"{base}/{path}")
-
-
 @lru_cache(maxsize=4)
 def _load_layout(tree: str) -> _Layout:
     manifest = _load_manifest(os.path.dirname(tree))
-    hold = manifest["bytes"] <= _HELD_TREE_BYTES
+    hold = manifest.bytes <= _HELD_TREE_BYTES
     files = tuple(
-        (path, _parse_mode(mode), mtime_ns, _load_small(f"{tree}/{path}") if hold else None)
-        for path, mode, mtime_ns in manifest["files"]
+        (path, _OLD_MODES.get(mode, mode), mtime_ns, _load_small(f"{tree}/{path}") if hold else None)
+        for path, mode, mtime_ns in manifest.files
     )
-    symlinks = tuple((path, target) for path, target in manifest["symlinks"])
-    paths = [os.path.dirname(path) for path, *_ in (*files, *symlinks)]
-    modes = manifest.get("modes", {})
-    folders = _with_parents([*paths, *manifest["empty"]])
-    return _Layout(tuple((path, modes.get(path, 0o777) | stat.S_IRWXU) for path in folders), files, symlinks)
-
-
-def _parse_mode(mode: int | bool) -> int:
-    """Manifests of older versions have the x bit alone."""
-    if isinstance(mode, bool):
-        return 0o777 if mode else 0o666
-    return mode
-
-
-def _with_parents(paths: Iterable[str]) -> tuple[str, ...]:
     folders: set[str] = set()
-    for path in paths:
-        while path and path not in folders:
-            folders.add(path)
-            path = os.path.dirname(path)  # noqa: PLW2901
-    return tuple(sorted(folders, key=lambda folder: folder.count("/")))
+    inside = [path for path, _, _ in manifest.files] + [path for path, _ in manifest.symlinks]
+    for path in (*manifest.empty, *map(os.path.dirname, inside)):
+        folder = path
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = os.path.dirname(folder)
+    outer_first = sorted(folders, key=lambda folder: folder.count("/"))
+    modes = tuple((folder, manifest.modes.get(folder, 0o777) | stat.S_IRWXU) for folder in outer_first)
+    return _Layout(modes, files, manifest.symlinks)
 
 
 def _load_small(path: str) -> bytes | None:
@@ -427,7 +400,7 @@ def _load_small(path: str) -> bytes | None:
     return content if len(content) <= _HELD_FILE_BYTES else None
 
 
-def _load_manifest(folder: str) -> dict[str, Any]:
+def _load_manifest(folder: str) -> _Manifest:
     try:
         with open(f"{folder}/{_MANIFEST}", encoding="ascii") as stream:
             manifest = json.load(stream)
@@ -435,37 +408,12 @@ def _load_manifest(folder: str) -> dict[str, Any]:
         raise UsageError(f"there is no copy of the code in {folder!r}", "start the study again to take one") from error
     except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"the copy of the code in {folder!r} is damaged: {error}") from error
-    return _check_manifest(manifest, folder)
-
-
-def _check_manifest(manifest: Any, folder: str) -> dict[str, Any]:
     fields: dict[str, Any] = manifest if isinstance(manifest, dict) else {}
     if type(fields.get("format")) is int and fields["format"] != _FORMAT:
         raise FormatError(f"the copy of the code in {folder!r} was made by another version of Assay")
-    if not _is_manifest(fields):
-        raise FormatError(f"the copy of the code in {folder!r} is damaged: its list of files is not as it was written")
-    return fields
-
-
-def _is_manifest(fields: Mapping[str, Any]) -> bool:
-    kinds = {**_KEYS, **{key: kind for key, kind in _ADDED_KEYS.items() if key in fields}}
-    if not all(isinstance(fields.get(key), kind) for key, kind in kinds.items()):
-        return False
-    names = (*fields["linked"], *fields["empty"], *fields.get("secret", ()), *fields.get("modes", {}))
-    kinds_of_file = ([str, int, int], [str, bool, int])  # older versions kept the x bit alone
-    files = all(isinstance(each, list) and list(map(type, each)) in kinds_of_file for each in fields["files"])
-    symlinks = all(isinstance(each, list) and list(map(type, each)) == [str, str] for each in fields["symlinks"])
-    modes = all(type(mode) is int for mode in fields.get("modes", {}).values())
-    return files and symlinks and modes and all(isinstance(name, str) for name in names)
-
-
-_KEYS: dict[str, type] = {
-    "format": int,
-    "source": str,
-    "bytes": int,
-    "files": list,
-    "linked": list,
-    "symlinks": list,
-    "empty": list,
-}
-_ADDED_KEYS: dict[str, type] = {"secret": list, "modes": dict}  # by later versions
+    try:
+        return parse_strict(_Manifest, {"secret": [], "modes": {}, **fields})  # both came with later versions
+    except (ValueError, TypeError):
+        raise FormatError(
+            f"the copy of the code in {folder!r} is damaged: its list of files is not as it was written"
+        ) from None

@@ -15,7 +15,7 @@ from assay.system.git import find_git_root, run_git
 from assay.values import layout
 from assay.values.secrets import build_file_matcher
 
-NEVER_CODE = frozenset({".git", "__pycache__", "node_modules"})
+_NEVER_CODE = frozenset({".git", "__pycache__", "node_modules"})
 _NEVER_LINKED = frozenset({".git", "__pycache__"})  # a run must not write into the original's
 _GIVE_UP_FACTOR = 5  # a folder is not read further once it holds this many times the allowed files
 _ENVIRONMENT_MARK = "pyvenv.cfg"
@@ -197,7 +197,8 @@ class _Walker:
             tree.bytes += status.st_size
 
     def _take_folder(self, tree: Tree, entry: os.DirEntry[str], path: str) -> None:
-        if self.selection.guess and self._is_no_code(entry):
+        is_known = entry.name in _NEVER_CODE
+        if self.selection.guess and (is_known or os.path.lexists(f"{entry.path}/{_ENVIRONMENT_MARK}")):
             self._leave(tree, entry.name, path, is_folder=False)
             return
         if self._asks_git and os.path.lexists(f"{entry.path}/.git"):
@@ -205,7 +206,9 @@ class _Walker:
         folder = self.walk(path)
         folder.mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode) & 0o777
         tree.holds_study |= folder.holds_study
-        if folder.linked == [path] or self._is_golden_store(folder):  # too large as a whole, or a recording
+        # a recording is data, with checkpoints, however small they are
+        is_golden = self._asks_git and any(file.path.endswith(_GOLDEN_MANIFEST) for file in folder.files)
+        if folder.linked == [path] or is_golden:  # too large as a whole, or a recording
             tree.linked.append(path)
         elif folder.holds_study and folder.is_empty:  # a root of ours: without its studies nothing is left of it
             tree.skipped.append(path)
@@ -214,23 +217,13 @@ class _Walker:
             tree.count += folder.count
             tree.bytes += folder.bytes
 
-    def _is_no_code(self, entry: os.DirEntry[str]) -> bool:
-        return entry.name in NEVER_CODE or os.path.lexists(f"{entry.path}/{_ENVIRONMENT_MARK}")
-
-    def _is_golden_store(self, folder: Tree) -> bool:
-        """A recording is data, with checkpoints, however small they are."""
-        return self._asks_git and any(file.path.endswith(_GOLDEN_MANIFEST) for file in folder.files)
-
     def _leave(self, tree: Tree, name: str, path: str, is_folder: bool) -> None:
         """Ignored: linked where links are allowed. A folder with studies in it is linked part by part, without them."""
         linked = self.selection.link and name not in _NEVER_LINKED and not name.endswith(".pyc")
-        if linked and is_folder and holds_study(f"{self.source}/{path}"):
-            tree.holds_study = True
-            self._leave_parts(tree, path)
-        else:
+        if not (linked and is_folder and holds_study(f"{self.source}/{path}")):
             (tree.linked if linked else tree.skipped).append(path)
-
-    def _leave_parts(self, tree: Tree, path: str) -> None:
+            return
+        tree.holds_study = True
         for entry in self._scan(path):
             inner, is_folder = f"{path}/{entry.name}", entry.is_dir(follow_symlinks=False)
             if is_folder and self._is_output(entry):
@@ -240,23 +233,26 @@ class _Walker:
 
     def _slim(self, tree: Tree) -> None:
         """Bring a subtree below the limits by linking its largest folders, or itself when they are not the cause."""
-        while self._is_too_large(tree):
-            if tree.path and (not tree.folders or self._is_flat_too_large(tree)):
+        while self._weigh(tree.count, tree.bytes) > 1:
+            own = self._weigh(len(tree.files), sum(file.size for file in tree.files))
+            if tree.path and (not tree.folders or own > 1):
                 self._link_whole(tree)
             elif tree.folders:
-                self._drop_folder(tree, max(tree.folders, key=self._weight))
+                folder = max(tree.folders, key=lambda each: self._weigh(each.count, each.bytes))
+                tree.folders.remove(folder)
+                tree.count -= folder.count
+                tree.bytes -= folder.bytes
+                tree.linked.extend(self._parts(folder))
             else:
-                self._drop_file(tree, max(tree.files, key=lambda file: file.size))
+                file = max(tree.files, key=lambda each: each.size)
+                tree.files.remove(file)
+                tree.linked.append(file.path)
+                tree.count -= 1
+                tree.bytes -= file.size
 
-    def _is_too_large(self, tree: Tree) -> bool:
-        return tree.count > self.limits.tree_files or tree.bytes > self.limits.tree_bytes
-
-    def _is_flat_too_large(self, tree: Tree) -> bool:
-        size = sum(file.size for file in tree.files)
-        return len(tree.files) > self.limits.tree_files or size > self.limits.tree_bytes
-
-    def _weight(self, tree: Tree) -> float:
-        return max(tree.count / self.limits.tree_files, tree.bytes / self.limits.tree_bytes)
+    def _weigh(self, count: int, size: int) -> float:
+        """Above 1: over a limit."""
+        return max(count / self.limits.tree_files, size / self.limits.tree_bytes)
 
     def _link_whole(self, tree: Tree) -> None:
         """One link for all of it; one for each part where a study of ours is among them."""
@@ -272,18 +268,6 @@ class _Walker:
             return [folder.path]
         self._link_whole(folder)
         return folder.linked
-
-    def _drop_folder(self, tree: Tree, folder: Tree) -> None:
-        tree.folders.remove(folder)
-        tree.count -= folder.count
-        tree.bytes -= folder.bytes
-        tree.linked.extend(self._parts(folder))
-
-    def _drop_file(self, tree: Tree, file: FileEntry) -> None:
-        tree.files.remove(file)
-        tree.linked.append(file.path)
-        tree.count -= 1
-        tree.bytes -= file.size
 
 
 # ---------------------------------------------------------------- what is ours

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from assay.errors import InfrastructureError, UsageError
 from assay.stage import object_store
-from assay.stage.address import FILE, STORES, parse_local, parse_scheme
-from assay.stage.folder import DataFile, copy_data, is_inside, load_listing
+from assay.stage.transfer import FILE, STORES, DataFile, copy_data, is_inside, load_listing, parse_local, parse_scheme
 from assay.system.files import TEMPORARY_SUFFIX, rename
+from assay.values.notify import Notify, ignore
 
 _SCHEMES = (*STORES, FILE)
-
-Notify = Callable[[str], None]
 
 
 def check_target(url: str) -> None:
@@ -31,7 +28,7 @@ def check_target(url: str) -> None:
         raise UsageError(f"{target} cannot be written: {error.strerror}", "choose another folder") from error
 
 
-def upload_folder(folder: str, url: str, notify: Notify = lambda _text: None) -> int:
+def upload_folder(folder: str, url: str, notify: Notify = ignore) -> int:
     """What is in the folder, below the URL, with the same names. Returns how many files were sent and found there.
 
     A file that is there already is replaced. Empty folders are not sent: object stores have none.
@@ -44,20 +41,17 @@ def upload_folder(folder: str, url: str, notify: Notify = lambda _text: None) ->
         if scheme in STORES:
             object_store.upload(files, url, notify)
         else:
-            _copy_out(folder, files, parse_local(url, scheme))
+            target = parse_local(url, scheme)
+            if is_inside(target, folder):
+                raise UsageError(f"{folder} cannot be sent into itself ({target})")
+            _make_target(target)
+            for file in files:
+                _copy_one(file, os.path.join(target, file.name))
     except PermissionError as error:
         raise UsageError(f"{error.filename or folder} cannot be used: {error.strerror}") from error
     except OSError as error:
         raise InfrastructureError(f"{folder} cannot be sent to {url}: {error.strerror or error}") from error
     return len(files)
-
-
-def _copy_out(folder: str, files: Sequence[DataFile], target: str) -> None:
-    if is_inside(target, folder):
-        raise UsageError(f"{folder} cannot be sent into itself ({target})")
-    _make_target(target)
-    for file in files:
-        _copy_one(file, os.path.join(target, file.name))
 
 
 def _make_target(target: str) -> None:

@@ -17,8 +17,8 @@ from assay.show.console import Console
 from assay.show.table import fit_columns, table_width
 from assay.study.locations import StudyLocation, find_studies
 from assay.study.refresh import refresh_root, refresh_study
-from assay.values.metric_direction import metric_priority
 from assay.values.run import State
+from assay.values.series import metric_priority
 from assay.values.table import Column, Table
 
 MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more

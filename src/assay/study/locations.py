@@ -14,7 +14,7 @@ from assay.show.console import Console
 from assay.values import layout
 
 if TYPE_CHECKING:
-    from assay.config.dialects.base import LoadOptions
+    from assay.config.fields import LoadOptions
     from assay.config.settings import Settings
 
 
@@ -203,7 +203,7 @@ def load_logroots(options: LoadOptions | None = None) -> Roots:
     if options is None and not any(map(os.path.isfile, (".runx", os.path.expanduser("~/.config/runx.yml")))):
         return Roots(())
     from assay.config.dialects import runx
-    from assay.config.dialects.base import LoadOptions
+    from assay.config.fields import LoadOptions
 
     options = options or LoadOptions()
     config = runx.load_config(options)

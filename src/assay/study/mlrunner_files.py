@@ -15,8 +15,8 @@ from assay.system.files import publish, write_atomic
 from assay.values import layout
 from assay.values.run import Command, Outcome, RunSpec, State, Stop
 from assay.values.secrets import HIDDEN
-from assay.values.slots import CPU
 from assay.values.study import Dialect
+from assay.values.units import CPU
 
 _CODES: dict[str, int] = {"finished": 0, "failed": 1}  # mlrunner keeps a word, not the code
 

@@ -17,7 +17,7 @@ from assay.show.plot import Chart, Line, build_bands
 from assay.study.locations import HOW_TO_START, FoundRun, StudyLocation, show_command
 from assay.study.ranking import Group, SortKey, build_groups, differing_params, measure_group, sort_groups
 from assay.study.run_reader import find_step_name, load_fresh_table
-from assay.values.metric_direction import Direction, direction_of, metric_priority
+from assay.values.series import Direction, direction_of, metric_priority
 
 MOST_LINES = 12  # more lines than this say nothing; --best asks for others
 

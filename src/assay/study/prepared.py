@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from assay.config.dialects.base import LoadOptions
+from assay.config.fields import LoadOptions
 from assay.config.settings import Settings
 from assay.errors import ConfigError, ExitCode
 from assay.record import run_directory

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import MetricColumns
 from assay.record.index.base import Table as IndexTable
-from assay.values.metric_direction import Direction, direction_of, mean_and_sd, metric_priority
+from assay.values.series import Direction, direction_of, mean_and_sd, metric_priority
 from assay.values.state import State
 
 T = TypeVar("T")

@@ -21,9 +21,8 @@ from assay.study.refresh import refresh_run
 from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
 from assay.values.document import Document, Facts, Section, TableBlock, Text
-from assay.values.metric_direction import direction_of, whole_step
 from assay.values.plain import NO_DATE, render_date
-from assay.values.series import Reading, Summary
+from assay.values.series import Reading, Summary, direction_of, whole_step
 from assay.values.table import Column, Table
 
 _FILES_SHOWN = 30

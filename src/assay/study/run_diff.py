@@ -17,8 +17,7 @@ from assay.study.refresh import refresh_run
 from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
 from assay.values.document import Block, Document, Facts, Notes, Section, TableBlock, Text
-from assay.values.metric_direction import direction_of
-from assay.values.series import Summary
+from assay.values.series import Summary, direction_of
 from assay.values.table import Column, Table
 
 _MISSING = object()

@@ -15,7 +15,7 @@ from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, CollectingConsole, Console
 from assay.study.locations import StudyLocation, find_locations
 from assay.values import layout
-from assay.values.metric_direction import direction_of
+from assay.values.series import direction_of
 from assay.values.state import State
 
 if TYPE_CHECKING:

@@ -9,16 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from assay.config.settings import ENVIRONMENT, Settings
 from assay.errors import UsageError
 from assay.execute.machine_lease import MachineLease
-from assay.execute.slot_holders import SlotHolder
-from assay.execute.slots import SlotEntry, SlotPool
+from assay.execute.slots import SlotEntry, SlotHolder, SlotPool
 from assay.observe.devices import Devices
 from assay.show.console import Console
 from assay.show.formatting import clean, render_duration, render_size, shorten
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.processes import find_folder
 from assay.values.environment import Gpu
-from assay.values.slots import CPU
 from assay.values.study import Resources, Study
+from assay.values.units import CPU
 
 NOTICE_S = 3.0  # how long a study waits for a slot before its user is told
 _MOST_HOLDERS = 3  # that a message names

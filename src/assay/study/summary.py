@@ -29,7 +29,7 @@ from assay.study.ranking import (
     sort_rows,
 )
 from assay.study.run_reader import find_step_name, load_fresh_table
-from assay.values.metric_direction import Direction, direction_of, metric_priority, whole_step
+from assay.values.series import Direction, direction_of, metric_priority, whole_step
 from assay.values.state import State
 from assay.values.table import Column, Table
 

@@ -18,8 +18,7 @@ from assay.execute.machine_lease import MachineLease, Use
 from assay.execute.registry import build_executor
 from assay.execute.slots import SlotPool, build_entries, slots_directory
 from assay.judge.bounds import judge_checks
-from assay.plan.expand import NameSource, build_plan
-from assay.plan.select import select
+from assay.plan.expand import NameSource, build_plan, select
 from assay.record import presence, run_directory
 from assay.record.index.base import Index
 from assay.record.index.sqlite import open_index
@@ -46,8 +45,8 @@ from assay.system.terminal import find_terminals
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State, replace_texts
 from assay.values.secrets import hide_spec
-from assay.values.slots import CPU
 from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Dialect, Farm, Problem, Study, is_study_name
+from assay.values.units import CPU
 from assay.values.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ How a product builds one (`golden/report/document.py` is a full example):
     )
 
 Renderers: `show.terminal_report.render_terminal(document, width=, color=, plain=)`, `show.markdown.render_markdown`,
-`show.html.render_html`, `show.junit.render_junit`, `show.json_text.render_document`. They clean and escape every text:
+`show.html.render_html`, `show.junit.render_junit`, `show.formatting.render_facts`. They clean and escape every text:
 a builder hands over raw text of users' files, logs and programs, and never markup or colours.
 
 Where the formats should differ, the builder says so with `Only`; a renderer never asks which product it serves.

@@ -1,8 +1,8 @@
-"""The machine that something ran on, and the state it was in."""
+"""The machine that something ran on and the state it was in; and times that were measured there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -46,3 +46,27 @@ class Machine:
     throttled: tuple[str, ...] = ()  # every reason seen before, during or after the run
     packages: Mapping[str, str] = field(default_factory=dict)
     foreign_cpu_before: float | None = None  # share of all cores that others used just before it began
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Times that one product measured and the benchmark history keeps: those of one execution of `method`.
+
+    The shortest sample of each name counts.
+    """
+
+    id: str
+    method: str
+    samples: Mapping[str, tuple[float, ...]]  # seconds, by name
+    wall_time: str  # the name whose samples are the execution's wall time; it may have none
+    succeeded: bool
+    machine: Machine
+    tools: Mapping[str, str] = field(default_factory=dict)  # name → version: only equal ones are compared
+    commit: str | None = None
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    contaminated: tuple[str, ...] = ()
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+KeepTimings = Callable[[str, Timings, str | None], object]  # the runs' root, the times, a label

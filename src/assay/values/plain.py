@@ -74,64 +74,6 @@ class WrongTypeError(TypeError):
     """A field does not hold what its annotation says; the text is for people."""
 
 
-def check_types(value: T, *, finite: bool = True) -> T:
-    """The dataclass itself. Raises WrongTypeError for a field that does not hold what its annotation says: JSON may
-    hold anything, and a damaged file must not end in an error far from where it was read. Numbers must be finite,
-    unless a file keeps what a program measured."""
-    kind: Any = type(value)
-    for name, fits in _checks(kind, finite):
-        if not fits(getattr(value, name)):
-            raise WrongTypeError(f"{name} is {repr(getattr(value, name))[:60]}")
-    return value
-
-
-@cache
-def _checks(kind: Any, finite: bool) -> tuple[tuple[str, Callable[[Any], bool]], ...]:
-    hints = _hints(kind)
-    return tuple((each.name, _build_check(hints[each.name], finite)) for each in fields(kind))
-
-
-def _build_check(kind: Any, finite: bool) -> Callable[[Any], bool]:
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any or kind is object:
-        return lambda _value: True
-    if origin in (types.UnionType, typing.Union):
-        choices = [_build_check(each, finite) for each in inner]
-        return lambda value: any(fits(value) for fits in choices)
-    if origin is tuple:
-        return _build_tuple_check(inner, finite)
-    if origin is typing.Literal:
-        return lambda value: isinstance(value, str) and value in inner
-    if origin is not None:  # a mapping
-        fits_key, fits_value = _build_check(inner[0], finite), _build_check(inner[1], finite)
-        return lambda value: (
-            isinstance(value, Mapping) and all(fits_key(key) and fits_value(each) for key, each in value.items())
-        )
-    return _build_scalar_check(kind, finite)
-
-
-def _build_tuple_check(inner: tuple[Any, ...], finite: bool) -> Callable[[Any], bool]:
-    if len(inner) == 2 and inner[1] is Ellipsis:
-        fits = _build_check(inner[0], finite)
-        return lambda value: isinstance(value, tuple) and all(map(fits, value))
-    each = [_build_check(kind, finite) for kind in inner]
-    return lambda value: (
-        isinstance(value, tuple)
-        and len(value) == len(each)
-        and all(fits(part) for fits, part in zip(each, value, strict=True))
-    )
-
-
-def _build_scalar_check(kind: Any, finite: bool) -> Callable[[Any], bool]:
-    if kind is float:
-        return lambda value: (type(value) is float and (not finite or math.isfinite(value))) or _is_whole(value)
-    if kind is int:
-        return _is_whole
-    if is_dataclass(kind):
-        return lambda value: isinstance(value, kind) and bool(check_types(value, finite=finite))  # type: ignore[arg-type]
-    return lambda value: isinstance(value, kind)
-
-
 def _is_whole(value: Any) -> bool:
     return type(value) is int and -_HUGE <= value < _HUGE
 
@@ -244,10 +186,16 @@ def _build_scalar_parser(kind: Any, numbers: Numbers) -> Parse:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
     if typing.get_origin(kind) is typing.Literal:
-        return _keep if numbers == "any" else _require(_build_check(kind, finite=True), "one of its values")
-    if numbers == "any":
-        return _parse_float if kind is float else _require(lambda content: isinstance(content, kind), kind.__name__)
-    return _require(_build_scalar_check(kind, numbers == "finite"), kind.__name__)
+        choices = typing.get_args(kind)
+        return _keep if numbers == "any" else _require(lambda content: content in choices, "one of its values")
+    if kind is float and numbers == "any":
+        return _parse_float
+    if kind is float:
+        takes = math.isfinite if numbers == "finite" else lambda _number: True
+        return _require(lambda content: (type(content) is float and takes(content)) or _is_whole(content), "float")
+    if kind is int and numbers != "any":
+        return _require(_is_whole, "int")
+    return _require(lambda content: isinstance(content, kind), kind.__name__)
 
 
 def _require(fits: Callable[[Any], bool], wanted: str) -> Parse:

@@ -1,6 +1,12 @@
-"""Numbers over time: metrics by step, readings by second."""
+"""Numbers over time: metrics by step, readings by second; and what follows from a metric's name: which way is better,
+and which metric comes first."""
 
 from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Literal
 
 from assay.system.fast_dataclasses import dataclass
 
@@ -59,3 +65,102 @@ class Summary:
     bad: int = 0  # how many NaN or infinite values
     first_time: float | None = None
     last_time: float | None = None
+
+
+# ---------------------------------------------------------------- which way is better
+
+
+Direction = Literal["min", "max"]
+
+ASV_TRACKED = "track_"  # begins the names of asv's benchmarks that return a number of their own
+
+_LOWER_NAMES = """
+    loss losses err error errors wer cer eer ter mer fer ppl perplexity nll nlls bpc bpb bpd mse rmse mae mape
+    smape msle rmsle cost regret fid kid lpips kl divergence distance time times duration latency elapsed
+    runtime walltime seconds second sec secs s ms us ns millis milliseconds minutes memory mem rss vms bytes mib
+    gib violations misses failures mistakes ece brier energy hamming
+"""
+_HIGHER_NAMES = """
+    acc accuracy accuracies top f fscore fbeta bleu rouge meteor cider spice chrf auc auroc auprc ap map iou
+    miou jaccard dice psnr ssim r score reward rewards return returns recall precision sensitivity specificity
+    throughput fps ips qps tps wps speed speedup bandwidth utilisation utilization correlation pearson spearman
+    kendall ndcg mrr hits hit correct em success successes win wins elo likelihood mcc kappa similarity
+    efficiency mfu
+"""
+_UNIT_NAMES = "second seconds sec secs s ms minute minutes min hour hours h us"
+_LOWER = frozenset(_LOWER_NAMES.split())
+_HIGHER = frozenset(_HIGHER_NAMES.split())
+_TIME_UNITS = frozenset(_UNIT_NAMES.split())
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def direction_of(metric: str) -> Direction:
+    """Whether lower or higher is better, by the metric's name; higher where the name does not show it.
+
+    Of what asv tracked it is lower then: asv takes that for better in all its benchmarks.
+    """
+    return find_direction(metric) or ("min" if metric.startswith(ASV_TRACKED) else "max")
+
+
+def find_direction(metric: str) -> Direction | None:
+    """What the metric's name shows, if it does.
+
+    The last known word decides (`accuracy_loss` is a loss); a rate (`images/sec`, `tokens_per_s`) is a speed.
+    """
+    words = [word.lower() for word in _WORD.findall(metric)]
+    if _is_rate(words, metric):
+        return "max"
+    counted = words[: words.index("per")] if "per" in words[1:] else words  # the unit does not describe the amount
+    for word in reversed(counted):
+        if word in _LOWER or word.endswith(("loss", "error", "perplexity")):
+            return "min"
+        if word in _HIGHER or word.endswith(("acc", "accuracy", "score")):
+            return "max"
+    return None
+
+
+def _is_rate(words: list[str], metric: str) -> bool:
+    if len(words) < 2 or words[-1] not in _TIME_UNITS:
+        return False
+    amount = words[:-2] if words[-2] == "per" else words[:-1]
+    by_slash = re.search(r"/\s*[A-Za-z]+$", metric) is not None
+    return (words[-2] == "per" or by_slash) and not _LOWER.intersection(amount)
+
+
+# ---------------------------------------------------------------- which metric comes first
+
+
+_ORDER = ("test", "val", "valid", "eval", "acc", "accuracy", "score", "loss")
+_HELD_OUT = frozenset(("test", "val", "valid", "validation", "eval"))
+
+
+def metric_priority(metric: str) -> tuple[int, int, str]:
+    """A sort key: a validation result before a training one, an accuracy before a loss."""
+    words = metric.lower().replace("/", "_").replace(".", "_").split("_")
+    held_out = 0 if any(word in _HELD_OUT for word in words) else 1
+    kind = next((i for i, word in enumerate(_ORDER) if any(word in part for part in words)), len(_ORDER))
+    return held_out, kind, metric
+
+
+def whole_step(step: float | None) -> float | None:
+    """Steps are kept as floats; one that is whole is an integer to people and to JSON."""
+    return int(step) if isinstance(step, float) and step.is_integer() else step
+
+
+# ---------------------------------------------------------------- several runs
+
+
+def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """The sample's mean and standard deviation; no deviation of a single value, NaN is not left out."""
+    if not values:
+        return None, None
+    if not all(map(math.isfinite, values)):
+        return math.nan, None
+    try:
+        mean = math.fsum(values) / len(values)
+    except OverflowError:
+        mean = math.fsum(value / len(values) for value in values)
+    if len(values) < 2:
+        return mean, None
+    # hypot, since the square of a diverged loss may be larger than a float can be
+    return mean, math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)

@@ -269,3 +269,8 @@ class Study:
     farms: Mapping[str, Farm] = field(default_factory=dict)
     farm: str | None = None  # the default of --on
     warnings: tuple[Problem, ...] = ()
+
+
+def same_value(left: Value, right: Value) -> bool:
+    """Equality in which true is not 1, unlike Python's."""
+    return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)

@@ -11,7 +11,7 @@ import pytest
 from assay.bench.importers.formats import load_foreign, load_foreign_file
 from assay.bench.values.execution import BenchExecution
 from assay.errors import UsageError
-from assay.values.metric_direction import direction_of
+from assay.values.series import direction_of
 
 MACHINE = {"arch": "x86_64", "cpu": "AMD", "machine": "box", "num_cpu": "8", "os": "Linux", "ram": "16", "version": 1}
 BENCHMARKS = {

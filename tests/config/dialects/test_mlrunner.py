@@ -11,8 +11,7 @@ from assay.config.dialects.mlrunner import parse_mlrunner
 from assay.config.load import LoadOptions, load_study
 from assay.config.source import parse_documents
 from assay.errors import ConfigError, ExitCode
-from assay.plan.expand import build_plan
-from assay.plan.select import select
+from assay.plan.expand import build_plan, select
 from assay.values.layout import fill_reference
 from assay.values.run import Plan
 from assay.values.study import OUTPUT_REFERENCE, Study

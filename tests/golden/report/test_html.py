@@ -10,7 +10,7 @@ from tests.golden.report import golden_reports as made
 from assay.golden.report.charts import build_band, build_chart, describe_step
 from assay.golden.report.document import build_document
 from assay.golden.values import GoldenReport, Track
-from assay.show import charts, html
+from assay.show import html
 
 VOID = {"meta", "br", "path", "rect", "line"}
 
@@ -118,7 +118,7 @@ def draw(**changes):
     steps = tuple(range(20))
     given = {"golden": ((steps, [1.0] * 20),), "check": ((steps, [1.1] * 20),), **changes}
     golden, check = ([Track(*each) for each in given.pop(name)] for name in ("golden", "check"))
-    return charts.draw(build_chart("loss", ("loss",), golden, check, **given))
+    return html.draw(build_chart("loss", ("loss",), golden, check, **given))
 
 
 def test_nothing_finite_says_so():
@@ -147,7 +147,7 @@ def test_thinning_keeps_the_extremes():
     points = [(float(n), 0.0) for n in range(10_000)]
     points[4321] = (4321.0, 9.0)
     points[77] = (77.0, -9.0)
-    kept = charts.thin(points, 100)
+    kept = html.thin(points, 100)
     assert len(kept) <= 110
     assert (4321.0, 9.0) in kept
     assert (77.0, -9.0) in kept

@@ -19,7 +19,7 @@ from assay.golden.report.rows import (
     render_rule,
 )
 from assay.golden.values import GoldenReport, Rule
-from assay.show.json_text import render_document
+from assay.show.formatting import render_facts
 from assay.show.terminal_report import render_terminal
 from assay.values.verdict import VerdictKind
 
@@ -141,7 +141,7 @@ def test_intervals_and_rules():
 
 
 def test_the_facts_are_json_with_all_numbers():
-    facts = json.loads(render_document(build_document(made.bad_report())))
+    facts = json.loads(render_facts(build_document(made.bad_report()).facts))
     assert (facts["verdict"], facts["exit_code"]) == ("ERROR", 1)
     (test,) = facts["tests"]
     assert test["saved_steps"] == 10

@@ -15,7 +15,7 @@ from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cache import build_document, clear_cache, load_cache
 from assay.models.flow.check import check_model
 from assay.models.store.artifacts import ArtifactStore
-from assay.show.json_text import render_document
+from assay.show.formatting import render_facts
 from assay.show.terminal_report import render_terminal
 
 
@@ -109,7 +109,7 @@ def test_a_name_with_control_characters_does_not_reach_the_terminal() -> None:
 
 
 def test_facts_are_json() -> None:
-    facts = json.loads(render_document(build_document("/c", [entry(), entry()])))
+    facts = json.loads(render_facts(build_document("/c", [entry(), entry()]).facts))
     assert facts["folder"] == "/c"
     assert facts["size_bytes"] == 4096
     assert [each["case"] for each in facts["artifacts"]] == ["net_layer_Conv_0"] * 2

@@ -28,7 +28,7 @@ from assay.models.report.summary import (
     render_error,
 )
 from assay.models.values.model import CaseReport, Ending, ModelReport, Step
-from assay.show.json_text import render_facts
+from assay.show.formatting import render_facts
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 

@@ -16,7 +16,7 @@ from tests.models.report import model_reports as made
 
 from assay.models.report.error_chart import build_chart
 from assay.models.values.model import ModelReport
-from assay.show.charts import draw
+from assay.show.html import draw
 from assay.values.verdict import Finding, VerdictKind
 
 VOID = {"meta", "br"}

@@ -21,9 +21,8 @@ from assay.models.report.tensor_diff import (
     list_numbers,
 )
 from assay.models.values.tensors import Element, Heat, Histogram, TensorComparison, TensorDiff, Tolerance
-from assay.show.formatting import display_width
+from assay.show.formatting import display_width, render_facts
 from assay.show.html import render_html
-from assay.show.json_text import render_facts
 from assay.show.terminal_report import render_terminal
 from assay.values.verdict import Finding, Verdict, VerdictKind
 

@@ -6,7 +6,7 @@ import pytest
 
 from assay.record.index.base import Cursor, RunRow
 from assay.record.index.buffer import Buffer, Entry
-from assay.record.index.chunk import build_series
+from assay.record.index.packing import build_series
 from assay.values.run import State
 
 

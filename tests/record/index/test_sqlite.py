@@ -10,7 +10,7 @@ import pytest
 from tests.contracts.index import IndexContract, put_and_fail, put_points, row
 
 from assay.errors import InfrastructureError
-from assay.record.index import buffer, chunk, schema
+from assay.record.index import buffer, packing, schema
 from assay.record.index.base import Cursor
 from assay.record.index.sqlite import SqliteIndex, open_index
 from assay.system.files import index_path
@@ -273,7 +273,7 @@ def test_small_chunks_are_merged(index: SqliteIndex) -> None:
     for number in range(400):
         put_points(index, "grid/a", [float(number)], source="ab"[number % 2])
         most = max(most, count_rows(index, "chunks"))
-    assert most <= chunk.MAX_LOOSE_CHUNKS + 1
+    assert most <= packing.MAX_LOOSE_CHUNKS + 1
     assert list(index.load_series("grid/a", "loss").values) == [float(number) for number in range(400)]
 
 

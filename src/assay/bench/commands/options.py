@@ -11,8 +11,7 @@ from assay.errors import UsageError
 from assay.show.console import Console
 from assay.show.report_files import STDOUT, ReportFiles, check_targets, write_document
 from assay.values.options import Request, jobs_option, json_option, option, quiet_option, root_option, slots_option
-from assay.values.slots import parse_slot_flags
-from assay.values.units import parse_timeout
+from assay.values.units import parse_slot_flags, parse_timeout
 
 if TYPE_CHECKING:
     from assay.bench.flow.compare import Run
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from assay.bench.values.execution import BenchExecution, BenchMethod, BenchRequest, ProfileWindow
     from assay.study.api import Event, RunHooks
     from assay.values.document import Document
-    from assay.values.metric_direction import Direction
+    from assay.values.series import Direction
 
 
 def bench_root_option() -> str | None:
@@ -239,7 +238,7 @@ def show(request: ResultRequest, console: Console, document: Document, cases: Ca
     """The result on stdout; reports into files; the webhook last, when something did not pass."""
     from assay.bench.flow.options import send_alert
     from assay.bench.report.executions import build_cases_facts
-    from assay.show.json_text import to_json
+    from assay.show.formatting import to_json
     from assay.values.verdict import VerdictKind
 
     if request.as_json or STDOUT not in (request.md, request.junit):

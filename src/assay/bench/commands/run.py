@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from assay.bench.flow.bisect import BenchBisect
     from assay.bench.values.comparison import ComparisonReport
     from assay.bench.values.execution import BenchReport
-    from assay.values.metric_direction import Direction
+    from assay.values.series import Direction
 
 
 class RunRequest(ResultRequest, ExecuteRequest):

@@ -44,7 +44,7 @@ from assay.errors import NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.show.console import SILENT, Console
 from assay.stage.checkout import Commit, load_commit
-from assay.values.metric_direction import Direction, direction_of
+from assay.values.series import Direction, direction_of
 from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 

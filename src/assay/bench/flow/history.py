@@ -42,7 +42,7 @@ from assay.bench.values.comparison import (
 from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
 from assay.errors import NotFoundError, UsageError
 from assay.show.console import SILENT, Console
-from assay.values.metric_direction import Direction, direction_of
+from assay.values.series import Direction, direction_of
 
 _NEAR = 3  # a change may be found a few executions away from where it was found before
 _SIDE = 20  # executions on either side of a move to another environment that are compared

@@ -23,9 +23,9 @@ from assay.record import run_directory
 from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, Console
 from assay.study.api import StudyLocation, check_writable, closing_quietly, refresh_study
+from assay.values.machine import Timings
 from assay.values.run import RunSpec
 from assay.values.study import CodePolicy
-from assay.values.timings import Timings
 
 _MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems take 255 bytes
 KIND = "model"

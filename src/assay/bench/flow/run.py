@@ -45,8 +45,8 @@ from assay.show.console import Console
 from assay.study.api import RunHooks, StudyLocation, build_bare_study, find_study_location, run_specs
 from assay.values import layout
 from assay.values.run import Command, RunSpec
-from assay.values.slots import CPU
 from assay.values.study import CodePolicy, Pattern, Resources
+from assay.values.units import CPU
 
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 _COMMAND_SCRIPT = os.path.join(_SOURCE, "assay", "bench", "command.py")

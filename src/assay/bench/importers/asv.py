@@ -15,7 +15,7 @@ from typing import Any
 from assay.bench.importers.result import FieldError, Fields, ImportedResult, Note, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
 from assay.values.machine import Machine
-from assay.values.metric_direction import ASV_TRACKED
+from assay.values.series import ASV_TRACKED
 
 MARKS = {"results", "commit_hash"}
 _MACHINE_MARKS = {"machine", "arch", "os"}

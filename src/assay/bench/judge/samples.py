@@ -21,7 +21,7 @@ from statistics import median_high, median_low
 from assay.bench.judge.trials import describe_trials
 from assay.bench.values.comparison import Comparison, NextStep, Samples
 from assay.judge.statistics import Array, load_numpy, normal_quantile
-from assay.values.metric_direction import Direction
+from assay.values.series import Direction
 from assay.values.verdict import Finding, VerdictKind
 
 THRESHOLD = 0.05

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from assay.values.metric_direction import Direction
+from assay.values.series import Direction
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Cause = Literal["code", "environment", "either", "unknown"]

@@ -24,8 +24,7 @@ from assay.compat.perfzero.values import (
     hide_secrets,
 )
 from assay.errors import UsageError, did_you_mean
-from assay.values.slots import parse_slots
-from assay.values.units import parse_duration
+from assay.values.units import parse_duration, parse_slots
 
 Flags = Mapping[str, Any]
 

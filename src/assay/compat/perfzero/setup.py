@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from assay.compat.perfzero.tool import Cause, Tools, ask_tool, build_failure
 from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
 from assay.errors import InfrastructureError, NotFoundError, UsageError
-from assay.stage.address import render_url
+from assay.stage.transfer import render_url
 from assay.system.files import rename
 
 DEFAULT_DOCKERFILE = "docker/Dockerfile_ubuntu_1804_tf_v1"

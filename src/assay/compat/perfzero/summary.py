@@ -19,8 +19,7 @@ from typing import Any
 from assay.bench.api import BenchExecution, BenchResult
 from assay.compat.perfzero.values import HARNESS, JobContext, Package, PerfzeroReport
 from assay.errors import NotFoundError, UsageError
-from assay.show.formatting import clean, escape_json
-from assay.show.json_text import to_json
+from assay.show.formatting import clean, escape_json, to_json
 from assay.show.plot import Chart, Line
 from assay.values.plain import NO_DATE, render_date
 from assay.values.series import Reading

@@ -13,8 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from assay.config.dialects.base import LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
-from assay.config.fields import Fields
+from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.config.template import parse_template
 from assay.errors import ConfigError, did_you_mean
@@ -66,7 +65,8 @@ class _Reader:
         names = tuple(command.name for command in commands)
         sweeps = tuple(self._sweep(document, names) for document in self._documents)
         self._check_aliases(commands, aliases, sweeps)
-        self._check_places(commands, sweeps, {*defaults, *_targets(aliases)})
+        targets = {name for cases in aliases.values() for case in cases.values() for name in case}
+        self._check_places(commands, sweeps, {*defaults, *aliases, *targets})
         return Study(
             name=build_name(path, options),
             dialect="mlrunner",
@@ -94,14 +94,11 @@ class _Reader:
             )
             return None
         elements = self._fields.elements(entry.node, "resource", "a list, one entry per worker")
-        found = [self._slot(element, f"resource[{index}]") for index, element in enumerate(elements)]
-        return tuple(slot for slot in found if slot is not None)
-
-    def _slot(self, node: Node, key: str) -> str | None:
-        """`0`, `"1,2"`, or `[1, 2]` for two GPUs."""
-        parts = self._fields.texts(node, key, "the number of a GPU, or several with commas")
-        slot = ",".join(part.strip() for text in parts for part in text.split(","))
-        return slot or None
+        slots = []
+        for index, element in enumerate(elements):  # `0`, `"1,2"`, or `[1, 2]` for two GPUs
+            parts = self._fields.texts(element, f"resource[{index}]", "the number of a GPU, or several with commas")
+            slots.append(",".join(part.strip() for text in parts for part in text.split(",")))
+        return tuple(filter(None, slots))
 
     def _commands(self) -> tuple[CommandTemplate, ...]:
         entry = self._top.get("template")
@@ -126,7 +123,7 @@ class _Reader:
         except ConfigError as error:
             self._problems.extend(error)
             return None
-        command = CommandTemplate(entry.key, _translate(pieces), position=entry.node.position)
+        command = CommandTemplate(entry.key, tuple(map(_translate, pieces)), position=entry.node.position)
         self._check_forms(command, key)
         return command
 
@@ -215,7 +212,11 @@ class _Reader:
                 self._problems.add(f"{name} is an alias", key, command.position, hint)
         for sweep in sweeps:
             for name in sweep.axes.keys() & aliases.keys():
-                self._check_cases(name, sweep, aliases[name])
+                axis = sweep.axes[name]
+                for value in getattr(axis, "values", ()):
+                    if str(value) not in aliases[name]:
+                        guess = did_you_mean(str(value), aliases[name])
+                        self._problems.add(f"the alias has no case {value!r}", name, axis.position, guess)
 
     def _check_places(self, commands: Sequence[CommandTemplate], sweeps: Sequence[Sweep], given: set[str]) -> None:
         """A name that nothing in the file gives a value. What a single document lacks is found when it is run."""
@@ -233,23 +234,12 @@ class _Reader:
                 hint = f"{guess}\n    {hint}" if guess else hint
                 self._problems.add(f"{name} has no value", key, command.position, hint)
 
-    def _check_cases(self, name: str, sweep: Sweep, cases: Mapping[str, Params]) -> None:
-        axis = sweep.axes[name]
-        for value in getattr(axis, "values", ()):
-            if str(value) not in cases:
-                hint = did_you_mean(str(value), cases)
-                self._problems.add(f"the alias has no case {value!r}", name, axis.position, hint)
-
 
 # ---------------------------------------------------------------- places
 
 
-def _translate(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+def _translate(piece: Piece) -> Piece:
     """The original's names for the run's own values become ours; a dotted name is none of its parameters."""
-    return tuple(_translate_piece(piece) for piece in pieces)
-
-
-def _translate_piece(piece: Piece) -> Piece:
     if isinstance(piece, Placeholder) and piece.name in OWN_VALUES:
         return replace(piece, name=OWN_VALUES[piece.name])
     if isinstance(piece, Placeholder) and "." in piece.name:
@@ -257,11 +247,6 @@ def _translate_piece(piece: Piece) -> Piece:
     if isinstance(piece, Flag) and "." in piece.name:
         return Text(f"[{piece.name}]")
     return piece
-
-
-def _targets(aliases: Mapping[str, Mapping[str, Params]]) -> set[str]:
-    """An alias, and the parameters that it stands for."""
-    return {*aliases, *(name for cases in aliases.values() for case in cases.values() for name in case)}
 
 
 def _names(command: CommandTemplate) -> set[str]:

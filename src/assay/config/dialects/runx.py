@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Literal
 
-from assay.config.dialects.base import LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
-from assay.config.fields import Fields
+from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import UsageError, did_you_mean
 from assay.system.fast_dataclasses import dataclass, field
@@ -32,7 +31,6 @@ from assay.values.study import (
     Study,
     Sweep,
     Text,
-    Value,
 )
 
 COMMAND = "train"  # runx has one command and no name for it
@@ -165,8 +163,12 @@ class _Reader:
     def _find(self, key: str, section: _Layer | None = None) -> Entry | None:
         """The experiment overrides the farm's section, which overrides the top level of `.runx`. Null is not said."""
         layers = (self._experiment, *([section] if section else []), self._config)
-        found = (layer.entries.get(key) for layer in layers)
-        return next((entry for entry in found if entry is not None and not _is_unsaid(entry.node)), None)
+        for layer in layers:
+            entry = layer.entries.get(key)
+            if entry is None or (entry.node.kind == "scalar" and entry.node.value in (None, "", "None")):
+                continue
+            return entry
+        return None
 
     # ------------------------------------------------------------ CMD and HPARAMS
 
@@ -230,7 +232,10 @@ class _Reader:
     def _axis(self, node: Node, key: str) -> Choices:
         """A line break, which YAML's block texts bring along, would cut the command in two."""
         axis = build_axis(node, key, self._problems)
-        values = (" ".join(value.split("\n")).strip() if _is_lines(value) else value for value in axis.values)
+        values = [
+            value.replace("\n", " ").strip() if isinstance(value, str) and "\n" in value else value
+            for value in axis.values
+        ]
         return Choices(tuple(values), axis.position)
 
     def _check_tag(self, node: Node, key: str) -> None:
@@ -301,22 +306,21 @@ class _Reader:
         if self._options.farm is not None:
             return self._options.farm, None
         entry = self._find("FARM")
-        if entry is None:
-            self._warn_homeless()
-            return None, None
-        return self._fields.text(entry.node, "FARM", "the name of a farm"), entry.node.position
-
-    def _warn_homeless(self) -> None:
-        entry = self._find("SUBMIT_CMD") or self._find("SUBMIT_TEMPLATE")
         if entry is not None:
+            return self._fields.text(entry.node, "FARM", "the name of a farm"), entry.node.position
+        submit = self._find("SUBMIT_CMD") or self._find("SUBMIT_TEMPLATE")
+        if submit is not None:
+            message = "there is no FARM: runs are started here, nothing is submitted"
             hint = "put it into a section of its own and name that section in FARM"
-            self._warn("there is no FARM: runs are started here, nothing is submitted", entry.key, entry.position, hint)
+            self._warn(message, submit.key, submit.position, hint)
+        return None, None
 
     def _farm(self, name: str, section: _Layer) -> Farm:
         """What is wrong with a farm matters to those who submit to it, so it is kept with the farm."""
         problems = Problems()
         fields = Fields(problems)
-        texts = {key: self._farm_text(key, section, fields) for key in _FARM_TEXTS}
+        given = {key: self._find(key, section) for key in _FARM_TEXTS}
+        texts = {key: fields.text(found.node, key) if found else None for key, found in given.items()}
         template, submit = texts["SUBMIT_TEMPLATE"], texts["SUBMIT_CMD"]
         kind = _farm_kind(name, template)
         resources = self._resources(name, section, fields)
@@ -336,10 +340,6 @@ class _Reader:
             entry.position,
             tuple(problems.found),
         )
-
-    def _farm_text(self, key: str, section: _Layer, fields: Fields) -> str | None:
-        entry = self._find(key, section)
-        return fields.text(entry.node, key) if entry else None
 
     def _resources(self, name: str, section: _Layer, fields: Fields) -> tuple[tuple[str, object], ...]:
         entry = self._find("RESOURCES", section)
@@ -362,15 +362,6 @@ class _Reader:
         for entry in strays:
             hint = next((f"did you mean {key!r}?" for key in _KEYS if _close(entry.key, key)), None)
             self._warn("this key means nothing to runx and is ignored", entry.key, entry.position, hint)
-
-
-def _is_unsaid(node: Node) -> bool:
-    """Null, nothing, and runx's own name for nothing."""
-    return node.kind == "scalar" and (node.value is None or node.value in ("", "None"))
-
-
-def _is_lines(value: Value) -> bool:
-    return isinstance(value, str) and "\n" in value
 
 
 def _is_skip(node: Node) -> bool:

@@ -17,8 +17,7 @@ from assay.values.options import (
     root_option,
     slots_option,
 )
-from assay.values.slots import parse_slot_flags
-from assay.values.units import parse_timeout
+from assay.values.units import parse_slot_flags, parse_timeout
 
 if TYPE_CHECKING:
     from assay.golden.flow.files import GoldenOptions, RunHooks

@@ -29,7 +29,7 @@ from assay.golden.judge.pairing import Pair
 from assay.golden.judge.pointwise import has_equal_replicas, render_bounded, render_effect, render_fraction
 from assay.golden.values import Rule, Track
 from assay.judge.statistics import Array, load_numpy, t_quantile
-from assay.values.metric_direction import find_direction
+from assay.values.series import find_direction
 from assay.values.verdict import Finding, VerdictKind
 
 DELTA_PAIRED = 0.005

@@ -25,7 +25,7 @@ from assay.golden.report.rows import (
 )
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, SegmentReport, Track
 from assay.show import formatting
-from assay.show.json_text import to_json
+from assay.show.formatting import to_json
 from assay.show.junit import ALLOWED
 from assay.values.document import (
     Block,

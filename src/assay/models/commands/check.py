@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from assay.models.flow.options import Goal
     from assay.models.values.model import ModelReport
     from assay.study.api import RunHooks
-    from assay.values.timings import KeepTimings
+    from assay.values.machine import KeepTimings
 
 _PASTED = ("command", "model", "folder", "manner", "origin", "diffs", "hint")  # of a report: parts of command lines
 

@@ -29,12 +29,12 @@ from assay.study.api import (
 )
 from assay.system.files import read_end, write_atomic
 from assay.values import layout
+from assay.values.machine import KeepTimings
 from assay.values.plain import build_plain
 from assay.values.run import Command, RunSpec
-from assay.values.slots import CPU
 from assay.values.state import State
 from assay.values.study import CodePolicy, Resources
-from assay.values.timings import KeepTimings
+from assay.values.units import CPU
 
 COMMAND = "model"
 SLOTS_NAME = "checks"

@@ -23,8 +23,7 @@ from assay.observe.environment import load_environment
 from assay.observe.machine import CpuMeter, find_contamination, load_machine
 from assay.system.files import write_atomic
 from assay.values import layout
-from assay.values.machine import Machine
-from assay.values.timings import Timings
+from assay.values.machine import Machine, Timings
 from assay.values.verdict import VerdictKind
 
 POINTS_FILE = "model.jsonl"  # in metrics/

@@ -21,7 +21,7 @@ from hashlib import file_digest, sha256
 from typing import Any
 
 from assay.errors import InfrastructureError
-from assay.values.plain import check_types, render_date
+from assay.values.plain import parse_strict, render_date
 
 MANIFEST = "manifest.json"
 FILES = "files"
@@ -138,9 +138,7 @@ def load_manifest(entry: str) -> Manifest:
     path = os.path.join(entry, MANIFEST)
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            content = json.loads(file.read())
-        files = {path: tuple(each) for path, each in content["files"].items()}
-        manifest = check_types(Manifest(**{**content, "files": files}))
+            manifest = parse_strict(Manifest, json.loads(file.read()))
         is_intact = build_key(manifest.parts) == manifest.key
     except FileNotFoundError:
         raise

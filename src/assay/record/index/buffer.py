@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from assay.errors import InfrastructureError, UsageError
 from assay.record.index.base import Columns, Cursor, Index, Refused, RunRow, Series
-from assay.record.index.chunk import build_columns, build_series
+from assay.record.index.packing import build_columns, build_series
 from assay.system.fast_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
@@ -56,10 +56,12 @@ class Buffer:
     def add(self, key: str, entry: Entry) -> None:
         self.weight += sum(len(piece.values) for pieces in entry.columns.values() for piece in pieces)
         entries = self.entries.setdefault(key, [])
-        if entries and entries[-1].source == entry.source:
-            _append(entries[-1], entry)
-        else:
+        if not entries or entries[-1].source != entry.source:
             entries.append(entry)
+            return
+        entries[-1].cursor = entry.cursor
+        for metric, pieces in entry.columns.items():
+            entries[-1].columns.setdefault(metric, []).extend(pieces)
 
     def forget(self, key: str, source: str | None) -> None:
         kept = [entry for entry in self.entries.pop(key, ()) if source is not None and entry.source != source]
@@ -67,12 +69,6 @@ class Buffer:
             self.entries[key] = kept
         self.forgotten[key, source] = None
         self.weight += _ROW_WEIGHT
-
-
-def _append(entry: Entry, follower: Entry) -> None:
-    entry.cursor = follower.cursor
-    for metric, pieces in follower.columns.items():
-        entry.columns.setdefault(metric, []).extend(pieces)
 
 
 class BufferedIndex(Index):

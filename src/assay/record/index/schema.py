@@ -103,16 +103,12 @@ def open_database(path: str, root: str) -> tuple[sqlite3.Connection, str]:
         connection.close()
     os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
     with locked(f"{path}.lock", create=True):  # switching to WAL and setting aside are not safe against one another
-        return _open_alone(path, root)
-
-
-def _open_alone(path: str, root: str) -> tuple[sqlite3.Connection, str]:
-    connection, fault = _connect(path, root)
-    if not fault:
-        return connection, ""
-    connection.close()
-    set_aside(path)
-    return _connect(path, root)[0], fault
+        connection, fault = _connect(path, root)
+        if not fault:
+            return connection, ""
+        connection.close()
+        set_aside(path)
+        return _connect(path, root)[0], fault
 
 
 def _connect(path: str, new_root: str | None) -> tuple[sqlite3.Connection, str | None]:
@@ -124,18 +120,14 @@ def _connect(path: str, new_root: str | None) -> tuple[sqlite3.Connection, str |
             _create(connection, new_root)
             fault = None
         if fault is None:
-            _tune(connection)
+            # In WAL mode NORMAL waits for the disk only at a checkpoint. OFF would save that too, but after a power
+            # cut it may leave a file that is wrong without being unreadable.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA wal_autocheckpoint = 4000")
     except BaseException:
         connection.close()
         raise
     return connection, fault
-
-
-def _tune(connection: sqlite3.Connection) -> None:
-    # In WAL mode NORMAL waits for the disk only at a checkpoint. OFF would save that too, but after a power cut
-    # it may leave a file that is wrong without being unreadable.
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")
 
 
 def _find_fault(connection: sqlite3.Connection) -> str | None:
@@ -146,7 +138,9 @@ def _find_fault(connection: sqlite3.Connection) -> str | None:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if application != APPLICATION_ID:
-            return _find_foreign(connection)
+            # WAL is switched on before there is a table: a creator that was killed in between leaves a blank file
+            is_blank = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+            return "" if is_blank else "it is not an index of Assay"
         if version != VERSION:
             return f"it has format {version}, this Assay uses {VERSION}"
         connection.execute("SELECT run FROM runs LIMIT 1").fetchall()
@@ -155,12 +149,6 @@ def _find_fault(connection: sqlite3.Connection) -> str | None:
             raise
         return f"it is damaged ({error})"
     return None
-
-
-def _find_foreign(connection: sqlite3.Connection) -> str:
-    """WAL is switched on before there is a table: a creator that was killed in between leaves a blank file."""
-    blank = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-    return "" if blank else "it is not an index of Assay"
 
 
 def _create(connection: sqlite3.Connection, root: str) -> None:

@@ -6,27 +6,39 @@ import gc
 import os
 import sqlite3
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from assay.errors import InfrastructureError
 from assay.record.index.base import Cursor, Refused, RunRow, Series, StudyRow, Table, VerdictRow
 from assay.record.index.buffer import Buffer, BufferedIndex
-from assay.record.index.chunk import fill_series, join_series, name_owner, unpack_chunk
 from assay.record.index.digest import (
+    LAYOUT,
     build_empty,
     build_metric_columns,
     check_names,
     find_metrics,
     open_summaries,
+    parse_summaries,
     split_summaries,
 )
-from assay.record.index.row import DamagedError, checksum, last_activity, storable, unpack_rows, unseal
+from assay.record.index.packing import (
+    DamagedError,
+    checksum,
+    fill_series,
+    join_series,
+    last_activity,
+    name_owner,
+    storable,
+    unpack_chunk,
+    unpack_rows,
+    unseal,
+)
 from assay.record.index.schema import is_damage, open_database, set_aside
-from assay.record.index.tally import LAYOUT, parse_summaries
 from assay.system.files import index_path
+from assay.values.notify import Notify, ignore
 from assay.values.state import State
 
 if TYPE_CHECKING:
@@ -45,11 +57,7 @@ _CACHED = "FROM runs r LEFT JOIN run_cache c ON c.run = r.run"
 _HAS_ROW = "(run_row IS NOT NULL OR c.run IS NULL)"  # a run without its copy is damage
 _HAS_METRICS = "(metrics IS NOT NULL OR c.run IS NULL)"
 _VERDICT_OFFSET = "SELECT bytes_read FROM verdict_files WHERE study = ?"
-
-
 _AGAIN = "it was set aside; give the command again, and it is built again from the run directories"
-
-
 _OF_RUN = ("chunks", "cursors", "metric_summaries", "run_cache")  # tables with rows of a run, besides `runs`
 
 
@@ -57,7 +65,7 @@ class IndexDamagedError(InfrastructureError):
     """The index was damaged and is empty now: a command that only reads starts again, and finds it filled."""
 
 
-def open_index(root: str | os.PathLike[str], warn: Callable[[str], None] = lambda _text: None) -> SqliteIndex:
+def open_index(root: str | os.PathLike[str], warn: Notify = ignore) -> SqliteIndex:
     """The index of a root. Where none can be kept, one that lives as long as this process.
 
     `warn` hears that an older or damaged file was set aside: what it held is read again from the run directories.
@@ -161,20 +169,15 @@ class SqliteIndex(BufferedIndex):
 
     def _number(self, name: str) -> int:
         """The number of a metric or a source, given when it is new; only inside a transaction that writes."""
-        number = self._names.get(name)
-        if number is None:
+        if name not in self._names:
             text = storable(name)
-            number = self._add_name(text)
+            found: tuple[int] | None = self._db.execute("SELECT number FROM names WHERE name = ?", (text,)).fetchone()
+            number = found[0] if found else 0
+            if found is None:
+                number = self._db.execute("INSERT INTO names (name, checksum) VALUES (?, x'')", (text,)).lastrowid or 0
+                self._db.execute("UPDATE names SET checksum = ? WHERE number = ?", (_seal_name(number, text), number))
             self._names[name] = number
-        return number
-
-    def _add_name(self, text: str) -> int:
-        found: tuple[int] | None = self._db.execute("SELECT number FROM names WHERE name = ?", (text,)).fetchone()
-        if found is not None:
-            return found[0]
-        number = self._db.execute("INSERT INTO names (name, checksum) VALUES (?, x'')", (text,)).lastrowid or 0
-        self._db.execute("UPDATE names SET checksum = ? WHERE number = ?", (_seal_name(number, text), number))
-        return number
+        return self._names[name]
 
     def forget_runs(self, keys: Iterable[str]) -> None:
         self._write_waiting()
@@ -281,7 +284,10 @@ class SqliteIndex(BufferedIndex):
         summaries = iter(parse_summaries(chain.from_iterable(owned), opened))
         # all were parsed at once; each run takes as many of them as it has metrics
         by_run = {found[i][0]: dict(zip(each, summaries, strict=False)) for i, each in enumerate(owned)}
-        return by_run if metrics is None else _only(by_run, metrics)
+        if metrics is None:
+            return by_run
+        wanted = {key: {name: own[name] for name in own if name in metrics} for key, own in by_run.items()}
+        return {key: own for key, own in wanted.items() if own}
 
     def _load_names(self) -> dict[int, str]:
         found = self._db.execute("SELECT number, name, checksum FROM names").fetchall()
@@ -331,16 +337,15 @@ def _among(column: str) -> str:
 
 def _build_choice(studies: Sequence[str] | None, keys: Sequence[str] | None) -> tuple[str, list[str]]:
     """The end of a WHERE over `runs r`, and its parameters."""
-    given = {"r.study": studies, "r.key": keys}
-    chosen = [_choose(column, values) for column, values in given.items() if values is not None]
-    return "".join(f" AND {term}" for term, _ in chosen), [parameter for _, parameter in chosen]
-
-
-def _choose(column: str, values: Sequence[str]) -> tuple[str, str]:
-    """The runs of a single study come out of their index in order; those of several would have to be sorted."""
-    if len(values) == 1:
-        return f"{column} = ?", storable(values[0])
-    return _among(column), _list(values)
+    where, parameters = "", []
+    for column, values in (("r.study", studies), ("r.key", keys)):
+        if values is None:
+            continue
+        # the runs of a single study come out of their index in order; those of several would have to be sorted
+        is_single = len(values) == 1
+        where += f" AND {column} = ?" if is_single else f" AND {_among(column)}"
+        parameters.append(storable(values[0]) if is_single else _list(values))
+    return where, parameters
 
 
 def _list(values: Sequence[str]) -> str:
@@ -355,21 +360,11 @@ def _seal_name(number: int, name: str) -> bytes:
 
 
 def _build_cursor(run: int, source: int, offset: int, sealed: str) -> Cursor:
-    from assay.record.index.writing import open_cursor
-
-    return Cursor(offset, _load_state(open_cursor(run, source, offset, sealed)))
-
-
-def _load_state(text: str) -> dict[str, Any]:
     import json
 
-    state: dict[str, Any] = json.loads(text)
-    return state
+    from assay.record.index.writing import open_cursor
 
-
-def _only(by_run: Mapping[str, Mapping[str, Summary]], metrics: Sequence[str]) -> dict[str, dict[str, Summary]]:
-    chosen = {key: {name: own[name] for name in own if name in metrics} for key, own in by_run.items()}
-    return {key: own for key, own in chosen.items() if own}
+    return Cursor(offset, json.loads(open_cursor(run, source, offset, sealed)))
 
 
 def _build_error(path: str, error: sqlite3.Error) -> InfrastructureError:

@@ -13,25 +13,30 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from assay.record.index.base import RunRow, VerdictRow
-from assay.record.index.chunk import (
+from assay.record.index.digest import FIELDS, LAYOUT, Digest, MetricDigest, Packed, pack_digest, unpack_digest
+from assay.record.index.packing import (
     FULL_CHUNK_POINTS,
     MAX_LOOSE_CHUNKS,
+    DamagedError,
+    checksum,
     drop_source,
     join_chunks,
     join_series,
+    last_activity,
     name_owner,
     pack_parts,
+    pack_row,
+    plain_object,
+    storable,
     unpack_chunk,
+    unseal,
 )
-from assay.record.index.digest import Digest, MetricDigest, Packed, pack_digest, unpack_digest
-from assay.record.index.row import DamagedError, checksum, last_activity, pack_row, plain_object, storable, unseal
-from assay.record.index.tally import FIELDS, LAYOUT
 from assay.system.fast_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from assay.record.index.base import Refused
     from assay.record.index.buffer import Entry
-    from assay.record.index.chunk import Chunk
+    from assay.record.index.packing import Chunk
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=plain_object).encode
 _encode_strictly = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain_object).encode
@@ -63,18 +68,22 @@ _LARGEST = 2**63 - 1
 
 
 def write_rows(db: sqlite3.Connection, rows: Collection[RunRow]) -> None:
-    plain = list(map(_build_plain, rows))
+    plain = [
+        (
+            *row[:_STATE],
+            row.state.value,
+            row.attempt,
+            encode_params(row.params),
+            *row[_PARAMS + 1 : -1],
+            last_activity(row),
+        )
+        for row in rows
+    ]
     try:
         db.executemany(_PUT_RUN, plain)
     except (UnicodeEncodeError, OverflowError, sqlite3.ProgrammingError, sqlite3.InterfaceError):
         db.executemany(_PUT_RUN, [tuple(map(_storable_value, row)) for row in plain])  # a value that SQLite cannot hold
     db.executemany(_PUT_ROW, [(pack_row(row), row.key) for row in rows])
-
-
-def _build_plain(row: RunRow) -> tuple[Any, ...]:
-    """The columns of `runs`."""
-    head, tail = row[:_STATE], row[_PARAMS + 1 : -1]
-    return (*head, row.state.value, row.attempt, encode_params(row.params), *tail, last_activity(row))
 
 
 def encode_params(params: Mapping[str, Any]) -> str:

@@ -22,8 +22,8 @@ from assay.values.options import (
     root_option,
     slots_option,
 )
-from assay.values.slots import parse_slot_flags
 from assay.values.state import RETRY, State
+from assay.values.units import parse_slot_flags
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:

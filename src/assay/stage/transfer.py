@@ -1,0 +1,208 @@
+"""What every transfer of data needs: addresses, the part of a download that has arrived, whole folders, patience.
+
+Data is where users say: http://…, gs://…, s3://…, az://…, abfs://…, file:…, or a plain path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from assay.errors import UsageError, did_you_mean
+from assay.system.files import copy_file, write_atomic
+
+FILE = "file"
+WEB = ("http", "https")
+STORES = ("gs", "s3", "az", "abfs", "abfss")
+
+Identity = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Progress resets the count of attempts."""
+
+    attempts: int = 5
+    first_delay_s: float = 1.0
+    longest_delay_s: float = 60.0
+    timeout_s: float = 60.0
+    report_s: float = 10.0  # between two lines about how far a long download is
+    sleep: Callable[[float], None] = time.sleep
+
+    def delay_s(self, failures: int, asked_s: float | None) -> float:
+        wanted = self.first_delay_s * 2 ** (failures - 1) if asked_s is None else asked_s
+        return min(wanted, self.longest_delay_s)
+
+
+DEFAULT_RETRY = RetryPolicy()
+
+
+# ---------------------------------------------------------------- addresses
+
+
+def parse_scheme(url: str, known: Sequence[str]) -> str | None:
+    """None for a plain path. A name before :// that we do not know is a mistake, not a path."""
+    if not url:
+        raise UsageError("an empty address leads nowhere")
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url) or re.match(r"(file):", url, re.IGNORECASE)
+    if not match:
+        return None
+    scheme = match[1].lower()
+    try:
+        netloc = urllib.parse.urlsplit(url).netloc
+    except ValueError as error:  # it may hold a password: not shown
+        raise UsageError(f"an address that begins with {scheme}:// is not valid: {error}") from None
+    if scheme not in known:
+        hint = "known: " + ", ".join(f"{name}://" for name in known) + " and plain paths"
+        close = did_you_mean(scheme, known) or ""
+        if close.startswith("did you mean"):
+            hint = f"{close} {hint}"
+        raise UsageError(f"{render_url(url)}: {scheme}:// cannot be used here", hint)
+    if scheme != FILE and not netloc:
+        raise UsageError(f"{url!r} names no {'host' if scheme in WEB else 'bucket'}")
+    return scheme
+
+
+def parse_local(url: str, scheme: str | None) -> str:
+    """The path of a file: URL, or the plain path itself."""
+    if scheme is None:
+        return url
+    pieces = urllib.parse.urlsplit(url)
+    if pieces.netloc not in {"", "localhost"}:
+        raise UsageError(
+            f"{url!r} names the machine {pieces.netloc!r}", "files of this machine only: write file:///PATH"
+        )
+    # ? and # have a meaning on the web; in a path they are letters
+    rest = url.split(":", 1)[1]
+    path = urllib.parse.unquote(rest[2 + len(pieces.netloc) :] if rest.startswith("//") else rest)
+    if not path:
+        raise UsageError(f"{url!r} does not name a path", "write file:///PATH")
+    return path
+
+
+def render_url(url: str) -> str:
+    """For people: passwords and signed queries stay out of logs."""
+    pieces = urllib.parse.urlsplit(url)
+    if pieces.scheme not in WEB:
+        return url
+    query = "…" if pieces.query else ""
+    return urllib.parse.urlunsplit((pieces.scheme, pieces.netloc.rpartition("@")[2], pieces.path, query, ""))
+
+
+# ---------------------------------------------------------------- the part that has arrived
+
+
+def remove_part(part: str) -> None:
+    """A file or a folder; the notes stay."""
+    if os.path.isdir(part) and not os.path.islink(part):
+        shutil.rmtree(part)
+    else:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+
+
+def digest_address(url: str) -> str:
+    """A URL may hold a signature or a password."""
+    return hashlib.sha256(url.encode()).hexdigest()
+
+
+def load_notes(part: str, url: str) -> Mapping[str, Any]:
+    """Empty for a part of another address, or of none that we know."""
+    try:
+        with open(_notes_path(part), encoding="utf-8") as file:
+            notes = json.load(file)
+        return dict(notes) if notes["address"] == digest_address(url) else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def write_notes(part: str, url: str, facts: Mapping[str, Any]) -> None:
+    write_atomic(_notes_path(part), json.dumps({"address": digest_address(url), **facts}))
+
+
+def forget(part: str) -> None:
+    """The part has become the data, or is no longer to be continued."""
+    with suppress(FileNotFoundError):
+        os.unlink(_notes_path(part))
+
+
+def _notes_path(part: str) -> str:
+    return part + ".json"
+
+
+# ---------------------------------------------------------------- folders
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    name: str  # relative, with /
+    path: str
+    bytes: int
+
+
+@dataclass(slots=True)
+class Listing:
+    """In order of name."""
+
+    files: list[DataFile] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)  # relative, each after the one that it is in
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+def load_listing(folder: str) -> Listing:
+    """Raises UsageError for a link that leads nowhere or round in circles, and for pipes and devices."""
+    listing = Listing()
+    _list(folder, "", (_identify(os.stat(folder)),), listing)
+    return listing
+
+
+def _list(folder: str, prefix: str, above: tuple[Identity, ...], listing: Listing) -> None:
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, PermissionError) as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        if stat.S_ISDIR(status.st_mode):
+            if _identify(status) in above:
+                raise UsageError(f"{path} is a link to a folder that it is in", "remove it: it has no end")
+            listing.folders.append(prefix + name)
+            _list(path, f"{prefix}{name}/", (*above, _identify(status)), listing)
+        elif stat.S_ISREG(status.st_mode):
+            listing.files.append(DataFile(prefix + name, path, status.st_size))
+        else:
+            raise UsageError(f"{path} is neither a file nor a folder")
+
+
+def _identify(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def copy_data(source: str, target: str) -> None:
+    """One file, with its time and its permissions; the target must not be there."""
+    status = os.stat(source)
+    try:
+        copy_file(source, target, mode=(status.st_mode & 0o777) | 0o600, mtime_ns=status.st_mtime_ns)
+    except PermissionError as error:
+        if error.filename == source:
+            raise UsageError(f"{source} cannot be read: {error.strerror}") from None
+        raise
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Also true for the folder itself; links are followed."""
+    real = os.path.realpath(folder)
+    return os.path.commonpath([real, os.path.realpath(path)]) == real
