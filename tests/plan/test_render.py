@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.errors import ConfigError
-from assay.plan.render import fill_logdir, quote_text, render_command, render_flags
+from assay.plan.render import fill_logdir, render_command, render_flags
 from assay.values.layout import show_command
-from assay.values.study import AllFlags, CommandTemplate, Flag, Piece, Placeholder, Position, Text
+from assay.values.study import AllFlags, CommandTemplate, Flag, Piece, Placeholder, Position, Text, quote_inside
 
 HOSTILE = [
     "", " ", "a b", "it's", 'say "x"', "$HOME", "${HOME}", "`date`", "$(date)", "\\", "a\\", "\\\\'", "a\nb", "\n", "*",
@@ -77,7 +77,7 @@ def test_hostile_texts_arrive_whole_in_every_kind_of_quotes(value):
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=20))
 def test_any_texts_arrive_whole(values):
     words = [
-        f"{quote_text(value, 'bare')} '{quote_text(value, 'single')}' \"{quote_text(value, 'double')}\""
+        f"{quote_inside(value, 'bare')} '{quote_inside(value, 'single')}' \"{quote_inside(value, 'double')}\""
         for value in values
     ]
     assert received(" ".join(words)) == [value for value in values for _ in range(3)]

@@ -17,19 +17,25 @@ from assay.system.fast_dataclasses import replace
 from assay.system.files import blake2b
 from assay.values import layout
 from assay.values.run import JobRequest
-from assay.values.study import Farm, Value
+from assay.values.study import Farm, Quote, Value, quote_inside
 
 _SHELLS = {"ash", "bash", "dash", "fish", "ksh", "mksh", "sh", "zsh"}
 _RUN_DIR_WORD = "LOGDIR"
 _PLACES = ("job", "name", "slug", "resources", "command", "dir", "script", "native_id")
 _PLACE = re.compile(r"\{\{(?P<literal>" + "|".join(_PLACES) + r")\}\}|(?<!\$)\{(?P<name>" + "|".join(_PLACES) + r")\}")
+_QUOTES: dict[str, Quote] = {"'": "single", '"': "double"}
 _LABEL_LENGTH = 63  # of a Kubernetes name
 
 
 def build_submit_command(farm: Farm, request: JobRequest) -> str:
     """The bash text that submits attempt N of a run; the job starts `job.sh`, whatever the run's commands are."""
     if farm.kind == "template":
-        return _fill(_check_template(farm), _template_values(farm, request))
+        if not {"command", "script"} & _places(farm.submit):
+            raise UsageError(
+                f"the template of the farm {farm.name} submits nothing: {farm.submit}",
+                "put {command} or {script} where the farm's command wants the job",
+            )
+        return _fill(farm.submit, _template_values(farm, request))
     name = shlex.quote(build_farm_name(farm, request))
     line = _render_line(farm, request, quote_text(build_job_command(farm, request)), name)
     return f"{_upload(farm, request)}{line}" if _is_ngc_batch(farm) else line
@@ -45,7 +51,7 @@ def render_submit_line(farm: Farm, request: JobRequest, training_command: str) -
     name = shlex.quote(build_farm_name(farm, request))
     if _has_own_form(farm):
         return _render_line(farm, request, quote_text(training_command), name)
-    return _render_line(farm, request, f'"{_escape_double(training_command)}"', name if request.label else None)
+    return _render_line(farm, request, f'"{quote_inside(training_command, "double")}"', name if request.label else None)
 
 
 def build_job_command(farm: Farm, request: JobRequest) -> str:
@@ -107,11 +113,8 @@ def is_shell(farm: Farm) -> bool:
     words = _words(farm.submit)
     while words and re.match(r"\w+=", words[0]):
         words.pop(0)
-    return farm.kind == "generic" and bool(words) and _is_bare(words)
-
-
-def _is_bare(words: list[str]) -> bool:
-    return os.path.basename(words[0]) in _SHELLS and all(word.startswith("-") for word in words[1:])
+    is_bare = bool(words) and os.path.basename(words[0]) in _SHELLS and all(word[:1] == "-" for word in words[1:])
+    return farm.kind == "generic" and is_bare
 
 
 def find_program(farm: Farm) -> str | None:
@@ -123,15 +126,6 @@ def find_program(farm: Farm) -> str | None:
 
 def uses_script(farm: Farm) -> bool:
     return farm.kind == "template" and "script" in _places(farm.submit)
-
-
-def _check_template(farm: Farm) -> str:
-    if not {"command", "script"} & _places(farm.submit):
-        raise UsageError(
-            f"the template of the farm {farm.name} submits nothing: {farm.submit}",
-            "put {command} or {script} where the farm's command wants the job",
-        )
-    return farm.submit
 
 
 def _places(template: str) -> set[str]:
@@ -263,7 +257,7 @@ def _replacement(match: re.Match[str], values: Mapping[str, str], quote: str, pl
     name = groups.get("name") or match[0]
     if name not in values:
         return match[0]
-    return values[name] if name in plain else _quote_for(values[name], quote)
+    return values[name] if name in plain else quote_inside(values[name], _QUOTES.get(quote, "bare"))
 
 
 def _quote_state(text: str, quote: str) -> str:
@@ -279,13 +273,3 @@ def _quote_state(text: str, quote: str) -> str:
         elif char in "'\"" and not quote:
             quote = char
     return quote
-
-
-def _quote_for(value: str, quote: str) -> str:
-    if quote == "'":
-        return value.replace("'", "'\\''")
-    return _escape_double(value) if quote == '"' else shlex.quote(value)
-
-
-def _escape_double(text: str) -> str:
-    return re.sub(r'([\\"$`])', r"\\\1", text)

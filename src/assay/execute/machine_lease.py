@@ -67,9 +67,6 @@ class MachineLease:
         if _kept and self.use == "benchmark" and self.blocked_by is None:
             _kept[-1].update(self._locks)
             self._locks.clear()
-        self._release()
-
-    def _release(self) -> None:
         for fd in self._locks.values():
             os.close(fd)
         self._locks.clear()

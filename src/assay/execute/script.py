@@ -14,6 +14,7 @@ from assay.system import processes
 from assay.system.fast_dataclasses import dataclass
 from assay.values import layout
 from assay.values.run import SHELL_WORDS, RunSpec
+from assay.values.study import quote_inside
 
 # Comments stay out of the generated file where they would repeat on ten thousand disks; the reasons are here.
 # - `set +eu` and the empty CDPATH: BASH_ENV, SHELLOPTS or a user's CDPATH must not change what this script does.
@@ -229,7 +230,8 @@ def _render_command(spec: RunSpec, name: str, workdir: str) -> str:
 
 
 def _log_name(template: str, command: str) -> str:
-    return _inside_double(template).format(command=command, suffix="$_s", time="$ASSAY_TIME")
+    # mlrunner's --no-subdir puts a run's name into the log's
+    return quote_inside(template, "double").format(command=command, suffix="$_s", time="$ASSAY_TIME")
 
 
 def is_plain_call(text: str) -> bool:
@@ -249,11 +251,6 @@ def _render_streams(spec: RunSpec, log: str, other: str) -> str:
 def quote_text(text: str) -> str:
     """Single quotes always: a command should look like itself in the script."""
     return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _inside_double(text: str) -> str:
-    """Text between double quotes; mlrunner's --no-subdir puts a run's name into the log's."""
-    return re.sub(r'([\\"$`])', r"\\\1", text)
 
 
 def _environment(spec: RunSpec) -> list[tuple[str, str]]:

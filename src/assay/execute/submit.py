@@ -229,7 +229,8 @@ class SubmitExecutor(Executor):
 
     def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
         found = self._judge(handle, run_dir)
-        self._collect(run_dir)  # afterwards: what a job wrote before its end is then linked with it
+        # afterwards: what a job wrote before its end is then linked with it
+        collect_files(self._state_dir(run_dir), run_dir)
         return found
 
     def _judge(self, handle: JobHandle, run_dir: str) -> Liveness:
@@ -247,7 +248,8 @@ class SubmitExecutor(Executor):
         return Liveness.ALIVE if processes.is_alive(token.pid, token.start, token.boot) else Liveness.GONE
 
     def _before_token(self, handle: JobHandle, run_dir: str) -> Liveness:
-        if self._has_client(run_dir, handle.attempt) or self._is_pending(run_dir, handle.attempt):
+        is_pending = any((r.dir, r.attempt) == (run_dir, handle.attempt) for r, _ in self._pending)
+        if is_pending or self._has_client(run_dir, handle.attempt):
             return Liveness.ALIVE
         code = load_submit_code(run_dir, handle.attempt)
         if code is not None:  # 0: in the farm's queue; but a shell has no queue
@@ -269,9 +271,6 @@ class SubmitExecutor(Executor):
     def _has_client(self, run_dir: str, attempt: int) -> bool:
         return any(c.run_dir == run_dir and c.handle.attempt == attempt for c in self._clients.values())
 
-    def _is_pending(self, run_dir: str, attempt: int) -> bool:
-        return any(r.dir == run_dir and r.attempt == attempt for r, _ in self._pending)
-
     # ------------------------------------------------------------ the job's own directory
 
     def _state_dir(self, run_dir: str) -> str:
@@ -287,22 +286,16 @@ class SubmitExecutor(Executor):
         except OSError:
             return None
 
-    def _collect(self, run_dir: str) -> None:
-        collect_files(self._state_dir(run_dir), run_dir)
-
     # ------------------------------------------------------------ ending
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
         for handle, run_dir in jobs:
-            self._drop_pending(run_dir, handle.attempt)
+            self._pending = deque(p for p in self._pending if (p[0].dir, p[0].attempt) != (run_dir, handle.attempt))
             self._take_token(run_dir, handle.attempt)
             self._pass_on_stop(run_dir, handle.attempt)
             self._run_cancel_command(run_dir, handle.attempt)
         process.end_attempts([self._members(handle, run_dir) for handle, run_dir in jobs], grace_s)
         self._confirm(jobs, grace_s)
-
-    def _drop_pending(self, run_dir: str, attempt: int) -> None:
-        self._pending = deque(p for p in self._pending if (p[0].dir, p[0].attempt) != (run_dir, attempt))
 
     def _take_token(self, run_dir: str, attempt: int) -> None:
         """A job that the farm has not started yet will find its token taken, and leave."""

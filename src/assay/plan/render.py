@@ -25,6 +25,7 @@ from assay.values.study import (
     Quote,
     Text,
     Value,
+    quote_inside,
 )
 
 RUN_REFERENCES = {
@@ -36,7 +37,6 @@ RUN_REFERENCES = {
     "study": f"${{{layout.ENV_STUDY}}}",
 }
 
-_DOUBLE_SPECIAL = re.compile(r'([\\"$`])')
 _LOGDIR = "LOGDIR"  # how a runx file refers to the run's directory
 _NOTHING = "None"  # unquoted None is a text in YAML; to runx it means: leave this out
 _SHELL_TOKEN = re.compile(rf"({_LOGDIR}|\\.|['\"])", re.DOTALL)
@@ -65,15 +65,6 @@ def render_command(template: CommandTemplate, params: Params, dialect: Dialect =
     if "\0" in text:
         raise _error(template, "a value holds a NUL character, which no command line can carry", "remove it")
     return text
-
-
-def quote_text(text: str, quote: Quote) -> str:
-    """Makes a text safe at its position: bare, inside '…' or inside "…"."""
-    if quote == "single":
-        return text.replace("'", "'\\''")
-    if quote == "double":
-        return _DOUBLE_SPECIAL.sub(r"\\\1", text)
-    return shlex.quote(text)
 
 
 # ---------------------------------------------------------------- runx
@@ -136,7 +127,7 @@ def _render_place(piece: Placeholder, params: Params, template: CommandTemplate,
         raise _error(template, f"{piece.name} is null here", f"use [{piece.name}] to leave it out")
     if isinstance(value, list):
         return _render_list(value, piece.quote, show)
-    return quote_text(show(value), piece.quote)
+    return quote_inside(show(value), piece.quote)
 
 
 def _render_flag(piece: Flag, params: Params, show: Callable[[Value], str]) -> str:
@@ -148,12 +139,12 @@ def _render_flag(piece: Flag, params: Params, show: Callable[[Value], str]) -> s
         words = f"{words} {_render_list(value, 'bare', show)}".rstrip(" ")
     elif value is not True:
         words = f"{words} {shlex.quote(show(value))}"
-    return words if piece.quote == "bare" else quote_text(words, piece.quote)
+    return words if piece.quote == "bare" else quote_inside(words, piece.quote)
 
 
 def _render_list(values: list[Value], quote: Quote, show: Callable[[Value], str]) -> str:
     """One word per element; inside quotes the words share them."""
-    return " ".join(quote_text(show(value), quote) for value in values)
+    return " ".join(quote_inside(show(value), quote) for value in values)
 
 
 def _show_native(value: Value) -> str:

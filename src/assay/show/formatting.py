@@ -73,12 +73,8 @@ def render_duration(seconds: float) -> str:
         return "-"
     if seconds < 0:
         return f"-{render_duration(-seconds)}"
-    if seconds == 0:
-        return "0s"
-    if seconds < 0.0995:
-        return f"{max(1, round(seconds * 1000))}ms"
     if seconds < 9.95:
-        return f"{seconds:.1f}s"
+        return _render_short_duration(seconds)
     whole = math.floor(seconds + 0.5)
     if whole < 3600:
         return _join_units(whole // 60, "m", whole % 60, "s")
@@ -87,6 +83,12 @@ def render_duration(seconds: float) -> str:
         return _join_units(minutes // 60, "h", minutes % 60, "m")
     hours = math.floor(seconds / 3600 + 0.5)
     return _join_units(hours // 24, "d", hours % 24, "h")
+
+
+def _render_short_duration(seconds: float) -> str:
+    if seconds == 0:
+        return "0s"
+    return f"{max(1, round(seconds * 1000))}ms" if seconds < 0.0995 else f"{seconds:.1f}s"
 
 
 def _join_units(large: int, large_unit: str, small: int, small_unit: str) -> str:

@@ -56,9 +56,8 @@ def _build_case(case: Case) -> ET.Element:
     if case.kind is VerdictKind.PASS:
         return node
     kind = case.type or str(case.kind)
-    if (
-        case.excuse or ELEMENTS[case.kind] == "skipped"
-    ):  # which has no type in JUnit's schema: its message begins with it
+    # what is skipped has no type in JUnit's schema: its message begins with it
+    if case.excuse or ELEMENTS[case.kind] == "skipped":
         outcome = ET.SubElement(node, "skipped", {"message": escape_xml(f"{case.excuse or kind}: {case.message}")})
     else:
         outcome = ET.SubElement(node, ELEMENTS[case.kind], {"type": kind, "message": escape_xml(case.message)})

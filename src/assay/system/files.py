@@ -211,17 +211,14 @@ class Tail:
             return b""
         if not stat.S_ISREG(status.st_mode):
             return b""
-        self._notice(status)
-        if status.st_size <= self.offset:
-            return b""  # most polls end here, without an open
-        return self._read(limit)
-
-    def _notice(self, status: os.stat_result) -> None:
         is_other = self.inode is not None and status.st_ino != self.inode
         self.inode = status.st_ino
         if is_other or status.st_size < self.offset:
             self.restarts += 1 if self.offset else 0
             self.offset = 0
+        if status.st_size <= self.offset:
+            return b""  # most polls end here, without an open
+        return self._read(limit)
 
     def _read(self, limit: int) -> bytes:
         try:

@@ -14,7 +14,6 @@
         <command>.timeout       the exit came from the time limit
         lease.N  stop.N  token.N  outcome.N      attempt N: who runs it, who stopped it, whether it began, how it ended
         end.N                   farms: job.sh of attempt N has left, wherever it ran
-        lease.N  stop.N  token.N  outcome.N      attempt N: who runs it, who stopped it, that it began, how it ended
         metrics/<process>.jsonl series written by the script, one file per process
         readings.jsonl          CPU, memory and GPU over time
         benchmark.json          benchmarks: the result, and how the machine stood

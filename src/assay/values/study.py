@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -274,3 +275,14 @@ class Study:
 def same_value(left: Value, right: Value) -> bool:
     """Equality in which true is not 1, unlike Python's."""
     return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
+
+
+def quote_inside(text: str, quote: Quote) -> str:
+    """Makes a text safe for bash at its position: bare, inside '…' or inside "…"."""
+    if quote == "single":
+        return text.replace("'", "'\\''")
+    if quote == "double":
+        return re.sub(r'([\\"$`])', r"\\\1", text)
+    import shlex
+
+    return shlex.quote(text)
