@@ -202,7 +202,8 @@ def end_attempts(attempts: Sequence[Attempt], grace_s: float) -> bool:
         return True
     signalled: set[int] = set()
     deadline = time.monotonic() + grace_s
-    while members := find_members(attempts):
+    # a second look where the first finds nothing, since a process that forks and exits can slip through one
+    while members := find_members(attempts) or find_members(attempts):
         # what was forked since the last look has not been signalled yet
         processes.signal_all(_leaders_first(members - signalled, attempts), signal.SIGTERM)
         signalled |= members
@@ -210,12 +211,11 @@ def end_attempts(attempts: Sequence[Attempt], grace_s: float) -> bool:
             break
         time.sleep(_POLL_S)
     for _ in range(_KILL_ROUNDS):
-        # a second look, since a process that forks and exits can slip through one
-        if not members and not (members := find_members(attempts)):
+        if not members:
             return True
         processes.signal_all(members, signal.SIGKILL)
         time.sleep(_POLL_S)
-        members = find_members(attempts)
+        members = find_members(attempts) or find_members(attempts)
     return not members
 
 
