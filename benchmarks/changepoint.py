@@ -26,8 +26,8 @@ import ruptures
 from measuring import PEERS, has_peer, render_ratio
 
 from assay.bench.judge.changepoint import DEFAULT, YOUNG_BOUNDS, Tuning, Window, find_change_points
-from assay.bench.judge.likelihood import measure_level_drift, measure_student_gains
-from assay.bench.judge.trend import VISIBLE, find_detectable, find_trend
+from assay.bench.judge.history import VISIBLE, find_detectable, find_trend
+from assay.bench.judge.noise import measure_level_drift, measure_student_gains
 
 TOLERANCE = 5
 NEIGHBOURHOOD = 25  # a change that is not found, and something found no farther away: misplaced
@@ -106,7 +106,7 @@ def load_histories(path: Path) -> list[History]:
 
 
 def detect_ours(histories: Iterable[History], tuning: Tuning = DEFAULT) -> Found:
-    return [[change.index for change in find_change_points(one.values, tuning)] for one in histories]
+    return [[change.at for change in find_change_points(one.values, tuning)] for one in histories]
 
 
 def detect_plain(histories: Iterable[History]) -> Found:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.bench.laboratory import request
 
-from assay.bench.flow.archive import choose_methods, choose_metric, find_location, load_executions, load_file_executions
+from assay.bench.flow.archive import choose_methods, find_place, load_executions, load_file_executions
 from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
@@ -68,10 +68,7 @@ def test_from_a_file_a_run_directory_or_a_folder_of_them(executions: tuple[Bench
         load_file_executions(str(lab / "empty"))
 
 
-def test_names_of_methods_and_metrics(executions: tuple[BenchExecution, ...]) -> None:
-    assert choose_metric("acc", executions) == "acc"
-    with pytest.raises(NotFoundError, match="acd"):
-        choose_metric("acd", executions)
+def test_names_of_methods(executions: tuple[BenchExecution, ...]) -> None:
     with pytest.raises(NotFoundError, match="fixd"):
         load_executions(find_location("runs"), "fixd")
     assert choose_methods("one", ["a.one", "a.one.two"]) == ["a.one"]

@@ -521,3 +521,23 @@ def test_so_few_trials_that_the_number_of_metrics_lets_none_fail_ask_for_enough(
     assert "so few trials of 2 metrics cannot reach" in both[0].message
     more = [build_pair(p.subject, (*p.base.values, 1.05), (*p.head.values, 2.05), p.question) for p in slow]
     assert [one.kind for one in compare_pairs(more)] == [VerdictKind.FAIL] * 2
+
+
+# ---------------------------------------------------------------- clean values
+
+
+def test_clean_values_leave_out_contaminated_trials():
+    samples = Samples((1.0, 2.0, 3.0, 4.0), contaminated={1: "foreign load", 3: "throttled"})
+    assert samples.clean == (1.0, 3.0)
+
+
+def test_clean_values_are_all_values_when_nothing_disturbed_them():
+    assert Samples((1.0, 2.0)).clean == (1.0, 2.0)
+
+
+def test_contamination_of_trials_that_do_not_exist_changes_nothing():
+    assert Samples((1.0, 2.0), contaminated={7: "foreign load"}).clean == (1.0, 2.0)
+
+
+def test_no_values_are_no_clean_values():
+    assert Samples(()).clean == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -132,16 +132,6 @@ def _build_git(known: Mapping[str, Any], commit: str | None) -> GitState | None:
         return None
     untracked = tuple(str(name) for name in git.get("untracked") or ())
     return GitState(commit, git.get("branch"), bool(git.get("dirty")), str(git.get("diff") or ""), untracked)
-
-
-# ---------------------------------------------------------------- one metric
-
-
-def choose_metric(metric: str, executions: Sequence[BenchExecution]) -> str:
-    known = {name for execution in executions for name in execution.numbers}
-    if metric not in known:
-        raise NotFoundError("metric", metric, sorted(known))
-    return metric
 
 
 def load_file_executions(path: str) -> list[BenchExecution]:

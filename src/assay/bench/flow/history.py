@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from assay.bench.flow.archive import choose_metric, find_location, load_executions
-from assay.bench.judge.environments import attribute_move, attribute_trend, describe_differences
+from assay.bench.flow.archive import find_place, load_executions
+from assay.bench.judge.changepoint import find_change_points
+from assay.bench.judge.environments import attribute_change, attribute_move, describe_differences
 from assay.bench.judge.history import (
     FEWEST_MOVED,
-    Course,
     compare_levels,
     compare_medians,
-    describe_course,
+    count_needed,
     describe_few,
+    find_detectable,
+    find_trend,
     judge_history,
 )
+from assay.bench.judge.noise import SHORTEST_SERIES
 from assay.bench.judge.samples import find_median
-from assay.bench.judge.series import SHORTEST_SERIES
 from assay.bench.records import Triage, load_triage
 from assay.bench.values.comparison import (
     CONTAMINATED,
@@ -32,7 +34,6 @@ from assay.bench.values.comparison import (
     PROFILED,
     TAKEN_BY_ALL,
     UNOBSERVED,
-    Attribution,
     Change,
     MetricHistory,
     MetricSeries,
@@ -75,17 +76,18 @@ def load_histories(
     metric: str, method: str | None, options: HistoryOptions, console: Console = SILENT
 ) -> list[MetricHistory]:
     """Of one method, or of every method that reports the metric."""
-    location = find_location(options.root)
-    executions = load_executions(location, method, console)
-    meant = _choose_labelled(executions, options.label)
+    place = find_place(options.root)
+    executions = load_executions(place, method, console)
+    meant = [execution for execution in executions if options.label in (None, execution.label)]
+    if options.label is not None and not meant:
+        raise NotFoundError("label", options.label, sorted({each.label for each in executions if each.label}))
     named = {execution.method for execution in meant if metric in execution.numbers}
     if not named:
-        choose_metric(metric, meant)
-    chosen = sorted(named)
-    triage = load_triage(location.dir)
+        raise NotFoundError("metric", metric, sorted({name for execution in meant for name in execution.numbers}))
+    triage = load_triage(place.dir)
     found: list[MetricHistory] = []
     missing: list[UsageError] = []
-    for name in chosen:
+    for name in sorted(named):
         try:
             found.append(build_history(name, metric, [e for e in executions if e.method == name], options, triage))
         except UsageError as error:
@@ -96,14 +98,6 @@ def load_histories(
         console.warning(f"{each.message} ({each.hint})")
     for line in _describe_never([e for e in meant if e.method not in named]):
         console.warning(line)
-    return found
-
-
-def _choose_labelled(executions: Sequence[BenchExecution], label: str | None) -> Sequence[BenchExecution]:
-    """All, or those with the label; benchmarks that never had it are ignored."""
-    found = [execution for execution in executions if label in (None, execution.label)]
-    if label is not None and not found:
-        raise NotFoundError("label", label, sorted({each.label for each in executions if each.label}))
     return found
 
 
@@ -137,7 +131,10 @@ def build_history(
             _advise(len(kept), left_out),
         )
     direction = options.direction or direction_of(metric)
-    series = [_build_series(found, metric, direction, options, said) for found in _group(kept).values()]
+    groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
+    for execution in kept:
+        groups.setdefault(find_series(execution), []).append(execution)
+    series = [_build_series(found, metric, direction, options, said) for found in groups.values()]
     moves = _find_moves(kept, metric, direction, options, said)
     broken = _describe_newest(executions, metric, options, said)
     history = MetricHistory(method, metric, direction, tuple(series), tuple(moves), left_out=left_out, broken=broken)
@@ -200,32 +197,26 @@ def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, in
         return ""
     if execution.is_interrupted:
         return "" if execution.is_compared else INTERRUPTED
-    value = execution.numbers.get(metric)
-    if value is None:
+    if metric not in execution.numbers:
         return ""
-    if not math.isfinite(value) or not execution.result.is_measured:
+    if not math.isfinite(execution.numbers[metric]) or not execution.result.is_measured:
         return "failed"
-    return _why_left_out(execution, options, invalid)
-
-
-def _why_left_out(execution: BenchExecution, options: HistoryOptions, invalid: set[str]) -> str | None:
-    """Although it has a value."""
     if execution.is_compared and options.label is None:
         return "run by compare or bisect (--label names one)"
+    return find_doubt(execution, invalid, options.everything)
+
+
+def find_doubt(execution: BenchExecution, invalid: set[str], everything: bool) -> str | None:
+    """Why its value does not count, or differs from that of an ordinary execution. None: it counts."""
     if execution.execution_id in invalid:
         return "declared invalid"
     if execution.refused:
         return "refused as contaminated"
-    return None if options.everything else find_doubt(execution)
-
-
-def find_doubt(execution: BenchExecution) -> str | None:
-    """Why its value differs from that of an ordinary execution."""
+    if everything or not (execution.is_profiled or execution.contaminated):
+        return None
     if execution.is_profiled:
         return PROFILED
-    if execution.contaminated == (NOT_OBSERVED,):
-        return UNOBSERVED
-    return CONTAMINATED if execution.contaminated else None
+    return UNOBSERVED if execution.contaminated == (NOT_OBSERVED,) else CONTAMINATED
 
 
 def find_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -> set[str]:
@@ -256,7 +247,7 @@ def find_series(execution: BenchExecution) -> tuple[str | None, str]:
     return execution.label, execution.fingerprint
 
 
-def latest_triage(said: Iterable[Triage]) -> list[Triage]:
+def latest_triage(said: Sequence[Triage]) -> list[Triage]:
     """The latest triage of each change, in the order in which they were given."""
     found: dict[str, Triage] = {}
     for each in said:
@@ -265,93 +256,54 @@ def latest_triage(said: Iterable[Triage]) -> list[Triage]:
     return list(found.values())
 
 
-def _group(executions: Sequence[BenchExecution]) -> dict[tuple[str | None, str], list[BenchExecution]]:
-    groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
-    for execution in executions:
-        groups.setdefault(find_series(execution), []).append(execution)
-    return groups
-
-
-def build_point(execution: BenchExecution, metric: str) -> Point:
-    return Point(
-        execution.execution_id,
-        execution.numbers[metric],
-        execution.started_at,
-        execution.commit,
-        execution.result.samples.get(metric, ()),
-    )
-
-
 # ---------------------------------------------------------------- changes within an environment
 
 
 def _build_series(
     found: Sequence[BenchExecution], metric: str, direction: Direction, options: HistoryOptions, said: Sequence[Triage]
 ) -> MetricSeries:
-    points = tuple(build_point(execution, metric) for execution in found)
-    first = found[0]
-    codes = [execution.code for execution in found]
+    points = tuple(
+        Point(e.execution_id, e.numbers[metric], e.started_at, e.commit, e.result.samples.get(metric, ()))
+        for e in found
+    )
     values = [point.value for point in points]
-    course = describe_course(values, [first.fingerprint] * len(points), codes, options.asserted)
-    changes = tuple(_build_changes(points, codes, course, direction, options.reported, said))
-    return MetricSeries(first.label, first.fingerprint, first.setup, points, changes, course.detectable, course.needed)
+    steps = find_change_points(values)
+    trend = find_trend(values, steps)
+    shown = [step for step in ((trend,) if trend else steps) if abs(step.effect) >= options.reported]
+    changes = []
+    for number, step in enumerate(shown):
+        end = shown[number + 1].at if number + 1 < len(shown) else len(points)
+        change = _build_change(found, step, end, is_worse(step.effect, direction))
+        change = replace(change, kind="trend") if trend else replace(change, holds=_holds(step, shown[-1].after))
+        near = points[:1] if trend else points[max(0, step.at - _NEAR) : step.at + _NEAR + 1]
+        changes.append(add_triage_note(change, {point.execution_id for point in near}, said))
+    first = found[0]
+    return MetricSeries(
+        first.label,
+        first.fingerprint,
+        first.setup,
+        points,
+        tuple(changes),
+        find_detectable(values, trend or steps),
+        count_needed(values, options.asserted, trend or steps),
+    )
 
 
-def _build_changes(
-    points: Sequence[Point],
-    codes: Sequence[str | None],
-    course: Course,
-    direction: Direction,
-    smallest: float,
-    said: Sequence[Triage],
-) -> Iterator[Change]:
-    if course.trend is not None and abs(course.trend.effect) >= smallest:
-        yield _build_trend(points, codes, course.trend, direction, said)
-    steps = [(step, cause) for step, cause in course.steps if abs(step.effect) >= smallest]
-    for number in range(len(steps)):
-        yield _build_change(points, steps, number, direction, said)
-
-
-def _build_trend(
-    points: Sequence[Point], codes: Sequence[str | None], step: Step, direction: Direction, said: Sequence[Triage]
-) -> Change:
-    cause, reason = attribute_trend(codes[0], codes[-1])
-    change = Change(
+def _build_change(found: Sequence[BenchExecution], step: Step, end: int, worse: bool) -> Change:
+    """Of a step, between the executions on both sides of it; of a trend, between the first and the last."""
+    first, last = found[step.at], found[end - 1]
+    before, after = (found[step.at - 1], first) if step.at else (first, last)
+    cause, reason = attribute_change(before.code, after.code, is_recorded=bool(first.fingerprint))
+    return Change(
         step=step,
-        execution_id=points[0].execution_id,
-        until=points[-1].execution_id,
-        at=points[0].at,
-        commits=(points[0].commit, points[-1].commit),
+        execution_id=first.execution_id,
+        until=last.execution_id,
+        at=first.started_at,
+        commits=(before.commit, after.commit),
         cause=cause,
         reason=reason,
-        is_worse=is_worse(step.effect, direction),
-        kind="trend",
+        is_worse=worse,
     )
-    return add_triage_note(change, {points[0].execution_id}, said)
-
-
-def _build_change(
-    points: Sequence[Point],
-    steps: Sequence[tuple[Step, Attribution]],
-    number: int,
-    direction: Direction,
-    said: Sequence[Triage],
-) -> Change:
-    step, cause = steps[number]
-    end = steps[number + 1][0].at if number + 1 < len(steps) else len(points)
-    change = Change(
-        step=step,
-        execution_id=points[step.at].execution_id,
-        until=points[end - 1].execution_id,
-        at=points[step.at].at,
-        commits=(points[step.at - 1].commit, points[step.at].commit),
-        cause=cause.origin,
-        reason=cause.reason,
-        is_worse=is_worse(step.effect, direction),
-        holds=_holds(step, steps[-1][0].after),
-    )
-    near = {point.execution_id for point in points[max(0, step.at - _NEAR) : step.at + _NEAR + 1]}
-    return add_triage_note(change, near, said)
 
 
 def is_worse(effect: float, direction: Direction) -> bool:
@@ -399,9 +351,11 @@ def _build_move(
     found: Sequence[BenchExecution], index: int, metric: str, direction: Direction, said: Sequence[Triage]
 ) -> Change | None:
     """None: both levels are known, and they are the same."""
-    before, after = _find_predecessor(found, index), found[index]
-    old = _collect(found[:index], before, metric)[-_SIDE:]
-    new = _collect(found[index:], after, metric)[:_SIDE]
+    counts = Counter(execution.fingerprint for execution in found[:place])
+    known = [execution for execution in found[:place] if counts[execution.fingerprint] >= FEWEST_MOVED]
+    before, after = (known or found[:place])[-1], found[place]  # of an environment with enough of them, if any has
+    old = _collect(found[:place], before, metric)[-_SIDE:]
+    new = _collect(found[place:], after, metric)[:_SIDE]
     few = len(new) if min(len(old), len(new)) < FEWEST_MOVED else 0
     step = compare_medians(old, new, index) if few else compare_levels(old, new, index)
     if step is None or few >= SHORTEST_SERIES:  # it then has a history of its own
@@ -422,13 +376,6 @@ def _build_move(
         too_few=few,
     )
     return add_triage_note(change, {after.execution_id}, said)
-
-
-def _find_predecessor(found: Sequence[BenchExecution], index: int) -> BenchExecution:
-    """The last execution of an environment with enough of them to compare; the very last if none has."""
-    counts = Counter(execution.fingerprint for execution in found[:index])
-    known = [execution for execution in found[:index] if counts[execution.fingerprint] >= FEWEST_MOVED]
-    return (known or found[:index])[-1]
 
 
 def _collect(found: Sequence[BenchExecution], like: BenchExecution, metric: str) -> list[float]:

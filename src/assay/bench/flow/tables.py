@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.history import advise_all, find_doubt, list_invalid
-from assay.bench.records import Triage, load_triage
+from assay.bench.records import load_triage
 from assay.bench.values.comparison import INTERRUPTED
 from assay.bench.values.execution import BenchExecution
 from assay.errors import NotFoundError, UsageError, did_you_mean
@@ -74,13 +74,21 @@ def load_table(
     executions = load_executions(location, method, console)
     keys = _check_keys(by, executions)
     names = _choose_metrics(metrics, [e for e in executions if e.result.is_measured] or executions)
-    invalid = _find_invalid(executions, names, load_triage(location.dir))
-    reasons = [_why_not(execution, everything, invalid) for execution in executions]
-    good = [execution for execution, reason in zip(executions, reasons, strict=True) if reason is None]
-    left_out = dict(Counter(reason for reason in reasons if reason is not None))
+    triaged = list_invalid(executions, load_triage(place.dir))
+    invalid = {each for (_, metric), ids in triaged.items() if metric in names for each in ids}
+    good: list[BenchExecution] = []
+    left_out: Counter[str] = Counter()
+    for execution in executions:
+        if execution.is_interrupted or not execution.result.is_measured:
+            left_out[INTERRUPTED if execution.is_interrupted else "failed"] += 1
+        elif reason := find_doubt(execution, invalid, everything):
+            left_out[reason] += 1
+        else:
+            good.append(execution)
     if not good:
+        none = "the only execution has not" if len(executions) == 1 else f"none of {len(executions)} executions"
         raise UsageError(
-            f"{_count_none(len(executions))} succeeded without disturbance: {describe_left_out(left_out)}",
+            f"{none} succeeded without disturbance: {describe_left_out(left_out)}",
             advise_all(left_out) or "run it again: assay bench run METHOD",
         )
     several = method is None or len({execution.method for execution in executions}) > 1
@@ -88,52 +96,30 @@ def load_table(
     return EnvironmentTable(tuple(keys), tuple(names), tuple(_build_rows(good, keys, names)), left_out)
 
 
-def _count_none(count: int) -> str:
-    return "the only execution has not" if count == 1 else f"none of {count} executions"
-
-
 def describe_left_out(left_out: Mapping[str, int]) -> str:
     """`8 failed, 2 contaminated`."""
     return ", ".join(f"{count} {reason}" for reason, count in left_out.items())
 
 
-def _why_not(execution: BenchExecution, everything: bool, invalid: set[str]) -> str | None:
-    if execution.is_interrupted:
-        return INTERRUPTED
-    if not execution.result.is_measured:
-        return "failed"
-    if execution.execution_id in invalid:
-        return "declared invalid"
-    if execution.refused:
-        return "refused"
-    return None if everything else find_doubt(execution)
-
-
-def _find_invalid(executions: Sequence[BenchExecution], metrics: Sequence[str], said: Sequence[Triage]) -> set[str]:
-    """By a triage of any of the shown metrics."""
-    by_key = list_invalid(executions, said)
-    return {each for (_, metric), ids in by_key.items() if metric in metrics for each in ids}
-
-
 def _build_rows(good: Sequence[BenchExecution], keys: Sequence[str], names: Sequence[str]) -> list[TableRow]:
     groups: dict[tuple[str, ...], list[BenchExecution]] = {}
+    first_seen: dict[str, float] = {}  # commits are sorted by when they were first measured, everything else by name
     for execution in good:
         groups.setdefault(tuple(value_of(execution, key) for key in keys), []).append(execution)
-    return [
-        TableRow(values, len(found), {name: _values(found, name) for name in names})
-        for values, found in sorted(groups.items(), key=lambda group: _sort_by(group[0], keys, good))
-    ]
+        commit, at = value_of(execution, "commit"), execution.started_at or 0.0
+        first_seen[commit] = min(at, first_seen.get(commit, at))
 
+    def sort_by(values: tuple[str, ...]) -> list[tuple[float, str]]:
+        return [(first_seen[v] if key == "commit" else 0.0, v) for key, v in zip(keys, values, strict=True)]
 
-def _sort_by(values: Sequence[str], keys: Sequence[str], good: Sequence[BenchExecution]) -> list[tuple[float, str]]:
-    """By name; commits by when they were first measured, since their names have no order."""
-    return [
-        (_first_seen(value, good) if key == "commit" else 0.0, value) for key, value in zip(keys, values, strict=True)
-    ]
-
-
-def _first_seen(commit: str, good: Sequence[BenchExecution]) -> float:
-    return min((e.started_at or 0.0 for e in good if value_of(e, "commit") == commit), default=0.0)
+    rows = []
+    for values in sorted(groups, key=sort_by):
+        all_numbers = [execution.numbers for execution in groups[values]]
+        by_name = {
+            name: tuple(each[name] for each in all_numbers if math.isfinite(each.get(name, math.nan))) for name in names
+        }
+        rows.append(TableRow(values, len(all_numbers), by_name))
+    return rows
 
 
 def _check_keys(by: Sequence[str], executions: Sequence[BenchExecution]) -> list[str]:
@@ -177,8 +163,3 @@ def _choose_metrics(metrics: Sequence[str] | None, executions: Sequence[BenchExe
             raise NotFoundError("metric", name, known)
     first = [name for name in ("wall_time", "throughput") if name in known]
     return list(metrics or [*first, *(name for name in known if name not in first)])
-
-
-def _values(found: Sequence[BenchExecution], name: str) -> tuple[float, ...]:
-    numbers = (execution.numbers.get(name) for execution in found)
-    return tuple(value for value in numbers if value is not None and math.isfinite(value))

@@ -12,7 +12,7 @@ has a search of its own: every segmentation is tried by the likelihood of Studen
 chance does in 2% of series of that length in noise with some autocorrelation (`find_young_cuts`).
 
 Where the level does not drift between steps, the noise has the same density everywhere, and that density can be
-estimated (`likelihood.py`). Then a step is one that makes the points around it much more likely than no step would, and
+estimated (`noise.py`). Then a step is one that makes the points around it much more likely than no step would, and
 it is moved to the most likely index. On most real machines the level does drift.
 
 `docs/explanation/benchmark-statistics.md` gives the reasons and the measured error rates.
@@ -26,31 +26,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from assay.bench.judge.likelihood import (
+from assay.bench.judge.noise import (
+    LEAST_AUTOCORRELATION,
     MAD_TO_SIGMA,
+    MOST_AUTOCORRELATION,
     Density,
+    Signal,
+    build_signal,
     find_level,
+    find_variance_inflation,
     learn_density,
+    measure_autocorrelation_again,
     measure_gains,
     measure_level_drift,
+    measure_noise,
     measure_piece_costs,
     measure_student_gains,
 )
-from assay.bench.judge.series import (
-    LEAST_AUTOCORRELATION,
-    MOST_AUTOCORRELATION,
-    SHORTEST_SERIES,
-    Signal,
-    build_signal,
-    find_variance_inflation,
-    measure_autocorrelation_again,
-    measure_noise,
-)
-from assay.bench.values.comparison import ChangePoint
+from assay.bench.values.comparison import Step
 from assay.errors import MissingExtraError
 from assay.judge.statistics import Array, load_numpy, t_quantile
-
-__all__ = ["DEFAULT", "SHORTEST_SERIES", "Tuning", "Window", "find_change_points"]
 
 SHORTEST_PIECE = 3
 YOUNG = 120  # points; a shorter series is a young one
@@ -99,7 +94,7 @@ class Tuning:
 DEFAULT = Tuning()
 
 
-def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT) -> tuple[ChangePoint, ...]:
+def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT) -> tuple[Step, ...]:
     """The change points in order. None, NaN and infinite values are ignored; a series with fewer than
     `SHORTEST_SERIES` finite values, or a constant one, has no change point."""
     signal = build_signal(values, tuning.least_autocorrelation)
@@ -435,23 +430,21 @@ def find_middle(values: Array) -> float:
 # ---------------------------------------------------------------- in the units of the metric
 
 
-def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> tuple[ChangePoint, ...]:
+def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> tuple[Step, ...]:
     edges = [0, *cuts, len(signal.x)]
     triples = zip(edges, edges[1:], edges[2:], strict=False)
     return tuple(_describe(signal, start, cut, stop, tuning) for start, cut, stop in triples)
 
 
-def _describe(signal: Signal, start: int, cut: int, stop: int, tuning: Tuning) -> ChangePoint:
+def _describe(signal: Signal, start: int, cut: int, stop: int, tuning: Tuning) -> Step:
     sides = settle_sides(signal, measure_sides(signal, start, cut, stop, tuning.far.points), cut)
     low, high = (signal.relate(sides.height + way * sides.reach, sides.before) for way in (-1, 1))
-    return ChangePoint(
-        index=int(signal.indices[cut]),
-        last_before=int(signal.indices[cut - 1]),
-        size=signal.relate(sides.height, sides.before),
-        interval=(low, high),
+    return Step(
+        at=int(signal.indices[cut]),
         before=signal.restore(sides.before),
         after=signal.restore(sides.after),
-        confidence=1 - _p_value(sides),
+        effect=signal.relate(sides.height, sides.before),
+        interval=(low, high),
     )
 
 
@@ -477,9 +470,3 @@ def settle_sides(signal: Signal, sides: Sides, cut: int) -> Sides:
     effective_sample_size = sides.left * sides.right / count * (1 - autocorrelation) ** 2
     sigma = sides.sigma * math.sqrt(count / sides.degrees_of_freedom)  # the two levels were fitted to the same points
     return replace(sides, sigma=sigma, effective_sample_size=effective_sample_size, autocorrelation=autocorrelation)
-
-
-def _p_value(sides: Sides) -> float:
-    from scipy.special import stdtr
-
-    return float(2 * stdtr(sides.known, -abs(sides.height) / sides.error)) if sides.error else 0.0

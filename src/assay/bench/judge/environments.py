@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, product
+from itertools import product
 from typing import Literal
 
-from assay.bench.judge.likelihood import find_level
-from assay.bench.values.comparison import Attribution, Cause, ChangePoint, Comparison, EnvironmentSegment, Origin
-from assay.judge.statistics import load_numpy
+from assay.bench.values.comparison import Cause, Comparison
 from assay.values.verdict import VerdictKind
 
 QUESTION = "environment or code?"
@@ -17,10 +15,8 @@ MOST_DIFFERENCES = 4  # named in a message; the others are counted
 
 Environment = Mapping[str, str]
 Environments = Mapping[str, Environment]  # by fingerprint
-TOLERANCE = 2  # points between a change point and the change of environment that it is attributed to
-FEWEST_ON_EACH_SIDE = 3  # values of one environment, to see whether the step occurs within it
 Code = Literal["same", "edited", "other", "unknown"]
-_BLAMES: Mapping[Code, tuple[Origin, str]] = {  # where the environment is the same on both sides
+_BLAMES: Mapping[Code, tuple[Cause, str]] = {  # where the environment is the same on both sides
     "same": ("unknown", "same commit and same recorded environment on both sides"),
     "edited": ("code", "local edits, or packages other than the commit, differ; the recorded environment is the same"),
     "other": ("code", "the recorded environment is the same on both sides"),
@@ -62,11 +58,10 @@ def name_environments(setups: Environments) -> dict[str, str]:
         return dict.fromkeys(setups, "")
     keys = list(dict.fromkeys(key for setup in setups.values() for key in setup))
     telling = [key for key in keys if len({setup.get(key) for setup in setups.values()}) > 1]
-    return {fingerprint: _name(setup, telling) for fingerprint, setup in setups.items()}
-
-
-def _name(setup: Environment, keys: Sequence[str]) -> str:
-    return shorten([f"{key} {setup.get(key, 'none')}" for key in keys]) if setup else "not recorded"
+    return {
+        fingerprint: shorten([f"{key} {setup.get(key, 'none')}" for key in telling]) if setup else "not recorded"
+        for fingerprint, setup in setups.items()
+    }
 
 
 def describe_differences(before: Environment, after: Environment) -> tuple[str, ...]:
@@ -99,63 +94,6 @@ def doubt(comparison: Comparison, differences: Sequence[str], code: str) -> Comp
 # ---------------------------------------------------------------- environment or code
 
 
-def split_by_environment(fingerprints: Sequence[str | None]) -> tuple[EnvironmentSegment, ...]:
-    """Stretches with one fingerprint. An empty fingerprint was not recorded."""
-    segments = []
-    start = 0
-    for fingerprint, run in groupby(fingerprint or None for fingerprint in fingerprints):
-        stop = start + sum(1 for _ in run)
-        segments.append(EnvironmentSegment(start, stop, fingerprint))
-        start = stop
-    return tuple(segments)
-
-
-def attribute_changes(
-    changes: Sequence[ChangePoint],
-    values: Sequence[float | None],
-    fingerprints: Sequence[str | None],
-    *,
-    commits: Sequence[str | None] = (),
-    tolerance: int = TOLERANCE,
-) -> tuple[Attribution, ...]:
-    """For each change point, what changed there. `fingerprints` and `commits` go with `values`, one each. A commit may
-    be followed by `+` and a hash of local edits, which are part of the code. None: not recorded."""
-    if len(fingerprints) != len(values) or (commits and len(commits) != len(values)):
-        raise ValueError("a fingerprint, and a commit if any, belongs to each value")
-    edges = [0, *(change.index for change in changes), len(values)]
-    splits = [segment.start for segment in split_by_environment(fingerprints)[1:]]
-    found = []
-    for position, change in enumerate(changes):
-        beside = range(edges[position], edges[position + 2])
-        split = _find_nearest(splits, change, tolerance)
-        found.append(_attribute(change, split, values, fingerprints, commits, beside))
-    return tuple(found)
-
-
-def _find_nearest(splits: Sequence[int], change: ChangePoint, tolerance: int) -> int | None:
-    """A split between the last value of the old level and the first of the new one coincides with the change."""
-    near = [at for at in splits if change.last_before - tolerance < at <= change.index + tolerance]
-    return min(near, key=lambda at: abs(at - change.index), default=None)
-
-
-def _attribute(
-    change: ChangePoint,
-    split: int | None,
-    values: Sequence[float | None],
-    fingerprints: Sequence[str | None],
-    commits: Sequence[str | None],
-    beside: range,
-) -> Attribution:
-    if not (fingerprints[change.last_before] and fingerprints[change.index]):
-        return Attribution(change, "unknown", "the environment was not recorded on both sides", split)
-    code = compare_code(commits[change.last_before], commits[change.index]) if commits else "other"
-    if split is None:
-        return Attribution(change, *_BLAMES[code])
-    if code == "same":
-        return Attribution(change, "environment", "the environment changed here, and the commit did not", split)
-    return _hear_witnesses(change, split, values, fingerprints, beside)
-
-
 def compare_code(before: str | None, after: str | None) -> Code:
     """By commits, followed by `+` and a hash of local edits. `edited`: the commit is the same, the edits differ."""
     if before is None or after is None:
@@ -166,43 +104,13 @@ def compare_code(before: str | None, after: str | None) -> Code:
     return "edited" if len(commits) == 1 else "other"
 
 
-def attribute_trend(before: str | None, after: str | None) -> tuple[Cause, str]:
-    """Of a trend within one environment, by the code at both ends."""
-    origin, reason = _BLAMES[compare_code(before, after)]
-    return origin, reason
+def attribute_change(before: str | None, after: str | None, *, is_recorded: bool) -> tuple[Cause, str]:
+    """Of a step or trend within one environment, by the code on both sides: the cause and the reason."""
+    if not is_recorded:
+        return "unknown", "the environment was not recorded on both sides"
+    return _BLAMES[compare_code(before, after)]
 
 
 def attribute_move(before: str | None, after: str | None) -> tuple[Cause, str]:
     """From one environment to another, by the code on both sides: the cause and the reason."""
     return _MOVES[compare_code(before, after)]
-
-
-def _hear_witnesses(
-    change: ChangePoint,
-    split: int,
-    values: Sequence[float | None],
-    fingerprints: Sequence[str | None],
-    beside: range,
-) -> Attribution:
-    """Environments that were measured on both sides (two machines in turns) separate code from environment."""
-    for fingerprint in sorted({name for position in beside if (name := fingerprints[position])}):
-        own = [position for position in beside if fingerprints[position] == fingerprint]
-        step = _measure_step(values, own, change.index)
-        if step is None:
-            continue
-        if step * change.size > 0 and abs(step) >= abs(change.size) / 2:
-            return Attribution(change, "code", "environments that were measured on both sides show the step too", split)
-        return Attribution(change, "environment", "within one environment there is no such step", split)
-    return Attribution(change, "environment", "the environment changed here; measure both versions in one", split)
-
-
-def _measure_step(values: Sequence[float | None], places: Sequence[int], index: int) -> float | None:
-    """The relative step at `index` among these indices, or None where they are too few."""
-    np = load_numpy()
-    known = [(place, value) for place in places if (value := values[place]) is not None and np.isfinite(value)]
-    before = np.array([value for place, value in known if place < index])
-    after = np.array([value for place, value in known if place >= index])
-    if min(len(before), len(after)) < FEWEST_ON_EACH_SIDE:
-        return None
-    level = find_level(before)
-    return (find_level(after) - level) / abs(level) if level else None

@@ -68,54 +68,6 @@ class NextStep:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangePoint:
-    """A level that changed and stayed. Indices are those of the original series."""
-
-    index: int  # the first value of the new level
-    last_before: int  # the last value of the old one: the change came after it, up to and with `index`
-    size: float  # relative: +.08 is eight percent higher from here on
-    interval: tuple[float, float]  # of the size, 95%
-    before: float  # levels: interquartile means
-    after: float
-    confidence: float  # 1 - p of this one step; not corrected for the search over the whole series
-
-
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """A level that changes gradually from the first to the last value of a series."""
-
-    size: float  # relative: +.35 is 35 percent more at the end than at the beginning
-    interval: tuple[float, float]  # of the size, 95%
-    before: float  # levels of the line at both ends
-    after: float
-
-
-# ---------------------------------------------------------------- environment or code
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentSegment:
-    """A stretch of a series that was measured in one environment. `fingerprint` None: it was not recorded."""
-
-    start: int
-    stop: int  # one past the last
-    fingerprint: str | None
-
-
-Origin = Literal["code", "environment", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class Attribution:
-    """Whether a change point coincides with a change of the environment."""
-
-    change: ChangePoint
-    origin: Origin
-    reason: str
-    split: int | None = None  # where the environment changed
-
-
-@dataclass(frozen=True, slots=True)
 class Point:
     """One execution of a method."""
 
@@ -128,13 +80,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a series leaves one level for another: `at` is the first index of the new one."""
+    """Where a series leaves one level for another, and stays: `at` is the first index of the new one. A trend goes from
+    the first value to the last: `at` is 0."""
 
     at: int
-    before: float
+    before: float  # levels: interquartile means
     after: float
     effect: float  # relative: +.08 is eight percent more
-    interval: tuple[float, float] | None = None  # of the effect
+    interval: tuple[float, float] | None = None  # of the effect, 95%
 
 
 @dataclass(frozen=True, slots=True)
