@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from assay.bench.importers.formats import load_foreign, parse_foreign
+from assay.bench.importers.formats import Foreign, load_foreign, load_foreign_file, parse_foreign
 from assay.bench.importers.result import FieldError, ImportedResult, build_execution
 from assay.bench.values.execution import BenchExecution
 from assay.errors import UsageError
@@ -365,3 +365,104 @@ def test_files_that_are_missing_or_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [PERFZERO, PYTEST, GOOGLE, ASV_2, MLLOG])
 def test_the_same_file_gives_the_same_ids(load: Any, content: Any) -> None:
     assert [each.execution_id for each in load(content)] == [each.execution_id for each in load(content)]
+
+
+# ---------------------------------------------------------------- google-benchmark: what its reporters leave out
+
+
+def aggregate(kind: str, value: float, name: str = "BM/2", **fields: Any) -> dict[str, Any]:
+    return {
+        "name": f"{name}_{kind}",
+        "run_name": name,
+        "run_type": "aggregate",
+        "repetitions": 9,
+        "threads": 1,
+        "aggregate_name": kind,
+        "aggregate_unit": "percentage" if kind == "cv" else "time",
+        "iterations": 9,
+        "real_time": value,
+        "cpu_time": value / 2,
+        "time_unit": "us",
+        **fields,
+    }
+
+
+def google_run(value: float, name: str = "BM/1", **fields: Any) -> dict[str, Any]:
+    return {"name": name, "run_name": name, "run_type": "iteration", "real_time": value, "time_unit": "us", **fields}
+
+
+@pytest.fixture
+def load_google(tmp_path: Path) -> Any:
+    def read(*rows: dict[str, Any]) -> Foreign:
+        path = tmp_path / "google.json"
+        path.write_text(json.dumps({"context": {"num_cpus": 4}, "benchmarks": list(rows)}))
+        return load_foreign_file(str(path))
+
+    return read
+
+
+def test_aggregates_alone_are_a_figure(load_google: Any) -> None:
+    rows = [aggregate(kind, value) for kind, value in (("mean", 3), ("median", 2), ("stddev", 0.5), ("cv", 0.1))]
+    (found,) = load_google(*rows).executions
+    assert found.method == "BM/2"
+    assert found.result.wall_time == pytest.approx(2e-6)
+    assert found.result.cpu_time == pytest.approx(1e-6)
+    assert found.result.extras == {"aggregate": "median", "repetitions": "9", "stddev_s": "5e-07"}
+    assert found.succeeded
+    assert set(found.result.numbers) == {"wall_time", "cpu_time"}, "how far they lay apart has no history of its own"
+    (mean,) = load_google(rows[0], rows[2]).executions
+    assert (mean.result.wall_time, mean.result.extras["aggregate"]) == (pytest.approx(3e-6), "mean")
+
+
+def test_both_kinds_in_one_file(load_google: Any) -> None:
+    found = load_google(google_run(1), google_run(3), aggregate("median", 2, "BM/1"), aggregate("median", 7)).executions
+    assert {each.method: each.result.wall_time for each in found} == pytest.approx({"BM/1": 2e-6, "BM/2": 7e-6})
+    assert len(found[0].result.samples["wall_time"]) == 2, "repetitions win over their aggregates"
+
+
+def test_old_files_tell_aggregates_by_their_names(load_google: Any) -> None:
+    old = [{"name": f"BM_{kind}", "real_time": 2, "time_unit": "ms"} for kind in ("mean", "stddev")]
+    (found,) = load_google(*old).executions
+    assert (found.method, found.result.wall_time) == ("BM", 0.002)
+    (plain,) = load_google({"name": "compute_mean", "real_time": 2, "time_unit": "ms"}).executions
+    assert plain.method == "compute_mean"
+
+
+def test_counters_are_metrics(load_google: Any) -> None:
+    fields = {"Foo": 4.0, "bytes_per_second": 1e9, "label": "fast path", "threads": 2, "repetition_index": 0}
+    (found,) = load_google(google_run(1, **fields), google_run(3, **{**fields, "Foo": 6.0})).executions
+    assert found.result.numbers == {"Foo": 5.0, "bytes_per_second": 1e9, "wall_time": pytest.approx(2e-6)}
+    assert found.result.samples["Foo"] == (4.0, 6.0)
+    assert found.result.extras == {"label": "fast path"}
+    (single,) = load_google(aggregate("mean", 1, Foo=2.5)).executions
+    assert single.result.numbers["Foo"] == 2.5
+
+
+def test_a_counter_that_is_no_number_fails(load_google: Any) -> None:
+    (found,) = load_google(google_run(1, Foo=float("nan"))).executions
+    assert found.result.findings[0].message == "Foo is nan"
+
+
+def test_nothing_is_left_out_in_silence(load_google: Any) -> None:
+    found = load_google(
+        google_run(1),
+        google_run(0, "BM/skip", skipped=True, skip_message="no GPU"),
+        {"name": "BM_BigO", "run_name": "BM", "run_type": "aggregate", "aggregate_name": "BigO", "big_o": "N"},
+        {"name": "BM_RMS", "run_name": "BM", "run_type": "aggregate", "aggregate_name": "RMS", "rms": 0.1},
+    )
+    assert [each.method for each in found.executions] == ["BM/1"]
+    assert found.notes == (
+        "BM/skip: it was skipped: no GPU",
+        "BM: BigO, RMS give its complexity or spread, not its time: there is no result",
+    )
+
+
+def test_a_spread_without_its_middle_is_refused(load_google: Any) -> None:
+    with pytest.raises(UsageError, match=r"benchmark 'BM/2_stddev': it has neither a median nor a mean"):
+        load_google(google_run(1), aggregate("stddev", 1))
+
+
+def test_a_failure_among_repetitions_stays_one(load_google: Any) -> None:
+    (found,) = load_google(google_run(1), google_run(0, error_occurred=True, error_message="no device")).executions
+    assert not found.result.is_measured
+    assert found.result.findings[0].message == "no device"

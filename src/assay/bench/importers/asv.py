@@ -6,13 +6,13 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from assay.bench.importers.result import FieldError, Fields, ImportedResult, Note, parse_number
+from assay.bench.importers.result import FieldError, Fields, ImportedResult, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
 from assay.values.machine import Machine
 from assay.values.series import ASV_TRACKED
@@ -45,7 +45,7 @@ class _Suite:
     kinds: Mapping[str, Any]  # of benchmarks.json
 
 
-def parse_asv(content: Mapping[str, Any], path: str | None = None) -> Iterator[ImportedResult | Note]:
+def parse_asv(content: Mapping[str, Any], path: str | None = None) -> Iterator[ImportedResult | str]:
     """Version 2 keeps columns, version 1 a value or an object for each benchmark. `null` is a benchmark that failed,
     NaN one that was skipped."""
     file = Fields(content)
@@ -95,8 +95,11 @@ def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _parse_results(name: str, fields: Fields, suite: _Suite) -> Iterator[ImportedResult | Note]:
-    suffixes = _build_suffixes(fields)
+def _parse_results(name: str, fields: Fields, suite: _Suite) -> Iterator[ImportedResult | str]:
+    params = fields.items("params")
+    if any(not isinstance(each, list) for each in params):
+        raise FieldError(f"{fields.where}: params is not a list of lists")
+    suffixes = [f"({', '.join(map(str, each))})" for each in product(*params)] if params else [""]
     values = fields.values.get("result")
     values = values if isinstance(values, list) else [values] * (len(suffixes) if values is None else 1)
     if len(values) != len(suffixes):
@@ -105,23 +108,22 @@ def _parse_results(name: str, fields: Fields, suite: _Suite) -> Iterator[Importe
     for index, (value, suffix) in enumerate(zip(values, suffixes, strict=True)):
         number = parse_number(value)
         if number is not None and math.isnan(number):
-            yield Note(f"{name}{suffix} was skipped by asv: there is no result")
+            yield f"{name}{suffix} was skipped by asv: there is no result"
         else:
-            raw = samples[index] if index < len(samples) else None
-            yield _build_figure(name, suffix, number, _Value(value, raw), suite)
+            raw = samples[place] if place < len(samples) else None
+            yield _build_result(name, suffix, value, number, raw, suite)
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    raw: Any
-    samples: Any
-
-
-def _build_figure(name: str, suffix: str, number: float | None, value: _Value, suite: _Suite) -> ImportedResult:
+def _build_result(
+    name: str, suffix: str, value: Any, number: float | None, raw_samples: Any, suite: _Suite
+) -> ImportedResult:
     kind = suite.kinds.get(name) or {}
     metric = _name_metric(name, str(kind.get("type") or ""))
-    samples = Fields({"samples": value.samples}, f"benchmark {name!r}").numbers("samples")
-    failure = None if value.raw is not None and number is not None else _describe_failure(value.raw)
+    samples = Fields({"samples": raw_samples}, f"benchmark {name!r}").numbers("samples")
+    failure = None
+    if number is None:
+        wrong = f"its result is {value!r}, which is not a number"[:200]
+        failure = "it failed when asv ran it" if value is None else wrong
     return ImportedResult(
         source="asv",
         method=name + suffix,
@@ -137,28 +139,12 @@ def _build_figure(name: str, suffix: str, number: float | None, value: _Value, s
     )
 
 
-def _describe_failure(raw: Any) -> str:
-    return "it failed when asv ran it" if raw is None else f"its result is {raw!r}, which is not a number"[:200]
-
-
-def _build_suffixes(fields: Fields) -> list[str]:
-    params: Sequence[Any] = fields.items("params")
-    if any(not isinstance(values, list) for values in params):
-        raise FieldError(f"{fields.where}: params is not a list of lists")
-    return [f"({', '.join(map(str, each))})" for each in product(*params)] if params else [""]
-
-
 def _name_metric(name: str, kind: str) -> str:
     """By benchmarks.json, otherwise by the beginning of the name, as asv does."""
-    match = re.match(r"(time|peakmem|mem|track)", name.rpartition(".")[2], re.IGNORECASE)
-    word = {"timeraw": "time", "memory": "mem", "peakmemory": "peakmem"}.get(kind, kind) or (
-        match[1].lower() if match else ""
-    )
-    if word == "track":
-        return _name_tracked(name.rpartition(".")[2])
+    own = name.rpartition(".")[2]
+    match = re.match(r"(time|peakmem|mem|track)", own, re.IGNORECASE)
+    begin = match[1].lower() if match else ""
+    word = {"timeraw": "time", "memory": "mem", "peakmemory": "peakmem"}.get(kind, kind) or begin
+    if word == "track":  # it is named by what it tracks, from which its direction follows
+        return own if own.startswith(ASV_TRACKED) else f"{ASV_TRACKED}{own}"
     return {"time": WALL_TIME, "peakmem": "peak_memory", "mem": "memory"}.get(word, "value")
-
-
-def _name_tracked(own: str) -> str:
-    """A `track_` benchmark is named by what it tracks, from which its direction follows."""
-    return own if own.startswith(ASV_TRACKED) else f"{ASV_TRACKED}{own}"

@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from statistics import median
 from typing import Any
 
-from assay.bench.importers import asv, google_benchmark, perfzero
+from assay.bench.importers import asv, perfzero
 from assay.bench.importers.result import (
     FieldError,
     Fields,
     ImportedResult,
-    Note,
     build_execution,
     parse_moment,
     parse_number,
@@ -33,8 +33,9 @@ _HINT = (
     "google-benchmark's JSON, :::MLLOG lines"
 )
 
-Found = Iterable[ImportedResult | Note]
+Found = Iterable[ImportedResult | str]
 _LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
+GOOGLE_MARKS = {"context", "benchmarks"}
 PYTEST_MARKS = {"machine_info", "benchmarks"}
 
 
@@ -65,14 +66,16 @@ def load_foreign_file(path: str) -> Foreign:
         raise _refuse(path, "there is no result in it")
     return Foreign(
         tuple(build_execution(each) for each in found if isinstance(each, ImportedResult)),
-        tuple(each.text for each in found if isinstance(each, Note)),
+        tuple(each for each in found if isinstance(each, str)),
     )
 
 
 def _load_text(path: str) -> str:
     try:
         with open(path, "rb") as file:
-            return _decode(file.read())
+            data = file.read()
+        # a log may contain anything that a method printed; other files must be valid UTF-8
+        return data.decode("utf-8", "replace" if b'"benchmark_result"' in data else "strict")
     except UnicodeDecodeError:
         raise _refuse(path, "it is not text") from None
     except OSError as error:
@@ -83,12 +86,7 @@ def _refuse(path: str, why: str) -> UsageError:
     return UsageError(f"{path} cannot be imported: {why}", _HINT)
 
 
-def _decode(data: bytes) -> str:
-    """A log may contain anything that a method printed; other files must be valid UTF-8."""
-    return data.decode("utf-8", "replace" if b'"benchmark_result"' in data else "strict")
-
-
-def parse_foreign(text: str, path: str) -> Iterator[ImportedResult | Note]:
+def parse_foreign(text: str, path: str) -> Iterator[ImportedResult | str]:
     if has_lines(text):
         return parse_mlperf(text, os.path.basename(path))
     try:
@@ -111,9 +109,9 @@ def _parse_object(content: Mapping[str, Any], path: str) -> Found:
         if marks <= content.keys():
             return parse(content)
     if asv.is_machine(content):
-        return [Note("asv's machine.json: it describes the machine of the results next to it")]
+        return ["asv's machine.json: it describes the machine of the results next to it"]
     if asv.is_benchmark_list(content):
-        return [Note("asv's benchmarks.json: it describes the benchmarks of the results below it")]
+        return ["asv's benchmarks.json: it describes the benchmarks of the results below it"]
     raise FieldError("no known tool writes such a file")
 
 
@@ -180,7 +178,10 @@ def parse_pytest(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
             wall_time=NOT_REPORTED if has_failed else stats.need_number("median"),
             iters=stats.whole("rounds") * (stats.whole("iterations") or 1) or None,
             samples={WALL_TIME: samples} if samples else {},
-            extras=_parse_extras(bench.part("extra_info").values),
+            extras={
+                key: str(value) if (number := parse_number(value)) is None else number
+                for key, value in bench.part("extra_info").values.items()
+            },
             failure="it raised an error" if has_failed else None,
             commit=file.part("commit_info").text("id") or None,
             setup=setup,
@@ -196,13 +197,150 @@ def _parse_cpu(machine: Fields) -> tuple[str, str]:
     return cpu.text("brand_raw") or cpu.text("brand"), cpu.text("count")
 
 
-def _parse_extras(extras: Mapping[str, Any]) -> dict[str, float | str]:
-    found = {key: (parse_number(value), value) for key, value in extras.items()}
-    return {key: str(value) if number is None else number for key, (number, value) in found.items()}
+# ---------------------------------------------------------------- google-benchmark: repetitions, aggregates, counters
+
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_CENTRES = ("median", "mean")  # which aggregate represents all repetitions, the preferred one first
+_SPREADS = ("stddev", "cv")
+_OLD_AGGREGATE = re.compile(r"(.+)_(mean|median|stddev|cv)")  # before there was a run_type
+_OWN_KEYS = frozenset(  # every other number is a counter
+    (
+        *("name", "run_name", "run_type", "family_index", "per_family_instance_index", "label", "threads"),
+        *("repetitions", "repetition_index", "iterations", "aggregate_name", "aggregate_unit"),
+        *("real_time", "cpu_time", "time_unit", "cpu_coefficient", "real_coefficient", "big_o", "rms"),
+        *("error_occurred", "error_message", "skipped", "skip_message"),
+    )
+)
+
+
+@dataclass(slots=True)
+class _Group:
+    """All rows of one benchmark."""
+
+    runs: list[Fields] = field(default_factory=list)
+    aggregates: dict[str, Fields] = field(default_factory=dict)
+
+
+def parse_google(content: Mapping[str, Any]) -> Iterator[ImportedResult | str]:
+    """Repetitions of one benchmark are the samples of one execution. Where only their aggregates were kept, the median
+    is used, or the mean."""
+    file = Fields(content)
+    context = file.part("context")
+    setup = {
+        "cpus": context.text("num_cpus"),
+        "mhz": context.text("mhz_per_cpu"),
+        "build": context.text("library_build_type"),
+    }
+    machine = Machine(host=context.text("host_name"), logical_cpus=context.whole("num_cpus"))
+    at = parse_moment(context, "date")
+    for name, group in _group_rows(list(file.parts("benchmarks", "benchmark"))).items():
+        found = _build_google(name, group)
+        yield replace(found, at=at, setup=setup, machine=machine) if found else f"{name}: {_describe_left_out(group)}"
+
+
+def _group_rows(rows: Sequence[Fields]) -> dict[str, _Group]:
+    names = {row.text("name") for row in rows if "run_type" not in row}
+    groups: dict[str, _Group] = {}
+    for row in rows:
+        name, aggregate = _parse_name(row, names)
+        group = groups.setdefault(name, _Group())
+        if aggregate is None:
+            group.runs.append(row)
+        else:
+            group.aggregates[aggregate] = row
+    return groups
+
+
+def _parse_name(row: Fields, names: set[str]) -> tuple[str, str | None]:
+    """The benchmark, and which aggregate of it. In old files only the name shows that: mean and stddev must both exist,
+    since a benchmark may have such a name itself."""
+    name = row.need_text("name")
+    kind = row.text("run_type")
+    if kind == "aggregate":
+        aggregate = row.text("aggregate_name") or name.rpartition("_")[2]
+        return row.text("run_name") or name.removesuffix(f"_{aggregate}"), aggregate
+    old = _OLD_AGGREGATE.fullmatch(name) if not kind else None
+    if old and {f"{old[1]}_mean", f"{old[1]}_stddev"} <= names:
+        return old[1], old[2]
+    return row.text("run_name") or name, None
+
+
+def _build_google(name: str, group: _Group) -> ImportedResult | None:
+    """Without what all results of the file share. None: the group has no result."""
+    failed = [row for row in group.runs if row.values.get("error_occurred")]
+    good = [row for row in group.runs if row not in failed and not row.values.get("skipped")]
+    if good or failed:
+        found = _build_of_runs(name, good)
+        return replace(found, failure=failed[0].text("error_message") or "it failed") if failed else found
+    centre = next((kind for kind in _CENTRES if kind in group.aggregates), None)
+    return _build_of_aggregates(name, group.aggregates, centre) if centre else None
+
+
+def _build_of_runs(name: str, good: Sequence[Fields]) -> ImportedResult:
+    times = [_parse_time(row, "real_time") for row in good]
+    cpu = [_parse_time(row, "cpu_time") for row in good if "cpu_time" in row]
+    counters: dict[str, list[float]] = {}
+    for row in good:
+        for key, value in _parse_counters(row).items():
+            counters.setdefault(key, []).append(value)
+    return ImportedResult(
+        source="google-benchmark",
+        method=name,
+        at=None,
+        wall_time=median(times) if times else NOT_REPORTED,
+        cpu_time=median(cpu) if cpu else None,
+        numbers={key: median(values) for key, values in sorted(counters.items())},
+        samples={key: values for key, values in {WALL_TIME: times, **counters}.items() if len(values) > 1},
+        iters=sum(row.whole("iterations") for row in good) or None,
+        extras=_find_label(good),
+    )
+
+
+def _build_of_aggregates(name: str, rows: Mapping[str, Fields], centre: str) -> ImportedResult:
+    """The spread of the repetitions is stored as a string: it has no history of its own."""
+    row = rows[centre]
+    extras = {"aggregate": centre, "repetitions": row.text("repetitions") or row.text("iterations")}
+    if "stddev" in rows:
+        extras["stddev_s"] = f"{_parse_time(rows['stddev'], 'real_time'):.6g}"
+    return ImportedResult(
+        source="google-benchmark",
+        method=name,
+        at=None,
+        wall_time=_parse_time(row, "real_time"),
+        cpu_time=_parse_time(row, "cpu_time") if "cpu_time" in row else None,
+        numbers=dict(sorted(_parse_counters(row).items())),
+        extras={key: value for key, value in extras.items() if value} | _find_label([row]),
+    )
+
+
+def _parse_time(row: Fields, key: str) -> float:
+    return row.need_number(key) * row.choose("time_unit", _UNITS, "ns")
+
+
+def _parse_counters(row: Fields) -> dict[str, float]:
+    found = {key: parse_number(value) for key, value in row.values.items() if key not in _OWN_KEYS}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _find_label(rows: Sequence[Fields]) -> dict[str, str]:
+    """What the benchmark set with SetLabel."""
+    label = next((row.text("label") for row in rows if row.text("label")), "")
+    return {"label": label} if label else {}
+
+
+def _describe_left_out(group: _Group) -> str:
+    if group.runs:
+        words = next((row.text("skip_message") for row in group.runs if "skip_message" in row), "")
+        return f"it was skipped{': ' * bool(words)}{words}"
+    kinds = ", ".join(group.aggregates)
+    if not group.aggregates.keys() - set(_SPREADS):
+        raise FieldError(f"{next(iter(group.aggregates.values())).where}: it has neither a median nor a mean")
+    return f"{kinds} give its complexity or spread, not its time: there is no result"
 
 
 _KINDS: tuple[tuple[set[str], Callable[[Mapping[str, Any]], Found]], ...] = (
     (perfzero.MARKS, perfzero.parse_perfzero),
-    (google_benchmark.MARKS, google_benchmark.parse_google),
+    (GOOGLE_MARKS, parse_google),
     (PYTEST_MARKS, parse_pytest),
 )

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from assay.bench.importers.result import DIGEST, Fields, ImportedResult, build_digest, parse_number
-from assay.bench.values.execution import NOT_REPORTED, SITE_PACKAGES, Framework, Peaks
+from assay.bench.judge.reported import judge_bounds
+from assay.bench.values.execution import NOT_REPORTED, SITE_PACKAGES, BenchMetric, Framework, Peaks
 from assay.values.machine import Machine
 
 MARKS = {"benchmark_result", "execution_timestamp"}
 _OBJECT = re.compile(r"(?:^|summary:)\s*(\{)", re.MULTILINE)
+_UNTOLD = "it had not succeeded when PerfZero ran it"
 _Bounds = Mapping[str, tuple[float | None, float | None]]
 
 
@@ -33,7 +35,9 @@ def find_summaries(text: str) -> list[Mapping[str, Any]]:
 def parse_perfzero(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
     file = Fields(content)
     result, info, system = (file.part(key) for key in ("benchmark_result", "benchmark_info", "system_info"))
-    framework = file.part("ml_framework_info")
+    framework, process = file.part("ml_framework_info"), file.part("process_info")
+    versions = [framework.text(key) for key in ("name", "version", "build_version", "cuda", "cudnn")]
+    hashes = [each.get("hash") for each in info.part(SITE_PACKAGES).values.values() if isinstance(each, dict)]
     method = result.need_text("name")
     result = Fields(result.values, f"benchmark {method!r}")
     numbers, bounds = _parse_metrics(result)
@@ -52,12 +56,17 @@ def parse_perfzero(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
         extras=_parse_extras(result),
         failure=failure,
         faults=faults,
-        commit=_find_commit(info.part(SITE_PACKAGES).values),
+        commit=next((str(each) for each in hashes if each), None),  # of the first repository that has one
         label=info.text("execution_label") or None,
         setup=_build_environment(system, framework),
         machine=_build_machine(system),
-        framework=_build_framework(framework),
-        peaks=_build_peaks(file.part("process_info")),
+        framework=Framework(*versions) if any(versions) else None,
+        peaks=Peaks(
+            process.whole("max_rss"),
+            process.whole("max_vms"),
+            process.finite("max_cpu_percent") or 0.0,
+            gpu_memory_bytes=process.whole("max_gpu_memory") or None,
+        ),
         contaminated=tuple(map(str, info.items("contaminated"))),
         refused=_is_refused(result, info),
         trial=result.whole("trial_id") or 1,
@@ -96,19 +105,9 @@ def _find_failure(
     silent = not numbers and result.number("wall_time") in (None, NOT_REPORTED)
     if info.values.get("has_exception") or silent:
         return "; ".join(said) or _UNTOLD, ()
-    return None, said or tuple(_find_broken(numbers, bounds)) or (_UNTOLD,)
-
-
-_UNTOLD = "it had not succeeded when PerfZero ran it"
-
-
-def _find_broken(numbers: Mapping[str, float], bounds: _Bounds) -> Iterator[str]:
-    for name, value in numbers.items():
-        low, high = bounds[name]
-        if low is not None and value < low:
-            yield f"{name} is {value:g}, below its minimum {low:g}"
-        elif high is not None and value > high:
-            yield f"{name} is {value:g}, above its maximum {high:g}"
+    metrics = [BenchMetric(name, value, *bounds[name]) for name, value in numbers.items()]
+    broken = tuple(found.message for metric in metrics for found in judge_bounds("", metric))
+    return None, said or broken or (_UNTOLD,)
 
 
 def _is_refused(result: Fields, info: Fields) -> bool:
@@ -120,28 +119,17 @@ def _is_refused(result: Fields, info: Fields) -> bool:
 # ---------------------------------------------------------------- where it ran
 
 
-def _find_commit(packages: Mapping[str, Any]) -> str | None:
-    """Of the first repository that has one."""
-    hashes = (package.get("hash") for package in packages.values() if isinstance(package, dict))
-    return next((str(each) for each in hashes if each), None)
-
-
 def _build_environment(system: Fields, framework: Fields) -> dict[str, str]:
     return {
         "cpu_model": system.text("cpu_model"),
-        "cpus": _count(system, "logical_cpu_count"),
+        "cpus": str(system.whole("logical_cpu_count") or ""),  # a count of 0 is not part of an environment
         "accelerator_model": system.text("accelerator_model"),
-        "accelerator_count": _count(system, "accelerator_count"),
+        "accelerator_count": str(system.whole("accelerator_count") or ""),
         "accelerator_driver": system.text("accelerator_driver_version"),
         "framework": f"{framework.text('name')} {framework.text('version')}".strip(),
         "cuda": framework.text("cuda"),
         "cudnn": framework.text("cudnn"),
     }
-
-
-def _count(system: Fields, key: str) -> str:
-    """A count of 0 is not part of an environment."""
-    return str(system.whole(key) or "")
 
 
 def _build_machine(system: Fields) -> Machine:
@@ -154,20 +142,6 @@ def _build_machine(system: Fields) -> Machine:
         accelerator_model=system.text("accelerator_model"),
         accelerator_count=system.whole("accelerator_count"),
         accelerator_driver=system.text("accelerator_driver_version"),
-    )
-
-
-def _build_framework(framework: Fields) -> Framework | None:
-    fields = [framework.text(key) for key in ("name", "version", "build_version", "cuda", "cudnn")]
-    return Framework(*fields) if any(fields) else None
-
-
-def _build_peaks(process: Fields) -> Peaks:
-    return Peaks(
-        process.whole("max_rss"),
-        process.whole("max_vms"),
-        process.finite("max_cpu_percent") or 0.0,
-        gpu_memory_bytes=process.whole("max_gpu_memory") or None,
     )
 
 

@@ -22,6 +22,7 @@ from assay.bench.values.execution import (
     Peaks,
 )
 from assay.values.machine import Machine
+from assay.values.plain import NO_DATE, render_date
 from assay.values.verdict import Finding, VerdictKind
 
 DIGEST = "digest"  # in `extra`: of the file's content, where several executions may share an id
@@ -31,14 +32,9 @@ _MOST_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Content of a file that is not an execution, and is reported."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class ImportedResult:
+    """One result. Parsers yield these, and strings: notes on content that is not an execution."""
+
     source: str
     method: str
     at: float | None
@@ -79,7 +75,7 @@ def build_execution(result: ImportedResult) -> BenchExecution:
         label=result.label,
         commit=result.commit,
         setup=setup,
-        fingerprint=_hash(sorted(setup.items()), 6) if setup else "",
+        fingerprint=build_digest(sorted(setup.items()), 6) if setup else "",
         machine=result.machine,
         framework=result.framework,
         peaks=result.peaks,
@@ -124,29 +120,19 @@ def _build_id(result: ImportedResult) -> str:
     """The same result gets the same id: importing a file twice adds nothing. Another machine gets another id."""
     what = [result.source, result.method, result.at, result.commit, result.trial, dict(result.numbers)]
     where = [result.machine.host, sorted(result.setup.items()), result.failure]
-    return f"{_render_stamp(result.at)}-{_hash([*what, result.wall_time, *where], 5)}"
-
-
-def _render_stamp(at: float | None) -> str:
-    try:
-        return datetime.fromtimestamp(at or 0, UTC).strftime("%Y-%m-%d-%H-%M-%S")
-    except (OverflowError, ValueError, OSError):  # out of range
-        return "undated"
-
-
-def build_digest(content: Any) -> str:
-    """Of a file's content, independent of its layout."""
-    return _hash(content, 8)
+    stamp = render_date(result.at or 0, "%Y-%m-%d-%H-%M-%S", UTC)
+    return f"{'undated' if stamp == NO_DATE else stamp}-{build_digest([*what, result.wall_time, *where], 5)}"
 
 
 def identify_result(execution: BenchExecution) -> str:
     """A hash of what was measured: equal for an execution of our own and for its summary."""
     measured = sorted(execution.result.numbers.items())
     what = [execution.method, execution.trial, execution.started_at, execution.succeeded, execution.machine.host]
-    return _hash([*what, measured], 8)
+    return build_digest([*what, measured])
 
 
-def _hash(content: Any, size: int) -> str:
+def build_digest(content: Any, size: int = 8) -> str:
+    """Independent of the layout of a file."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 

@@ -194,7 +194,7 @@ def _judge_one(name: str, report: Mapping[str, Any], prefix: str) -> Iterator[Fi
     yield from _find_bad_numbers(name, numbers, prefix)
     yield from _find_bad_samples(name, report, prefix)
     for metric in said:
-        yield from _judge_bounds(name, metric)
+        yield from judge_bounds(name, metric)
     yield from _find_unsuccessful(name, extras)
 
 
@@ -225,7 +225,7 @@ def _find_unsuccessful(name: str, extras: Mapping[str, float | str]) -> Iterator
             yield Finding(VerdictKind.FAIL, name, message, float(fields["value"]))
 
 
-def _judge_bounds(name: str, metric: BenchMetric) -> Iterator[Finding]:
+def judge_bounds(name: str, metric: BenchMetric) -> Iterator[Finding]:
     low, high, value = metric.min_value, metric.max_value, metric.value
     if any(bound is not None and math.isnan(bound) for bound in (low, high)):
         yield Finding(VerdictKind.ERROR, name, f"{metric.name}: a bound that is not a number can never be met")
