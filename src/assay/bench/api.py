@@ -9,9 +9,9 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.bench.child_report import load_story
     from assay.bench.commands.options import build_hooks
+    from assay.bench.flow.archive import add_timings
     from assay.bench.flow.compare import CompareOptions, compare_recorded
     from assay.bench.flow.execution_builder import load_readings
-    from assay.bench.flow.imports import add_timings
     from assay.bench.flow.run import run_benchmarks
     from assay.bench.records import load_execution, write_execution
     from assay.bench.report.history import render_comparison
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 HOMES = {
     "assay.bench.child_report": "load_story",
     "assay.bench.commands.options": "build_hooks",
+    "assay.bench.flow.archive": "add_timings",
     "assay.bench.flow.compare": "CompareOptions compare_recorded",
     "assay.bench.flow.execution_builder": "load_readings",
-    "assay.bench.flow.imports": "add_timings",
     "assay.bench.flow.run": "run_benchmarks",
     "assay.bench.records": "load_execution write_execution",
     "assay.bench.report.history": "render_comparison",

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, TypeVar
+from typing import Literal
 
 from assay.bench.values.execution import BenchExecution
 from assay.bench.values.layout import BENCH_FILE, BENCH_QUEUE_PREFIX, BENCH_TRIAGE_FILE
@@ -19,18 +19,17 @@ from assay.values import layout
 from assay.values.plain import parse_plain, parse_strict
 from assay.values.run import RunSpec
 
-T = TypeVar("T")
-
+POINTS_FILE = "bench.jsonl"  # in metrics/
 FORMATS = {"benchmark": Format(1, "delete the file: it is made again from what the benchmark reported")}
 
 
 def write_execution(run_dir: str, execution: BenchExecution) -> None:
     """Paths inside the run directory are kept relative to it: it may be moved."""
-    content = asdict(replace(execution, run_dir="", output_dir=_relative(execution.output_dir, run_dir)))
+    content = asdict(replace(execution, run_dir="", output_dir=make_relative(execution.output_dir, run_dir)))
     write_atomic(os.path.join(run_dir, BENCH_FILE), render_versioned(content, "benchmark", FORMATS))
 
 
-def _relative(path: str, run_dir: str) -> str:
+def make_relative(path: str, run_dir: str) -> str:
     return os.path.relpath(path, run_dir) if path.startswith(run_dir + os.sep) else path
 
 
@@ -49,6 +48,23 @@ def load_execution(run_dir: str) -> BenchExecution | None:
         return replace(found, run_dir=run_dir, output_dir=os.path.join(run_dir, found.output_dir))
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise build_damage(path, str(error), FORMATS["benchmark"]) from error
+
+
+def write_points(run_dir: str, execution: BenchExecution) -> None:
+    """The execution as metrics of its run: one line of numbers, then a line for each sample."""
+    lines: list[dict[str, float]] = [dict(execution.numbers)]
+    samples = execution.result.samples
+    for place in range(max(map(len, samples.values()), default=0)):
+        here = {f"samples.{name}": values[place] for name, values in samples.items() if place < len(values)}
+        lines.append({"step": place, **here})
+    stamp = execution.ended_at or 0.0
+    text = "".join(json.dumps({"time": stamp, **line}) + "\n" for line in lines if line)
+    if not text:
+        return
+    folder = os.path.join(run_dir, layout.METRICS_DIR)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, POINTS_FILE), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 # ---------------------------------------------------------------- triage

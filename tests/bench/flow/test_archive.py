@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.bench.laboratory import request
 
-from assay.bench.flow.archive import choose_methods, find_place, load_executions, load_file_executions
-from assay.bench.flow.history import HistoryOptions, build_history
+from assay.bench.flow.archive import choose_methods, find_place, import_files, load_executions, load_file_executions
+from assay.bench.flow.history import HistoryOptions, build_history, load_histories
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
-from assay.errors import FormatError, NotFoundError, UsageError
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.show.console import CollectingConsole
 from assay.values.environment import GitState
 
@@ -105,3 +106,171 @@ def test_one_that_is_made_again_knows_its_local_edits(executions: tuple[BenchExe
     assert str(found.code).startswith("c" * 40 + "+")
     assert load_again(git | {"commit": "d" * 40}).git is None  # of another tree
     assert load_again("?").git is None
+
+
+# ---------------------------------------------------------------- files of other tools
+
+
+def write_google(path: Path, *names: str, real_time: float = 1.0) -> str:
+    rows = [{"name": name, "real_time": real_time, "cpu_time": 0.5, "time_unit": "ms"} for name in names]
+    path.write_text(json.dumps({"context": {"date": "2024-05-01T10:00:00+00:00"}, "benchmarks": rows}))
+    return str(path)
+
+
+def test_they_are_runs_of_the_study_and_in_its_history(lab: Path) -> None:
+    files = [write_google(lab / f"{n}.json", "BM/one", real_time=1.0 + n / 100) for n in range(8)]
+    found = import_files(files, "runs", "nightly")
+    assert (found.new, found.known, found.methods) == (8, 0, ("BM/one",))
+    executions = load_executions(find_place("runs"), "BM/one")
+    assert sorted(e.result.wall_time for e in executions) == pytest.approx([(100 + n) / 1e5 for n in range(8)])
+    assert {e.label for e in executions} == {"nightly"}
+    assert {e.source for e in executions} == {"google-benchmark"}
+    (history,) = load_histories("wall_time", "BM/one", HistoryOptions("runs"))
+    assert len(history.series[0].points) == 8
+
+
+def test_the_same_file_twice_adds_nothing(lab: Path) -> None:
+    file = write_google(lab / "g.json", "BM/one", "BM/two")
+    assert import_files([file], "runs").new == 2
+    again = import_files([file], "runs", "another label")
+    assert (again.new, again.known) == (0, 2)
+    assert {e.label for e in load_executions(find_place("runs"))} == {None}  # nothing is overwritten
+
+
+BAD = ["", "{", "{}", "[]", "null", "\x00\x01", "[1, 2]", '{"benchmarks": 3}']
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_file_that_cannot_be_read_adds_nothing_and_holds_up_no_other(lab: Path, text: str) -> None:
+    bad = lab / "folder" / "bad.json"
+    bad.parent.mkdir()
+    bad.write_text(text)
+    with pytest.raises(UsageError, match=r"folder/bad\.json cannot be imported"):
+        import_files([str(bad)], "runs")
+    assert not (lab / "runs" / "bench").exists()
+    goods = [write_google(lab / f"{name}.json", f"BM/{name}") for name in ("one", "two")]
+    found = import_files([goods[0], str(bad), goods[1]], "runs")
+    assert (found.new, found.methods) == (2, ("BM/one", "BM/two"))
+    (problem,) = found.problems
+    assert problem.startswith(f"{bad} cannot be imported: ")
+
+
+def test_where_no_file_is_any_good_all_of_them_are_named(lab: Path) -> None:
+    for name in ("a", "b"):
+        (lab / f"{name}.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"a\.json cannot.*\n.*b\.json cannot") as caught:
+        import_files(["a.json", "b.json", "nowhere.json"], "runs")
+    assert "nowhere.json cannot be read" in caught.value.message
+    assert "known: PerfZero" in (caught.value.hint or "")
+
+
+def test_a_whole_folder_of_asv(lab: Path) -> None:
+    """`assay bench import results/MACHINE/*.json`, as the documents have it."""
+    folder = lab / "results" / "box"
+    folder.mkdir(parents=True)
+    machine = {"arch": "x86_64", "cpu": "AMD", "machine": "box", "num_cpu": "8", "os": "Linux", "version": 1}
+    (folder / "machine.json").write_text(json.dumps(machine))
+    results = {"suite.time_x": [[1.0, None], [["10", "20"]]], "suite.broken": [None, []]}
+    content = {"commit_hash": "c0ffee", "date": 1, "result_columns": ["result", "params"], "results": results}
+    (folder / "c0ffee-env.json").write_text(json.dumps(content))
+    files = sorted(map(str, folder.glob("*.json")))
+    found = import_files(files, "runs")
+    assert (found.new, found.problems) == (3, ())
+    assert found.failed == ("suite.broken", "suite.time_x(20)")
+    assert "machine.json: asv's machine.json" in found.notes[0]
+    executions = load_executions(find_place("runs"))
+    assert {e.setup["cpu_model"] for e in executions} == {"AMD"}
+    assert {e.method for e in executions if not e.result.is_measured} == set(found.failed)
+    assert (import_files(files, "runs").new, import_files(files, "runs").known) == (0, 3)
+    with pytest.raises(UsageError, match="there is no result"):
+        import_files([str(folder / "machine.json")], "runs")
+
+
+# ---------------------------------------------------------------- ids that others gave
+
+
+def write_summary(path: Path, execution_id: object = "ID", **fields: Any) -> str:
+    result = {"name": "m.C.f", "wall_time": 14.5, "succeeded": True, "trial_id": 1, **fields}
+    content = {"execution_id": execution_id, "execution_timestamp": 1550040322.9, "benchmark_result": result}
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def list_everything(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    "execution_id",
+    ["../../../esc", "/tmp/esc", "a/b", "..", ".hidden", ".", "a\nb", "x" * 400, "é" * 300, ".assay", "a\u0000b", 7],
+)
+def test_an_id_leads_nowhere_else_and_is_kept(lab: Path, execution_id: object) -> None:
+    root = lab / "deep" / "er" / "root"
+    file = write_summary(lab / "s.json", execution_id)
+    before = list_everything(lab)
+    assert import_files([file], str(root)).new == 1
+    outside = {name for name in list_everything(lab) - before if not name.startswith("deep/er/root")}
+    assert outside <= {"deep", "deep/er"}
+    (found,) = load_executions(find_place(str(root)))
+    assert found.execution_id == str(execution_id)
+    assert import_files([file], str(root)).known == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"trial_id": 2}, {"wall_time": 99.0}, {"extras": [{"name": "note", "value": "x"}]}, {"iters": 3}],
+)
+def test_two_summaries_with_one_id_are_both_there(lab: Path, other: dict[str, Any]) -> None:
+    files = [write_summary(lab / "d1.json"), write_summary(lab / "d2.json", **other)]
+    assert (import_files(files, "runs").new, import_files(files[::-1], "runs").known) == (2, 2)
+    first, second = sorted((e.execution_id for e in load_executions(find_place("runs"))), key=len)
+    assert first == "ID"
+    assert second.startswith("ID-")
+    for path in (lab / "runs" / "bench").glob("ID_*"):
+        shutil.rmtree(path)
+    assert import_files([files[1]], "runs").known == 1, "it is not taken for a new one when the other is gone"
+
+
+def test_ids_that_clean_up_alike_stay_apart(lab: Path) -> None:
+    files = [write_summary(lab / f"{n}.json", each) for n, each in enumerate(("a/b", "a_b", "a:b"))]
+    assert import_files(files, "runs").new == 3
+    assert len(load_executions(find_place("runs"))) == 3
+    assert import_files(files, "runs").known == 3
+
+
+def test_many_with_one_id(lab: Path) -> None:
+    files = [write_summary(lab / f"{n}.json", trial_id=n) for n in range(1, 31)]
+    assert import_files(files, "runs").new == 30
+    assert import_files(files, "runs").known == 30
+    assert {e.trial for e in load_executions(find_place("runs"))} == set(range(1, 31))
+
+
+def test_a_damaged_execution_is_not_taken_for_the_same(lab: Path) -> None:
+    file = write_summary(lab / "s.json")
+    import_files([file], "runs")
+    (path,) = (lab / "runs" / "bench").glob("ID_*/benchmark.json")
+    path.write_text("{")
+    assert import_files([file], "runs").new == 1
+    assert path.read_text() == "{", "nothing is overwritten"
+
+
+# ---------------------------------------------------------------- places and names
+
+
+def test_a_file_that_is_not_there(lab: Path) -> None:
+    with pytest.raises(AssayError, match=r"nowhere\.json"):
+        import_files([str(lab / "nowhere.json")], "runs")
+
+
+def test_a_place_that_cannot_be_written(lab: Path) -> None:
+    (lab / "file").write_text("")
+    with pytest.raises(AssayError):
+        import_files([write_google(lab / "g.json", "BM")], "file")
+
+
+def test_names_that_are_no_file_names(lab: Path) -> None:
+    file = write_google(lab / "g.json", "../../etc/passwd", "a b/c:d<e>?", "x" * 300, "ünï/1")
+    found = import_files([file], "runs")
+    assert found.new == 4
+    assert len(list((lab / "runs" / "bench").iterdir())) - (lab / "runs" / "bench" / ".assay").exists() == 4
+    assert {e.method for e in load_executions(find_place("runs"))} == set(found.methods)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.bench.laboratory import execution, request
 
-from assay.bench.flow.archive import find_location
+from assay.bench.flow.archive import find_place, write_as_run
 from assay.bench.flow.compare import (
     CompareOptions,
     Contest,
@@ -22,7 +22,6 @@ from assay.bench.flow.compare import (
     compare_recorded,
     parse_span,
 )
-from assay.bench.flow.imports import write_as_run
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import Executions
 from assay.bench.judge.samples import ALPHA

@@ -13,9 +13,8 @@ import pytest
 from tests.bench.laboratory import execution as build_execution
 from tests.bench.laboratory import request
 
-from assay.bench.flow.observer import POINTS_FILE, write_points
 from assay.bench.flow.run import run_benchmarks
-from assay.bench.records import load_execution
+from assay.bench.records import POINTS_FILE, load_execution, write_points
 from assay.bench.report.executions import build_run_document
 from assay.bench.values.execution import BenchMethod, BenchReport, BenchResult
 from assay.errors import ExitCode

@@ -20,7 +20,7 @@ from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.flow.options import parse_commands
 from assay.bench.flow.run import resolve_methods, run_benchmarks
 from assay.bench.records import hold_queue, load_execution, take_queue
-from assay.bench.values.execution import BenchExecution, BenchMethod, BenchVariant, parse_windows
+from assay.bench.values.execution import COMPARED, BenchExecution, BenchMethod, BenchVariant, parse_windows
 from assay.bench.values.layout import BENCH_FILE
 from assay.errors import ExitCode, UsageError
 from assay.execute.machine_lease import MachineLease
@@ -377,6 +377,22 @@ def test_what_a_living_call_has_still_to_run_is_left_to_it(lab: Path) -> None:
     assert [one.name for one in take_queue("runs/bench", str(lab))] == ["never-started"]
     path.write_text("{")
     assert take_queue("runs/bench", str(lab)) == []
+
+
+def test_only_work_of_its_own_kind_keeps_a_call_from_continuing_another(lab: Path) -> None:
+    """What else is stored with a call does not, and each execution has what its own call stored."""
+    (first,) = run_benchmarks(request("mod.B.fixed", extra={"door": 1})).executions
+    spec = replace(run_directory.load_record(first.run_dir).spec, name="never-started", title="never-started")
+    with hold_queue("runs/bench", str(lab), [spec]):
+        (path,) = Path("runs/bench/.assay").glob("bench-queue.*")
+        left = path.read_text()
+    path.write_text(left)
+    for own in (request("mod.B.fixed", extra=COMPARED), request("mod.B.fixed", output_root=str(lab / "out"))):
+        assert len(run_benchmarks(own).executions) == 1
+    assert path.exists()
+    report = run_benchmarks(request("mod.B.fixed", extra={"door": 2}))
+    assert [execution.extra for execution in report.executions] == [{"door": 1}, {"door": 2}]
+    assert not path.exists()
 
 
 # ---------------------------------------------------------------- memory and crashes

@@ -97,7 +97,10 @@ def test_what_failed_or_was_disturbed_is_left_out_and_counted(given: list[BenchE
         {"contaminated": 1, "failed": 1, "refused as contaminated": 1},
     )
     table = load_table(None, ["label"], None, None, everything=True)
-    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 2.0), {"failed": 1, "refused as contaminated": 1})
+    assert (table.rows[0].values["wall_time"], table.left_out) == (
+        (1.0, 2.0),
+        {"failed": 1, "refused as contaminated": 1},
+    )
 
 
 def test_nothing_undisturbed_is_said(given: list[BenchExecution]) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from tests.models.models import faulty, hide_library, picky, request_for
 
-from assay.bench.flow.archive import load_executions
-from assay.bench.flow.imports import add_timings
+from assay.bench.flow.archive import add_timings, load_executions
 from assay.errors import AssayError, InfrastructureError
 from assay.execute.machine_lease import MachineLease
 from assay.execute.slots import SlotPool, build_entries

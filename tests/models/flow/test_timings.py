@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from tests.models.report import model_reports as made
 
-from assay.bench.flow.archive import load_executions
+from assay.bench.flow.archive import add_timings, build_result, load_executions
 from assay.bench.flow.history import HistoryOptions, load_histories
-from assay.bench.flow.imports import add_timings, build_result
 from assay.bench.values.execution import NOT_REPORTED, BenchExecution, BenchResult
 from assay.errors import UsageError
 from assay.models.flow.timings import (

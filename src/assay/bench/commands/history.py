@@ -151,7 +151,7 @@ def import_files(request: ImportRequest, console: Console) -> int:
     recorded as failed is a failed execution. A file that cannot be read adds nothing and gives exit code 2 in the end,
     the others are imported; one that was imported before adds nothing new.
     """
-    from assay.bench.flow.imports import import_files as take
+    from assay.bench.flow.archive import import_files as take
 
     found = take(request.files, request.root, request.label, console)
     new = f"{found.new} execution{'' if found.new == 1 else 's'} imported"

@@ -1,27 +1,39 @@
-"""Load executions: of the study `bench`, or of a given folder."""
+"""The executions of the study `bench`: load them, and add what other tools and products measured.
+
+Results of other tools become runs of the study, as if they had been run here.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
-from assay.bench.flow.execution_builder import ENV_EXTRA, JobContext, build_execution
-from assay.bench.records import load_execution, write_execution
-from assay.bench.values.execution import STUDY, BenchExecution
+from assay.bench.flow.execution_builder import JobContext, build_environment, build_execution, build_fingerprint
+from assay.bench.importers.formats import Foreign, load_foreign_file
+from assay.bench.importers.result import DIGEST, identify_result
+from assay.bench.records import load_execution, write_execution, write_points
+from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, BenchMetric, BenchResult
 from assay.bench.values.layout import BENCH_FILE
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.execute.script import JobText, render_job
+from assay.plan.identity import spec_id
 from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, Console
-from assay.study.api import StudyLocation, closing_quietly, find_study_location, refresh_study
+from assay.study.api import StudyPlace, check_writable, closing_quietly, find_study_place, refresh_study
 from assay.values.environment import GitState
 from assay.values.machine import Machine
+from assay.values.run import RunSpec
+from assay.values.study import CodePolicy
+from assay.values.timings import Timings
 
+_MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems take 255 bytes
 _PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
 
 
@@ -33,7 +45,9 @@ def load_executions(
     location: StudyLocation, method: str | None = None, console: Console = SILENT
 ) -> list[BenchExecution]:
     """Oldest first; all of a method, named in full or by its end (`Class.method`), with or without its parameters."""
-    rows = _load_rows(location, console)
+    with closing_quietly(open_index(place.root)) as index:
+        refresh_study(index, place, console)
+        rows = [row for row in index.load_runs([place.name]) if row.state.is_over]
     if not rows:
         raise UsageError(f"there is no benchmark under {location.root}", "run one: assay bench run module.Class.method")
     chosen = set(choose_methods(method, (str(row.params.get("method", "")) for row in rows))) if method else None
@@ -69,14 +83,8 @@ def _strip_parameters(method: str) -> str:
     return _PARAMETERS.sub("", method)
 
 
-def _load_rows(location: StudyLocation, console: Console) -> list[RunRow]:
-    with closing_quietly(open_index(location.root)) as index:
-        refresh_study(index, location, console)
-        return [row for row in index.load_runs([location.name]) if row.state.is_over]
-
-
-def _load(location: StudyLocation, row: RunRow, console: Console) -> BenchExecution | None:
-    run_dir = os.path.join(location.root, row.key)
+def _load(place: StudyPlace, row: RunRow, console: Console) -> BenchExecution | None:
+    run_dir = os.path.join(place.root, row.key)
     try:
         return load_execution(run_dir) or _rebuild(run_dir, row)
     except (AssayError, OSError) as error:
@@ -90,21 +98,13 @@ def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
     last = run_directory.load_history(run_dir).last
     if not record.spec.commands:
         return None
-    extra: dict[str, object] = {}
-    with suppress(ValueError):
-        extra = json.loads(dict(record.spec.env).get(ENV_EXTRA, "{}"))
-    known = _load_environment(run_dir)
+    known = run_directory.load_environment(run_dir) or {}  # written before the run began
     git = _build_git(known, record.commit)
-    around = JobContext(_build_machine(known), git, record.commit, extra=extra, is_observed=False)
+    around = JobContext(_build_machine(known), git, record.commit, is_observed=False)
     execution = build_execution(run_dir, record.spec, last.outcome if last else None, str(row.state), around)
     with suppress(OSError):  # a read-only folder: it is built again the next time
         write_execution(run_dir, execution)
     return execution
-
-
-def _load_environment(run_dir: str) -> Mapping[str, Any]:
-    """What was written before the run began; nothing is known of the machine during the run."""
-    return run_directory.load_environment(run_dir) or {}
 
 
 def _build_machine(known: Mapping[str, Any]) -> Machine:
@@ -145,3 +145,167 @@ def load_file_executions(path: str) -> list[BenchExecution]:
     if not executions:
         raise FormatError(f"{path} contains no benchmark", "name a run directory, or a folder of them")
     return executions
+
+
+# ---------------------------------------------------------------- files of other tools
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    new: int
+    known: int  # existed already
+    methods: tuple[str, ...]
+    failed: tuple[str, ...] = ()  # methods that the other tool recorded as failed; they are imported too
+    notes: tuple[str, ...] = ()  # on content of the files that is not an execution
+    problems: tuple[str, ...] = ()  # files that could not be imported, and why
+
+
+def import_files(
+    paths: Sequence[str],
+    root: str | None,
+    label: str | None = None,
+    console: Console = SILENT,
+) -> Imported:
+    """An invalid file adds nothing and does not stop the others. Raises UsageError if no file has a result."""
+    files: dict[str, Foreign] = {}
+    problems: list[UsageError] = []
+    for path in dict.fromkeys(paths):
+        try:
+            files[path] = load_foreign_file(path)
+        except UsageError as error:
+            problems.append(error)
+    found = [execution for file in files.values() for execution in file.executions]
+    notes = tuple(f"{path}: {note}" for path, file in files.items() for note in file.notes)
+    if not found and len(problems) == 1:
+        raise problems[0]
+    if not found:
+        lines = ["there is no result in any of these files", *(problem.message for problem in problems), *notes]
+        raise UsageError("\n".join(lines), next((problem.hint for problem in problems if problem.hint), None))
+    place = find_place(root)
+    check_writable(place)
+    os.makedirs(place.dir, exist_ok=True)
+    new = sum(write_as_run(place, execution, label) for execution in found)
+    with closing_quietly(open_index(place.root)) as index:
+        refresh_study(index, place, console)
+    return Imported(
+        new,
+        len(found) - new,
+        tuple(sorted({execution.method for execution in found})),
+        tuple(sorted({execution.method for execution in found if execution.result.has_exception})),
+        notes,
+        tuple(problem.message for problem in problems),
+    )
+
+
+# ---------------------------------------------------------------- one execution
+
+
+def write_as_run(place: StudyPlace, execution: BenchExecution, label: str | None, kind: str = "import") -> bool:
+    """False: it exists already. Nothing is overwritten: ids of other tools may be shared, and a further execution with
+    the same id gets a suffix made from its content."""
+    mark = execution.extra.get(DIGEST)
+    own = os.path.join(place.dir, _name_folder(execution))
+    if mark is None:  # an id that we made identifies the execution
+        return _write_run(own, place, execution, label, kind)
+    apart = os.path.join(place.dir, _name_folder(execution, mark))
+    if os.path.lexists(apart):
+        return False
+    if _write_run(own, place, execution, label, kind):
+        return True
+    marked = replace(execution, execution_id=f"{execution.execution_id}-{mark}")
+    return not _is_same(own, execution) and _write_run(apart, place, marked, label, kind)
+
+
+def _is_same(run_dir: str, execution: BenchExecution) -> bool:
+    """By the content of the other tool's file; an execution of our own by its results."""
+    there = None
+    with suppress(AssayError, OSError):
+        there = load_execution(run_dir)
+    if there is None:
+        return False
+    if DIGEST in there.extra:
+        return bool(there.extra[DIGEST] == execution.extra[DIGEST])
+    return identify_result(there) == identify_result(execution)
+
+
+def _name_folder(execution: BenchExecution, mark: str = "") -> str:
+    """Named like our own executions. Always a plain name, whatever the id is: it does not leave the study's folder and
+    is not hidden."""
+    words = ".".join(execution.method.split(".")[-2:])
+    begin = _clean(execution.execution_id) or "import"
+    name = f"{begin[: _MOST_LETTERS // 2]}-{mark}_{_clean(words)}" if mark else f"{begin}_{_clean(words)}"
+    return name[:_MOST_LETTERS].encode("utf-8", "replace")[:_MOST_BYTES].decode("utf-8", "ignore").rstrip("._")
+
+
+def _clean(text: str) -> str:
+    return re.sub(r"[^\w.+-]+", "_", text).lstrip("._")
+
+
+def _write_run(run_dir: str, place: StudyPlace, execution: BenchExecution, label: str | None, kind: str) -> bool:
+    chosen = label or execution.label
+    params = {"method": execution.method, "kind": kind, "trial": execution.trial, "source": execution.source}
+    if chosen:
+        params["label"] = chosen
+    name = os.path.basename(run_dir)
+    spec = RunSpec(
+        spec_id((), params), name, params, (), title=execution.execution_id, tag=chosen, code=CodePolicy("live")
+    )
+    record = run_directory.RunRecord(
+        spec,
+        place.name,
+        run_directory.new_uid(),
+        execution.started_at or time.time(),
+        workdir=".",
+        commit=execution.commit,
+    )
+    job = render_job(spec, JobText(record.uid, record.study, record.workdir))
+
+    def fill(aside: str) -> None:
+        kept = replace(execution, label=chosen)
+        write_execution(aside, kept)
+        write_points(aside, kept)
+
+    return run_directory.write_run_dir(run_dir, record, job, fill)
+
+
+# ---------------------------------------------------------------- times that another product measured
+
+
+def add_timings(root: str, timings: Timings, label: str | None = None) -> BenchExecution:
+    """Write the run and add it to the index, so that histories and change points include it."""
+    setup = build_environment(timings.machine, None, timings.tools)
+    execution = BenchExecution(
+        execution_id=timings.id,
+        method=timings.method,
+        trial=1,
+        result=build_result(timings),
+        run_dir="",
+        output_dir="",
+        started_at=timings.started_at,
+        ended_at=timings.ended_at,
+        label=label,
+        commit=timings.commit,
+        setup=setup,
+        fingerprint=build_fingerprint(setup),
+        machine=timings.machine,
+        contaminated=timings.contaminated,
+        extra=dict(timings.extra),
+    )
+    place = StudyPlace(root, STUDY)
+    os.makedirs(place.dir, exist_ok=True)
+    write_as_run(place, execution, label, "model")
+    with closing_quietly(open_index(place.root)) as index:
+        refresh_study(index, place)
+    return execution
+
+
+def build_result(timings: Timings) -> BenchResult:
+    whole = timings.samples.get(timings.wall_time)
+    return BenchResult(
+        name=timings.method,
+        succeeded=timings.succeeded,
+        iters=len(whole) if whole else None,
+        wall_time=min(whole) if whole else NOT_REPORTED,
+        metrics=tuple(BenchMetric(name, min(values)) for name, values in timings.samples.items()),
+        samples={name: values for name, values in timings.samples.items() if len(values) > 1},
+    )

@@ -14,8 +14,10 @@ from typing import Any, Literal
 
 from assay.bench.child_report import load_story
 from assay.bench.judge.reported import judge_report
+from assay.bench.records import make_relative
 from assay.bench.values.execution import (
     NOT_OBSERVED,
+    PROFILE,
     BenchExecution,
     BenchMetric,
     BenchResult,
@@ -61,7 +63,6 @@ class JobContext:
     commit: str | None = None
     foreign_limit: float = 0.1
     refuses: bool = False
-    extra: Mapping[str, Any] | None = None
     own_peak_bytes: int = 0  # of the supervisor: the kernel counts it into the peak of what it starts
     tree: TreePeaks = field(default_factory=TreePeaks)  # from readings
     gpu: GpuPeak = field(default_factory=GpuPeak)
@@ -73,14 +74,15 @@ class JobContext:
 def build_execution(
     run_dir: str, spec: RunSpec, outcome: Outcome | None, state: str, around: JobContext
 ) -> BenchExecution:
-    output_dir = _output_dir(run_dir, spec)
+    output_dir = dict(spec.env).get(ENV_OUTPUT, "").replace(layout.RUN_DIR_REFERENCE, run_dir)
+    output_dir = output_dir or os.path.join(run_dir, BENCH_OUTPUT_DIR)
     story = load_story(os.path.join(run_dir, BENCH_REPORT_FILE), os.path.join(output_dir, "proto_"))
     times = run_directory.load_times(run_dir).get(COMMAND)
     ending = _build_ending(run_dir, outcome, state, times, around.oom_kills)
     method, is_command = str(spec.params.get("method", spec.name)), spec.params.get("kind") == "command"
     result = judge_report(method, story, ending, is_command=is_command)
     result = _add_extracted(result, run_dir, spec)
-    readings = load_readings(run_dir)
+    readings, profiles = load_readings(run_dir), _find_profiles(run_dir, output_dir)
     machine = replace(around.machine, python=str((story.begin or {}).get("python", around.machine.python)))
     contaminated = find_contamination(machine, around.foreign_limit)
     if not around.is_observed and around.foreign_limit < 1:  # not observed is not clean
@@ -106,17 +108,27 @@ def build_execution(
         peaks=_build_peaks(story, ending, readings, _find_usage(story, outcome, around), around),
         contaminated=contaminated,
         refused=bool(contaminated and around.refuses),
-        profiles=tuple(_find_profiles(run_dir, output_dir)),
+        profiles=profiles,
         state=state,
         log=layout.log_name(spec.log_name, COMMAND, 1, ""),
-        extra=around.extra or {},
+        extra=_load_extra(spec, story, profiles),
         notes=around.notes,
     )
 
 
-def _output_dir(run_dir: str, spec: RunSpec) -> str:
-    text = dict(spec.env).get(ENV_OUTPUT, "")
-    return text.replace(layout.RUN_DIR_REFERENCE, run_dir) or os.path.join(run_dir, BENCH_OUTPUT_DIR)
+def _load_extra(spec: RunSpec, story: Story, profiles: tuple[str, ...]) -> dict[str, Any]:
+    """What the call stored with it; of a profile also why a window has none."""
+    try:
+        extra = dict(json.loads(dict(spec.env).get(ENV_EXTRA, "{}")))
+    except (TypeError, ValueError):
+        return {}
+    if isinstance(asked := extra.get(PROFILE), dict):
+        if story.end is None:
+            notes = [] if profiles else ["it ended before it wrote its profile"]
+        else:
+            notes = [str(note) for note in story.end.get("profile_notes") or ()]
+        extra[PROFILE] = {**asked, **({"notes": notes} if notes else {})}
+    return extra
 
 
 # ---------------------------------------------------------------- how it ended
@@ -307,10 +319,10 @@ def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s
     return 100 * max(shares, default=0.0)
 
 
-def _find_profiles(run_dir: str, output_dir: str) -> list[str]:
+def _find_profiles(run_dir: str, output_dir: str) -> tuple[str, ...]:
     folders = (os.path.join(run_dir, BENCH_PROFILE_DIR), os.path.join(output_dir, "profiler_data"))
     found = [os.path.join(base, name) for folder in folders for base, _, names in os.walk(folder) for name in names]
-    return sorted(os.path.relpath(path, run_dir) if path.startswith(run_dir + os.sep) else path for path in found)
+    return tuple(sorted(make_relative(path, run_dir) for path in found))
 
 
 # ---------------------------------------------------------------- where it ran
@@ -348,16 +360,3 @@ def build_environment(machine: Machine, framework: Framework | None, packages: M
 def build_fingerprint(setup: Mapping[str, str]) -> str:
     """Empty where nothing is known."""
     return hashlib.blake2b(json.dumps(sorted(setup.items())).encode(), digest_size=6).hexdigest() if setup else ""
-
-
-def render_points(execution: BenchExecution) -> str:
-    """The execution as metrics of its run: one line of numbers, then a line for each sample."""
-    lines: list[dict[str, float]] = [dict(execution.numbers)]
-    longest = max((len(values) for values in execution.result.samples.values()), default=0)
-    for index in range(longest):
-        samples = {
-            f"samples.{name}": values[index] for name, values in execution.result.samples.items() if index < len(values)
-        }
-        lines.append({"step": index, **samples})
-    stamp = execution.ended_at or 0.0
-    return "".join(json.dumps({"time": stamp, **line}) + "\n" for line in lines if line)

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from assay.bench.child_report import load_root
-from assay.bench.flow.execution_builder import JobContext, build_execution, render_points
-from assay.bench.records import write_execution
+from assay.bench.flow.execution_builder import JobContext, build_execution
+from assay.bench.records import write_execution, write_points
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.bench.values.layout import BENCH_REPORT_FILE
 from assay.execute import process
@@ -27,15 +27,14 @@ from assay.observe.machine import (
     open_meter,
 )
 from assay.observe.memory import GpuMemory, TreePeaks, TreeWatch
+from assay.show.console import Console
 from assay.study.api import Entry, Observer
 from assay.system import processes
 from assay.system.processes import load_oom_kills
-from assay.values import layout
 from assay.values.environment import Environment
 from assay.values.machine import GpuState, Machine
 from assay.values.run import JobHandle, State, Usage
 
-POINTS_FILE = "bench.jsonl"  # in metrics/
 _GPU_INTERVAL_S = 2.0  # at most; a run that has just started is read with every tick
 _BEFORE_S = 0.2  # how long foreign load is measured before the first run
 
@@ -70,11 +69,11 @@ class BenchObserver:
         request: BenchRequest,
         variants: Mapping[str, BenchVariant | None],
         told: Told,
-        complain: Callable[[str], None] = lambda _text: None,  # from git, once for each folder
+        console: Console,
     ) -> None:
         self._request = request
         self._told = told
-        self._complain = complain
+        self._console = console
         self._variants = variants
         self._devices = Devices()
         self._environments: dict[str, Environment] = {}
@@ -83,6 +82,7 @@ class BenchObserver:
         self._inner: Observer | None = None
         self._outlook = ForeignLoad(os.cpu_count() or 1)
         self.found: dict[str, BenchExecution] = {}
+        self.warnings: list[str] = []  # about the code that is measured, once for each folder
 
     def around(self, inner: Observer) -> BenchObserver:
         """Before anything runs: slow queries, and the load of other processes."""
@@ -166,9 +166,7 @@ class BenchObserver:
     def _measure_surroundings(self, entry: Entry, live: _Live | None) -> JobContext:
         if live is None:
             limit = self._request.foreign_limit
-            return JobContext(
-                foreign_limit=limit, extra=self._request.extra, own_peak_bytes=_own_peak_bytes(), is_observed=False
-            )
+            return JobContext(foreign_limit=limit, own_peak_bytes=_own_peak_bytes(), is_observed=False)
         tree = live.tree if live.tree is not None else live.watch.finish()
         if live.gpus:
             self._read_gpus(entry, live)
@@ -178,7 +176,8 @@ class BenchObserver:
             for state in after
         )
         seen = [reason for state in live.gpus.values() for reason in state.throttle]
-        cpu_s = entry.outcome.cpu_s if entry.outcome and entry.outcome.cpu_s else 0.0
+        outcome, now = entry.outcome, load_oom_kills()
+        cpu_s = outcome.cpu_s if outcome and outcome.cpu_s else 0.0
         own_s = cpu_s + load_own_cpu_s() - live.own_cpu_s
         foreign = live.meter.foreign_fraction(own_s, live.machine.logical_cpus) if live.meter else None
         variant = self._variants[entry.spec.name]
@@ -189,12 +188,12 @@ class BenchObserver:
             commit=(variant.commit if variant else None) or (git.commit if git else None),
             foreign_limit=self._request.foreign_limit,
             refuses=self._request.refuse_contaminated,
-            extra=self._request.extra,
             own_peak_bytes=_own_peak_bytes(),
             tree=tree,
             gpu=live.memory.peak,
-            oom_kills=_count_oom_kills(live),
-            notes=_describe_left(entry),
+            oom_kills=now - live.oom_kills if now is not None and live.oom_kills is not None else None,
+            # the supervisor ended processes that would disturb the next measurement: the run's reason names them
+            notes=(f"it {outcome.reason}",) if outcome and outcome.state is State.DONE and outcome.reason else (),
         )
 
     def _find_folder(self, variant: BenchVariant | None) -> str:
@@ -204,9 +203,13 @@ class BenchObserver:
     def _load_environment(self, folder: str) -> Environment:
         if folder not in self._environments:
             self._environments[folder] = load_environment(
-                folder, self._request.command_line, self._devices, complain=self._complain
+                folder, self._request.command_line, self._devices, complain=self._warn
             )
         return self._environments[folder]
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)
+        self._console.warning(text)
 
 
 # ---------------------------------------------------------------- processes that a run leaves
@@ -220,29 +223,8 @@ def find_left_behind(entry: Entry) -> set[int]:
     return process.find_members([process.Attempt(handle.pid, handle.start, handle.tag)])
 
 
-def _describe_left(entry: Entry) -> tuple[str, ...]:
-    """The supervisor ended processes that would disturb the next measurement; the run's reason names them."""
-    outcome = entry.outcome
-    return (f"it {outcome.reason}",) if outcome and outcome.state is State.DONE and outcome.reason else ()
-
-
-def _count_oom_kills(live: _Live) -> int | None:
-    now = load_oom_kills()
-    return now - live.oom_kills if now is not None and live.oom_kills is not None else None
-
-
 def _own_peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def write_points(run_dir: str, execution: BenchExecution) -> None:
-    text = render_points(execution)
-    if not text:
-        return
-    folder = os.path.join(run_dir, layout.METRICS_DIR)
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, POINTS_FILE), "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def _gpus_of(entry: Entry) -> tuple[int, ...]:

@@ -11,19 +11,18 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from assay.bench.child_report import load_story
 from assay.bench.flow.execution_builder import COMMAND, ENV_EXTRA, ENV_OUTPUT
 from assay.bench.flow.observer import BenchObserver, Told, tell_nobody
-from assay.bench.records import hold_queue, take_queue, write_execution
+from assay.bench.records import hold_queue, take_queue
 from assay.bench.values.execution import (
+    COMPARED,
     PROFILE,
     STUDY,
-    BenchExecution,
     BenchMethod,
     BenchReport,
     BenchRequest,
@@ -41,8 +40,7 @@ from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
 from assay.observe.devices import Devices
 from assay.plan.identity import spec_id
-from assay.show.console import Console
-from assay.study.api import RunHooks, StudyLocation, build_bare_study, find_study_location, run_specs
+from assay.study.api import RunHooks, StudyPlace, build_bare_study, find_study_place, run_specs
 from assay.values import layout
 from assay.values.run import Command, RunSpec
 from assay.values.study import CodePolicy, Pattern, Resources
@@ -59,69 +57,51 @@ def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: T
     """Every method, trial by trial. A child that crashes, hangs or never reports is a recorded failure, and the next
     one still runs. Each execution is a run directory of the study `bench` with `benchmark.json` in it, and is in the
     index when this returns."""
-    request = _mark_profiled(replace(request, folder=os.path.abspath(request.folder or os.getcwd())))
-    _check_profile(request)
+    request = replace(request, folder=os.path.abspath(request.folder or os.getcwd()))
+    if request.profile:  # in the record of every execution: its results are not comparable with ordinary ones
+        _check_profile(request)
+        asked = {"windows": render_windows(request.profile), "profiler": request.profiler}
+        request = replace(request, extra={**request.extra, PROFILE: asked})
     settings = load_settings(os.getcwd(), os.environ)
     location = find_study_location(STUDY, request.root, settings)
     methods = resolve_methods(request)
-    forgotten = [_Job(spec, None) for spec in _find_forgotten(request, location)]
-    jobs = [*forgotten, *_build_jobs(request, methods, location)]
-    slots = _choose_slots(request, settings)
-    noter = _Noter(told)
+    folder, is_continued = request.folder or "", _is_continued(request)
+    forgotten = take_queue(place.dir, folder) if is_continued else []
+    jobs = [*((spec, None) for spec in forgotten), *_build_jobs(request, methods, place)]
+    specs = [spec for spec, _ in jobs]
     given = hooks or RunHooks()
-    heard = _EventRelay(given.console)
-    variants = {job.spec.name: job.variant for job in jobs}
-    observer = BenchObserver(request, variants, noter.told if request.profile else told, heard.take)
-    specs = [job.spec for job in jobs]
+    observer = BenchObserver(request, {spec.name: variant for spec, variant in jobs}, told, given.console)
     watched = replace(
         given,
         use="benchmark",
         max_wait_s=request.max_wait_s or given.max_wait_s,
         observe=lambda inner: given.observe(observer.around(inner)),
     )
-    with hold_queue(location.dir, request.folder or "", specs) if _is_plain(request) else nullcontext():
+    with hold_queue(place.dir, folder, specs) if is_continued else nullcontext():
         report = run_specs(
-            build_bare_study(STUDY, "assay bench", request.folder or ""),
-            location,
+            build_bare_study(STUDY, "assay bench", folder),
+            place,
             specs,
             watched,
-            slots=slots,
+            slots=_choose_slots(request, settings),
             grace_s=request.grace_s,
             command_line=request.command_line,
         )
-    found = observer.found | noter.found
-    executions = [found[entry.dir] for entry in report.entries if entry.dir in found]
-    notes = [*_describe_forgotten([job.spec for job in forgotten]), *report.notes]
-    notes = [*(note for note in notes if note not in heard.texts), *(heard.texts if hooks is None else ())]
+    executions = [observer.found[entry.dir] for entry in report.entries if entry.dir in observer.found]
+    notes = [note for note in report.notes if note not in observer.warnings]
+    notes += observer.warnings if hooks is None else []
+    if forgotten:
+        counts = Counter(str(spec.params.get("method")) for spec in forgotten)
+        names = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        notes.insert(0, f"an earlier call was killed before everything had run; running the rest now: {names}")
     return BenchReport(tuple(executions), report.interrupted, report.problem, tuple(notes))
 
 
-@dataclass(slots=True)
-class _EventRelay:
-    """Warnings about the code that is measured: given at once, and not repeated as a note of the report."""
-
-    console: Console
-    texts: list[str] = field(default_factory=list)
-
-    def take(self, text: str) -> None:
-        self.texts.append(text)
-        self.console.warning(text)
-
-
-def _is_plain(request: BenchRequest) -> bool:
-    """Comparisons, profiles and PerfZero's calls are never continued: each has its own trees or output."""
-    return not request.extra and not request.variants and request.output_root is None
-
-
-def _find_forgotten(request: BenchRequest, location: StudyLocation) -> list[RunSpec]:
-    return take_queue(location.dir, request.folder or "") if _is_plain(request) else []
-
-
-def _describe_forgotten(specs: Sequence[RunSpec]) -> Iterator[str]:
-    counts = Counter(str(spec.params.get("method")) for spec in specs)
-    if counts:
-        names = ", ".join(f"{count} of {name}" for name, count in counts.items())
-        yield f"an earlier call was killed before everything had run; running the rest now: {names}"
+def _is_continued(request: BenchRequest) -> bool:
+    """Whether the next call runs what this one leaves when it is killed. Comparisons, searches, profiles and PerfZero's
+    calls have trees or output of their own, and are not continued. Other keys of `extra` are stored with each run."""
+    is_own_work = any(key in request.extra for key in (PROFILE, *COMPARED))
+    return not (is_own_work or request.profile or request.variants or request.output_root)
 
 
 def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
@@ -139,17 +119,9 @@ def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
 # ---------------------------------------------------------------- profiles
 
 
-def _mark_profiled(request: BenchRequest) -> BenchRequest:
-    """In the record of every execution: its results are not comparable with ordinary ones."""
-    if not request.profile:
-        return request
-    asked = {"windows": render_windows(request.profile), "profiler": request.profiler}
-    return replace(request, extra={**request.extra, PROFILE: asked})
-
-
 def _check_profile(request: BenchRequest) -> None:
     """Refused before anything runs: a command can only be sampled from outside."""
-    if not request.profile or all(method.kind != "command" for method in request.methods):
+    if all(method.kind != "command" for method in request.methods):
         return
     if request.profiler == "framework":
         raise UsageError(
@@ -166,30 +138,6 @@ def _check_profile(request: BenchRequest) -> None:
 def find_py_spy() -> str | None:
     """Also next to our interpreter: a caller by full path may not have our folder on PATH."""
     return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
-
-
-@dataclass(slots=True)
-class _Noter:
-    """Adds to an execution that has ended why it has no profile, before it is reported."""
-
-    listener: Told
-    found: dict[str, BenchExecution] = field(default_factory=dict)
-
-    def told(self, execution: BenchExecution, number: int, total: int) -> None:
-        notes = _load_profile_notes(execution)
-        if notes:
-            extra = {**execution.extra, PROFILE: {**execution.extra[PROFILE], "notes": notes}}
-            execution = self.found[execution.run_dir] = replace(execution, extra=extra)
-            with suppress(OSError):  # a full disk: the child's report exists
-                write_execution(execution.run_dir, execution)
-        self.listener(execution, number, total)
-
-
-def _load_profile_notes(execution: BenchExecution) -> list[str]:
-    end = load_story(os.path.join(execution.run_dir, BENCH_REPORT_FILE)).end
-    if end is None:
-        return [] if execution.profiles else ["it ended before it wrote its profile"]
-    return [str(note) for note in end.get("profile_notes") or ()]
 
 
 # ---------------------------------------------------------------- methods
@@ -237,13 +185,9 @@ def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str,
 # ---------------------------------------------------------------- specs
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    spec: RunSpec
-    variant: BenchVariant | None
-
-
-def _build_jobs(request: BenchRequest, methods: Sequence[BenchMethod], location: StudyLocation) -> Iterator[_Job]:
+def _build_jobs(
+    request: BenchRequest, methods: Sequence[BenchMethod], place: StudyPlace
+) -> Iterator[tuple[RunSpec, BenchVariant | None]]:
     """Trial by trial, and within a trial method by method; two variants alternate in who begins."""
     ids = _build_ids(request.execution_id)
     for trial in range(1, request.trials + 1):
@@ -251,7 +195,7 @@ def _build_jobs(request: BenchRequest, methods: Sequence[BenchMethod], location:
             variants: Sequence[BenchVariant | None] = request.variants or (None,)
             for variant in variants if trial % 2 else reversed(variants):
                 specs = (_build_spec(request, method, trial, variant, execution_id) for execution_id in ids)
-                yield _Job(next(spec for spec in specs if not _is_taken(request, location, spec)), variant)
+                yield next(spec for spec in specs if not _is_taken(request, place, spec)), variant
 
 
 def _is_taken(request: BenchRequest, location: StudyLocation, spec: RunSpec) -> bool:
@@ -297,9 +241,10 @@ def _build_spec(
     }
     if request.extra:
         env[ENV_EXTRA] = json.dumps(request.extra)
+    words = method.name if method.kind == "command" else ".".join(method.name.split(".")[-2:])
     return RunSpec(
         id=spec_id(commands, params),
-        name=_build_name(execution_id, method),
+        name=re.sub(r"[^\w.+-]+", "_", f"{execution_id}_{words}")[:150].rstrip("._"),
         params=params,
         commands=commands,
         title=execution_id,
@@ -312,24 +257,19 @@ def _build_spec(
     )
 
 
-def _build_name(execution_id: str, method: BenchMethod) -> str:
-    words = method.name if method.kind == "command" else ".".join(method.name.split(".")[-2:])
-    return re.sub(r"[^\w.+-]+", "_", f"{execution_id}_{words}")[:150].rstrip("._")
-
-
 def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVariant | None, output: str) -> str:
     quoted = f'"{output}"' if layout.RUN_DIR_REFERENCE in output else shlex.quote(output)
     steps = [f"mkdir -p {quoted}"]
     if variant is not None and variant.folder is not None:
         steps.append(f"cd {shlex.quote(variant.folder)}")
     if method.kind == "command":
-        words = shlex.join([sys.executable, "-I", "-S", _COMMAND_SCRIPT, method.text])
-        return " && ".join([*steps, " ".join([words, *map(_quote, _command_profiler(request, output))])])
-    child = [
-        *map(shlex.quote, [*_python(request), "run", method.text]),
-        *[_quote(word) for word in _child_flags(request, output)],
-    ]
-    return " && ".join([*steps, " ".join(child)])
+        words, flags = [sys.executable, "-I", "-S", _COMMAND_SCRIPT, method.text], []
+        if request.profile:  # started together with the command, by its wrapper
+            profiler = [sys.executable, "-m", "assay", "child", "command-profile"]
+            flags = [*profiler, *_profile_flags(request, output)]
+    else:
+        words, flags = [*_python(request), "run", method.text], _child_flags(request, output)
+    return " && ".join([*steps, " ".join([*map(shlex.quote, words), *map(_quote, flags)])])
 
 
 def _python(request: BenchRequest) -> list[str]:
@@ -359,13 +299,6 @@ def _child_flags(request: BenchRequest, output: str) -> list[str]:
     if request.profile:
         flags += [*_profile_flags(request, output), f"--profiler={request.profiler}"]
     return flags
-
-
-def _command_profiler(request: BenchRequest, output: str) -> list[str]:
-    """Started together with a command, by its wrapper."""
-    if not request.profile:
-        return []
-    return [sys.executable, "-m", "assay", "child", "command-profile", *_profile_flags(request, output)]
 
 
 def _profile_flags(request: BenchRequest, output: str) -> list[str]:
