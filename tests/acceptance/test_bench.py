@@ -257,7 +257,7 @@ def test_simulated_comparisons_of_the_same_code_hardly_ever_fail() -> None:
         suspects = [metric for metric in first.metrics if metric.finding.kind is VerdictKind.FAIL]
         if suspects:
             second = compare_executions(side("base"), side("head"), CompareOptions())
-            failures += _settle(first, suspects, second).verdict.kind is VerdictKind.FAIL
+            failures += _settle(first, suspects, second, CompareOptions()).verdict.kind is VerdictKind.FAIL
     assert failures <= 1
 
 

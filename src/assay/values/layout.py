@@ -22,7 +22,7 @@
         model.json              models: what a check came to, case by case
         trace.json  .pb  .csv   models: which step of which case took how long, for Chrome, Perfetto and tables
         tensors/<case>/         models: outputs that differ, and what a failed step was given
-    .assay/verdicts.jsonl       what was judged: checks of the study, golden and model checks
+    .assay/verdicts.jsonl       what was judged: checks of the study, golden and model checks, comparisons
     .assay/triage.jsonl         benchmarks: what people noted about changes (ack, invalid, wontfix)
 """
 

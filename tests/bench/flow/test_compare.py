@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import random
 import shutil
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,9 +40,12 @@ from assay.bench.values.execution import (
     Peaks,
 )
 from assay.errors import NotFoundError, UsageError
+from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT
 from assay.show.terminal_report import render_terminal
 from assay.values.verdict import Finding, VerdictKind
+
+OPTIONS = CompareOptions()
 
 
 def side(name: str, level: float, count: int = 12, seed: int = 0, **fields: object) -> Executions:
@@ -270,11 +275,11 @@ def test_only_a_rerun_makes_a_fail() -> None:
     first = compare_executions(side("base", 10), side("head", 11.5), CompareOptions())
     again = compare_executions(side("base", 10, seed=1), side("head", 11.5, seed=1), CompareOptions())
     calm = compare_executions(side("base", 10, seed=1), side("head", 10, seed=1), CompareOptions())
-    confirmed = _settle(first, list(first.metrics), again)
+    confirmed = _settle(first, list(first.metrics), again, OPTIONS)
     assert confirmed.verdict.kind is VerdictKind.FAIL
     assert confirmed.metrics[0].confirmed is True
     assert "confirmed" in confirmed.metrics[0].finding.message
-    settled = _settle(first, list(first.metrics), calm)
+    settled = _settle(first, list(first.metrics), calm, OPTIONS)
     assert settled.verdict.kind is VerdictKind.INCONCLUSIVE
     assert settled.metrics[0].confirmed is False
 
@@ -285,14 +290,14 @@ def test_a_fail_and_a_rerun_that_agrees_are_pooled() -> None:
     found = compare_executions(side("base", 10, seed=1), side("head", 11.5, seed=1), CompareOptions())
     (metric,) = found.metrics
     unsure = replace(metric, finding=replace(metric.finding, kind=VerdictKind.INCONCLUSIVE, message="not sure"))
-    pooled = _settle(first, list(first.metrics), replace(found, metrics=(unsure,)))
+    pooled = _settle(first, list(first.metrics), replace(found, metrics=(unsure,)), OPTIONS)
     assert pooled.verdict.kind is VerdictKind.FAIL
     (joined,) = pooled.metrics
     assert joined.confirmed is True
     assert "in both rounds together" in joined.finding.message
     assert len(joined.base.values) == len(first.metrics[0].base.values) + len(metric.base.values)
     opposite = replace(unsure, finding=replace(unsure.finding, effect=-0.02))
-    assert _settle(first, list(first.metrics), replace(found, metrics=(opposite,))).verdict.kind is (
+    assert _settle(first, list(first.metrics), replace(found, metrics=(opposite,)), OPTIONS).verdict.kind is (
         VerdictKind.INCONCLUSIVE
     )
 
@@ -348,6 +353,21 @@ def test_sides_by_label_folder_and_file(lab: Path) -> None:
     (lab / "g.json").write_text(json.dumps(google))
     by_file = compare_recorded("g.json", "two", None, "runs", CompareOptions())
     assert "wall_time" in [metric.metric for metric in by_file.metrics]
+
+
+def test_verdicts_are_in_the_index_of_a_study(lab: Path) -> None:
+    place = find_place("runs")
+    for each in (*side("base", 10, label="base").found, *side("head", 13, label="head").found):
+        write_as_run(place, replace(each, execution_id=f"{each.label}-{each.execution_id}"), None)
+    report = compare_recorded("base", "head", None, "runs", CompareOptions())
+    (line,) = (Path(place.dir) / ".assay" / "verdicts.jsonl").read_text().splitlines()
+    assert json.loads(line)["source"] == "bench compare"
+    with open_index(place.root) as index, contextlib.closing(sqlite3.connect(index.path)) as database:
+        (row,) = database.execute("SELECT study, key, source, result, subject, effect FROM verdicts")
+    assert tuple(row) == ("bench", None, "bench compare", "FAIL", "m.C.f wall_time", report.metrics[0].finding.effect)
+    folders = [str(path) for path in sorted(Path(place.dir).glob("*_C.f"))]
+    compare_recorded(folders[0], folders[-1], None, "elsewhere", CompareOptions())
+    assert not Path("elsewhere").exists(), "files outside a study leave nothing"
 
 
 def test_without_any_history_it_is_said(lab: Path) -> None:
@@ -480,10 +500,10 @@ def test_nothing_left_is_an_error() -> None:
 # ---------------------------------------------------------------- as people read it
 
 
-def test_a_ratio_of_single_values_is_marked_as_unsure() -> None:
+def test_a_ratio_of_single_values_is_marked_as_not_significant() -> None:
     sides = [Executions(name, (execution(1, value),)) for name, value in (("base", 10.0), ("head", 12.0))]
     text = render_terminal(build_comparison_document(compare_executions(*sides, CompareOptions())), width=100)
-    assert "+20.0% unsure" in text
+    assert "+20.0% not significant" in text
 
 
 def test_sizes_have_units() -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from tests.bench.laboratory import request
 
+from assay.bench.commands.options import parse_commands
 from assay.bench.flow import run
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.history import HistoryOptions, build_history
-from assay.bench.flow.options import parse_commands
 from assay.bench.flow.run import resolve_methods, run_benchmarks
 from assay.bench.records import hold_queue, load_execution, take_queue
 from assay.bench.values.execution import COMPARED, BenchExecution, BenchMethod, BenchVariant, parse_windows

@@ -2,60 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shlex
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from assay.bench.flow.options import check_address, check_python, parse_arguments, parse_commands, parse_pairs
-from assay.errors import UsageError
+from assay.bench.values.execution import BenchMethod
+from assay.errors import InfrastructureError, UsageError
 from assay.show.console import Console
 from assay.show.report_files import STDOUT, ReportFiles, check_targets, write_document
 from assay.values.options import Request, jobs_option, json_option, option, quiet_option, root_option, slots_option
-from assay.values.units import parse_slot_flags, parse_timeout
+from assay.values.secrets import hide_text
+from assay.values.slots import parse_slot_flags
+from assay.values.units import parse_timeout
 
 if TYPE_CHECKING:
     from assay.bench.flow.compare import Run
     from assay.bench.report.executions import Cases
-    from assay.bench.values.execution import BenchExecution, BenchMethod, BenchRequest, ProfileWindow
+    from assay.bench.values.execution import BenchExecution, BenchRequest, ProfileWindow
     from assay.study.api import Event, RunHooks
     from assay.values.document import Document
     from assay.values.series import Direction
 
-
-def bench_root_option() -> str | None:
-    found: str | None = root_option("Where the runs are.  [default: ./runs]")
-    return found
-
-
-def all_option() -> bool:
-    found: bool = option("--all", default=False, help="Contaminated and profiled executions count as well.")
-    return found
-
-
-def better_option() -> dict[str, Direction]:
-    found: dict[str, Direction] = option(
-        "--better",
-        multiple=True,
-        metavar="METRIC:min|max",
-        parse=_parse_directions,
-        help="Which direction is better, where the name does not tell.",
-    )
-    return found
-
-
-def effect_option(default: float | None, text: str) -> Any:
-    return option("--min-effect", type=float, minimum=0, default=default, metavar="FRACTION", help=text)
-
-
-def most_option() -> int | None:
-    found: int | None = option(
-        "--most-trials",
-        type=int,
-        minimum=1,
-        metavar="N",
-        help="Trials of a commit while it is inconclusive.  [default: 30]",
-    )
-    return found
+_NAMED = re.compile(r"(?P<name>[A-Za-z][\w.-]*)=(?P<text>\S.*)", re.DOTALL)
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_TIMEOUT_S = 20.0
 
 
 def _parse_directions(texts: Sequence[str], flag: str) -> dict[str, Direction]:
@@ -68,6 +44,106 @@ def _parse_directions(texts: Sequence[str], flag: str) -> dict[str, Direction]:
     return found
 
 
+def parse_commands(texts: Sequence[str], _flag: str = "") -> tuple[BenchMethod, ...]:
+    """`NAME=TEXT` has that name; otherwise the command text is the name. `FOO=bar python x.py` sets a shell variable
+    for a command and has no name."""
+    found = []
+    for text in map(str.strip, texts):
+        if not text:
+            raise UsageError("an empty --command", "write --command 'python train.py'")
+        match = _NAMED.fullmatch(text)
+        if match and not _sets_variable(match["name"], text):
+            found.append(BenchMethod(match["text"], match["name"], "command"))
+        else:
+            found.append(BenchMethod(text, hide_text(text), "command"))
+    return tuple(found)
+
+
+def _sets_variable(name: str, text: str) -> bool:
+    """In capitals, and with a command after its value: `FOO=bar python x.py`, but not `TRUE=true`."""
+    if not _VARIABLE.fullmatch(name):
+        return False
+    try:
+        return len(shlex.split(text)) > 1
+    except ValueError:  # an unclosed quote
+        return len(text.split()) > 1
+
+
+def parse_pairs(texts: Sequence[str], flag: str) -> tuple[tuple[str, str], ...]:
+    found = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{flag} {text!r} is not NAME=VALUE")
+        found.append((name, value))
+    return tuple(found)
+
+
+def parse_patterns(texts: Sequence[str], flag: str) -> tuple[tuple[str, str], ...]:
+    pairs = parse_pairs(texts, flag)
+    for name, regex in pairs:
+        try:
+            groups = re.compile(regex).groups
+        except re.error as error:
+            raise UsageError(f"{flag} {f'{name}={regex}'!r}: broken regular expression: {error}") from None
+        if groups < 1:
+            raise UsageError(
+                f"{flag} {f'{name}={regex}'!r} has no group", r"put the number into one: loss=loss: ([\d.]+)"
+            )
+    return pairs
+
+
+def parse_arguments(text: str | None, _flag: str = "") -> dict[str, Any]:
+    if text is None:
+        return {}
+    problem = "must be a JSON object"
+    try:
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return found
+    except ValueError as error:
+        problem = f"are not JSON: {error}"
+    raise UsageError(f"the constructor's arguments {problem}", """such as --args '{"batch": 64}'""")
+
+
+def check_python(path: str | None, _flag: str = "") -> str | None:
+    """An interpreter by its path, or by its name on PATH."""
+    if path is not None and shutil.which(path) is None:
+        raise UsageError(f"--python {path}: there is no such program", "name an interpreter by its path")
+    return path
+
+
+def check_folders(paths: Sequence[str]) -> None:
+    for path in paths:
+        if not os.path.isdir(path):
+            raise UsageError(f"--path {path}: there is no such folder")
+
+
+# ---------------------------------------------------------------- the options of several commands
+
+
+def bench_root_option() -> Any:
+    return root_option("Where the runs are.  [default: ./runs]")
+
+
+def all_option() -> Any:
+    return option("--all", default=False, help="Contaminated and profiled executions count as well.")
+
+
+def better_option() -> Any:
+    help_text = "Which direction is better, where the name does not tell."
+    return option("--better", multiple=True, metavar="METRIC:min|max", parse=_parse_directions, help=help_text)
+
+
+def effect_option(default: float | None, text: str) -> Any:
+    return option("--min-effect", type=float, minimum=0, default=default, metavar="FRACTION", help=text)
+
+
+def most_option() -> Any:
+    help_text = "Trials of a commit while it is inconclusive.  [default: 30]"
+    return option("--most-trials", type=int, minimum=1, metavar="N", help=help_text)
+
+
 class ExecuteRequest(Request):
     """Of every command that executes benchmarks."""
 
@@ -75,14 +151,14 @@ class ExecuteRequest(Request):
         "--command",
         multiple=True,
         metavar="TEXT",
-        parse=lambda texts, _flag: parse_commands(texts),
+        parse=parse_commands,
         help="Measure this command line; NAME=TEXT gives it a name (FOO=bar CMD sets a variable). Repeatable.",
     )
     patterns: tuple[tuple[str, str], ...] = option(
         "--metric",
         multiple=True,
         metavar="NAME=REGEX",
-        parse=parse_pairs,
+        parse=parse_patterns,
         help="A number in the output; the first group. Repeatable.",
     )
     trials: int | None = option(
@@ -100,7 +176,7 @@ class ExecuteRequest(Request):
     python: str | None = option(
         "--python",
         metavar="PATH",
-        parse=lambda path, _flag: check_python(path),
+        parse=check_python,
         help="Another interpreter for the methods.",
     )
     first_path: tuple[str, ...] = option(
@@ -112,7 +188,7 @@ class ExecuteRequest(Request):
     arguments: dict[str, Any] | None = option(
         "--args",
         metavar="JSON",
-        parse=lambda text, _flag: parse_arguments(text),
+        parse=parse_arguments,
         help="Further arguments for constructors.",
     )
     env: tuple[tuple[str, str], ...] = option(
@@ -236,7 +312,6 @@ def check_result_options(request: ResultRequest) -> None:
 
 def show(request: ResultRequest, console: Console, document: Document, cases: Cases) -> None:
     """The result on stdout; reports into files; the webhook last, when something did not pass."""
-    from assay.bench.flow.options import send_alert
     from assay.bench.report.executions import build_cases_facts
     from assay.show.formatting import to_json
     from assay.values.verdict import VerdictKind
@@ -246,3 +321,26 @@ def show(request: ResultRequest, console: Console, document: Document, cases: Ca
     write_document(document, request)
     if request.webhook and any(verdict.kind is not VerdictKind.PASS for _, _, verdict in cases):
         send_alert(request.webhook, {"title": document.title, "cases": to_json(build_cases_facts(cases))})
+
+
+def check_address(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--webhook {url} is not a valid address", "such as https://example.org/hook")
+
+
+def send_alert(url: str, content: Mapping[str, Any]) -> None:
+    """POST it. Raises InfrastructureError if it cannot be delivered."""
+    import urllib.error
+    import urllib.request
+
+    check_address(url)
+    data = json.dumps(content).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method="POST")  # noqa: S310 http only
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
+            pass
+    except OSError as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds an open response
+        raise InfrastructureError(f"the alert could not be sent to {urlsplit(url).hostname}: {error}") from error

@@ -11,12 +11,12 @@ from assay.bench.commands.options import (
     better_option,
     build_request,
     build_run,
+    check_folders,
     check_result_options,
     effect_option,
     most_option,
     show,
 )
-from assay.bench.flow.options import check_folders
 from assay.bench.values.execution import ProfileWindow, parse_windows
 from assay.errors import ExitCode, UsageError
 from assay.show.console import Console, build_same_call

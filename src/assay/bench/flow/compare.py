@@ -38,13 +38,15 @@ from assay.bench.judge.samples import (
 )
 from assay.bench.records import load_triage
 from assay.bench.values.comparison import Comparison, ComparisonReport, MetricComparison, Samples, Side
-from assay.bench.values.execution import COMPARED, BenchExecution, BenchReport, BenchRequest, BenchVariant
+from assay.bench.values.execution import COMPARED, BenchExecution, BenchReport, BenchRequest
 from assay.bench.values.layout import BENCH_FILE
 from assay.errors import NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.show.console import SILENT, Console
-from assay.stage.checkout import Commit, load_commit
-from assay.values.series import Direction, direction_of
+from assay.stage.checkout import load_commit
+from assay.stage.folder import is_inside
+from assay.study.api import record_verdicts
+from assay.values.metric_direction import Direction, direction_of
 from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -66,8 +68,6 @@ class CompareOptions:
     build: str | None = None  # run in each work tree first
 
 
-_USUAL = CompareOptions()
-
 # ---------------------------------------------------------------- what is there already
 
 
@@ -81,7 +81,16 @@ def compare_recorded(
 ) -> ComparisonReport:
     """Sides are labels, commits (or the beginning of one), run directories, folders of them, or other tools' files."""
     known = _Known(root, method, console)
-    return compare_executions(known.load(base), known.load(head), options)
+    return _record(compare_executions(known.load(base), known.load(head), options), root)
+
+
+def _record(report: ComparisonReport, root: str | None) -> ComparisonReport:
+    """In the study, and from there in the index; files that are compared where there is no study leave nothing."""
+    place = find_place(root)
+    if not os.path.isdir(place.dir):
+        return report
+    doubts = record_verdicts(place, "bench compare", {None: report.verdict})
+    return replace(report, notes=(*report.notes, *doubts))
 
 
 class _Known:
@@ -95,13 +104,20 @@ class _Known:
 
     def load(self, name: str) -> Executions:
         is_path = os.path.exists(name)
-        found = _load_path(name) if is_path else self._load_recorded(name)
+        if not is_path:
+            found = self._load_recorded(name)
+        elif os.path.isdir(name) or os.path.basename(name) == BENCH_FILE:
+            found = load_file_executions(name)
+        else:
+            found = load_foreign(name)
         if self._method:
             found = [e for e in found if is_named(self._method, e.method)]
         if not found:
             raise UsageError(f"{name} has no execution of {self._method}")
-        is_ours = not is_path or is_inside(name, self._location.dir)
-        return Executions(name, tuple(found), self._load_invalid() if is_ours else {})
+        said = load_triage(self._place.dir) if not is_path or is_inside(name, self._place.dir) else []
+        # a triage covers the executions between two others, so the whole history is needed
+        is_triaged = any(each.judgement == "invalid" for each in said)
+        return Executions(name, tuple(found), list_invalid(self._load_all(), said) if is_triaged else {})
 
     def _load_all(self) -> list[BenchExecution]:
         if self._found is None:
@@ -116,22 +132,6 @@ class _Known:
             return by_label or by_commit
         names = {e.label for e in known if e.label} | {e.commit[:12] for e in known if e.commit}
         raise NotFoundError("label, commit or file", name, names)
-
-    def _load_invalid(self) -> dict[Key, set[str]]:
-        """A triage covers the executions between two others, so the whole history is needed."""
-        said = load_triage(self._location.dir)
-        return list_invalid(self._load_all(), said) if any(each.judgement == "invalid" for each in said) else {}
-
-
-def _load_path(path: str) -> list[BenchExecution]:
-    if os.path.isdir(path) or os.path.basename(path) == BENCH_FILE:
-        return load_file_executions(path)
-    return load_foreign(path)
-
-
-def is_inside(path: str, folder: str) -> bool:
-    inner, outer = os.path.realpath(path), os.path.realpath(folder)
-    return inner == outer or inner.startswith(outer + os.sep)
 
 
 # ---------------------------------------------------------------- judging
@@ -203,10 +203,15 @@ def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options
     for duel in duels:
         for side, found in ((base, duel.base), (head, duel.head)):
             if is_single(found, duel.key[1]):
-                yield _describe_single(side, duel.key[0])
+                what = f"its samples do not show how processes differ ({PROCESS_SPREAD:.0%} is assumed)"
+                yield f"{duel.key[0]}: {side.name} is one process; {what}: use --trials"
     for side in (base, head):
         yield from describe_invalid(side, dict.fromkeys(duel.key for duel in duels))
-        yield from () if options.everything else _describe_dirt(side)
+        count = 0 if options.everything else sum(bool(e.contaminated) for e in side.found)
+        if count:
+            what = "1 contaminated execution is" if count == 1 else f"{count} contaminated executions are"
+            hint = "include them with --all, or allow more foreign load with --foreign-limit FRACTION"
+            yield f"{side.name}: {what} left out of {len(side.found)} ({hint})"
         yield from describe_aside(side)
     yield from (f"{method}: only {head.name} has it" for method in head.methods if method not in base.methods)
 
@@ -238,26 +243,19 @@ def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
 
 def _find_failed(base: Executions, head: Executions) -> Iterator[Finding]:
     """A benchmark that fails on both sides shows nothing about the change: INCONCLUSIVE, not an error."""
-    failed = [_list_failed(side) for side in (base, head)]
-    for method in dict.fromkeys((*failed[0], *failed[1])):
-        words = [each[method] for each in failed if method in each]
-        if len(words) == 1:
-            yield Finding(VerdictKind.ERROR, method, words[0])
+    words: dict[str, list[str]] = {}
+    for side in (base, head):
+        for method in dict.fromkeys(e.method for e in side.found):
+            here = [e for e in side.found if e.method == method]
+            failed = [e for e in here if not e.result.is_measured and not side.is_invalid(e)]
+            if failed:
+                words.setdefault(method, []).append(_describe_failed(failed, len(here), side.name))
+    for method, said in words.items():
+        if len(said) == 1:
+            yield Finding(VerdictKind.ERROR, method, said[0])
         else:
-            yield Finding(
-                VerdictKind.INCONCLUSIVE, method, f"it fails on both sides, before and after: {'; '.join(words)}"
-            )
-
-
-def _list_failed(side: Executions) -> dict[str, str]:
-    """Method → what failed."""
-    found = {}
-    for method in dict.fromkeys(e.method for e in side.found):
-        here = [e for e in side.found if e.method == method]
-        failed = [e for e in here if not e.result.is_measured and not side.is_invalid(e)]
-        if failed:
-            found[method] = _describe_failed(failed, len(here), side.name)
-    return found
+            message = f"it fails on both sides, before and after: {'; '.join(said)}"
+            yield Finding(VerdictKind.INCONCLUSIVE, method, message)
 
 
 def _describe_failed(failed: Sequence[BenchExecution], count: int, side: str) -> str:
@@ -284,19 +282,6 @@ def _common_metrics(method: str, base: Executions, head: Executions, options: Co
     return [name for name in sorted(common) if not options.metrics or name in options.metrics]
 
 
-def _describe_single(side: Executions, method: str) -> str:
-    what = "its samples do not show how processes differ"
-    return f"{method}: {side.name} is one process; {what} ({PROCESS_SPREAD:.0%} is assumed): use --trials"
-
-
-def _describe_dirt(side: Executions) -> Iterator[str]:
-    count = sum(bool(e.contaminated) for e in side.found)
-    what = "1 contaminated execution is" if count == 1 else f"{count} contaminated executions are"
-    hint = "include them with --all, or allow more foreign load with --foreign-limit FRACTION"
-    if count:
-        yield f"{side.name}: {what} left out of {len(side.found)} ({hint})"
-
-
 # ---------------------------------------------------------------- run both, in turns
 
 
@@ -314,11 +299,8 @@ def compare_git(
         base, head = (load_commit(checkouts.repository, name) for name in names)
         variants = (checkouts.check_out("base", base), checkouts.check_out("head", head))
         found = Contest(replace(request, variants=variants), options, run, console).run()
-    return replace(found, base=_name_commit(base), head=_name_commit(head))
-
-
-def _name_commit(commit: Commit) -> str:
-    return f"{commit.short} {commit.subject}"
+    found = replace(found, base=f"{base.short} {base.subject}", head=f"{head.short} {head.subject}")
+    return _record(found, request.root)
 
 
 def parse_span(span: str) -> tuple[str, str]:
@@ -330,19 +312,16 @@ def parse_span(span: str) -> tuple[str, str]:
     return base, head.lstrip(".")
 
 
-def split_variants(
-    executions: Sequence[BenchExecution], variants: Sequence[BenchVariant]
-) -> tuple[Executions, Executions]:
-    base, head = (Executions(v.label, tuple(e for e in executions if e.label == v.label)) for v in variants)
-    return base, head
-
-
 class Contest:
     """Both sides in turns, until every metric has its verdict. A first FAIL is only provisional; only new executions
     confirm it."""
 
     def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, console: Console) -> None:
-        trials = max(request.trials, min(_count_fewest(request, options), options.most))
+        # the fewest trials with which a metric can fail: p is corrected for the number of metrics, of which a command
+        # always has wall time, CPU time and memory
+        each = [len(options.metrics) or (3 if method.kind == "command" else 1) for method in request.methods]
+        fewest = find_fewest(options.alpha / max(1, sum(each)))
+        trials = max(request.trials, min(fewest, options.most))
         self._request = replace(request, extra={**request.extra, **COMPARED}, trials=trials)
         self._options = replace(options, across=True)  # one machine, in turns: differences come from the commits
         self._run = run
@@ -370,11 +349,19 @@ class Contest:
             ran += request.trials
             if report.interrupted or report.problem:
                 self.end = report
-            executions += [execution for execution in report.executions if not _is_cut_short(execution, report)]
-            sides = split_variants(executions, request.variants)
-            base, head = (side.put_aside(everything=options.everything) for side in sides)
-            if self.end:
-                base, head = _keep_common(base, head)
+            # what was interrupted together with us has not failed
+            executions += [e for e in report.executions if self.end is None or e.state != State.STOPPED]
+            base, head = (
+                Executions(v.label, tuple(e for e in executions if e.label == v.label)).put_aside(
+                    everything=options.everything
+                )
+                for v in request.variants
+            )
+            if self.end:  # a benchmark that was interrupted before the other side's turn is not missing there
+                common = {e.method for e in base.found} & {e.method for e in head.found}
+                base, head = (
+                    replace(side, found=tuple(e for e in side.found if e.method in common)) for side in (base, head)
+                )
             compared = compare_sides(base, head, options)
             result = build_report(base, head, compared, options)
             step = decide_next([one.comparison for one in compared], confirmed=confirmed, most=options.most, ran=ran)
@@ -399,30 +386,11 @@ class Contest:
         return replace(report, verdict=verdict, interrupted=end.interrupted, problem=end.problem)
 
 
-def _count_fewest(request: BenchRequest, options: CompareOptions) -> int:
-    """The fewest trials with which a metric can fail: p is corrected for the number of metrics, of which a command
-    always has wall time, CPU time and memory."""
-    each = [len(options.metrics) or (3 if method.kind == "command" else 1) for method in request.methods]
-    return find_fewest(options.alpha / max(1, sum(each)))
-
-
-def _keep_common(base: Executions, head: Executions) -> tuple[Executions, Executions]:
-    """A benchmark that was interrupted before the other side's turn is not missing there."""
-    common = {e.method for e in base.found} & {e.method for e in head.found}
-    kept, other = (replace(side, found=tuple(e for e in side.found if e.method in common)) for side in (base, head))
-    return kept, other
-
-
-def _is_cut_short(execution: BenchExecution, report: BenchReport) -> bool:
-    """What was interrupted together with us has not failed."""
-    return bool(report.interrupted or report.problem) and execution.state == State.STOPPED
-
-
 def _settle(
     first: ComparisonReport,
     suspects: Sequence[MetricComparison],
     second: ComparisonReport,
-    options: CompareOptions = _USUAL,
+    options: CompareOptions,
 ) -> ComparisonReport:
     by_key = {(metric.method, metric.metric): metric for metric in second.metrics}
     pooled = _pool(suspects, by_key, options)
@@ -440,8 +408,12 @@ def _pool(
     suspects: Sequence[MetricComparison], reruns: Mapping[Key, MetricComparison], options: CompareOptions
 ) -> dict[Key, MetricComparison]:
     """The trials of both rounds together, where the rerun alone is not significant and differs the same way."""
-    found = [(one, reruns[one.method, one.metric]) for one in suspects if (one.method, one.metric) in reruns]
-    agreeing = [(one, other) for one, other in found if _agrees(one.finding, other.finding)]
+    agreeing = []
+    for one in suspects:
+        other = reruns.get((one.method, one.metric))
+        is_open = other is not None and other.finding.kind is VerdictKind.INCONCLUSIVE
+        if other and is_open and (one.finding.effect or 0.0) * (other.finding.effect or 0.0) > 0:
+            agreeing.append((one, other))
     pairs = [
         build_pair(
             one.finding.subject,
@@ -457,12 +429,6 @@ def _pool(
         )
         for (one, _), pair, judged in zip(agreeing, pairs, compare_pairs(pairs), strict=True)
     }
-
-
-def _agrees(first: Finding, second: Finding) -> bool:
-    if second.kind is not VerdictKind.INCONCLUSIVE or first.effect is None or second.effect is None:
-        return False
-    return first.effect * second.effect > 0
 
 
 def _settle_metric(

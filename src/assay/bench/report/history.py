@@ -173,31 +173,25 @@ def _figures(name: str, align: Literal["left", "right"]) -> Column:
 
 
 def _build_row(metric: MetricComparison, has_methods: bool) -> list[str | None]:
+    effect = render_effect(metric.finding)
     return [
         str(metric.finding.kind),
         *([metric.method] if has_methods else []),
         metric.metric,
         *(render_values(metric.metric, side.values) for side in (metric.base, metric.head)),
-        _render_unsure(metric.finding),
+        f"{effect} not significant" if effect and not metric.finding.interval else effect,  # too few values
     ]
 
 
-def _render_unsure(finding: Finding) -> str | None:
-    """A ratio of too few values to have an interval is marked."""
-    text = render_effect(finding)
-    return f"{text} unsure" if text and not finding.interval else text
-
-
 def build_comparison_cases(report: ComparisonReport) -> list[tuple[str, str, Verdict]]:
-    cases = [(metric.method, _name_case(metric), Verdict.of([metric.finding], 1)) for metric in report.metrics]
+    cases = [
+        (each.method, f"{each.metric} ({each.setup})" if each.setup else each.metric, Verdict.of([each.finding], 1))
+        for each in report.metrics
+    ]
     judged = [metric.finding for metric in report.metrics]
     return cases + [
         (found.subject, "execution", Verdict.of([found], 0)) for found in report.verdict.findings if found not in judged
     ]
-
-
-def _name_case(metric: MetricComparison) -> str:
-    return f"{metric.metric} ({metric.setup})" if metric.setup else metric.metric
 
 
 # ---------------------------------------------------------------- environments, bisection

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from assay.bench.flow.options import (
+from assay.bench.commands.options import (
     check_address,
     check_folders,
     check_python,
     parse_arguments,
     parse_commands,
     parse_pairs,
+    parse_patterns,
     send_alert,
 )
 from assay.errors import InfrastructureError, UsageError
@@ -70,7 +71,7 @@ def test_pairs() -> None:
 )
 def test_patterns_that_find_nothing(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        parse_pairs([text], "--metric")
+        parse_patterns([text], "--metric")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [(None, None), ("90s", 90.0), ("2h", 7200.0), ("1h30m", 5400.0)])
