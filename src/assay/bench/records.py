@@ -54,9 +54,9 @@ def write_points(run_dir: str, execution: BenchExecution) -> None:
     """The execution as metrics of its run: one line of numbers, then a line for each sample."""
     lines: list[dict[str, float]] = [dict(execution.numbers)]
     samples = execution.result.samples
-    for place in range(max(map(len, samples.values()), default=0)):
-        here = {f"samples.{name}": values[place] for name, values in samples.items() if place < len(values)}
-        lines.append({"step": place, **here})
+    for index in range(max(map(len, samples.values()), default=0)):
+        here = {f"samples.{name}": values[index] for name, values in samples.items() if index < len(values)}
+        lines.append({"step": index, **here})
     stamp = execution.ended_at or 0.0
     text = "".join(json.dumps({"time": stamp, **line}) + "\n" for line in lines if line)
     if not text:

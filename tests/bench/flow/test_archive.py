@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.bench.laboratory import request
 
-from assay.bench.flow.archive import choose_methods, find_place, import_files, load_executions, load_file_executions
+from assay.bench.flow.archive import choose_methods, find_location, import_files, load_executions, load_file_executions
 from assay.bench.flow.history import HistoryOptions, build_history, load_histories
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
@@ -121,7 +121,7 @@ def test_they_are_runs_of_the_study_and_in_its_history(lab: Path) -> None:
     files = [write_google(lab / f"{n}.json", "BM/one", real_time=1.0 + n / 100) for n in range(8)]
     found = import_files(files, "runs", "nightly")
     assert (found.new, found.known, found.methods) == (8, 0, ("BM/one",))
-    executions = load_executions(find_place("runs"), "BM/one")
+    executions = load_executions(find_location("runs"), "BM/one")
     assert sorted(e.result.wall_time for e in executions) == pytest.approx([(100 + n) / 1e5 for n in range(8)])
     assert {e.label for e in executions} == {"nightly"}
     assert {e.source for e in executions} == {"google-benchmark"}
@@ -134,7 +134,7 @@ def test_the_same_file_twice_adds_nothing(lab: Path) -> None:
     assert import_files([file], "runs").new == 2
     again = import_files([file], "runs", "another label")
     assert (again.new, again.known) == (0, 2)
-    assert {e.label for e in load_executions(find_place("runs"))} == {None}  # nothing is overwritten
+    assert {e.label for e in load_executions(find_location("runs"))} == {None}  # nothing is overwritten
 
 
 BAD = ["", "{", "{}", "[]", "null", "\x00\x01", "[1, 2]", '{"benchmarks": 3}']
@@ -178,7 +178,7 @@ def test_a_whole_folder_of_asv(lab: Path) -> None:
     assert (found.new, found.problems) == (3, ())
     assert found.failed == ("suite.broken", "suite.time_x(20)")
     assert "machine.json: asv's machine.json" in found.notes[0]
-    executions = load_executions(find_place("runs"))
+    executions = load_executions(find_location("runs"))
     assert {e.setup["cpu_model"] for e in executions} == {"AMD"}
     assert {e.method for e in executions if not e.result.is_measured} == set(found.failed)
     assert (import_files(files, "runs").new, import_files(files, "runs").known) == (0, 3)
@@ -211,7 +211,7 @@ def test_an_id_leads_nowhere_else_and_is_kept(lab: Path, execution_id: object) -
     assert import_files([file], str(root)).new == 1
     outside = {name for name in list_everything(lab) - before if not name.startswith("deep/er/root")}
     assert outside <= {"deep", "deep/er"}
-    (found,) = load_executions(find_place(str(root)))
+    (found,) = load_executions(find_location(str(root)))
     assert found.execution_id == str(execution_id)
     assert import_files([file], str(root)).known == 1
 
@@ -223,7 +223,7 @@ def test_an_id_leads_nowhere_else_and_is_kept(lab: Path, execution_id: object) -
 def test_two_summaries_with_one_id_are_both_there(lab: Path, other: dict[str, Any]) -> None:
     files = [write_summary(lab / "d1.json"), write_summary(lab / "d2.json", **other)]
     assert (import_files(files, "runs").new, import_files(files[::-1], "runs").known) == (2, 2)
-    first, second = sorted((e.execution_id for e in load_executions(find_place("runs"))), key=len)
+    first, second = sorted((e.execution_id for e in load_executions(find_location("runs"))), key=len)
     assert first == "ID"
     assert second.startswith("ID-")
     for path in (lab / "runs" / "bench").glob("ID_*"):
@@ -234,7 +234,7 @@ def test_two_summaries_with_one_id_are_both_there(lab: Path, other: dict[str, An
 def test_ids_that_clean_up_alike_stay_apart(lab: Path) -> None:
     files = [write_summary(lab / f"{n}.json", each) for n, each in enumerate(("a/b", "a_b", "a:b"))]
     assert import_files(files, "runs").new == 3
-    assert len(load_executions(find_place("runs"))) == 3
+    assert len(load_executions(find_location("runs"))) == 3
     assert import_files(files, "runs").known == 3
 
 
@@ -242,7 +242,7 @@ def test_many_with_one_id(lab: Path) -> None:
     files = [write_summary(lab / f"{n}.json", trial_id=n) for n in range(1, 31)]
     assert import_files(files, "runs").new == 30
     assert import_files(files, "runs").known == 30
-    assert {e.trial for e in load_executions(find_place("runs"))} == set(range(1, 31))
+    assert {e.trial for e in load_executions(find_location("runs"))} == set(range(1, 31))
 
 
 def test_a_damaged_execution_is_not_taken_for_the_same(lab: Path) -> None:
@@ -273,4 +273,4 @@ def test_names_that_are_no_file_names(lab: Path) -> None:
     found = import_files([file], "runs")
     assert found.new == 4
     assert len(list((lab / "runs" / "bench").iterdir())) - (lab / "runs" / "bench" / ".assay").exists() == 4
-    assert {e.method for e in load_executions(find_place("runs"))} == set(found.methods)
+    assert {e.method for e in load_executions(find_location("runs"))} == set(found.methods)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.bench.laboratory import execution, request
 
-from assay.bench.flow.archive import find_place, write_as_run
+from assay.bench.flow.archive import find_location, write_as_run
 from assay.bench.flow.compare import (
     CompareOptions,
     Contest,
@@ -356,16 +356,16 @@ def test_sides_by_label_folder_and_file(lab: Path) -> None:
 
 
 def test_verdicts_are_in_the_index_of_a_study(lab: Path) -> None:
-    place = find_place("runs")
+    location = find_location("runs")
     for each in (*side("base", 10, label="base").found, *side("head", 13, label="head").found):
-        write_as_run(place, replace(each, execution_id=f"{each.label}-{each.execution_id}"), None)
+        write_as_run(location, replace(each, execution_id=f"{each.label}-{each.execution_id}"), None)
     report = compare_recorded("base", "head", None, "runs", CompareOptions())
-    (line,) = (Path(place.dir) / ".assay" / "verdicts.jsonl").read_text().splitlines()
+    (line,) = (Path(location.dir) / ".assay" / "verdicts.jsonl").read_text().splitlines()
     assert json.loads(line)["source"] == "bench compare"
-    with open_index(place.root) as index, contextlib.closing(sqlite3.connect(index.path)) as database:
+    with open_index(location.root) as index, contextlib.closing(sqlite3.connect(index.path)) as database:
         (row,) = database.execute("SELECT study, key, source, result, subject, effect FROM verdicts")
     assert tuple(row) == ("bench", None, "bench compare", "FAIL", "m.C.f wall_time", report.metrics[0].finding.effect)
-    folders = [str(path) for path in sorted(Path(place.dir).glob("*_C.f"))]
+    folders = [str(path) for path in sorted(Path(location.dir).glob("*_C.f"))]
     compare_recorded(folders[0], folders[-1], None, "elsewhere", CompareOptions())
     assert not Path("elsewhere").exists(), "files outside a study leave nothing"
 

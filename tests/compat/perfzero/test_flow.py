@@ -19,7 +19,7 @@ from tests.bench.laboratory import write_module
 from tests.compat.perfzero.test_summary import load_schema
 from tests.show.json_schema import problems
 
-from assay.bench.flow.archive import find_place, import_files, load_executions
+from assay.bench.flow.archive import find_location, import_files, load_executions
 from assay.bench.records import load_execution
 from assay.compat.perfzero.flags import parse_flags
 from assay.compat.perfzero.flow import PerfzeroConsole, _stoppable, _StoppedError, plot_process_info, run_perfzero

@@ -26,7 +26,7 @@ from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, Console
-from assay.study.api import StudyPlace, check_writable, closing_quietly, find_study_place, refresh_study
+from assay.study.api import StudyLocation, check_writable, closing_quietly, find_study_location, refresh_study
 from assay.values.environment import GitState
 from assay.values.machine import Machine
 from assay.values.run import RunSpec
@@ -45,9 +45,9 @@ def load_executions(
     location: StudyLocation, method: str | None = None, console: Console = SILENT
 ) -> list[BenchExecution]:
     """Oldest first; all of a method, named in full or by its end (`Class.method`), with or without its parameters."""
-    with closing_quietly(open_index(place.root)) as index:
-        refresh_study(index, place, console)
-        rows = [row for row in index.load_runs([place.name]) if row.state.is_over]
+    with closing_quietly(open_index(location.root)) as index:
+        refresh_study(index, location, console)
+        rows = [row for row in index.load_runs([location.name]) if row.state.is_over]
     if not rows:
         raise UsageError(f"there is no benchmark under {location.root}", "run one: assay bench run module.Class.method")
     chosen = set(choose_methods(method, (str(row.params.get("method", "")) for row in rows))) if method else None
@@ -83,8 +83,8 @@ def _strip_parameters(method: str) -> str:
     return _PARAMETERS.sub("", method)
 
 
-def _load(place: StudyPlace, row: RunRow, console: Console) -> BenchExecution | None:
-    run_dir = os.path.join(place.root, row.key)
+def _load(location: StudyLocation, row: RunRow, console: Console) -> BenchExecution | None:
+    run_dir = os.path.join(location.root, row.key)
     try:
         return load_execution(run_dir) or _rebuild(run_dir, row)
     except (AssayError, OSError) as error:
@@ -181,12 +181,12 @@ def import_files(
     if not found:
         lines = ["there is no result in any of these files", *(problem.message for problem in problems), *notes]
         raise UsageError("\n".join(lines), next((problem.hint for problem in problems if problem.hint), None))
-    place = find_place(root)
-    check_writable(place)
-    os.makedirs(place.dir, exist_ok=True)
-    new = sum(write_as_run(place, execution, label) for execution in found)
-    with closing_quietly(open_index(place.root)) as index:
-        refresh_study(index, place, console)
+    location = find_location(root)
+    check_writable(location)
+    os.makedirs(location.dir, exist_ok=True)
+    new = sum(write_as_run(location, execution, label) for execution in found)
+    with closing_quietly(open_index(location.root)) as index:
+        refresh_study(index, location, console)
     return Imported(
         new,
         len(found) - new,
@@ -200,20 +200,20 @@ def import_files(
 # ---------------------------------------------------------------- one execution
 
 
-def write_as_run(place: StudyPlace, execution: BenchExecution, label: str | None, kind: str = "import") -> bool:
+def write_as_run(location: StudyLocation, execution: BenchExecution, label: str | None, kind: str = "import") -> bool:
     """False: it exists already. Nothing is overwritten: ids of other tools may be shared, and a further execution with
     the same id gets a suffix made from its content."""
     mark = execution.extra.get(DIGEST)
-    own = os.path.join(place.dir, _name_folder(execution))
+    own = os.path.join(location.dir, _name_folder(execution))
     if mark is None:  # an id that we made identifies the execution
-        return _write_run(own, place, execution, label, kind)
-    apart = os.path.join(place.dir, _name_folder(execution, mark))
+        return _write_run(own, location, execution, label, kind)
+    apart = os.path.join(location.dir, _name_folder(execution, mark))
     if os.path.lexists(apart):
         return False
-    if _write_run(own, place, execution, label, kind):
+    if _write_run(own, location, execution, label, kind):
         return True
     marked = replace(execution, execution_id=f"{execution.execution_id}-{mark}")
-    return not _is_same(own, execution) and _write_run(apart, place, marked, label, kind)
+    return not _is_same(own, execution) and _write_run(apart, location, marked, label, kind)
 
 
 def _is_same(run_dir: str, execution: BenchExecution) -> bool:
@@ -241,7 +241,7 @@ def _clean(text: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", text).lstrip("._")
 
 
-def _write_run(run_dir: str, place: StudyPlace, execution: BenchExecution, label: str | None, kind: str) -> bool:
+def _write_run(run_dir: str, location: StudyLocation, execution: BenchExecution, label: str | None, kind: str) -> bool:
     chosen = label or execution.label
     params = {"method": execution.method, "kind": kind, "trial": execution.trial, "source": execution.source}
     if chosen:
@@ -252,7 +252,7 @@ def _write_run(run_dir: str, place: StudyPlace, execution: BenchExecution, label
     )
     record = run_directory.RunRecord(
         spec,
-        place.name,
+        location.name,
         run_directory.new_uid(),
         execution.started_at or time.time(),
         workdir=".",
@@ -291,11 +291,11 @@ def add_timings(root: str, timings: Timings, label: str | None = None) -> BenchE
         contaminated=timings.contaminated,
         extra=dict(timings.extra),
     )
-    place = StudyPlace(root, STUDY)
-    os.makedirs(place.dir, exist_ok=True)
-    write_as_run(place, execution, label, "model")
-    with closing_quietly(open_index(place.root)) as index:
-        refresh_study(index, place)
+    location = StudyLocation(root, STUDY)
+    os.makedirs(location.dir, exist_ok=True)
+    write_as_run(location, execution, label, "model")
+    with closing_quietly(open_index(location.root)) as index:
+        refresh_study(index, location)
     return execution
 
 

@@ -86,10 +86,10 @@ def compare_recorded(
 
 def _record(report: ComparisonReport, root: str | None) -> ComparisonReport:
     """In the study, and from there in the index; files that are compared where there is no study leave nothing."""
-    place = find_place(root)
-    if not os.path.isdir(place.dir):
+    location = find_location(root)
+    if not os.path.isdir(location.dir):
         return report
-    doubts = record_verdicts(place, "bench compare", {None: report.verdict})
+    doubts = record_verdicts(location, "bench compare", {None: report.verdict})
     return replace(report, notes=(*report.notes, *doubts))
 
 
@@ -114,7 +114,7 @@ class _Known:
             found = [e for e in found if is_named(self._method, e.method)]
         if not found:
             raise UsageError(f"{name} has no execution of {self._method}")
-        said = load_triage(self._place.dir) if not is_path or is_inside(name, self._place.dir) else []
+        said = load_triage(self._location.dir) if not is_path or is_inside(name, self._location.dir) else []
         # a triage covers the executions between two others, so the whole history is needed
         is_triaged = any(each.judgement == "invalid" for each in said)
         return Executions(name, tuple(found), list_invalid(self._load_all(), said) if is_triaged else {})

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from assay.bench.flow.archive import find_place, load_executions
+from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.judge.changepoint import find_change_points
 from assay.bench.judge.environments import attribute_change, attribute_move, describe_differences
 from assay.bench.judge.history import (
@@ -76,15 +76,15 @@ def load_histories(
     metric: str, method: str | None, options: HistoryOptions, console: Console = SILENT
 ) -> list[MetricHistory]:
     """Of one method, or of every method that reports the metric."""
-    place = find_place(options.root)
-    executions = load_executions(place, method, console)
+    location = find_location(options.root)
+    executions = load_executions(location, method, console)
     meant = [execution for execution in executions if options.label in (None, execution.label)]
     if options.label is not None and not meant:
         raise NotFoundError("label", options.label, sorted({each.label for each in executions if each.label}))
     named = {execution.method for execution in meant if metric in execution.numbers}
     if not named:
         raise NotFoundError("metric", metric, sorted({name for execution in meant for name in execution.numbers}))
-    triage = load_triage(place.dir)
+    triage = load_triage(location.dir)
     found: list[MetricHistory] = []
     missing: list[UsageError] = []
     for name in sorted(named):
@@ -351,11 +351,11 @@ def _build_move(
     found: Sequence[BenchExecution], index: int, metric: str, direction: Direction, said: Sequence[Triage]
 ) -> Change | None:
     """None: both levels are known, and they are the same."""
-    counts = Counter(execution.fingerprint for execution in found[:place])
-    known = [execution for execution in found[:place] if counts[execution.fingerprint] >= FEWEST_MOVED]
-    before, after = (known or found[:place])[-1], found[place]  # of an environment with enough of them, if any has
-    old = _collect(found[:place], before, metric)[-_SIDE:]
-    new = _collect(found[place:], after, metric)[:_SIDE]
+    counts = Counter(execution.fingerprint for execution in found[:index])
+    known = [execution for execution in found[:index] if counts[execution.fingerprint] >= FEWEST_MOVED]
+    before, after = (known or found[:index])[-1], found[index]  # of an environment with enough of them, if any has
+    old = _collect(found[:index], before, metric)[-_SIDE:]
+    new = _collect(found[index:], after, metric)[:_SIDE]
     few = len(new) if min(len(old), len(new)) < FEWEST_MOVED else 0
     step = compare_medians(old, new, index) if few else compare_levels(old, new, index)
     if step is None or few >= SHORTEST_SERIES:  # it then has a history of its own

@@ -40,7 +40,7 @@ from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
 from assay.observe.devices import Devices
 from assay.plan.identity import spec_id
-from assay.study.api import RunHooks, StudyPlace, build_bare_study, find_study_place, run_specs
+from assay.study.api import RunHooks, StudyLocation, build_bare_study, find_study_location, run_specs
 from assay.values import layout
 from assay.values.run import Command, RunSpec
 from assay.values.study import CodePolicy, Pattern, Resources
@@ -66,8 +66,8 @@ def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: T
     location = find_study_location(STUDY, request.root, settings)
     methods = resolve_methods(request)
     folder, is_continued = request.folder or "", _is_continued(request)
-    forgotten = take_queue(place.dir, folder) if is_continued else []
-    jobs = [*((spec, None) for spec in forgotten), *_build_jobs(request, methods, place)]
+    forgotten = take_queue(location.dir, folder) if is_continued else []
+    jobs = [*((spec, None) for spec in forgotten), *_build_jobs(request, methods, location)]
     specs = [spec for spec, _ in jobs]
     given = hooks or RunHooks()
     observer = BenchObserver(request, {spec.name: variant for spec, variant in jobs}, told, given.console)
@@ -77,10 +77,10 @@ def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: T
         max_wait_s=request.max_wait_s or given.max_wait_s,
         observe=lambda inner: given.observe(observer.around(inner)),
     )
-    with hold_queue(place.dir, folder, specs) if is_continued else nullcontext():
+    with hold_queue(location.dir, folder, specs) if is_continued else nullcontext():
         report = run_specs(
             build_bare_study(STUDY, "assay bench", folder),
-            place,
+            location,
             specs,
             watched,
             slots=_choose_slots(request, settings),
@@ -186,7 +186,7 @@ def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str,
 
 
 def _build_jobs(
-    request: BenchRequest, methods: Sequence[BenchMethod], place: StudyPlace
+    request: BenchRequest, methods: Sequence[BenchMethod], location: StudyLocation
 ) -> Iterator[tuple[RunSpec, BenchVariant | None]]:
     """Trial by trial, and within a trial method by method; two variants alternate in who begins."""
     ids = _build_ids(request.execution_id)
@@ -195,7 +195,7 @@ def _build_jobs(
             variants: Sequence[BenchVariant | None] = request.variants or (None,)
             for variant in variants if trial % 2 else reversed(variants):
                 specs = (_build_spec(request, method, trial, variant, execution_id) for execution_id in ids)
-                yield next(spec for spec in specs if not _is_taken(request, place, spec)), variant
+                yield next(spec for spec in specs if not _is_taken(request, location, spec)), variant
 
 
 def _is_taken(request: BenchRequest, location: StudyLocation, spec: RunSpec) -> bool:

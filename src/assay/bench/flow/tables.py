@@ -74,7 +74,7 @@ def load_table(
     executions = load_executions(location, method, console)
     keys = _check_keys(by, executions)
     names = _choose_metrics(metrics, [e for e in executions if e.result.is_measured] or executions)
-    triaged = list_invalid(executions, load_triage(place.dir))
+    triaged = list_invalid(executions, load_triage(location.dir))
     invalid = {each for (_, metric), ids in triaged.items() if metric in names for each in ids}
     good: list[BenchExecution] = []
     left_out: Counter[str] = Counter()

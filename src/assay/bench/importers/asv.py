@@ -77,9 +77,9 @@ def _build_suite(file: Fields, path: str | None) -> _Suite:
 def load_beside(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
     """In the same folder or the one above; None where there is none that can be read."""
     folder = os.path.dirname(os.path.abspath(path))
-    for place in (os.path.join(folder, name), os.path.join(os.path.dirname(folder), name)):
+    for beside in (os.path.join(folder, name), os.path.join(os.path.dirname(folder), name)):
         try:
-            content = _load_object(place, os.stat(place).st_mtime_ns)
+            content = _load_object(beside, os.stat(beside).st_mtime_ns)
         except (OSError, ValueError, RecursionError):
             continue
         if is_right(content):
@@ -110,7 +110,7 @@ def _parse_results(name: str, fields: Fields, suite: _Suite) -> Iterator[Importe
         if number is not None and math.isnan(number):
             yield f"{name}{suffix} was skipped by asv: there is no result"
         else:
-            raw = samples[place] if place < len(samples) else None
+            raw = samples[index] if index < len(samples) else None
             yield _build_result(name, suffix, value, number, raw, suite)
 
 

@@ -20,11 +20,11 @@ _Bounds = Mapping[str, tuple[float | None, float | None]]
 
 def find_summaries(text: str) -> list[Mapping[str, Any]]:
     """Summaries in a perfzero.log or in what was printed, between other lines; each once."""
-    decoder, found, place = json.JSONDecoder(), {}, 0
-    while match := _OBJECT.search(text, place):
-        place = match.end()
+    decoder, found, position = json.JSONDecoder(), {}, 0
+    while match := _OBJECT.search(text, position):
+        position = match.end()
         try:
-            content, place = decoder.raw_decode(text, match.start(1))
+            content, position = decoder.raw_decode(text, match.start(1))
         except (ValueError, RecursionError):
             continue
         if content.keys() >= MARKS:

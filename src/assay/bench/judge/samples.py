@@ -95,9 +95,9 @@ def adjust_holm(values: Sequence[float]) -> list[float]:
     order = sorted(range(len(values)), key=values.__getitem__)
     adjusted = [0.0] * len(values)
     highest = 0.0
-    for rank, place in enumerate(order):
-        highest = max(highest, min(1.0, values[place] * (len(values) - rank)))
-        adjusted[place] = highest
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, values[index] * (len(values) - rank)))
+        adjusted[index] = highest
     return adjusted
 
 
