@@ -18,8 +18,7 @@ from assay.show.console import Console
 from assay.show.report_files import STDOUT, ReportFiles, check_targets, write_document
 from assay.values.options import Request, jobs_option, json_option, option, quiet_option, root_option, slots_option
 from assay.values.secrets import hide_text
-from assay.values.slots import parse_slot_flags
-from assay.values.units import parse_timeout
+from assay.values.units import parse_slot_flags, parse_timeout
 
 if TYPE_CHECKING:
     from assay.bench.flow.compare import Run

@@ -28,10 +28,9 @@ from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, Console
 from assay.study.api import StudyLocation, check_writable, closing_quietly, find_study_location, refresh_study
 from assay.values.environment import GitState
-from assay.values.machine import Machine
+from assay.values.machine import Machine, Timings
 from assay.values.run import RunSpec
 from assay.values.study import CodePolicy
-from assay.values.timings import Timings
 
 _MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems take 255 bytes
 _PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")

@@ -46,7 +46,7 @@ from assay.show.console import SILENT, Console
 from assay.stage.checkout import load_commit
 from assay.stage.folder import is_inside
 from assay.study.api import record_verdicts
-from assay.values.metric_direction import Direction, direction_of
+from assay.values.series import Direction, direction_of
 from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
