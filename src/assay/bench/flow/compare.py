@@ -44,7 +44,7 @@ from assay.errors import NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.show.console import SILENT, Console
 from assay.stage.checkout import load_commit
-from assay.stage.folder import is_inside
+from assay.stage.transfer import is_inside
 from assay.study.api import record_verdicts
 from assay.values.series import Direction, direction_of
 from assay.values.state import State
