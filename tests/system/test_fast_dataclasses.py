@@ -159,9 +159,10 @@ def test_a_pickle() -> None:
 
 
 def test_a_required_field_after_an_optional_one_is_refused() -> None:
-    with pytest.raises(SyntaxError):
+    @fast_dataclasses.dataclass(frozen=True)
+    class Wrong:
+        a: int = 1
+        b: int  # type: ignore[misc]
 
-        @fast_dataclasses.dataclass(frozen=True)
-        class Wrong:
-            a: int = 1
-            b: int  # type: ignore[misc]
+    with pytest.raises(SyntaxError):
+        Wrong(1, 2)

@@ -38,8 +38,8 @@ KEYS = (
     "golden",
 )  # fmt: skip
 LOCAL_FARM = "local"
-_COMMAND_NAME = re.compile(r"\w[\w-]*")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_COMMAND_NAME = r"\w[\w-]*"
+_ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _MOST_STRANGE = 5  # with more unknown keys, or none that is known, it is another kind of file
 _MOST_SHOWN = 20
 _HOW_TO = "a study needs a command, as in `command: python train.py --lr {lr}`; `assay demo` shows a whole one at work"
@@ -156,7 +156,7 @@ class _Reader:
         found = []
         for entry in self._fields.open_mapping(node, "env", "a mapping of variables to values"):
             key = join_key("env", entry.key)
-            if not _ENV_NAME.fullmatch(entry.key):
+            if not re.fullmatch(_ENV_NAME, entry.key):
                 self._problems.add("cannot name a variable", key, entry.position, "letters, digits and _ only")
             if entry.node.kind != "scalar" or entry.node.value is None:
                 self._fields.refuse(entry.node, key, "a single value", "write '' for an empty text")
@@ -276,7 +276,7 @@ class _Reader:
     def _command(self, entry: Entry, key: str) -> CommandTemplate | None:
         """`train: text`, or `train: {run: text, timeout: 1h}`; the single `command:` is called `run`."""
         name = "run" if key == "command" else entry.key
-        if not _COMMAND_NAME.fullmatch(name) or name == _JOB_NAME:
+        if not re.fullmatch(_COMMAND_NAME, name) or name == _JOB_NAME:
             hint = "letters, digits, _ and -; `job` is taken by job.log"
             self._problems.add("cannot name a command", key, entry.position, hint)
         node, timeout_s = entry.node, None

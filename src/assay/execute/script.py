@@ -196,7 +196,7 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   [ $_code = 0 ] || exit $_code ;;
 esac
 """
-_PLAIN_CALL = re.compile(r"[\w./+-]+(?: +[\w./=:,@%+-]+)*")
+_PLAIN_CALL = r"[\w./+-]+(?: +[\w./=:,@%+-]+)*"
 
 _LIMITED = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
@@ -236,7 +236,7 @@ def _log_name(template: str, command: str) -> str:
 
 def is_plain_call(text: str) -> bool:
     """One program with plain words, nothing for the shell to do: `python train.py --lr 0.1`."""
-    return _PLAIN_CALL.fullmatch(text) is not None and text.split(maxsplit=1)[0] not in SHELL_WORDS
+    return re.fullmatch(_PLAIN_CALL, text) is not None and text.split(maxsplit=1)[0] not in SHELL_WORDS
 
 
 def _render_streams(spec: RunSpec, log: str, other: str) -> str:

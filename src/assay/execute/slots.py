@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -119,7 +118,11 @@ def build_entries(labels: Sequence[str]) -> tuple[SlotEntry, ...]:
 
 def slots_directory() -> str:
     """A directory of this user on this host; never on a network file system."""
-    chosen = os.environ.get("ASSAY_SLOTS_DIR") or os.path.join(tempfile.gettempdir(), f"assay-{os.getuid()}", "slots")
+    chosen = os.environ.get("ASSAY_SLOTS_DIR")
+    if not chosen:
+        import tempfile
+
+        chosen = os.path.join(tempfile.gettempdir(), f"assay-{os.getuid()}", "slots")
     try:
         os.makedirs(chosen, mode=0o700, exist_ok=True)
     except OSError as error:

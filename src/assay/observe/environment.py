@@ -29,7 +29,7 @@ DIFF_LIMIT_BYTES = 1 << 20
 UNTRACKED_LIMIT = 200
 GIT_TIMEOUT_S = 20
 
-_DISTRIBUTION = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
+_DISTRIBUTION = r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info"
 
 
 def load_environment(
@@ -145,7 +145,7 @@ def _list_distributions(path: str) -> list[tuple[str, str]]:
         names = os.listdir(path)
     except OSError:
         return []
-    matches = [_DISTRIBUTION.fullmatch(name) for name in names if name.endswith("-info")]
+    matches = [re.fullmatch(_DISTRIBUTION, name) for name in names if name.endswith("-info")]
     pairs = [(re.sub(r"[-_.]+", "-", match["name"]).lower(), match["version"]) for match in matches if match]
     return sorted(pair for pair in pairs if pair[0] in KEY_PACKAGES)
 
@@ -185,6 +185,8 @@ def _list_folders(path: str, prefix: str) -> list[str]:
 
 def load_git(folder: str | os.PathLike[str], complain: Notify = ignore) -> GitState | None:
     """None outside a repository, before its first commit, and without git. A git that refuses is complained of."""
+    if find_git_root(os.path.realpath(folder)) is None:
+        return None
     status = _git(folder, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", complain=complain)
     if status is None:
         return None
@@ -227,6 +229,6 @@ def parse_git_status(text: str) -> GitState | None:
 def _git(folder: str | os.PathLike[str], *arguments: str, limit: int = -1, complain: Notify = ignore) -> bytes | None:
     path = os.fspath(folder)
     output, messages = read_git(path, *arguments, limit=limit, timeout_s=GIT_TIMEOUT_S)
-    if output is None and messages and find_git_root(os.path.realpath(path)):
+    if output is None and messages:
         complain(f"git cannot read {path}, so no commit is recorded: {find_reason(messages)}")
     return output

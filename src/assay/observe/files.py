@@ -11,7 +11,6 @@ or ISO text. Whatever else is a number is a metric; nested objects become dotted
 
 from __future__ import annotations
 
-import csv
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -141,6 +140,8 @@ def parse_csv_columns(data: bytes, state: State, *, step: str | None = None, fin
             return {}, consumed, state
         text = lines.pop(0).decode("utf-8-sig", "replace")
         state["delimiter"] = max(",\t;", key=text.count)
+        import csv
+
         state["header"] = [name.strip() for name in next(csv.reader([text], delimiter=state["delimiter"]))]
     columns: Columns = {}
     header = state["header"]
@@ -165,6 +166,8 @@ def _read_csv(lines: list[bytes], state: State, width: int) -> list[list[str]]:
 def _read_csv_line(text: str, delimiter: str) -> list[str]:
     if '"' not in text:
         return text.split(delimiter)
+    import csv
+
     try:
         return next(csv.reader([text], delimiter=delimiter, strict=True))
     except csv.Error:

@@ -117,10 +117,10 @@ def clean(text: str) -> str:
 
 def clean_lines(text: str) -> str:
     """The same of a text of several lines: line ends and tabs stay."""
-    return _LINE_PARTS.sub(lambda part: clean(part[0]), text)
+    return re.sub(_LINE_PARTS, lambda part: clean(part[0]), text)
 
 
-_LINE_PARTS = re.compile(r"[^\n\t]+")
+_LINE_PARTS = r"[^\n\t]+"
 
 
 def _escape(char: str) -> str:
@@ -283,7 +283,7 @@ class GuardedStream:
 
     def write(self, text: str) -> int:
         if UNSAFE.search(text):
-            parts = _COLOR.split(text) if self._has_color else [text]  # every second one is a colour
+            parts = re.split(_COLOR, text) if self._has_color else [text]  # every second one is a colour
             parts[::2] = map(make_safe, parts[::2])
             text = "".join(parts)
         return self.unguarded.write(text)
@@ -296,7 +296,7 @@ class GuardedStream:
         return getattr(self.unguarded, name)
 
 
-_COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
+_COLOR = r"(\x1b\[[0-9;]*m)"
 
 
 def guard(stream: TextIO) -> TextIO:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -135,6 +134,8 @@ def fold(text: str, width: int | None) -> list[str]:
     lines = [formatting.clean(line) for line in text.split("\n")]
     if width is None:
         return lines
+    import textwrap
+
     # between words: a path or a hash that is longer than the line is the terminal's to break, so it can be copied
     folder = textwrap.TextWrapper(max(width, _NARROWEST), break_on_hyphens=False, break_long_words=False)
     return [part for line in lines for part in folder.wrap(line) or [""]]

@@ -17,15 +17,13 @@ import json
 import os
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from assay.errors import AssayError, FormatError, InfrastructureError, UsageError
-from assay.stage.tree import FileEntry, Limits, Selection, Tree, load_tree, unreadable_error
+from assay.stage.tree import FileEntry, Limits, Selection, StrPath, Tree, load_tree, unreadable_error
 from assay.system.fast_dataclasses import asdict, dataclass, field
 from assay.system.files import blake2b, copy_file, rename, write_atomic
 from assay.values.layout import TEMPORARY_PREFIX
@@ -65,20 +63,20 @@ class Snapshot:
     """`linked`: relative paths that were too large or ignored; a run reaches them in `source`."""
 
     hash: str
-    path: Path
+    path: str
     files: int
     bytes: int
     linked: tuple[str, ...]
-    source: Path
+    source: str
     secret: tuple[str, ...] = ()  # looks like a secret by its name: linked also where nothing else is
     largest: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # folders in the source, bytes of each
 
 
 def take_snapshot(
-    source: Path,
-    store: Path,
+    source: StrPath,
+    store: StrPath,
     ignore: Sequence[str] = (),
-    exclude: Sequence[Path] = (),
+    exclude: Sequence[StrPath] = (),
     *,
     guess: bool = True,
     link: bool = True,
@@ -91,7 +89,7 @@ def take_snapshot(
     `guess` leaves out .git, __pycache__, node_modules and virtual environments and links what git ignores; runx takes
     patterns as given. `secret`: patterns of names that are linked, never copied.
     """
-    source = Path(os.path.abspath(source))
+    source = os.path.abspath(source)
     selection = Selection(tuple(ignore), (*exclude, store), guess, link, limits or Limits(), tuple(secret))
     try:
         os.makedirs(store, exist_ok=True)
@@ -99,42 +97,42 @@ def take_snapshot(
         tree = load_tree(source, selection)
         contents = _Contents(source, tree, _load_seen(store))
         digest = contents.digest()
-        if not os.path.exists(store / digest / _MANIFEST):
+        if not os.path.exists(os.path.join(store, digest, _MANIFEST)):
             digest = _write_snapshot(store, contents)
         settled = contents.settled(looked_at)
         if settled != contents.seen:
-            write_atomic(os.fspath(store / _SEEN), json.dumps(settled))
+            write_atomic(os.path.join(store, _SEEN), json.dumps(settled))
     except OSError as error:
         raise InfrastructureError(f"cannot keep a copy of the code in {str(store)!r}: {error.strerror}") from error
-    path = store / digest / _TREE
+    path = os.path.join(store, digest, _TREE)
     largest = tuple(sorted(((folder.path, folder.bytes) for folder in tree.folders), key=lambda each: -each[1]))
     return Snapshot(digest, path, tree.count, tree.bytes, contents.linked, source, contents.secret, largest)
 
 
-def load_snapshot(store: Path, digest: str) -> Snapshot:
+def load_snapshot(store: StrPath, digest: str) -> Snapshot:
     """A snapshot taken earlier: a queued run gets the code its study began with."""
-    found = _load_manifest(os.fspath(store / digest))
-    path, source = store / digest / _TREE, Path(found.source)
-    return Snapshot(digest, path, len(found.files), found.bytes, found.linked, source, found.secret)
+    found = _load_manifest(os.path.join(store, digest))
+    path = os.path.join(store, digest, _TREE)
+    return Snapshot(digest, path, len(found.files), found.bytes, found.linked, found.source, found.secret)
 
 
-def list_changes(store: Path, old: str, new: str) -> list[Change]:
+def list_changes(store: StrPath, old: str, new: str) -> list[Change]:
     """Files that differ between two snapshots of the store, by name; none where one of them is gone."""
     try:
-        manifests = [_load_manifest(os.fspath(store / digest)) for digest in (old, new)]
+        manifests = [_load_manifest(os.path.join(store, digest)) for digest in (old, new)]
     except AssayError:
         return []
     before, after = ({path for path, *_ in manifest.files} for manifest in manifests)
-    left, right = store / old / _TREE, store / new / _TREE
-    changed = [Change(path, right / path, is_new=True) for path in after - before]
-    changed += [Change(path, left / path) for path in before - after]
+    left, right = (os.path.join(store, digest, _TREE) for digest in (old, new))
+    changed = [Change(path, f"{right}/{path}", is_new=True) for path in after - before]
+    changed += [Change(path, f"{left}/{path}") for path in before - after]
     for path in before & after:
-        if not _is_same_file(left / path, right / path):
-            changed.append(Change(path, right / path))
+        if not _is_same_file(f"{left}/{path}", f"{right}/{path}"):
+            changed.append(Change(path, f"{right}/{path}"))
     return sorted(changed, key=lambda change: change.name)
 
 
-def _is_same_file(one: Path, other: Path) -> bool:
+def _is_same_file(one: str, other: str) -> bool:
     try:
         import filecmp
 
@@ -148,7 +146,7 @@ class Change:
     """A file that differs between two snapshots; `file` is the newer copy that there is."""
 
     name: str
-    file: Path
+    file: str
     is_new: bool = False
 
 
@@ -158,8 +156,8 @@ class Change:
 class _Contents:
     """A tree with the digests of its files; `seen` spares reading those that have not changed."""
 
-    def __init__(self, source: Path, tree: Tree, seen: Seen) -> None:
-        self.source = os.fspath(source)
+    def __init__(self, source: str, tree: Tree, seen: Seen) -> None:
+        self.source = source
         folders = list(tree.walk())
         self.files = [file for folder in folders for file in folder.files]
         self.linked = tuple(path for folder in folders for path in folder.linked)
@@ -271,8 +269,10 @@ def _hash_file(path: str) -> str:
     return digest.hexdigest()
 
 
-def _write_snapshot(store: Path, contents: _Contents) -> str:
+def _write_snapshot(store: StrPath, contents: _Contents) -> str:
     """Written aside and renamed as a whole; of several takers the first wins and the others use its copy."""
+    import tempfile
+
     aside = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=store)
     try:
         os.chmod(aside, 0o777 & ~_umask())
@@ -280,7 +280,7 @@ def _write_snapshot(store: Path, contents: _Contents) -> str:
         digest = contents.digest()
         with open(f"{aside}/{_MANIFEST}", "w", encoding="ascii") as stream:
             json.dump(asdict(_build_manifest(contents)), stream)
-        _rename_unless_there(aside, os.fspath(store / digest))
+        _rename_unless_there(aside, os.path.join(store, digest))
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return digest
@@ -316,10 +316,10 @@ def _build_manifest(contents: _Contents) -> _Manifest:
     )
 
 
-def _load_seen(store: Path) -> Seen:
+def _load_seen(store: StrPath) -> Seen:
     """A file that cannot be read counts as empty: everything is read again."""
     try:
-        with open(store / _SEEN, encoding="ascii") as stream:
+        with open(os.path.join(store, _SEEN), encoding="ascii") as stream:
             seen = json.load(stream)
     except (OSError, ValueError):
         return {}
@@ -338,14 +338,14 @@ class _Layout:
     symlinks: tuple[tuple[str, str], ...]
 
 
-def place_code(snapshot: Snapshot, target: Path, *, link: bool = True) -> None:
+def place_code(snapshot: Snapshot, target: StrPath, *, link: bool = True) -> None:
     """Give a run its private tree. `target` must not exist; its parent is the caller's temporary folder.
 
     A clone shares blocks with the snapshot until one side is written to; never a hard link, which would let one
     run's edits reach another. With `link`, what was not copied is reached through absolute links.
     """
-    layout = _load_layout(os.fspath(snapshot.path))
-    base, origin = os.fspath(target), os.fspath(snapshot.path)
+    layout = _load_layout(snapshot.path)
+    base, origin = os.fspath(target), snapshot.path
     try:
         os.mkdir(base)
         for folder, mode in layout.folders:

@@ -7,7 +7,6 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from assay.errors import UsageError
 from assay.system.fast_dataclasses import dataclass, field
@@ -25,6 +24,8 @@ _MOST_LINKS = 1_000  # of one folder that cannot be linked as a whole because a 
 _GOLDEN_MANIFEST = "_convergence_harness_manifest.json"
 _JOB_MARK = b"# Written by Assay."
 
+StrPath = str | os.PathLike[str]
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -40,7 +41,7 @@ class Selection:
     """What to take. `guess` leaves out what never is code and links what git ignores; `link` allows links."""
 
     ignore: tuple[str, ...] = ()
-    exclude: tuple[Path, ...] = ()
+    exclude: tuple[StrPath, ...] = ()
     guess: bool = True
     link: bool = True
     limits: Limits = Limits()
@@ -91,7 +92,7 @@ class Tree:
             yield from folder.walk()
 
 
-def load_tree(source: Path, selection: Selection) -> Tree:
+def load_tree(source: StrPath, selection: Selection) -> Tree:
     """Walk the source. Raises UsageError for a folder that is missing or holds what cannot be read."""
     walker = _Walker(os.fspath(source), selection)
     try:
@@ -348,7 +349,7 @@ def _join_patterns(patterns: Iterable[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(translated)) if translated else None
 
 
-def _load_identities(paths: Iterable[Path]) -> set[tuple[int, int]]:
+def _load_identities(paths: Iterable[StrPath]) -> set[tuple[int, int]]:
     """Device and inode: the same folder whichever way it is spelt. One that does not exist cannot be entered."""
     found = set()
     for path in paths:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError
-from assay.observe import events, files
+from assay.observe import files
 from assay.observe.columns import Columns, add_column
 from assay.observe.devices import Devices
 from assay.observe.extract import Extractor
@@ -126,6 +126,8 @@ def _parse_csv(step: str | None) -> Parse:
 
 
 def _parse_events(_step: str | None) -> Parse:
+    from assay.observe import events
+
     return lambda data, state, _final: events.parse_events_columns(data, state)
 
 

@@ -25,8 +25,8 @@ from assay.values.run import SHELL_WORDS, JobRequest, Plan, RunSpec, State, buil
 from assay.values.study import Farm, Problem, Study
 from assay.values.verdict import Verdict
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*")
-_PLAIN_WORD = re.compile(r"[\w./+@%,:-]+")
+_ASSIGNMENT = r"[A-Za-z_]\w*=\S*"
+_PLAIN_WORD = r"[\w./+@%,:-]+"
 # and those whose real program stands further on, or is bash's own
 _NOT_TOLD = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd", "test", "true", "{", "}"}
 
@@ -316,9 +316,9 @@ def _programs(plan: Plan) -> Iterator[tuple[str, str]]:
 def first_program(text: str) -> str | None:
     """The program that a command starts with; None where only the shell can tell."""
     for word in text.split():
-        if _ASSIGNMENT.fullmatch(word):
+        if re.fullmatch(_ASSIGNMENT, word):
             continue
-        return word if _PLAIN_WORD.fullmatch(word) and word not in _NOT_TOLD else None
+        return word if re.fullmatch(_PLAIN_WORD, word) and word not in _NOT_TOLD else None
     return None
 
 

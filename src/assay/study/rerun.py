@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from assay.config.settings import load_settings
 from assay.errors import FormatError, NotFoundError, UsageError
@@ -135,14 +134,14 @@ def renew_code(runs: Sequence[FoundRun]) -> int:
     return changed
 
 
-def _store(location: StudyLocation) -> Path:
-    return Path(location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+def _store(location: StudyLocation) -> str:
+    return os.path.join(location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
 
 
 def _find_source(location: StudyLocation, record: run_directory.RunRecord) -> str:
     """The folder that the run's code was copied from."""
     try:
-        source = str(load_snapshot(_store(location), str(record.code_hash)).source)
+        source = load_snapshot(_store(location), str(record.code_hash)).source
     except (OSError, FormatError) as error:
         hint = f"run the study again with the current code: {_build_run(record)}"
         raise UsageError(f"nothing says any more where the code of {record.spec.name} came from", hint) from error
@@ -157,10 +156,10 @@ def _build_run(record: run_directory.RunRecord) -> str:
 
 def _take(location: StudyLocation, record: run_directory.RunRecord, source: str) -> Snapshot:
     return take_snapshot(
-        Path(source),
+        source,
         _store(location),
         record.spec.code.ignore,
-        exclude=[Path(location.root)],
+        exclude=[location.root],
         guess=record.dialect != "runx",
         link=record.spec.code.link_ignored,
         secret=load_settings(os.getcwd(), os.environ).secrets.file_patterns,
@@ -172,7 +171,7 @@ def _replace_code(run_dir: str, status: RunStatus, snapshot: Snapshot) -> None:
     code = os.path.join(run_dir, layout.CODE_DIR)
     aside = f"{code}.new"
     shutil.rmtree(aside, ignore_errors=True)  # of a call that was killed
-    place_code(snapshot, Path(aside), link=status.record.spec.code.link_ignored)
+    place_code(snapshot, aside, link=status.record.spec.code.link_ignored)
     kept = f"{code}.{status.attempt}"
     if os.path.lexists(kept):
         shutil.rmtree(code)

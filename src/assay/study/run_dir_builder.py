@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.errors import AssayError
@@ -44,10 +43,8 @@ _CODE_SUFFIXES = frozenset(
     )
 )
 _CONFIG_SUFFIXES = frozenset((".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".conf", ".gin"))
-_RESULT_NAME = re.compile(
-    r"result|metric|score|histor|summar|report|log|output|pred|eval|loss|curve|stat(s|e|us)?\b", re.IGNORECASE
-)
-_STUDY_KEY = re.compile(rb"^(commands?|CMD|cmd|HPARAMS|hparams|template|golden|study) *:", re.MULTILINE)
+_RESULT_NAME = r"(?i)result|metric|score|histor|summar|report|log|output|pred|eval|loss|curve|stat(s|e|us)?\b"
+_STUDY_KEY = rb"(?m)^(commands?|CMD|cmd|HPARAMS|hparams|template|golden|study) *:"
 _READ_BYTES = 65_536
 
 
@@ -59,7 +56,7 @@ class DirBuilder:
         self._environment: Environment | None = None
         self._environment_path = ""
         self.advice: list[str] = []
-        self._store = Path(prepared.location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+        self._store = os.path.join(prepared.location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
         self.flusher = Flusher(prepared.location.dir)
         self.notes: list[str] = []  # what the report of the study ends with
         self.snapshot = self._take_snapshot()
@@ -72,10 +69,10 @@ class DirBuilder:
         if study.code.kind == "live":
             return None
         return take_snapshot(
-            Path(study.folder),
+            study.folder,
             self._store,
             study.code.ignore,
-            exclude=[Path(location.root), *_own_file(study)],
+            exclude=[location.root, *_own_file(study)],
             guess=study.dialect != "runx",
             link=study.code.link_ignored,
             secret=(*self._prepared.settings.secrets.file_patterns, *_own_secret_file(study, self._prepared.plan)),
@@ -230,7 +227,7 @@ class DirBuilder:
         if record.workdir != layout.CODE_DIR or record.code_hash == snapshot.hash:
             return
         link = entry.spec.code.link_ignored
-        run_directory.offer_code(entry.dir, snapshot.hash, lambda aside: place_code(snapshot, Path(aside), link=link))
+        run_directory.offer_code(entry.dir, snapshot.hash, lambda aside: place_code(snapshot, aside, link=link))
         git = self._load_environment().git
         entry.record = run_directory.take_code(entry.dir, entry.attempt - 1, git.commit if git else None)
 
@@ -238,7 +235,7 @@ class DirBuilder:
         snapshot = self._snapshot_of(spec)
         _write_secrets(aside, spec)
         if snapshot is not None:
-            place_code(snapshot, Path(aside, layout.CODE_DIR), link=spec.code.link_ignored)
+            place_code(snapshot, os.path.join(aside, layout.CODE_DIR), link=spec.code.link_ignored)
         target = os.path.join(aside, layout.ENVIRONMENT_FILE)
         try:
             os.link(self._environment_path, target)  # the same for all and never edited: one copy is enough
@@ -318,13 +315,14 @@ class DirBuilder:
 
     def _is_layout(self, change: Change, old: str) -> bool:
         """Comments and blank lines of a Python file: its runs would compute the same."""
-        before = load_snapshot(self._store, old).path / change.name
-        if change.is_new or not change.name.endswith(".py") or not before.is_file() or not change.file.is_file():
+        if change.is_new or not change.name.endswith(".py"):
             return False
         import ast
 
+        before = os.path.join(load_snapshot(self._store, old).path, change.name)
         try:
-            return ast.dump(ast.parse(before.read_bytes())) == ast.dump(ast.parse(change.file.read_bytes()))
+            with open(before, "rb") as old_file, open(change.file, "rb") as new_file:
+                return ast.dump(ast.parse(old_file.read())) == ast.dump(ast.parse(new_file.read()))
         except (OSError, SyntaxError, ValueError, RecursionError):
             return False
 
@@ -408,7 +406,7 @@ def _is_code(change: Change) -> bool:
     suffix = os.path.splitext(base)[1].lower()
     if suffix not in _CONFIG_SUFFIXES:
         return suffix in _CODE_SUFFIXES or base in ("Makefile", "Dockerfile")
-    return not change.is_new and not _RESULT_NAME.search(base) and not _is_study_file(change)
+    return not change.is_new and not re.search(_RESULT_NAME, base) and not _is_study_file(change)
 
 
 def _is_study_file(change: Change) -> bool:
@@ -417,14 +415,14 @@ def _is_study_file(change: Change) -> bool:
         return False
     try:
         with open(change.file, "rb") as file:
-            return _STUDY_KEY.search(file.read(_READ_BYTES)) is not None
+            return re.search(_STUDY_KEY, file.read(_READ_BYTES)) is not None
     except OSError:
         return False
 
 
-def _own_file(study: Study) -> tuple[Path, ...]:
+def _own_file(study: Study) -> tuple[str, ...]:
     """The study's file is not code: adding a value to it changes nothing about the runs that are there."""
-    return (Path(os.path.abspath(study.source)),) if study.dialect == "native" else ()
+    return (os.path.abspath(study.source),) if study.dialect == "native" else ()
 
 
 def _own_secret_file(study: Study, plan: Plan) -> tuple[str, ...]:

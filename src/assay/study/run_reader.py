@@ -95,13 +95,13 @@ def _find_units(run_dir: str, row: RunRow) -> set[str]:
     if patterns is None:
         return {"step"}
     texts = [each for each in patterns if "regex" in each]
-    named = {str(name) for each in texts for name in (each.get("metric"), *_GROUP_NAME.findall(str(each["regex"])))}
+    named = {str(name) for each in texts for name in (each.get("metric"), *re.findall(_GROUP_NAME, str(each["regex"])))}
     units = {"step" if "step" in named else "epoch"} & named
     units |= {str(each.get("step") or "step") for each in patterns if "regex" not in each}
     return units | _find_script_units(os.path.join(run_dir, layout.METRICS_DIR))
 
 
-_GROUP_NAME = re.compile(r"\(\?P<(\w+)>")
+_GROUP_NAME = r"\(\?P<(\w+)>"
 
 
 def _find_script_units(folder: str) -> set[str]:

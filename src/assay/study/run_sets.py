@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from assay.study.locations import StudyLocation
     from assay.study.prepared import Prepared
 
-_SET_FILE = re.compile(r"set\.(\d+)\.json")
+_SET_FILE = r"set\.(\d+)\.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _load_last(location: StudyLocation) -> RunSet | None:
         names = os.listdir(os.path.join(location.dir, layout.STUDY_META_DIR))
     except OSError:
         return None
-    numbers = [int(match[1]) for name in names if (match := _SET_FILE.fullmatch(name))]
+    numbers = [int(match[1]) for name in names if (match := re.fullmatch(_SET_FILE, name))]
     if not numbers:
         return None
     return RunSet(max(numbers), _load(_set_path(location, max(numbers))))

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from assay.errors import UsageError
+
+if TYPE_CHECKING:
+    import subprocess
 
 _VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
 _SETTINGS = ("core.hooksPath=/dev/null", "advice.detachedHead=false")
 
 
 # What git, curl and ssh print where a server cannot be reached, or cannot serve today. Anything else is an answer.
-_UNREACHABLE = re.compile(
-    r"could not resolve (host|proxy)|name or service not known|name resolution|unable to look up|unable to connect"
+_UNREACHABLE = (
+    r"(?i)could not resolve (host|proxy)|name or service not known|name resolution|unable to look up|unable to connect"
     r"|(failed to|couldn't|could not) connect|network is unreachable|no route to host|empty reply|recv failure"
     r"|connection (refused|timed out|reset|closed)|(operation|connect\w*) timed out|rpc failed|early eof|hung up"
-    r"|returned error: (408|429|5\d\d)|certificate|\bssl|\btls|gnutls",
-    re.IGNORECASE,
+    r"|returned error: (408|429|5\d\d)|certificate|\bssl|\btls|gnutls"
 )
 
-_QUOTED = re.compile(r"'[^'\n]*'|\S+://\S+")  # addresses: a repository may be called as it likes
+_QUOTED = r"'[^'\n]*'|\S+://\S+"  # addresses: a repository may be called as it likes
 
 
 class GitError(Exception):
@@ -36,7 +38,7 @@ class GitError(Exception):
 
 def is_unreachable(text: str) -> bool:
     """By all that git printed: ssh's reason is in lines of its own."""
-    return _UNREACHABLE.search(_QUOTED.sub("", text)) is not None
+    return re.search(_UNREACHABLE, re.sub(_QUOTED, "", text)) is not None
 
 
 def build_environment() -> dict[str, str]:
@@ -55,6 +57,8 @@ def find_git_root(folder: str) -> str | None:
 
 
 def run_git(folder: str | None, *arguments: str, settings: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    import subprocess
+
     options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
     try:
         return subprocess.run(
@@ -90,6 +94,7 @@ def find_reason(text: str) -> str:
 def read_git(folder: str, *arguments: str, limit: int = -1, timeout_s: float) -> tuple[bytes | None, str]:
     """What git prints, up to one byte more than `limit`; None where it fails, is missing or takes too long. With it
     git's messages. Takes no lock in the user's repository."""
+    import subprocess
     import threading
 
     env = {**build_environment(), "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}

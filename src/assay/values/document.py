@@ -23,16 +23,14 @@ Where the formats should differ, the builder says so with `Only`; a renderer nev
 Text is a `str`, a `Span` (a str with a role), or a tuple of both. Roles: a verdict kind or a state of a run (its
 colour, or a badge), `code` (something to copy), `strong`, `soft` (less important). Tables hold plain values, or spans
 in cells.
-
-The blocks are named tuples: defining them takes a fortieth of the time that frozen dataclasses need, and `assay run`
-ends with a document.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from assay.system.fast_dataclasses import dataclass
 from assay.values.table import Table
 from assay.values.verdict import Finding, VerdictKind
 
@@ -70,7 +68,8 @@ def build_plain(content: Content) -> str:
 # ---------------------------------------------------------------- blocks
 
 
-class Heading(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Heading:
     """Of the page (level 1) or of a part of it, with its verdict; `word` instead of the verdict's name."""
 
     text: str
@@ -80,7 +79,8 @@ class Heading(NamedTuple):
     note: str = ""  # less important, after it
 
 
-class Text(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Text:
     """A paragraph. `indent`: steps to the right on a terminal."""
 
     content: Content
@@ -88,27 +88,31 @@ class Text(NamedTuple):
     role: str = ""  # "soft", "answer": the sentence that the reader came for
 
 
-class Notes(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Notes:
     """One item each: a list on a page, a line on a terminal."""
 
     items: Sequence[Content]
 
 
-class Findings(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Findings:
     """What was found, in the order given; at most `most` are shown, and how many more there are."""
 
     items: Sequence[Finding]
     most: int = 20
 
 
-class Facts(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Facts:
     """Label and value. `folds`: False for values that are copied, which only the terminal itself may break."""
 
     pairs: Sequence[tuple[str, str]]
     folds: bool = True
 
 
-class TableBlock(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TableBlock:
     """`notes`: for each row what a page shows below it. `roles`: for each row a verdict kind, or "" ; a second word
     `first` marks the row that matters most. `breaks`: index of a row → a line before it (rows that were left out).
 
@@ -126,27 +130,31 @@ class TableBlock(NamedTuple):
     numbers_names: bool = False
 
 
-class Commands(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Commands:
     """To be pasted: what each does, and the command line."""
 
     items: Sequence[tuple[str, str]]
 
 
-class Code(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Code:
     """Output of a program, or one long command (`wraps`); lines stay lines."""
 
     text: str
     wraps: bool = False
 
 
-class Section(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Section:
     """Blocks that belong together, below an optional title."""
 
     blocks: Sequence[Block]
     title: str = ""
 
 
-class Details(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Details:
     """Folded under its title on a page and in Markdown; a terminal, which cannot fold, shows it all."""
 
     title: Content
@@ -154,7 +162,8 @@ class Details(NamedTuple):
     is_open: bool = False
 
 
-class Only(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Only:
     """For these formats alone."""
 
     formats: Sequence[Format]
@@ -166,7 +175,8 @@ class Only(NamedTuple):
 Point: TypeAlias = tuple[float, float]
 
 
-class Curve(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Curve:
     """Points by rising x; what is not finite is left out. `style` is a class of the style sheet."""
 
     points: Sequence[Point]
@@ -175,7 +185,8 @@ class Curve(NamedTuple):
     marker: Literal["", "dot", "cross"] = ""
 
 
-class Area(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Area:
     """Between two lines."""
 
     upper: Sequence[Point]
@@ -183,7 +194,8 @@ class Area(NamedTuple):
     style: str
 
 
-class Panel(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Panel:
     """One part of a chart; the parts are above each other and share the x axis."""
 
     curves: Sequence[Curve] = ()
@@ -194,7 +206,8 @@ class Panel(NamedTuple):
     height: int = 150
 
 
-class Chart(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Chart:
     """Drawn on a page alone. `spans`: style, from x, to x; `lines`: single x; both over all panels."""
 
     title: Content
@@ -208,20 +221,23 @@ class Chart(NamedTuple):
     is_wide: bool = False  # over the whole width of the page
 
 
-class Legend(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Legend:
     """Style, shape and meaning of what charts show. Shapes: area, line, wide, dot, dash, cross."""
 
     keys: Sequence[tuple[str, str, str]]
 
 
-class Bars(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Bars:
     """A horizontal bar for each label and count."""
 
     items: Sequence[tuple[str, int]]
     label: str = ""
 
 
-class HeatMap(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HeatMap:
     """Cells by level: one for each of the `limits` (at most four) that a value exceeds; infinite ones have the last.
 
     `levels` are their meanings, from "none of the limits" to "infinite". `lengths` says how many elements the rows and
@@ -246,7 +262,8 @@ Block: TypeAlias = (
 # ---------------------------------------------------------------- what JUnit counts
 
 
-class Case(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Case:
     """`type`: instead of the verdict's name; `excuse`: why it is skipped although it did not pass; `text`: the body."""
 
     classname: str
@@ -260,7 +277,8 @@ class Case(NamedTuple):
     excuse: str = ""
 
 
-class Suite(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Suite:
     name: str
     cases: Sequence[Case]
     properties: Sequence[tuple[str, object]] = ()
@@ -268,7 +286,8 @@ class Suite(NamedTuple):
     output: str = ""
 
 
-class Document(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Document:
     title: str
     blocks: Sequence[Block]
     suites: Sequence[Suite] = ()

@@ -12,12 +12,15 @@ An option whose default is False is a flag. An option that is `multiple` is a tu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform
+
+from assay.system.fast_dataclasses import dataclass
 
 Parse = Callable[[Any, str], Any]
 
 
-class Option(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Option:
     """What a field declares. Without names it is an argument, known by its position."""
 
     names: tuple[str, ...]
@@ -135,7 +138,8 @@ def _options_of(base: type) -> Mapping[str, Option]:
     return found
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Group:
     """Commands under one word. `commands`: name → (`module:handler`, what it does); loaded when it is called.
 
     A handler is a function `(request, console) -> exit code`. The type of its first argument is the request, and its

@@ -55,13 +55,14 @@ _ENV_NAMES = (
     *("*_KEY", "*_PAT", "AUTH_*"),
     *(f"!*{word}_KEY" for word in ("SORT", "CACHE", "PRIMARY", "FOREIGN", "PARTITION", "PUBLIC", "GROUP", "METRIC")),
 )
-_STRONG = re.compile(r"PASSW|PASSPHRASE|SECRET|API_?KEY")  # here a number may be the secret as well
-_NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+# Patterns are texts: `re` compiles each when it is first needed, and remembers it.
+_STRONG = r"PASSW|PASSPHRASE|SECRET|API_?KEY"  # here a number may be the secret as well
+_NUMBER = r"(?i)[+-]?(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?"
 _PLAIN_WORDS = frozenset(("", "true", "false", "none", "null", "yes", "no", "on", "off", "auto", HIDDEN.lower()))
-_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_WORD_START = r"(?<=[a-z0-9])(?=[A-Z])"
 _LEAST_KNOWN = 6  # a shorter value is not looked for elsewhere: it would be found by chance
 
-_TOKEN = re.compile(
+_TOKEN = (
     r"(?<![A-Za-z0-9_])(?:"
     r"hf_(?:[A-Za-z0-9]{30,}|(?=[a-z0-9]*[A-Z])(?=[A-Za-z]*\d)[A-Za-z0-9]{10,})"
     r"|gh[pousr]_[A-Za-z0-9]{10,}|github_pat_\w{10,}|glpat-[\w-]{10,}"
@@ -71,24 +72,23 @@ _TOKEN = re.compile(
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.?[\w-]*"
     r")"
 )
-_URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@'\"]*):([^\s/@'\"]+)(?=@)")
-_HEADER = re.compile(
-    r"(authorization\\?[\"']?\s*:\s*\\?[\"']?(?:bearer|basic|token)\s+|\bbearer\s+(?=[\w.~+/=-]{8}))([\w.~+/=-]+)",
-    re.IGNORECASE,
+_URL_PASSWORD = r"(?<=://)([^\s/:@'\"]*):([^\s/@'\"]+)(?=@)"
+_HEADER = (
+    r"(?i)(authorization\\?[\"']?\s*:\s*\\?[\"']?(?:bearer|basic|token)\s+|\bbearer\s+(?=[\w.~+/=-]{8}))([\w.~+/=-]+)"
 )
-_LOGIN = re.compile(r"(?<=\s)((?:-u|--user)[= ]*['\"]?[^\s:'\"=]+:|sshpass\s+-p\s*['\"]?)([^\s'\"]+)")
-_TAKES_LOGIN = re.compile(r"\b(curl|wget|sshpass)\b")
-_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END|\Z)", re.DOTALL)
-_VALUE = re.compile(r"(?:\\?\"(?:[^\"\\]|\\[^\"])*\\?\"|'[^']*'|\\.|[^\s\"'|;&<>()\\])+")
-_QUOTED = re.compile(r"\\?\"[^\"\\\n]*\\?\"|'[^'\n]*'")
-_REST = re.compile(r"[^\s\"'{\[#](?:(?!\s+#|\s*$)[^\n])*", re.MULTILINE)  # of a line, as YAML and shell scripts have it
-_FLOW_VALUE = re.compile(r"[^\s,}\]\"'{\[][^,}\]\n]*")
-_FLAG = re.compile(r"(?<![\w-])--?(?P<name>[A-Za-z][\w.-]*)(?:=|\s+)")
-_ASSIGNMENT = re.compile(r"(?<![\w$.-])(?P<name>[A-Za-z_][\w.-]*)=")
-_FIELD = re.compile(r"\\?[\"'](?P<name>[A-Za-z_][\w.-]*)\\?[\"']\s*[:=]\s*")
-_LITERAL = re.compile(r"\b(?P<name>[A-Za-z_][\w.-]*)\s*[:=]\s*(?=[\"'])")
-_LINE = re.compile(r"^[+ -]?\s*(?:-\s+|export\s+)?(?P<name>[A-Za-z_][\w.-]*)\s*[:=]\s*(?![\s\"'])", re.MULTILINE)
-_FLOW = re.compile(r"[{,]\s*(?P<name>[A-Za-z_][\w.-]*)\s*:\s*(?![\s\"'])")  # YAML in braces
+_LOGIN = r"(?<=\s)((?:-u|--user)[= ]*['\"]?[^\s:'\"=]+:|sshpass\s+-p\s*['\"]?)([^\s'\"]+)"
+_TAKES_LOGIN = r"\b(curl|wget|sshpass)\b"
+_PRIVATE_KEY = r"(?s)(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END|\Z)"
+_VALUE = r"(?:\\?\"(?:[^\"\\]|\\[^\"])*\\?\"|'[^']*'|\\.|[^\s\"'|;&<>()\\])+"
+_QUOTED = r"\\?\"[^\"\\\n]*\\?\"|'[^'\n]*'"
+_REST = r"(?m)[^\s\"'{\[#](?:(?!\s+#|\s*$)[^\n])*"  # of a line, as YAML and shell scripts have it
+_FLOW_VALUE = r"[^\s,}\]\"'{\[][^,}\]\n]*"
+_FLAG = r"(?<![\w-])--?(?P<name>[A-Za-z][\w.-]*)(?:=|\s+)"
+_ASSIGNMENT = r"(?<![\w$.-])(?P<name>[A-Za-z_][\w.-]*)="
+_FIELD = r"\\?[\"'](?P<name>[A-Za-z_][\w.-]*)\\?[\"']\s*[:=]\s*"
+_LITERAL = r"\b(?P<name>[A-Za-z_][\w.-]*)\s*[:=]\s*(?=[\"'])"
+_LINE = r"(?m)^[+ -]?\s*(?:-\s+|export\s+)?(?P<name>[A-Za-z_][\w.-]*)\s*[:=]\s*(?![\s\"'])"
+_FLOW = r"[{,]\s*(?P<name>[A-Za-z_][\w.-]*)\s*:\s*(?![\s\"'])"  # YAML in braces
 _HINTS = (  # noqa: SIM905 without one of these, in lower case, a text holds nothing that we would recognise
     "token passw passphrase secret credential key auth bearer webhook cookie dsn connection pwd _pat hf_ ghp_ gho_ "
     "ghu_ ghs_ ghr_ github_ glpat sk- sk_ rk_ xox xapp akia asia aiza ya29 npm_ pypi- dckr sg. dapi nvapi gsk_ r8_ eyj "
@@ -122,7 +122,7 @@ def is_secret_name(name: str, rules: SecretRules = DEFAULT_RULES, *, in_env: boo
 @lru_cache(maxsize=4096)
 def _fits(name: str, own: tuple[str, ...], in_env: bool) -> bool:
     """The user's patterns come first, the last of them above all; then those for variables, then ours."""
-    spelled = re.sub(r"[^A-Z0-9]+", "_", _WORD_START.sub("_", name).upper())
+    spelled = re.sub(r"[^A-Z0-9]+", "_", re.sub(_WORD_START, "_", name).upper())
     for pattern in (*reversed(own), *(reversed(_ENV_NAMES) if in_env else ()), *reversed(SECRET_NAMES)):
         bare = pattern.removeprefix("!").upper().replace("-", "_").replace(".", "_")
         if matches(spelled, bare) or matches(name.upper(), bare):
@@ -150,7 +150,7 @@ def is_secret(name: str, value: object, rules: SecretRules = DEFAULT_RULES, *, i
     text = str(value).strip()
     if text.lower() in _PLAIN_WORDS:
         return False
-    return not _NUMBER.fullmatch(text) or _STRONG.search(name.upper().replace("-", "_")) is not None
+    return not re.fullmatch(_NUMBER, text) or re.search(_STRONG, name.upper().replace("-", "_")) is not None
 
 
 # ---------------------------------------------------------------- files
@@ -216,21 +216,21 @@ def hide_text(text: str, rules: SecretRules = DEFAULT_RULES, known: Iterable[str
 
 
 def _hide_forms(text: str) -> str:
-    text = _TOKEN.sub(HIDDEN, text)
-    text = _URL_PASSWORD.sub(rf"\1:{HIDDEN}", text)
-    text = _HEADER.sub(rf"\1{HIDDEN}", text)
-    if _TAKES_LOGIN.search(text):
-        text = _LOGIN.sub(rf"\1{HIDDEN}", text)
-    return _PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
+    text = re.sub(_TOKEN, HIDDEN, text)
+    text = re.sub(_URL_PASSWORD, rf"\1:{HIDDEN}", text)
+    text = re.sub(_HEADER, rf"\1{HIDDEN}", text)
+    if re.search(_TAKES_LOGIN, text):
+        text = re.sub(_LOGIN, rf"\1{HIDDEN}", text)
+    return re.sub(_PRIVATE_KEY, rf"\1{HIDDEN}\2", text)
 
 
-def _hide_values(text: str, head: re.Pattern[str], value: re.Pattern[str], rules: SecretRules, *, in_env: bool) -> str:
+def _hide_values(text: str, head: str, value: str, rules: SecretRules, *, in_env: bool) -> str:
     """`***` for what follows each head with a secret name; what follows another may hold a head itself."""
     parts, last = [], 0
-    for found in head.finditer(text):
+    for found in re.finditer(head, text):
         if found.start() < last or not is_secret_name(found["name"], rules, in_env=in_env):
             continue
-        match = value.match(text, found.end())
+        match = re.compile(value).match(text, found.end())
         if match is not None:
             parts += [text[last : found.end()], _hide_value(found["name"], match[0], rules, in_env=in_env)]
             last = match.end()

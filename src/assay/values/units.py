@@ -7,12 +7,12 @@ import re
 from assay.errors import UsageError
 
 CPU = "cpu"
-_DEVICE = re.compile(r"\d+|(?:GPU|MIG)-[\w/.:-]+")  # as CUDA_VISIBLE_DEVICES has them
-_SLIP = re.compile(r"(?P<kind>cpus?|gpu|cuda)\W*(?P<number>\d+)", re.IGNORECASE | re.ASCII)
+_DEVICE = r"\d+|(?:GPU|MIG)-[\w/.:-]+"  # as CUDA_VISIBLE_DEVICES has them
+_SLIP = r"(?ia)(?P<kind>cpus?|gpu|cuda)\W*(?P<number>\d+)"
 
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|[smhd])\s*")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
+_DURATION_PART = r"(\d+(?:\.\d+)?)\s*(ms|min|[smhd])\s*"
+_SIZE = r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?"
 _SIZE_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -21,15 +21,15 @@ def parse_duration(text: str) -> float | None:
     stripped = text.strip()
     if re.fullmatch(r"\d+(?:\.\d+)?", stripped):
         return float(stripped)
-    parts = _DURATION_PART.findall(stripped)
-    if not parts or _DURATION_PART.sub("", stripped):
+    parts = re.findall(_DURATION_PART, stripped)
+    if not parts or re.sub(_DURATION_PART, "", stripped):
         return None
     return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
 
 
 def parse_size(text: str) -> int | None:
     """`10GB` (powers of 1000), `10GiB` (powers of 1024), `512` → bytes; None when it is not a size."""
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip())
     if match is None:
         return None
     base = 1024 if match[3] else 1000
@@ -68,14 +68,14 @@ def _parse_count(text: str, part: str) -> int:
 
 def _check_device(device: str, part: str) -> str:
     name = device.strip()
-    if not name.isascii() or not _DEVICE.fullmatch(name):
+    if not name.isascii() or not re.fullmatch(_DEVICE, name):
         hint = "a slot is a GPU's number such as 0 or its GPU-… or MIG-… id, several as 0+1, or cpu:N"
         raise UsageError(f"bad slot {part!r}", _guess(name) or hint)
     return name
 
 
 def _guess(name: str) -> str | None:
-    match = _SLIP.fullmatch(name)
+    match = re.fullmatch(_SLIP, name)
     if match is None:
         return None
     meant = f"{CPU}:{match['number']}" if match["kind"].lower().startswith(CPU) else match["number"]

@@ -12,7 +12,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError, UsageError
@@ -60,9 +59,9 @@ def _hash(value: Any) -> str:
 def _load_code(context: GoldenContext, text: str) -> list[Any]:
     """The repository's state, the code in the program's folder, and the files that the command names."""
     git = load_git(context.folder)
-    exclude = tuple(Path(path) for path in (context.location.root, context.store))
+    exclude = (context.location.root, context.store)
     try:
-        tree = load_tree(Path(context.folder), Selection(exclude=exclude))
+        tree = load_tree(context.folder, Selection(exclude=exclude))
     except UsageError:  # a part that cannot be read: never equal
         return [secrets.token_hex(8)]
     code = {file.path for folder in tree.walk() for file in folder.files if _is_code(file)}

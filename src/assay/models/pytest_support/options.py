@@ -14,6 +14,7 @@ import pytest
 
 from assay.errors import UsageError
 from assay.models.values.flags import ModelFlags, split_words
+from assay.system.fast_dataclasses import replace
 from assay.values.options import Option, Request, option
 
 GROUP = "assay-models"
@@ -24,7 +25,7 @@ _PATHS = ("ir_dir", "compile_profile_dir", "run_profile_dir", "key", "report_fil
 
 def _share(field: str, *names: str, **changes: Any) -> Any:
     """An option of `assay model check`, under the names that it has in pytest."""
-    return ModelFlags.OPTIONS[field]._replace(names=names, **changes)
+    return replace(ModelFlags.OPTIONS[field], names=names, **changes)
 
 
 def _split_all(texts: tuple[str, ...], flag: str) -> tuple[str, ...]:
