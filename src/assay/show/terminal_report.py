@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from assay.errors import UsageError
 from assay.show import formatting
 from assay.show.heat_map import render_bars, render_heat_map
 from assay.show.table import drop_columns, fit_columns, render_table, table_width
@@ -18,6 +19,7 @@ _INDENT = "  "
 _SHORT_NAME = 8  # a name that needs no number
 _NARROWEST = 20  # a value is not folded into a narrower column than this
 _NARROW = 80  # columns of a drawing in a pipe
+_ROWS = 14  # of a chart
 _LONGEST_CODE_LINE = 200  # a progress bar in a log can be thousands of characters long
 _STYLES = {**terminal.STATE_COLORS, "soft": "dim", "strong": "bold", "title": "bold", "culprit": "bold red"}
 
@@ -158,6 +160,26 @@ def _render_code(block: doc.Code, look: _Look) -> Iterator[str]:
         yield f"| {formatting.shorten(formatting.clean(line.expandtabs(4)), longest)}".rstrip()
 
 
+def _render_chart(block: doc.Chart, look: _Look) -> Iterator[str]:
+    from assay.show.plot import Chart, Line, build_bands, render_plot
+
+    groups: dict[str, list[Line]] = {}
+    for curve in (curve for panel in block.panels for curve in panel.curves if curve.name):
+        xs, ys = [x for x, _ in curve.points], [y for _, y in curve.points]
+        groups.setdefault(curve.name, []).append(Line(curve.name, xs, ys))
+    if not groups:
+        return
+    bands = build_bands(list(groups.items()))
+    lines = [found[0] if len(found) == 1 else band for band, found in zip(bands, groups.values(), strict=True)]
+    title, width = doc.build_plain(block.title), look.width or _NARROW
+    chart = Chart(tuple(lines), title, y_name=title)
+    try:
+        text = render_plot(chart, width=width, height=_ROWS, color=look.color, plain=look.plain)
+    except UsageError as error:  # no finite values
+        text = formatting.clean(f"{title}: {error.message}")
+    yield from text.splitlines()
+
+
 # ---------------------------------------------------------------- tables
 
 
@@ -245,6 +267,7 @@ _RENDERERS: dict[type, Callable[[Any, _Look], Any]] = {
     doc.Code: _render_code,
     doc.Section: _render_section,
     doc.Details: _render_details,
+    doc.Chart: _render_chart,
     doc.Bars: lambda block, look: render_bars(block, color=look.color, plain=look.plain),
     doc.HeatMap: lambda block, look: render_heat_map(block, look.width or _NARROW, color=look.color, plain=look.plain),
 }

@@ -177,12 +177,14 @@ Point: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points by rising x; what is not finite is left out. `style` is a class of the style sheet."""
+    """Points by rising x; what is not finite is left out. `style` is a class of the style sheet. A terminal draws the
+    curves that have a name, and of several with the same name their mean and standard deviation."""
 
     points: Sequence[Point]
     style: str
     line: bool = True
     marker: Literal["", "dot", "cross"] = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,8 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Drawn on a page alone. `spans`: style, from x, to x; `lines`: single x; both over all panels."""
+    """Drawn on a page, and its named curves on a terminal. `spans`: style, from x, to x; `lines`: single x; both over
+    all panels."""
 
     title: Content
     panels: Sequence[Panel]

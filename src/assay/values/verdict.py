@@ -28,7 +28,7 @@ _EXIT_CODES = {
     VerdictKind.CHANGED: ExitCode.INCONCLUSIVE,
     VerdictKind.ERROR: ExitCode.FAILED,
 }
-_SEVERITY = (VerdictKind.ERROR, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
+SEVERITY = (VerdictKind.ERROR, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Verdict:
     def of(cls, findings: Iterable[Finding], comparisons: int) -> Verdict:
         found = tuple(findings)
         kinds = {finding.kind for finding in found}
-        worst = next((kind for kind in _SEVERITY if kind in kinds), VerdictKind.PASS)
+        worst = next((kind for kind in SEVERITY if kind in kinds), VerdictKind.PASS)
         if comparisons == 0 and worst is VerdictKind.PASS:
             worst = VerdictKind.ERROR
             found = (*found, Finding(worst, "nothing", "nothing was compared"))
