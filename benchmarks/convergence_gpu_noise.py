@@ -19,8 +19,8 @@ from typing import Any
 
 from _transformer import FAULTS, Outcome, Recipe, Size, Way, build_golden, measure_distance, train, write_start
 
-from assay.golden.judge.convergence import judge_golden
-from assay.golden.judge.effects import build_starts, measure_effects, stack_checks, stack_golden
+from assay.golden.judge.convergence import count_peers, judge_rules
+from assay.golden.judge.effects import build_starts, measure_effects, stack
 from assay.golden.judge.pairing import line_up
 from assay.golden.values import Golden, Rule
 from assay.values.verdict import VerdictKind
@@ -50,7 +50,7 @@ def measure_distances(golden: Golden, outcome: Outcome) -> tuple[float, ...]:
     for rule in RULES[:2]:
         pair = line_up(rule, golden.segments[0], "", [outcome.run])
         starts = build_starts(rule, pair.steps)
-        effects = measure_effects(stack_golden(pair.golden), stack_checks(pair.checks), starts)
+        effects = measure_effects(stack(pair.golden), stack(pair.checks), starts)
         found.append(float(effects.distance.max()))
     return tuple(found)
 
@@ -75,8 +75,10 @@ class Bench:
         return train(self.size, replace(self.way, **changes), self.saved, recipe or self.recipe)
 
     def print(self, kind: str, name: str, outcome: Outcome) -> VerdictKind:
-        verdict = judge_golden(RULES, self.golden, [[outcome.run]]).kind
-        alone = judge_golden(RULES, self.plain, [[outcome.run]]).kind
+        verdict, alone = (
+            judge_rules(RULES, golden.segments[0], [outcome.run], peers=count_peers(RULES, golden)).kind
+            for golden in (self.golden, self.plain)
+        )
         loss, norm = measure_distances(self.golden, outcome)
         ratio = measure_distance(self.first.weights, outcome.weights) / self.apart
         print(

@@ -39,8 +39,8 @@ from typing import Any
 import _transformer
 import numpy as np
 
-from assay.golden.judge.convergence import CheckRun, judge_segments, merge_verdicts, next_action
-from assay.golden.judge.noise import measure_golden_noise
+from assay.golden.judge.convergence import CheckRun, count_peers, judge_rules
+from assay.golden.judge.golden import measure_golden_noise
 from assay.golden.values import Golden, Rule, Segment, Track
 from assay.values.verdict import Verdict, VerdictKind
 
@@ -247,15 +247,16 @@ def build_golden(
 
 def check(rules: Sequence[Rule], golden: Golden, again: Callable[[int, int], CheckRun]) -> Verdict:
     """As `assay golden check` does it: one run per segment, more of those that are inconclusive."""
-    runs: list[list[CheckRun]] = [[] for _ in golden.segments]
-    history: list[list[Verdict]] = [[] for _ in golden.segments]
-    while wanted := [at for at, seen in enumerate(history) if next_action(seen, MOST_CHECKS) == "repeat"]:
-        for at in wanted:
-            runs[at].append(again(at, len(runs[at])))
-        verdicts = judge_segments(rules, golden, runs)
-        for at in wanted:
-            history[at].append(verdicts[at])
-    return merge_verdicts((seen[-1] for seen in history), golden)
+    verdicts = []
+    for at, segment in enumerate(golden.segments):
+        runs: list[CheckRun] = []
+        verdict = None
+        while verdict is None or (verdict.kind is VerdictKind.INCONCLUSIVE and len(runs) < MOST_CHECKS):
+            runs.append(again(at, len(runs)))
+            verdict = judge_rules(rules, segment, runs, peers=count_peers(rules, golden))
+        verdicts.append(verdict)
+    findings = [finding for verdict in verdicts for finding in verdict.findings]
+    return Verdict.of(findings, sum(verdict.comparisons for verdict in verdicts))
 
 
 @dataclass(frozen=True)

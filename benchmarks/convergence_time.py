@@ -16,7 +16,7 @@ from pathlib import Path
 
 from measuring import ASSAY, ROOT, quick_folder
 
-from assay.golden.judge.convergence import judge_golden
+from assay.golden.judge.convergence import judge_segment
 from assay.golden.values import Golden, Rule, Segment, Track
 from assay.judge.statistics import load_numpy
 from assay.values.verdict import VerdictKind
@@ -61,11 +61,11 @@ def build_tracks() -> tuple[Golden, list[Track]]:
 
 def measure_judging() -> float:
     golden, (check,) = build_tracks()
-    judge_golden([Rule("loss")], golden, [[{"loss": {"": check}}]])  # loads the libraries
+    judge_segment(Rule("loss"), golden.segments[0], [{"loss": {"": check}}])  # loads the libraries
     taken = []
     for _ in range(5):
         began = time.perf_counter()
-        verdict = judge_golden([Rule("loss")], golden, [[{"loss": {"": check}}]])
+        verdict = judge_segment(Rule("loss"), golden.segments[0], [{"loss": {"": check}}])
         taken.append(time.perf_counter() - began)
     if verdict.kind is not VerdictKind.PASS or verdict.comparisons != STEPS:
         sys.exit(f"wrong: {verdict.kind}, {verdict.comparisons} comparisons: {verdict.findings[0].message}")

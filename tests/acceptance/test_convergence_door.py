@@ -557,7 +557,7 @@ def test_a_mandatory_flag_without_set_in_script_is_set_with_a_warning(
     del lab.test["flags"]["run"]["start_step"]["set_in_script"]
     lab.write()
     assert door(lab, "-g") == 0
-    assert "says no set_in_script: taken as true" in capsys.readouterr().err
+    assert "has no `set_in_script`: taken as true" in capsys.readouterr().err
     assert door(lab) == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,10 +67,6 @@ class Golden:
         where = ("golden.yml", "-j", "2", "--quiet", "--root", str(self.shop.root))
         return self.call(name, *where, *arguments, **env)
 
-    def gather(self) -> None:
-        ended = self.run("gather", "-s", "store")
-        assert ended.code == 0, ended.out + ended.err
-
     def git(self, *arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=self.folder, capture_output=True, text=True, check=True)
         return done.stdout.strip()
@@ -79,7 +76,7 @@ class Golden:
         self.git("commit", "-qm", subject)
         return self.git("rev-parse", "HEAD")
 
-    def plant(self, culprit: int, broken: int | None = None, count: int = 8) -> list[str]:
+    def plant(self, culprit: int, count: int, broken: int | None = None) -> list[str]:
         """A history of harmless commits; the `culprit`th scales the loss, the `broken`th one alone cannot run."""
         self.git("init", "-q")
         shas = []
@@ -98,71 +95,86 @@ class Golden:
 MANIFEST = "little_convergence_harness_manifest.json"
 
 
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `assay golden gather` leaves: the same for every test, so it is gathered once and copied."""
+    copy = tmp_path_factory.mktemp("golden") / "store"
+    with open_workshop(copy.parent) as shop:
+        ended = Golden(shop).run("gather", "-s", "store")
+        assert ended.code == 0, ended.out + ended.err
+        shutil.copytree(shop.source / "store", copy)
+    return copy
+
+
 @pytest.fixture
 def golden(tmp_path: Path) -> Iterator[Golden]:
     with open_workshop(tmp_path) as shop:
         yield Golden(shop)
 
 
+@pytest.fixture
+def gathered(golden: Golden, store: Path) -> Golden:
+    """With a golden recording in `store`."""
+    shutil.copytree(store, golden.folder / "store")
+    return golden
+
+
 # ---------------------------------------------------------------- bisect
 
 
 def test_bisect_finds_the_planted_commit_and_never_touches_the_users_tree(golden: Golden) -> None:
-    shas = golden.plant(culprit=6, broken=4)
+    shas = golden.plant(culprit=5, broken=3, count=6)
     (golden.folder / "train.py").write_text("# work in progress\n")
     before = (golden.git("rev-parse", "HEAD"), golden.git("status", "--porcelain"), golden.git("branch", "-a"))
     ended = golden.run("bisect", "--good", shas[0], "--bad", "HEAD", "--json")
     assert ended.code == 0, ended.out + ended.err
     facts = json.loads(ended.out)
-    assert facts["culprit"]["sha"] == shas[6]
-    assert facts["culprit"]["subject"] == "change 6"
+    assert facts["culprit"]["sha"] == shas[5]
+    assert facts["culprit"]["subject"] == "change 5"
     assert facts["culprit"]["authored_at"]
     assert facts["evidence"]["effect"] == pytest.approx(0.3, abs=0.01)
-    assert [trial["verdict"] for trial in facts["trials"] if trial["commit"] == shas[4]] == ["ERROR"], "it is skipped"
+    assert [trial["verdict"] for trial in facts["trials"] if trial["commit"] == shas[3]] == ["ERROR"], "it is skipped"
     assert len(facts["trials"]) <= 7
     after = (golden.git("rev-parse", "HEAD"), golden.git("status", "--porcelain"), golden.git("branch", "-a"))
     assert before == after
     assert (golden.folder / "train.py").read_text() == "# work in progress\n"
 
 
-def test_bisect_killed_goes_on_where_it_was(golden: Golden) -> None:
-    shas = golden.plant(culprit=3)
-    golden.git("checkout", "-q", shas[0])
-    golden.gather()
-    golden.git("checkout", "-q", "-")
-    where = ("bisect", "golden.yml", "-s", "store", "-j", "2", "--root", str(golden.shop.root))
-    arguments = (*where, "--good", shas[0], "--bad", shas[8])
+def test_bisect_killed_goes_on_where_it_was(gathered: Golden) -> None:
+    shas = gathered.plant(culprit=3, count=5)
+    where = ("bisect", "golden.yml", "-s", "store", "-j", "2", "--root", str(gathered.shop.root))
+    arguments = (*where, "--good", shas[0], "--bad", shas[5])
     program = subprocess.Popen(
         [sys.executable, "-m", "assay", "golden", *arguments],
-        cwd=golden.folder,
-        env={**golden.shop.env, "PAUSE": "0.02"},
+        cwd=gathered.folder,
+        env={**gathered.shop.env, "PAUSE": "0.02"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    golden.shop.started.append(program)  # type: ignore[arg-type]
+    gathered.shop.started.append(program)  # type: ignore[arg-type]
 
     def trials() -> list[str]:
-        logs = list(golden.shop.root.glob("golden-little/.assay/bisect-*/log.jsonl"))
+        logs = list(gathered.shop.root.glob("golden-little/.assay/bisect-*/log.jsonl"))
         return logs[0].read_text().splitlines() if logs else []
 
     until(lambda: len(trials()) >= 2, "two trials")
     program.send_signal(signal.SIGKILL)
     program.wait()
     known = trials()
-    ended = golden.call(*arguments, "--json")
+    ended = gathered.call(*arguments, "--json")
     assert ended.code == 0, ended.out + ended.err
     facts = json.loads(ended.out)
     assert facts["culprit"]["sha"] == shas[3]
     assert facts["resumed"] == len(known)
     assert trials()[: len(known)] == known, "what was known is kept"
     assert len({json.loads(line)["commit"] for line in trials()}) == len(trials()), "nothing is tried twice"
-    again = golden.call(*arguments)
+    again = gathered.call(*arguments)
     assert again.code == 0
     assert f"culprit: {shas[3][:12]} 'change 3'" in again.out
     assert "continuing: " in again.err
 
 
-def test_bisect_says_when_the_ends_do_not_differ_and_stops(golden: Golden) -> None:
+def test_bisect_reports_when_the_ends_do_not_differ_and_stops(golden: Golden) -> None:
     shas = golden.plant(culprit=99, count=3)
     ended = golden.run("bisect", "--good", shas[0], "--bad", shas[3])
     assert ended.code == 3
@@ -186,22 +198,22 @@ def test_bisect_skips_what_does_not_build(golden: Golden) -> None:
 # ---------------------------------------------------------------- reports
 
 
-def test_a_check_writes_its_report_in_every_form(golden: Golden) -> None:
-    golden.gather()
-    ended = golden.run("check", "-s", "store", "--md", "r.md", "--junit", "r.xml", "--html", "r.html", WORSE="1.1")
+def test_a_check_writes_its_report_in_every_form(gathered: Golden) -> None:
+    ended = gathered.run("check", "-s", "store", "--md", "r.md", "--junit", "r.xml", "--html", "r.html", WORSE="1.1")
     assert ended.code == 1, ended.err
     assert "FAIL" in ended.out
-    assert (golden.folder / "r.md").read_text().startswith("## ❌ little: FAIL")
-    top = ET.parse(golden.folder / "r.xml").getroot()
+    assert (gathered.folder / "r.md").read_text().startswith("## ❌ little: FAIL")
+    top = ET.parse(gathered.folder / "r.xml").getroot()
     assert (top.get("tests"), top.get("failures")) == ("2", "2")
-    page = (golden.folder / "r.html").read_text()
+    page = (gathered.folder / "r.html").read_text()
     assert page.count("<svg") == 2
     assert '<rect class="fail"' in page
 
 
-def test_one_report_may_go_to_stdout_and_what_cannot_be_written_is_said_before_anything_runs(golden: Golden) -> None:
-    golden.gather()
-    ended = golden.run("check", "-s", "store", "--junit", "-")
+def test_one_report_may_go_to_stdout_and_what_cannot_be_written_is_reported_before_anything_runs(
+    gathered: Golden,
+) -> None:
+    ended = gathered.run("check", "-s", "store", "--junit", "-")
     assert ended.code == 0
     assert ET.fromstring(ended.out).tag == "testsuites"
     assert "little: PASS" in ended.err
@@ -210,25 +222,24 @@ def test_one_report_may_go_to_stdout_and_what_cannot_be_written_is_said_before_a
         (("--junit", "-", "--json"), "cannot both go to stdout"),
         (("--html", "no/such/folder/r.html"), "cannot be written"),
     ):
-        refused = golden.run("check", "-s", "store", *arguments)
+        refused = gathered.run("check", "-s", "store", *arguments)
         assert (refused.code, words in refused.err) == (2, True), refused.err
 
 
 # ---------------------------------------------------------------- show
 
 
-def test_show_tells_noise_sensitivity_and_origin(golden: Golden) -> None:
-    golden.gather()
-    text = golden.call("show", "store")
+def test_show_has_noise_sensitivity_and_origin(gathered: Golden) -> None:
+    text = gathered.call("show", "store")
     assert text.code == 0, text.err
     for words in ("recordings  3 of each segment", "1 check", "after 10", "loss"):
         assert words in text.out
-    by_file = golden.call("show", "golden.yml", "-s", "store", "--json", "--html", "golden.html")
+    by_file = gathered.call("show", "golden.yml", "-s", "store", "--json", "--html", "golden.html")
     (facts,) = json.loads(by_file.out)
     assert facts["sensitivity"][0]["metric"] == "loss"
     assert facts["sensitivity"][0]["one_check"] == pytest.approx(0.005)
-    assert "<svg" in (golden.folder / "golden.html").read_text()
-    single = golden.call("show", f"store/{MANIFEST}", "-m", "loss")
+    assert "<svg" in (gathered.folder / "golden.html").read_text()
+    single = gathered.call("show", f"store/{MANIFEST}", "-m", "loss")
     assert single.code == 0
 
 
@@ -241,7 +252,7 @@ def test_show_tells_noise_sensitivity_and_origin(golden: Golden) -> None:
         (("golden.yml", "-s", "empty"), "there is no golden recording"),
     ],
 )
-def test_show_says_what_is_missing(golden: Golden, arguments: tuple[str, ...], words: str) -> None:
+def test_show_reports_what_is_missing(golden: Golden, arguments: tuple[str, ...], words: str) -> None:
     (golden.folder / "empty").mkdir()
     ended = golden.call("show", *arguments)
     assert ended.code == 2
@@ -251,83 +262,78 @@ def test_show_says_what_is_missing(golden: Golden, arguments: tuple[str, ...], w
 # ---------------------------------------------------------------- rebase
 
 
-def test_rebase_keeps_the_old_one_the_reason_and_the_drift(golden: Golden) -> None:
-    golden.gather()
+def test_rebase_keeps_the_old_one_the_reason_and_the_drift(gathered: Golden) -> None:
     for scale, reason in (("1.02", "new optimiser"), ("1.04", "new data")):
-        golden.shop.write("train.py", TRAIN.replace("SCALE = 1.0", f"SCALE = {scale}"))
-        assert golden.run("check", "-s", "store").code == 1
-        ended = golden.run("rebase", "-s", "store", "--reason", reason)
+        gathered.shop.write("train.py", TRAIN.replace("SCALE = 1.0", f"SCALE = {scale}"))
+        assert gathered.run("check", "-s", "store").code == 1
+        ended = gathered.run("rebase", "-s", "store", "--reason", reason)
         assert ended.code == 0, ended.out + ended.err
-        assert golden.run("check", "-s", "store").code == 0
-    history = golden.manifest()["history"]
+        assert gathered.run("check", "-s", "store").code == 0
+    history = gathered.manifest()["history"]
     assert isinstance(history, list)
     assert [entry["reason"] for entry in history] == ["new optimiser", "new data"]
     assert history[1]["effects"]["loss"] == pytest.approx(0.02 / 1.02)
     assert history[1]["since_first"]["loss"] == pytest.approx(0.04)
-    assert (golden.folder / "store" / f"{MANIFEST}.1").exists()
-    shown = golden.call("show", "store", "--no-plot")
+    assert (gathered.folder / "store" / f"{MANIFEST}.1").exists()
+    shown = gathered.call("show", "store", "--no-plot")
     assert "new optimiser" in shown.out
     assert "loss has drifted by +4% since the first golden, in 2 rebases" in shown.err
 
 
-def test_rebase_refuses_a_silent_widening(golden: Golden) -> None:
-    golden.gather()
-    before = golden.manifest()
-    ended = golden.run("rebase", "-s", "store", "--reason", "noisier now", NOISE="0.0005")
+def test_rebase_refuses_a_silent_widening(gathered: Golden) -> None:
+    before = gathered.manifest()
+    ended = gathered.run("rebase", "-s", "store", "--reason", "noisier now", NOISE="0.0005")
     assert ended.code == 1
     assert "the noise of loss grows" in ended.out
     assert "--allow-wider" in ended.out
-    assert golden.manifest() == before
-    allowed = golden.run("rebase", "-s", "store", "--reason", "noisier now", "--allow-wider")
+    assert gathered.manifest() == before
+    allowed = gathered.run("rebase", "-s", "store", "--reason", "noisier now", "--allow-wider")
     assert allowed.code == 0, allowed.out + allowed.err
     assert "accepted although the noise of loss grows" in allowed.out
-    (entry,) = golden.manifest()["history"]  # type: ignore[misc]
+    (entry,) = gathered.manifest()["history"]  # type: ignore[misc]
     assert entry["wider"]
-    assert golden.run("rebase", "-s", "store", "--reason", "  ").code == 2
+    assert gathered.run("rebase", "-s", "store", "--reason", "  ").code == 2
 
 
-def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(golden: Golden) -> None:
-    golden.plant(culprit=99, count=0)
-    golden.gather()
-    before = golden.manifest()
-    golden.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.02"))
-    assert golden.run("check", "-s", "store", "--no-early-stop").code == 1
-    where = ("golden.yml", "-j", "2", "--root", str(golden.shop.root), "-s", "store")
-    refused = golden.call("rebase", *where, "--from", "check", "--reason", "as checked")
+def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(gathered: Golden) -> None:
+    gathered.plant(culprit=99, count=0)
+    before = gathered.manifest()
+    gathered.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.02"))
+    assert gathered.run("check", "-s", "store", "--no-early-stop").code == 1
+    where = ("golden.yml", "-j", "2", "--root", str(gathered.shop.root), "-s", "store")
+    refused = gathered.call("rebase", *where, "--from", "check", "--reason", "as checked")
     assert refused.code == 1
     assert "the last check did not pass: accept it with --allow-failed" in refused.out
-    assert golden.manifest() == before
-    ended = golden.call("rebase", *where, "--from", "check", "--reason", "as checked", "--allow-failed")
+    assert gathered.manifest() == before
+    ended = gathered.call("rebase", *where, "--from", "check", "--reason", "as checked", "--allow-failed")
     assert ended.code == 0, ended.out + ended.err
     assert "2 runs of the last check are reused" in ended.err
-    after = golden.manifest()
+    after = gathered.manifest()
     assert after["checkpoints"] == before["checkpoints"]
-    assert golden.run("check", "-s", "store").code == 0
-    golden.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.03"))
-    other = golden.call("rebase", *where, "--from", "check", "--reason", "other code")
+    assert gathered.run("check", "-s", "store").code == 0
+    gathered.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.03"))
+    other = gathered.call("rebase", *where, "--from", "check", "--reason", "other code")
     assert "no run of a check was made with the current code" in other.err
 
 
-def test_rebase_from_a_check_that_was_stopped_because_it_failed_is_refused(golden: Golden) -> None:
+def test_rebase_from_a_check_that_was_stopped_because_it_failed_is_refused(gathered: Golden) -> None:
     """Outside of git, and with a fault that is in the environment alone: the same code would pass now."""
-    golden.gather()
-    before = golden.manifest()
-    assert golden.run("check", "-s", "store", WORSE="1.2").code == 1
-    where = ("golden.yml", "-j", "2", "--root", str(golden.shop.root), "-s", "store")
-    refused = golden.call("rebase", *where, "--from", "check", "--reason", "x")
+    before = gathered.manifest()
+    assert gathered.run("check", "-s", "store", WORSE="1.2").code == 1
+    where = ("golden.yml", "-j", "2", "--root", str(gathered.shop.root), "-s", "store")
+    refused = gathered.call("rebase", *where, "--from", "check", "--reason", "x")
     assert refused.code == 1
     assert "the last check did not pass" in refused.out
-    assert golden.manifest() == before
-    assert golden.run("check", "-s", "store").code == 0
-    ended = golden.call("rebase", *where, "--from", "check", "--reason", "x")
+    assert gathered.manifest() == before
+    assert gathered.run("check", "-s", "store").code == 0
+    ended = gathered.call("rebase", *where, "--from", "check", "--reason", "x")
     assert ended.code == 0, ended.out + ended.err
     assert "outside of git the code of a check is unknown" in ended.err
 
 
-def test_what_rebase_says_in_several_lines_is_shown_in_several_lines(golden: Golden) -> None:
-    golden.gather()
-    (golden.folder / "train.py").write_text("import no_such_module\n")
-    ended = golden.run("rebase", "-s", "store", "--reason", "x")
+def test_what_rebase_reports_in_several_lines_is_shown_in_several_lines(gathered: Golden) -> None:
+    (gathered.folder / "train.py").write_text("import no_such_module\n")
+    ended = gathered.run("rebase", "-s", "store", "--reason", "x")
     assert ended.code == 1
     assert "\\n" not in ended.out
 
@@ -335,9 +341,8 @@ def test_what_rebase_says_in_several_lines_is_shown_in_several_lines(golden: Gol
 # ---------------------------------------------------------------- selftest
 
 
-def test_selftest_says_which_faults_would_be_caught(golden: Golden) -> None:
-    golden.gather()
-    ended = golden.run("selftest", "-s", "store", "--flag", "--scale=x0.99", "--env", "WORSE=nonsense", "--json")
+def test_selftest_reports_which_faults_would_be_caught(gathered: Golden) -> None:
+    ended = gathered.run("selftest", "-s", "store", "--flag", "--scale=x0.99", "--env", "WORSE=nonsense", "--json")
     (facts,) = json.loads(ended.out)
     assert facts["control"] == "PASS"
     assert {each["fault"]: each["result"] for each in facts["faults"]} == {
@@ -348,13 +353,12 @@ def test_selftest_says_which_faults_would_be_caught(golden: Golden) -> None:
         "WORSE=nonsense": "not tried",
     }
     assert ended.code == 1, "one was missed"
-    few = golden.run("selftest", "-s", "store", "--segment", "10")
+    few = gathered.run("selftest", "-s", "store", "--segment", "10")
     assert "segment at 10: 2 of 3 faults would be caught" in few.out
 
 
-def test_selftest_is_worthless_when_the_program_fails_without_a_fault(golden: Golden) -> None:
-    golden.gather()
-    golden.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.5"))
-    ended = golden.run("selftest", "-s", "store")
+def test_selftest_is_worthless_when_the_program_fails_without_a_fault(gathered: Golden) -> None:
+    gathered.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.5"))
+    ended = gathered.run("selftest", "-s", "store")
     assert ended.code == 1
     assert "without any fault the check is FAIL already" in ended.out

@@ -1,7 +1,8 @@
-"""The `golden:` section of a native study, and which kind of file is which."""
+"""The `golden:` section of a native study, which kind of file is which, and every golden file in the documents."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,7 @@ from tests.golden.lab import NATIVE, Lab
 from assay.errors import ConfigError, UsageError
 from assay.golden import config
 from assay.golden.config import load_golden_file
-from assay.golden.values import FlagSpec, GoldenTest, Rule, Variant
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from assay.golden.values import Fault, FlagSpec, GoldenTest, Rule, Variant
 
 
 def load(tmp_path: Path, text: str) -> GoldenTest:
@@ -51,7 +50,7 @@ def test_the_example_in_the_documentation_is_a_good_file(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("path", ["charlm/golden.yml", "convergence/demo_config.yml"])
 def test_the_examples_are_good_files(path: str) -> None:
-    file = load_golden_file(str(EXAMPLES / path))
+    file = load_golden_file(str(TOP / "examples" / path))
     assert file.tests
     assert not file.warnings
 
@@ -118,13 +117,17 @@ def test_rules(tmp_path: Path, written: str, rule: Rule) -> None:
         ("{loss: exact}", "{los: exact}", "golden.metrics.los: no pattern reads this metric\n    did you mean 'loss'?"),
         ("{loss: exact}", "{loss: exakt}", "golden.metrics.loss: must be one of paired, exact, unmatched"),
         ("{loss: exact}", "{loss: {operator: '=>', margin: 1%}}", "golden.metrics.loss.operator: must be one of"),
-        ("{loss: exact}", "{loss: {operator: '<=', margin: 0}}", "golden.metrics.loss.margin: must be a share above 0"),
+        (
+            "{loss: exact}",
+            "{loss: {operator: '<=', margin: 0}}",
+            "golden.metrics.loss.margin: must be a fraction above 0",
+        ),
         (
             "{loss: exact}",
             "{loss: {operator: '<=', margin: -5%}}",
-            "golden.metrics.loss.margin: must be a share above 0",
+            "golden.metrics.loss.margin: must be a fraction above 0",
         ),
-        ("{loss: exact}", "{loss: {operator: '<='}}", "golden.metrics.loss: says no margin"),
+        ("{loss: exact}", "{loss: {operator: '<='}}", "golden.metrics.loss: has no `margin`"),
         (
             "{loss: exact}",
             "{loss: {rule: exact, delta: 1%}}",
@@ -135,13 +138,13 @@ def test_rules(tmp_path: Path, written: str, rule: Rule) -> None:
             "{loss: {rule: paired, margin: 1%}}",
             "golden.metrics.loss.margin: does not go with the rule paired",
         ),
-        ("{loss: exact}", "{loss: {delta: nan}}", "golden.metrics.loss.delta: must be a share above 0"),
-        ("{loss: exact}", "{loss: {alpha: 2}}", "golden.metrics.loss.alpha: must be a share above 0"),
+        ("{loss: exact}", "{loss: {delta: nan}}", "golden.metrics.loss.delta: must be a fraction above 0"),
+        ("{loss: exact}", "{loss: {alpha: 2}}", "golden.metrics.loss.alpha: must be a fraction above 0"),
         ("{loss: exact}", "{loss: {wndow: 5}}", "golden.metrics.loss.wndow: unknown key\n    did you mean 'window'?"),
         ("{loss: exact}", "{}", "golden.metrics: is empty"),
         ("replicas: 2", "replicas: 0", "golden.replicas: must be a whole number, 1 or more"),
         ("replicas: 2", 'gather: "it\'s"', "golden.gather: cannot be split into words"),
-        ("length: --until", "length: {counts: total}", "golden.length: says no flag"),
+        ("length: --until", "length: {counts: total}", "golden.length: has no `flag`"),
         ("resume: --load", "resum: --load", "golden.resum: unknown key\n    did you mean 'resume'?"),
     ],
 )
@@ -157,7 +160,7 @@ def test_labels_that_do_not_fit_are_an_error_here(tmp_path: Path) -> None:
     assert "2 labels for 1 groups" in said
 
 
-def test_a_native_file_without_the_section_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_native_file_without_the_section_reports_what_is_missing(tmp_path: Path) -> None:
     assert "there is no `golden:` section" in refuse(tmp_path, "study: x\ncommand: y\n")
 
 
@@ -174,14 +177,14 @@ def test_a_test_that_is_called_golden_is_the_originals(tmp_path: Path) -> None:
     assert load_golden_file(str(lab.file)).dialect == "convergence"
 
 
-def test_a_missing_file_says_what_it_should_be(tmp_path: Path) -> None:
+def test_a_missing_file_reports_what_it_should_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no file") as caught:
         load_golden_file("none.yml", cwd=str(tmp_path))
     assert "golden:" in (caught.value.hint or "")
 
 
-def test_a_bare_margin_is_told_its_mapping_form(tmp_path: Path) -> None:
-    text = (EXAMPLES / "charlm/golden.yml").read_text()
+def test_a_bare_margin_shows_its_mapping_form(tmp_path: Path) -> None:
+    text = (TOP / "examples" / "charlm/golden.yml").read_text()
     path = tmp_path / "golden.yml"
     path.write_text(text.replace("    loss: paired", "    loss: margin"))
     with pytest.raises(ConfigError, match="a margin needs its operator and its size") as caught:
@@ -218,3 +221,80 @@ def test_variants_are_environment_and_flags(tmp_path: Path) -> None:
 )
 def test_a_variant_that_cannot_be_used_is_refused(tmp_path: Path, section: str, words: str) -> None:
     assert words in refuse(tmp_path, f"{NATIVE}  {section}\n")
+
+
+TOP = Path(__file__).parents[2]
+FENCE = re.compile(r"^```yaml(?: study)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+STUDY = r"""
+study: little
+command: python train.py --lr 0.1
+metrics: {step: 'step (\d+)', loss: 'loss ({number})'}
+golden:
+  segment: 8
+  save: 'saved (\S+)'
+  checkpoint: --out
+  resume: --from
+  length: --steps
+  selftest: SELFTEST
+"""
+
+
+def load_faults(tmp_path, selftest):
+    (tmp_path / "golden.yml").write_text(STUDY.replace("SELFTEST", selftest))
+    return load_golden_file("golden.yml", cwd=str(tmp_path)).tests[0].selftest
+
+
+def test_faults_are_read_in_their_order(tmp_path):
+    text = "{env: {BREAK: [one, 2]}, flags: {--lr: [x0.9, 0.5], --wd: x0}}"
+    assert load_faults(tmp_path, text) == (
+        Fault("env", "BREAK", "one"),
+        Fault("env", "BREAK", "2"),
+        Fault("flag", "--lr", "x0.9"),
+        Fault("flag", "--lr", "0.5"),
+        Fault("flag", "--wd", "x0"),
+    )
+
+
+def test_a_fault_has_a_title():
+    assert Fault("env", "A", "b").title == "A=b"
+    assert Fault("flag", "--lr", "x2").title == "--lr x2"
+    assert Fault("flag", "--bare", "").title == "--bare"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{flag: {--lr: 1}}", "unknown key"),
+        ("[a]", "must be a mapping"),
+        ("{env: [a]}", "must be a mapping of names to values"),
+        ("{env: {A: {b: c}}}", "must be a value, or a list of values to try"),
+        ("{env: {}}", "is empty"),
+    ],
+)
+def test_what_is_wrong_is_reported_with_its_position(tmp_path, text, words):
+    with pytest.raises(ConfigError) as caught:
+        load_faults(tmp_path, text)
+    assert words in caught.value.render()
+    assert "golden.yml:11:" in caught.value.render()
+
+
+def shown() -> list[tuple[str, str]]:
+    pages = sorted((TOP / "docs").rglob("*.md"))
+    found = [(path, text) for path in pages for text in FENCE.findall(path.read_text(encoding="utf-8"))]
+    whole = [(path, text) for path, text in found if re.search(r"^golden:|^  log_parsing:", text, re.MULTILINE)]
+    return [
+        (f"{path.name}-{number}", text) for number, (path, text) in enumerate(whole) if not text.startswith("golden:")
+    ]
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in shown()])
+def test_every_golden_file_shown_can_be_used(tmp_path, text):
+    (tmp_path / "golden.yml").write_text(text)
+    file = load_golden_file("golden.yml", cwd=str(tmp_path))
+    assert file.tests
+    assert file.warnings == ()
+
+
+def test_both_kinds_are_shown():
+    assert len(shown()) >= 3
+    assert any("log_parsing" in text for _, text in shown())

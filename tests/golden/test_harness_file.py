@@ -203,17 +203,17 @@ def test_it_is_recognised_by_its_content() -> None:
         (put({"margin": 1, "comparison": "=="}, "metrics", "acc"), "demo.metrics.acc", "no parser reads this metric"),
         (put(0, "metrics", "loss", "margin"), "demo.metrics.loss.margin", "a margin of 0"),
         (put({"key": "--x", "help": "y"}, "flags", "common", "x"), "demo.flags.common.x.help", "unknown key"),
-        (put({"key": "--x", "value": 1}, "flags", "gather", "x"), "demo.flags.gather.x", "this flag is passed over"),
+        (put({"key": "--x", "value": 1}, "flags", "gather", "x"), "demo.flags.gather.x", "this flag is ignored"),
         (put(1, "flags", "run", "run_for", "value"), "demo.flags.run.run_for", "decided by the harness"),
         (put(1, "colour"), "demo.colour", "unknown key"),
         (
             put({"key": "--n", "value": 9, "set_in_script": False}, "flags", "run", "run_for"),
             "demo.flags.run.run_for",
-            "takes the place",
+            "replaces ours",
         ),
     ],
 )
-def test_the_door_warns_where_the_original_went_on(change: Any, key: str, words: str) -> None:
+def test_the_originals_format_warns_where_the_original_went_on(change: Any, key: str, words: str) -> None:
     (_,), warnings = parse(config(change))
     (warning,) = warnings
     assert warning.key == key
@@ -228,14 +228,14 @@ def test_labels_that_do_not_fit_are_not_used() -> None:
     assert test.rules[0].labels == ()
 
 
-def test_a_key_said_twice_warns_and_the_last_counts() -> None:
+def test_a_key_given_twice_warns_and_the_last_counts() -> None:
     text = config().replace("  recording:\n", "  recording:\n    steps_to_record_after_save: 2\n")
     (test,), warnings = parse(text)
     assert test.steps_to_record == 4
     assert "twice" in warnings[0].message
 
 
-def test_a_fixed_value_takes_the_place_of_ours() -> None:
+def test_a_fixed_value_replaces_ours() -> None:
     change = put({"key": "--n", "value": 9, "set_in_script": False}, "flags", "run", "run_for")
     (test,), _ = parse(config(change))
     assert FlagSpec("run_for", "--n", "9") in test.run_flags
@@ -261,9 +261,9 @@ def test_a_fixed_value_takes_the_place_of_ours() -> None:
         (drop("flags", "run", "run_for", "key"), MissingFlag, "demo.flags.run.run_for", "has no `key`"),
         (drop("log_parsing", "step_num"), MissingOption, "demo.log_parsing", "the parser step_num is missing"),
         (drop("log_parsing", "model_save"), MissingOption, "demo.log_parsing", "the parser model_save is missing"),
-        (drop("log_parsing", "loss", "regex"), MissingOption, "demo.log_parsing.loss", "says no regex"),
-        (drop("metrics", "loss", "margin"), MissingOption, "demo.metrics.loss", "says no margin"),
-        (drop("metrics", "loss", "comparison"), MissingOption, "demo.metrics.loss", "says no comparison"),
+        (drop("log_parsing", "loss", "regex"), MissingOption, "demo.log_parsing.loss", "has no `regex`"),
+        (drop("metrics", "loss", "margin"), MissingOption, "demo.metrics.loss", "has no `margin`"),
+        (drop("metrics", "loss", "comparison"), MissingOption, "demo.metrics.loss", "has no `comparison`"),
         (drop("recording", "steps_to_record_after_save"), MissingOption, "demo.recording", "is missing"),
         (put("Loss: (", "log_parsing", "loss", "regex"), Problem, "demo.log_parsing.loss.regex", "is broken"),
         (put("Loss", "log_parsing", "loss", "regex"), Problem, "demo.log_parsing.loss.regex", "has no group"),
@@ -304,7 +304,7 @@ def test_a_fixed_value_takes_the_place_of_ours() -> None:
         (put(5, "flags", "gather"), Problem, "demo.flags.gather", "a mapping of flags"),
     ],
 )
-def test_every_mistake_has_its_place(change: Any, kind: type[Problem], key: str, words: str) -> None:
+def test_every_mistake_has_its_position(change: Any, kind: type[Problem], key: str, words: str) -> None:
     (problem,) = problems(config(change))
     assert type(problem) is kind
     assert problem.key == key
@@ -313,7 +313,7 @@ def test_every_mistake_has_its_place(change: Any, kind: type[Problem], key: str,
     assert problem.position.line >= 1
 
 
-def test_all_mistakes_are_said_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     def change(test: Any) -> None:
         put("=>", "metrics", "loss", "comparison")(test)
         put("(", "log_parsing", "loss", "regex")(test)

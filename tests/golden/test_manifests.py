@@ -97,7 +97,7 @@ def test_ckpt_logs_stay_as_the_original_had_them() -> None:
     assert render_manifest(make_golden()).startswith('{\n    "ckpt_logs": {\n        "10"')
 
 
-def test_two_checkpoints_of_one_step_keep_their_places() -> None:
+def test_two_checkpoints_of_one_step_are_both_kept() -> None:
     one = make_golden().segments[0]
     two = Segment(10, "ckpts/ema_10.bin", one.tracks)
     text = render_manifest(make_golden(segments=(one, two)))
@@ -134,7 +134,7 @@ def test_writing_replaces_the_old_one_whole(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.json"]
 
 
-def test_a_place_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InfrastructureError, match="cannot be written"):
         write_manifest(str(tmp_path / "file" / "m.json"), make_golden())
@@ -163,7 +163,7 @@ def test_a_place_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         ('{"ckpt_logs": {}, "noise": 5}', "noise is not an object"),
     ],
 )
-def test_a_damaged_manifest_says_what_is_wrong(text: str, words: str) -> None:
+def test_a_damaged_manifest_reports_what_is_wrong(text: str, words: str) -> None:
     with pytest.raises(FormatError, match="this golden recording is damaged") as caught:
         parse_manifest(text, "m.json", "demo")
     assert words in caught.value.message
@@ -183,7 +183,7 @@ def test_a_newer_manifest_asks_for_an_upgrade() -> None:
     assert caught.value.hint == "upgrade: pip install --upgrade assay"
 
 
-def test_no_manifest_says_how_to_make_one(tmp_path: Path) -> None:
+def test_no_manifest_reports_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no golden recording") as caught:
         load_manifest(str(tmp_path / "none.json"), "demo")
     assert "assay golden gather" in (caught.value.hint or "")
@@ -203,7 +203,7 @@ def test_the_path_of_a_manifest() -> None:
     assert manifest_path("s", "bert", "x.json") == "s/bert_x.json"
 
 
-def test_a_checkpoint_is_looked_for_beside_the_manifest_then_in_ckpts(tmp_path: Path) -> None:
+def test_a_checkpoint_is_looked_for_next_to_the_manifest_then_in_ckpts(tmp_path: Path) -> None:
     manifest = str(tmp_path / "m.json")
     assert find_checkpoint(manifest, "a.bin") is None
     (tmp_path / "ckpts").mkdir()

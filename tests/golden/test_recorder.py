@@ -68,7 +68,7 @@ def test_a_recording_that_is_full_at_the_next_save_needs_no_warning() -> None:
     assert not recorder.warnings
 
 
-def test_the_last_checkpoint_of_a_training_is_left_out_and_said() -> None:
+def test_the_last_checkpoint_of_a_training_is_left_out_with_a_warning() -> None:
     recorder = record(lines(1, "a", 2, 3, 4, "b"))
     assert recorder.recordings[-1].is_empty
     assert recorder.warnings == ["nothing was logged after the checkpoint of step 4: it is left out"]
@@ -105,7 +105,7 @@ def test_a_named_group_of_the_save_pattern_is_its_step() -> None:
     assert steps(recorder) == [[15]]
 
 
-def test_steps_that_go_back_are_said() -> None:
+def test_steps_that_go_back_are_reported() -> None:
     recorder = record(lines(5, "a", 6, 7, 6, 8))
     assert recorder.recordings[0].values.problems == ["step 6 is logged after step 7: out of order"]
     recorder = record(lines(5, "a", 3, 6, 7, 8))
@@ -123,7 +123,7 @@ def test_metrics_on_following_lines_count_in_native_files_only() -> None:
     assert steps(record(text, same_line=True)) == [[]]
 
 
-def test_a_filled_recording_is_told_at_once() -> None:
+def test_a_filled_recording_is_reported_at_once() -> None:
     recorder = TrainingRecorder(LogReader(STEP, (LOSS,), SAVE), 2, True)
     assert not recorder.feed(lines(1, "a", 2, 3).encode())
     assert recorder.feed(lines(4).encode())
@@ -179,7 +179,7 @@ def test_what_is_not_finite_is_seen_though_the_pattern_does_not_expect_it(text: 
     assert not math.isfinite(value)
 
 
-def test_a_word_that_begins_like_nan_is_none() -> None:
+def test_a_word_that_begins_like_nan_is_not_one() -> None:
     assert read_loss("Loss: nanometre") == []
 
 

@@ -46,8 +46,18 @@ from assay.config.fields import Fields
 from assay.config.native import parse_native
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import did_you_mean
-from assay.golden.harness_file import OPERATORS, Mode, looks_like_convergence, parse_convergence
-from assay.golden.values import Fault, FlagSpec, GoldenFile, GoldenTest, Operator, Rule, RuleKind, Variant
+from assay.golden.harness_file import Mode, looks_like_convergence, parse_convergence
+from assay.golden.values import (
+    OPERATORS,
+    Fault,
+    FlagSpec,
+    GoldenFile,
+    GoldenTest,
+    Operator,
+    Rule,
+    RuleKind,
+    Variant,
+)
 from assay.values.study import MetricFile, Pattern, Study
 
 SECTION = "golden"
@@ -71,34 +81,23 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run"), cwd: 
     text = load_text(full, path, _HOW_TO)
     nodes = parse_documents(text, path, how_to=_HOW_TO)
     config_hash = hashlib.sha256(text.encode()).hexdigest()
-    _refuse_neither(nodes)
-    if _is_native(nodes) or not looks_like_convergence(nodes):
+    document = next(node for node in nodes if not node.is_null)
+    is_original, keys = looks_like_convergence(nodes), {entry.key for entry in document.items()}
+    if not is_original and not keys & {SECTION, "study", "command", "commands"}:  # neither: not a study's message
+        problems = Problems()
+        problems.add("there is neither a test nor a `golden:` section", "", document.position, _HOW_TO)
+        problems.raise_if_any()
+    section = document.find(SECTION)
+    if not is_original or (section is not None and section.find("log_parsing") is None):
         study = parse_native(nodes, path, folder)
-        test = _parse_section(nodes, study)
+        test = _parse_section(document, study)
         return GoldenFile(path, full, "native", (test,), config_hash, study.warnings, study)
     tests, warnings = parse_convergence(parse_documents(text, path, flavour="originals"), needs)
     return GoldenFile(path, full, "convergence", tests, config_hash, warnings)
 
 
-def _refuse_neither(nodes: Sequence[Node]) -> None:
-    """A file that is of neither kind gets the hint of this command, not that of a study's."""
-    document = next(node for node in nodes if not node.is_null)
-    keys = {entry.key for entry in document.items()}
-    if not keys & {SECTION, "study", "command", "commands"} and not looks_like_convergence(nodes):
-        problems = Problems()
-        problems.add("there is neither a test nor a `golden:` section", "", document.position, _HOW_TO)
-        problems.raise_if_any()
-
-
-def _is_native(nodes: Sequence[Node]) -> bool:
-    first = next((node for node in nodes if node.kind == "mapping"), None)
-    section = first.find(SECTION) if first else None
-    return section is not None and section.find("log_parsing") is None
-
-
-def _parse_section(nodes: Sequence[Node], study: Study) -> GoldenTest:
+def _parse_section(document: Node, study: Study) -> GoldenTest:
     problems = Problems()
-    document = next(node for node in nodes if not node.is_null)
     section = next((entry for entry in document.items() if entry.key == SECTION), None)
     if section is None:
         hint = "it says how checkpoints are saved and loaded and what is compared: docs/how-to/check-convergence.md"
@@ -123,15 +122,15 @@ class _Reader:
         self._files = tuple(metric for metric in study.metrics if isinstance(metric, MetricFile))
 
     def test(self) -> GoldenTest | None:
-        step, save, segment = self._step(), self._save(), self._segment()
-        resume, start, length = (
-            self._flag("resume", "checkpoint_input"),
-            self._flag("start", "start_step", False),
-            self._length(),
-        )
-        checkpoint, seed = self._flag("checkpoint", "checkpoint_output"), self._flag("seed", "seed", False)
+        step, save = self._step(), self._save()
+        hint = "how many steps are recorded after each checkpoint, as in `segment: 50`"
+        entry = self._need("segment", hint)
+        segment = self._fields.integer(entry.node, self._key("segment"), 1) if entry else None
+        resume, start = self._flag("resume", "checkpoint_input"), self._flag("start", "start_step", False)
+        length, seed = self._length(), self._flag("seed", "seed", False)
+        checkpoint = self._flag("checkpoint", "checkpoint_output")
         metrics = tuple(pattern for pattern in self._patterns if pattern.metric not in _POSITIONS)
-        rules = self._rules(_names(metrics))
+        rules = self._rules(metrics)
         if step is None or save is None or segment is None or resume is None or length is None or checkpoint is None:
             return None
         run_flags = [flag for flag in (resume, start, length, seed) if flag is not None]
@@ -145,8 +144,8 @@ class _Reader:
             metrics=metrics,
             rules=rules,
             steps_to_record=segment,
-            gather_flags=(checkpoint, *self._words("gather")),
-            run_flags=(*run_flags, *self._words("check")),
+            gather_flags=(checkpoint, *self._arguments("gather")),
+            run_flags=(*run_flags, *self._arguments("check")),
             replicas=max(0, self._integer("replicas", DEFAULT_REPLICAS, 1) - 1),
             most_checks=self._integer("most_checks", 3, 1),
             timeout_s=self._study.timeout_s,
@@ -171,19 +170,11 @@ class _Reader:
         found = self._fields.integer(entry.node, self._key(name), minimum) if entry else default
         return default if found is None else found
 
-    def _segment(self) -> int | None:
-        entry = self._need("segment", "how many steps are recorded after each checkpoint, as in `segment: 50`")
-        return self._fields.integer(entry.node, self._key("segment"), 1) if entry else None
-
     def _step(self) -> Pattern | None:
         found = next((pattern for name in _POSITIONS for pattern in self._patterns if pattern.metric == name), None)
         if found is None:
-            self._problems.add(
-                "no pattern reads the step",
-                "metrics",
-                self._section.position,
-                r"add one under metrics, as in step: 'step (\d+)'",
-            )
+            hint = r"add one under metrics, as in step: 'step (\d+)'"
+            self._problems.add("no pattern reads the step", "metrics", self._section.position, hint)
         return found
 
     def _save(self) -> Pattern | None:
@@ -218,21 +209,16 @@ class _Reader:
         if entry is None or entry.node.kind != "mapping":
             text = self._fields.text(entry.node, self._key("length"), "a flag such as --steps") if entry else None
             return FlagSpec("run_for", text.strip(), is_set=True) if text else None
-        fields = self._fields.mapping(entry.node, self._key("length"), ("flag", "counts"))
-        counts = "total"
-        if "counts" in fields:
-            counts = (
-                self._fields.one_of(fields["counts"].node, self._key("length.counts"), ("total", "segment")) or counts
-            )
+        key = self._key("length")
+        fields = self._fields.mapping(entry.node, key, ("flag", "counts"))
+        counts = self._choice(fields, "counts", key, ("total", "segment"))
         if "flag" not in fields:
-            self._problems.add(
-                "says no flag", self._key("length"), entry.position, "as in {flag: --steps, counts: total}"
-            )
+            self._problems.add("has no `flag`", key, entry.position, "as in {flag: --steps, counts: total}")
             return None
-        text = self._fields.text(fields["flag"].node, self._key("length.flag"))
-        return FlagSpec("run_for" if counts == "total" else "run_length", text.strip(), is_set=True) if text else None
+        text = self._fields.text(fields["flag"].node, join_key(key, "flag"))
+        return FlagSpec("run_length" if counts == "segment" else "run_for", text.strip(), is_set=True) if text else None
 
-    def _words(self, name: str) -> tuple[FlagSpec, ...]:
+    def _arguments(self, name: str) -> tuple[FlagSpec, ...]:
         """Further arguments, as they would be typed."""
         entry = self._top.get(name)
         return tuple(FlagSpec(name, word) for word in self._split(entry, self._key(name))) if entry else ()
@@ -251,11 +237,11 @@ class _Reader:
         if entry.node.kind == "mapping" and not fields:
             hint = "as in {env: {OMP_NUM_THREADS: 2}} or {flags: --micro-batches 2}"
             self._problems.add("changes nothing", key, entry.position, hint)
-        place = join_key(key, "env")
+        where = join_key(key, "env")
         found = (
-            self._fields.open_mapping(fields["env"].node, place, "a mapping of variables") if "env" in fields else []
+            self._fields.open_mapping(fields["env"].node, where, "a mapping of variables") if "env" in fields else []
         )
-        texts = [(each.key, self._fields.text(each.node, join_key(place, each.key), "a value")) for each in found]
+        texts = [(each.key, self._fields.text(each.node, join_key(where, each.key), "a value")) for each in found]
         env = tuple((name, text) for name, text in texts if text is not None)
         flags = self._split(fields["flags"], join_key(key, "flags")) if "flags" in fields else ()
         return Variant(entry.key, env, flags)
@@ -285,22 +271,23 @@ class _Reader:
                 else []
             )
             for each in named:
-                place = join_key(inner, each.key)
-                values = self._fields.texts(each.node, place, "a value, or a list of values to try")
+                where = join_key(inner, each.key)
+                values = self._fields.texts(each.node, where, "a value, or a list of values to try")
                 faults += [Fault(cast("Literal['env', 'flag']", kind), each.key, value.strip()) for value in values]
         return tuple(faults)
 
     # ------------------------------------------------------------ rules
 
-    def _rules(self, known: Sequence[str]) -> tuple[Rule, ...]:
+    def _rules(self, patterns: Sequence[Pattern]) -> tuple[Rule, ...]:
+        names: list[str] = []  # named groups name themselves
+        for pattern in patterns:
+            names += list(re.compile(pattern.regex).groupindex) or [pattern.metric]
+        known = tuple(dict.fromkeys(names))
         entry = self._top.get("metrics")
         if entry is None:
             if not known:
-                hint = (
-                    "name the metrics of the files under golden.metrics"
-                    if self._files
-                    else "add patterns under metrics"
-                )
+                named = "name the metrics of the files under golden.metrics"
+                hint = named if self._files else "add patterns under metrics"
                 self._problems.add("nothing would be compared", SECTION, self._section.position, hint)
             return tuple(Rule(name, position=self._section.position) for name in known)
         key = self._key("metrics")
@@ -329,8 +316,8 @@ class _Reader:
         kind = self._fields.one_of(fields["rule"].node, join_key(key, "rule"), _RULES) if "rule" in fields else default
         operator = self._choice(fields, "operator", key, OPERATORS)
         direction = self._choice(fields, "direction", key, _DIRECTIONS)
-        delta, alpha = self._share(fields, "delta", key), self._share(fields, "alpha", key)
-        margin = self._share(fields, "margin", key)
+        delta, alpha = self._fraction(fields, "delta", key), self._fraction(fields, "alpha", key)
+        margin = self._fraction(fields, "margin", key)
         window = self._fields.integer(fields["window"].node, join_key(key, "window"), 1) if "window" in fields else None
         if kind is None:
             return None
@@ -353,22 +340,18 @@ class _Reader:
             "exact": ("rule",),
             "margin": ("rule", "operator", "margin"),
         }.get(kind, ("rule", "delta", "alpha", "window", "direction"))
+        hint = f"it takes {', '.join(fitting[1:]) or 'nothing'}"
         for name, field in fields.items():
             if name in RULE_KEYS and name not in fitting:
-                self._problems.add(
-                    f"does not go with the rule {kind}",
-                    join_key(key, name),
-                    field.position,
-                    f"it takes {', '.join(fitting[1:]) or 'nothing'}",
-                )
+                self._problems.add(f"does not go with the rule {kind}", join_key(key, name), field.position, hint)
         for name in ("operator", "margin"):
             if kind == "margin" and name not in fields:
-                self._problems.add(f"says no {name}", key, entry.position, "as in {operator: '<=', margin: 0.1}")
+                self._problems.add(f"has no `{name}`", key, entry.position, "as in {operator: '<=', margin: 0.1}")
 
     def _choice(self, fields: Mapping[str, Entry], name: str, key: str, choices: Sequence[str]) -> str | None:
         return self._fields.one_of(fields[name].node, join_key(key, name), choices) if name in fields else None
 
-    def _share(self, fields: Mapping[str, Entry], name: str, key: str) -> float | None:
+    def _fraction(self, fields: Mapping[str, Entry], name: str, key: str) -> float | None:
         """`0.005` or `0.5%`, above 0."""
         if name not in fields:
             return None
@@ -379,14 +362,6 @@ class _Reader:
         except ValueError:
             value = math.nan
         if node.kind != "scalar" or not 0 < value < math.inf or (name == "alpha" and value >= 1):
-            self._fields.refuse(node, join_key(key, name), "a share above 0", "such as 0.005 or 0.5%")
+            self._fields.refuse(node, join_key(key, name), "a fraction above 0", "such as 0.005 or 0.5%")
             return None
         return value
-
-
-def _names(patterns: Sequence[Pattern]) -> tuple[str, ...]:
-    """The metrics that patterns yield; named groups name themselves."""
-    found: list[str] = []
-    for pattern in patterns:
-        found += list(re.compile(pattern.regex).groupindex) or [pattern.metric]
-    return tuple(dict.fromkeys(found))

@@ -12,16 +12,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
-from assay.config.fields import Fields, build_duplicate_warnings, describe
+from assay.config.fields import Fields, build_duplicate_warnings
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.errors import did_you_mean
-from assay.golden.values import FlagSpec, GoldenTest, MissingFlag, MissingOption, MissingSection, Operator, Rule
+from assay.golden.values import (
+    OPERATORS,
+    FlagSpec,
+    GoldenTest,
+    MissingFlag,
+    MissingOption,
+    MissingSection,
+    Operator,
+    Rule,
+)
 from assay.values.study import STUDY_NAME_RULE, Pattern, Problem, is_study_name
 
 Mode = Literal["gather", "run"]
 
 STEP, SAVE = "step_num", "model_save"
-OPERATORS = ("==", "!=", "<=", ">=", "<", ">")
 SET_BY_US: dict[str, tuple[str, ...]] = {
     "gather": ("checkpoint_output",),
     "run": ("checkpoint_input", "start_step", "run_for"),
@@ -86,12 +94,13 @@ class _TestReader:
         steps = self._steps(top.get("recording"))
         step, save = patterns.get(STEP), patterns.get(SAVE)
         executable = self._executable(top.get("executable"))
+        directory, timeout = top.get("directory"), top.get("timeout")
         if step is None or save is None or steps is None or not executable:
             return None
         return GoldenTest(
             name=self._name,
             executable=executable,
-            directory=self._directory(top.get("directory")),
+            directory=self._fields.text(directory.node, self._key("directory"), "a folder") if directory else None,
             stream=self._stream(top.get("log_output")),
             step=step,
             save=save,
@@ -102,7 +111,7 @@ class _TestReader:
             run_flags=flags["run"],
             position=self._entry.position,
             same_line=True,
-            timeout_s=self._timeout(top.get("timeout")),
+            timeout_s=self._fields.duration(timeout.node, self._key("timeout")) if timeout else None,
         )
 
     # ------------------------------------------------------------ small fields
@@ -113,24 +122,21 @@ class _TestReader:
     def _warn(self, message: str, key: str, node: Node | Entry, hint: str | None = None) -> None:
         self._warnings.append(Problem(message, key, node.position, hint))
 
-    def _miss(self, kind: type[Problem], message: str, key: str, place: Node | Entry, hint: str | None = None) -> None:
-        problem = kind(message, key, place.position, hint)
+    def _miss(self, kind: type[Problem], message: str, key: str, node: Node | Entry, hint: str | None = None) -> None:
+        problem = kind(message, key, node.position, hint)
         if problem not in self._problems.found:
             self._problems.found.append(problem)
 
     def _known(self, node: Node, key: str, names: Sequence[str]) -> Mapping[str, Entry]:
-        """A mapping; a key that the original would not have looked at is passed over, and said."""
+        """A mapping; a key that the original would not have looked at is ignored, with a warning."""
         if node.kind != "mapping":
             self._fields.refuse(node, key, "a mapping", f"with the keys {', '.join(names)}")
             return {}
         for entry in node.items():
             if entry.key not in names:
                 hint = did_you_mean(entry.key, names) or f"known: {', '.join(names)}"
-                self._warn("unknown key, passed over", join_key(key, entry.key), entry, hint)
+                self._warn("unknown key, ignored", join_key(key, entry.key), entry, hint)
         return {entry.key: entry for entry in node.items() if entry.key in names}
-
-    def _directory(self, entry: Entry | None) -> str | None:
-        return self._fields.text(entry.node, self._key("directory"), "a folder") if entry else None
 
     def _executable(self, entry: Entry | None) -> tuple[str, ...]:
         if entry is None:
@@ -138,13 +144,9 @@ class _TestReader:
         wanted = "a list of texts, as in [python3, train.py]"
         words = entry.node.text.split() if entry.node.kind == "scalar" and not entry.node.is_null else []
         if len(words) > 1:
+            message = "must be a list with one element for each word, not a string"
             hint = f"as in executable: [{', '.join(words)}]"
-            self._problems.add(
-                "must be a list with one element for each word, not a string",
-                self._key("executable"),
-                entry.node.position,
-                hint,
-            )
+            self._problems.add(message, self._key("executable"), entry.node.position, hint)
             return ()
         if entry.node.kind == "sequence":
             self._fields.elements(entry.node, self._key("executable"), wanted)
@@ -156,19 +158,14 @@ class _TestReader:
         found = self._fields.one_of(entry.node, self._key("log_output"), ("stdout", "stderr"))
         return cast("Literal['stdout', 'stderr']", found or "stdout")
 
-    def _timeout(self, entry: Entry | None) -> float | None:
-        """Ours: the time limit of each run."""
-        return self._fields.duration(entry.node, self._key("timeout")) if entry else None
-
     def _steps(self, entry: Entry | None) -> int | None:
         if entry is None:
             return None
         key = self._key("recording")
         found = self._known(entry.node, key, (_STEPS,))
         if _STEPS not in found:
-            self._miss(
-                MissingOption, f"{_STEPS} is missing", key, entry, "how many steps are recorded after a checkpoint"
-            )
+            hint = "how many steps are recorded after a checkpoint"
+            self._miss(MissingOption, f"{_STEPS} is missing", key, entry, hint)
             return None
         return self._fields.integer(found[_STEPS].node, join_key(key, _STEPS), minimum=1)
 
@@ -190,7 +187,7 @@ class _TestReader:
         fields = self._known(entry.node, key, ("regex", "labels"))
         if "regex" not in fields:
             if entry.node.kind == "mapping":
-                self._miss(MissingOption, "says no regex", key, entry, "as in {regex: 'Loss: (\\S+)'}")
+                self._miss(MissingOption, "has no `regex`", key, entry, "as in {regex: 'Loss: (\\S+)'}")
             return None
         node, where = fields["regex"].node, join_key(key, "regex")
         text = self._fields.text(node, where, "a regular expression")
@@ -234,18 +231,18 @@ class _TestReader:
         fields = self._known(entry.node, key, ("margin", "comparison"))
         for name in ("margin", "comparison"):
             if name not in fields and entry.node.kind == "mapping":
-                self._miss(MissingOption, f"says no {name}", key, entry, 'as in {margin: 0.1, comparison: "<="}')
+                self._miss(MissingOption, f"has no `{name}`", key, entry, 'as in {margin: 0.1, comparison: "<="}')
         margin = self._margin(fields["margin"], join_key(key, "margin")) if "margin" in fields else None
-        operator = self._operator(fields["comparison"], join_key(key, "comparison")) if "comparison" in fields else None
+        operator = None
+        if "comparison" in fields:
+            operator = self._fields.one_of(fields["comparison"].node, join_key(key, "comparison"), OPERATORS)
         if entry.key not in patterns:
-            hint = (
-                did_you_mean(entry.key, patterns) or "without one there is nothing to compare, so the test cannot pass"
-            )
-            self._warn("no parser reads this metric", key, entry, hint)
+            nothing = "without one there is nothing to compare, so the test cannot pass"
+            self._warn("no parser reads this metric", key, entry, did_you_mean(entry.key, patterns) or nothing)
         if margin is None or operator is None:
             return None
-        labels = patterns[entry.key].labels if entry.key in patterns else ()
-        return Rule(entry.key, "margin", operator=operator, margin=margin, labels=labels, position=entry.position)
+        labels, sign = patterns[entry.key].labels if entry.key in patterns else (), cast("Operator", operator)
+        return Rule(entry.key, "margin", operator=sign, margin=margin, labels=labels, position=entry.position)
 
     def _margin(self, entry: Entry, key: str) -> float | None:
         value = entry.node.value
@@ -255,18 +252,11 @@ class _TestReader:
             except ValueError:
                 value = None
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-            hint = "a proportion of the recorded value: 0.1 is 10%"
-            self._problems.add(
-                f"must be a number, 0 or more, not {describe(entry.node)}", key, entry.node.position, hint
-            )
+            self._fields.refuse(entry.node, key, "a number, 0 or more", "a fraction of the recorded value: 0.1 is 10%")
             return None
         if value == 0:
             self._warn("a margin of 0 accepts not even rounding", key, entry, "give it one above the noise")
         return float(value)
-
-    def _operator(self, entry: Entry, key: str) -> Operator | None:
-        found = self._fields.one_of(entry.node, key, OPERATORS)
-        return cast("Operator | None", found)
 
     # ------------------------------------------------------------ flags
 
@@ -295,7 +285,7 @@ class _TestReader:
         for entry in entries.values():
             if entry.key not in (*names, "misc"):
                 hint = "put it under misc" if entry.node.find("key") else did_you_mean(entry.key, (*names, "misc"))
-                self._warn("this flag is passed over", join_key(key, entry.key), entry, hint)
+                self._warn("this flag is ignored", join_key(key, entry.key), entry, hint)
         for name in names:
             if name not in entries:
                 self._miss_flag(mode, f"the mandatory flag {name} is missing", key, section, f"{name}: {_FLAG_EXAMPLE}")
@@ -303,12 +293,12 @@ class _TestReader:
         misc = self._plain_flags(entries.get("misc"), join_key(key, "misc"))
         return (*(flag for flag in found if flag is not None), *misc)
 
-    def _miss_flag(self, mode: str, message: str, key: str, place: Entry, example: str) -> None:
+    def _miss_flag(self, mode: str, message: str, key: str, entry: Entry, example: str) -> None:
         """A flag of the mode that is not used is missed when that mode is."""
         if mode in self._needs:
-            self._miss(MissingFlag, message, key, place, f"as in {example}")
+            self._miss(MissingFlag, message, key, entry, f"as in {example}")
         else:
-            self._warn(f"{message}: {'checking' if mode == 'run' else 'gathering'} will need it", key, place)
+            self._warn(f"{message}: {'checking' if mode == 'run' else 'gathering'} will need it", key, entry)
 
     def _plain_flags(self, section: Entry | None, key: str) -> tuple[FlagSpec, ...]:
         if section is None or section.node.is_null:
@@ -330,44 +320,32 @@ class _TestReader:
                 self._miss(MissingOption, "has no `key`", key, entry, "as in {key: --flag, value: 5}")
             return None
         name = self._fields.text(fields["key"].node, join_key(key, "key"), "a flag such as --steps")
-        is_set = (
-            self._fields.boolean(fields["set_in_script"].node, join_key(key, "set_in_script"))
-            if "set_in_script" in fields
-            else None
-        )
+        given, where = fields.get("set_in_script"), join_key(key, "set_in_script")
+        is_set = self._fields.boolean(given.node, where) if given else None
         value = self._value(fields["value"], join_key(key, "value")) if "value" in fields else None
         if name is None:
             return None
         if ours:
+            counts = fields.get("counts")  # ours: whether the length of a check is an amount, not the step to train to
+            choices = ("total", "segment")
+            count = self._fields.one_of(counts.node, join_key(key, "counts"), choices) if counts else None
             flag = self._our_flag(entry, key, name, value, is_set)
-            return replace(flag, name="run_length") if self._counts_segment(fields.get("counts"), key) else flag
-        if is_set:
-            hint = (
-                "only "
-                + ", ".join((*SET_BY_US["gather"], *SET_BY_US["run"]))
-                + " are set by the harness; give it a value"
-            )
-            self._problems.add(
-                "nothing sets this flag", join_key(key, "set_in_script"), fields["set_in_script"].position, hint
-            )
+            return replace(flag, name="run_length") if count == "segment" else flag
+        if given and is_set:
+            known = ", ".join((*SET_BY_US["gather"], *SET_BY_US["run"]))
+            hint = f"only {known} are set by the harness; give it a value"
+            self._problems.add("nothing sets this flag", where, given.position, hint)
         return FlagSpec(entry.key, name, value)
 
     def _our_flag(self, entry: Entry, key: str, name: str, value: str | None, is_set: bool | None) -> FlagSpec:
         if value is not None and is_set is False:
-            self._warn(
-                "this value takes the place of ours", key, entry, "leave it out, and the harness gives the right one"
-            )
+            self._warn("this value replaces ours", key, entry, "leave it out, and the harness gives the right one")
             return FlagSpec(entry.key, name, value)
         if value is not None:
-            self._warn("the value is decided by the harness; this one is passed over", key, entry)
+            self._warn("the value is decided by the harness; this one is ignored", key, entry)
         elif is_set is None:
-            self._warn("says no set_in_script: taken as true, for the harness sets this flag", key, entry)
+            self._warn("has no `set_in_script`: taken as true, since the harness sets this flag", key, entry)
         return FlagSpec(entry.key, name, is_set=True)
-
-    def _counts_segment(self, entry: Entry | None, key: str) -> bool:
-        """Ours: whether the length of a check is an amount of steps, not the step to train to."""
-        counts = self._fields.one_of(entry.node, join_key(key, "counts"), ("total", "segment")) if entry else None
-        return counts == "segment"
 
     def _value(self, entry: Entry, key: str) -> str | None:
         """As Python's `str()` shows it, which is what the original passed on; null is the bare flag."""

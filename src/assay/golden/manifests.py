@@ -16,8 +16,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from assay.errors import AssayError, ExitCode, FormatError, InfrastructureError, UsageError
@@ -67,24 +66,16 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
     version = _parse_version(content, file)
     notes: list[str] = []
     try:
-        replicas, shas = content.get("replicas", {}), content.get("checkpoints", {})
-        variants = _mapping(content.get("variants", {}), "variants")
-        segments = [
-            replace(
-                _parse_segment(key, log, replicas.get(key, {}), shas.get(key, {}), notes),
-                variants=_parse_variants(_mapping(variants.get(key, {}), f"variants.{key}")),
-            )
-            for key, log in _mapping(content.get("ckpt_logs"), "ckpt_logs").items()
-        ]
-        _check_counts(content, dict(zip(content["ckpt_logs"], segments, strict=True)))
-        segments.sort(key=lambda segment: segment.start_step)
+        found = {key: _parse_segment(content, key, notes) for key in _get(content, "ckpt_logs")}
+        _check_counts(content, found)
+        segments = sorted(found.values(), key=lambda segment: segment.start_step)
         return Golden(
             test=str(content.get("test", test)),
             segments=tuple(segments),
             version=version,
             steps_per_segment=int(content.get("steps_per_segment", 0)),
-            provenance=_mapping(content.get("provenance", {}), "provenance"),
-            noise={str(name): float(value) for name, value in _mapping(content.get("noise", {}), "noise").items()},
+            provenance=_get(content, "provenance"),
+            noise={name: float(value) for name, value in _get(content, "noise").items()},
             history=tuple(content.get("history", ())),
             complete=bool(content.get("complete", True)),
             steps_beyond=_parse_offset(content, segments),
@@ -132,37 +123,40 @@ def _damaged(file: str, what: str) -> FormatError:
     return FormatError(f"{file}: this golden recording is damaged: {what}", _REMEDY)
 
 
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+def _get(content: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """The object at these keys; an empty one where there is none."""
+    found = content
+    for number, key in enumerate(keys, 1):
+        found = _check_object(found.get(key, {}), ".".join(keys[:number]))
+    return found
+
+
+def _check_object(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise _BrokenError(f"{where} is not an object")
     return value
 
 
-def _parse_segment(key: str, log: Any, replicas: Any, about: Any, notes: list[str]) -> Segment:
-    where = f"ckpt_logs.{key}"
-    fields = _mapping(log, where)
-    checkpoint, start = fields.get("checkpoint"), fields.get("start_step", key)
+def _parse_segment(content: Mapping[str, Any], key: str, notes: list[str]) -> Segment:
+    where, log = f"ckpt_logs.{key}", _get(content, "ckpt_logs", key)
+    checkpoint = log.get("checkpoint")
     if not isinstance(checkpoint, str) or not checkpoint:
         raise _BrokenError(f"{where} does not name a checkpoint")
-    recorded = _parse_results(_mapping(fields.get("results"), f"{where}.results"), where, notes)
-    tracks: dict[str, Labels] = {
-        metric: {label: (track,) for label, track in labels.items()} for metric, labels in recorded.items()
-    }
-    for metric, labels in _mapping(replicas, f"replicas.{key}").items():
-        for label, runs in _mapping(labels, f"replicas.{key}.{metric}").items():
-            before = tracks.setdefault(metric, {}).get(label, ())
-            tracks[metric][label] = (*before, *(_parse_track(run) for run in runs))
-    return Segment(_parse_step(start, where), checkpoint, tracks, _mapping(about, f"checkpoints.{key}").get("sha"))
-
-
-def _parse_variants(variants: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Track]]]:
-    return {
+    tracks = _parse_results(_check_object(log.get("results"), f"{where}.results"), where, notes)
+    for metric in _get(content, "replicas", key):
+        for label, runs in _get(content, "replicas", key, metric).items():
+            recorded = tracks.get(metric, {}).get(label, ())
+            if recorded or runs:
+                tracks.setdefault(metric, {})[label] = (*recorded, *(_parse_track(run) for run in runs))
+    variants = {
         name: {
-            metric: {label: _parse_track(run) for label, run in _mapping(labels, f"variants.{name}.{metric}").items()}
-            for metric, labels in _mapping(metrics, f"variants.{name}").items()
+            metric: {label: _parse_track(run) for label, run in _get(content, "variants", key, name, metric).items()}
+            for metric in _get(content, "variants", key, name)
         }
-        for name, metrics in variants.items()
+        for name in _get(content, "variants", key)
     }
+    sha = _get(content, "checkpoints", key).get("sha")
+    return Segment(_parse_step(log.get("start_step", key), where), checkpoint, tracks, sha, variants)
 
 
 def _parse_offset(content: Mapping[str, Any], segments: Sequence[Segment]) -> int | None:
@@ -177,30 +171,23 @@ def _parse_offset(content: Mapping[str, Any], segments: Sequence[Segment]) -> in
 
 
 def _count_contents(segment: Segment) -> dict[str, Any]:
-    tracks = [track for labels in segment.tracks.values() for runs in labels.values() for track in runs]
-    varied = [
-        track for metrics in segment.variants.values() for labels in metrics.values() for track in labels.values()
-    ]
+    tracks = [run for _, _, runs in segment.walk() for run in runs]
+    tracks += [run for metrics in segment.variants.values() for labels in metrics.values() for run in labels.values()]
     return {
         "recordings": segment.replicas,
         "variants": sorted(segment.variants),
-        "values": sum(len(track.steps) for track in (*tracks, *varied)),
+        "values": sum(len(track.steps) for track in tracks),
     }
-
-
-def _render_counts(keys: Sequence[str], segments: Sequence[Segment]) -> dict[str, Any]:
-    return {"segments": {key: _count_contents(segment) for key, segment in zip(keys, segments, strict=True)}}
 
 
 def _check_counts(content: Mapping[str, Any], segments: Mapping[str, Segment]) -> None:
     """Raises for a file that holds less than it states."""
-    counts = content.get("counts")
-    if counts is None:
+    if content.get("counts") is None:
         _check_traces(content, segments)
         return
-    stated = _mapping(_mapping(counts, "counts").get("segments"), "counts.segments")
-    for key, each in stated.items():
-        expected = _mapping(each, f"counts.segments.{key}")
+    stated = _check_object(_get(content, "counts").get("segments"), "counts.segments")
+    for key in stated:
+        expected = _get(content, "counts", "segments", key)
         if key not in segments:
             raise _BrokenError(f"it states {len(stated)} segments and lacks segment {key}")
         found = _count_contents(segments[key])
@@ -217,11 +204,11 @@ def _check_counts(content: Mapping[str, Any], segments: Mapping[str, Segment]) -
 def _check_traces(content: Mapping[str, Any], segments: Mapping[str, Segment]) -> None:
     """Of a file without counts: parts that belong to a segment that is gone, and noise without the replicas."""
     for part in ("checkpoints", "replicas", "variants"):
-        lost = sorted(set(_mapping(content.get(part, {}), part)) - set(segments))
+        lost = sorted(set(_get(content, part)) - set(segments))
         if lost:
             raise _BrokenError(f"it lacks segment {lost[0]}, which `{part}` names")
     has_more = any(segment.replicas > 1 or segment.variants for segment in segments.values())
-    if _mapping(content.get("noise", {}), "noise") and not has_more:
+    if _get(content, "noise") and not has_more:
         raise _BrokenError("it states the noise of replicas and holds no replica")
 
 
@@ -232,32 +219,22 @@ def _parse_step(value: Any, where: str) -> int:
         raise _BrokenError(f"{where} has the step {value!r}, not a whole number") from None
 
 
-def _parse_results(results: Mapping[str, Any], where: str, notes: list[str]) -> dict[str, dict[str, Track]]:
-    """step → metric → label → text becomes metric → label → Track."""
+def _parse_results(results: Mapping[str, Any], where: str, notes: list[str]) -> dict[str, Labels]:
+    """step → metric → label → text becomes metric → label → one Track."""
     texts: dict[str, dict[str, list[tuple[int, str]]]] = {}
     for step_text, metrics in results.items():
         step = _parse_step(step_text, f"{where}.results")
-        for metric, labels in _mapping(metrics, f"{where}.results.{step_text}").items():
-            for label, text in _labels(labels).items():
-                if text is None:
+        for metric, labels in _check_object(metrics, f"{where}.results.{step_text}").items():
+            for label, text in (labels if isinstance(labels, dict) else {_UNLABELLED: labels}).items():
+                if text is None:  # the original's, for a step line without its metric
                     notes.append(f"the golden has no value of {metric} at step {step}")
                     continue
                 texts.setdefault(metric, {}).setdefault(label, []).append((step, str(text)))
-    return {
-        metric: {label: _build_track(rows) for label, rows in _fold(labels).items()} for metric, labels in texts.items()
-    }
-
-
-def _labels(labels: Any) -> Mapping[str, Any]:
-    """The original wrote null for a step line without its metric."""
-    if labels is None:
-        return {_UNLABELLED: None}
-    return labels if isinstance(labels, dict) else {_UNLABELLED: labels}
-
-
-def _fold(labels: dict[str, list[tuple[int, str]]]) -> dict[str, list[tuple[int, str]]]:
-    """The only value of a metric has no label of its own."""
-    return {"": labels[_UNLABELLED]} if list(labels) == [_UNLABELLED] else labels
+    tracks: dict[str, Labels] = {}
+    for metric, found in texts.items():
+        is_alone = list(found) == [_UNLABELLED]  # the only value of a metric has no label of its own
+        tracks[metric] = {"" if is_alone else label: (_build_track(rows),) for label, rows in found.items()}
+    return tracks
 
 
 def _build_track(rows: Sequence[tuple[int, str]]) -> Track:
@@ -279,26 +256,20 @@ def _parse_track(run: Mapping[str, Any]) -> Track:
 
 
 def render_manifest(golden: Golden) -> str:
-    keys = _build_keys(golden.segments)
+    segments = dict(zip(_build_keys(golden.segments), golden.segments, strict=True))
     content = {
-        "ckpt_logs": {key: _render_segment(segment) for key, segment in zip(keys, golden.segments, strict=True)},
+        "ckpt_logs": {key: _render_segment(segment) for key, segment in segments.items()},
         "format": VERSION,
         "test": golden.test,
         "complete": golden.complete,
         "steps_per_segment": golden.steps_per_segment,
         **({} if golden.steps_beyond is None else {"steps_beyond": golden.steps_beyond}),
-        "counts": _render_counts(keys, golden.segments),
+        "counts": {"segments": {key: _count_contents(segment) for key, segment in segments.items()}},
         "provenance": dict(golden.provenance),
         "noise": dict(golden.noise),
-        "replicas": {key: _render_replicas(segment) for key, segment in zip(keys, golden.segments, strict=True)},
-        "variants": {
-            key: _render_variants(segment)
-            for key, segment in zip(keys, golden.segments, strict=True)
-            if segment.variants
-        },
-        "checkpoints": {
-            key: {"sha": segment.checkpoint_sha} for key, segment in zip(keys, golden.segments, strict=True)
-        },
+        "replicas": {key: _render_replicas(segment) for key, segment in segments.items()},
+        "variants": {key: _render_variants(segment) for key, segment in segments.items() if segment.variants},
+        "checkpoints": {key: {"sha": segment.checkpoint_sha} for key, segment in segments.items()},
         "history": [dict(item) for item in golden.history],
     }
     return json.dumps(content, indent=4, ensure_ascii=False, default=str) + "\n"
@@ -318,16 +289,11 @@ def _build_keys(segments: Iterable[Segment]) -> list[str]:
 
 def _render_segment(segment: Segment) -> dict[str, Any]:
     results: dict[int, dict[str, dict[str, str]]] = {}
-    for metric, labels in segment.tracks.items():
-        for label, runs in labels.items():
-            for step, text in _rows(runs[0]) if runs else ():
-                results.setdefault(step, {}).setdefault(metric, {})[label or _UNLABELLED] = text
+    for metric, label, runs in segment.walk():
+        for step, text in zip(runs[0].steps, _texts(runs[0]), strict=True):
+            results.setdefault(step, {}).setdefault(metric, {})[label or _UNLABELLED] = text
     ordered = {str(step): results[step] for step in sorted(results)}
     return {"checkpoint": segment.checkpoint, "start_step": segment.start_step, "results": ordered}
-
-
-def _rows(track: Track) -> list[tuple[int, str]]:
-    return list(zip(track.steps, _texts(track), strict=True))
 
 
 def _texts(track: Track) -> list[str]:
@@ -358,12 +324,16 @@ def _render_track(track: Track) -> dict[str, Any]:
 
 def write_manifest(path: str, golden: Golden) -> None:
     """Readers see the old or the new one, never a part. What no check can be compared with is refused."""
-    broken = find_not_finite(golden, _judged_metrics(golden)) if golden.complete else []
+    broken = find_not_finite(golden, golden.rules) if golden.complete else []
     if broken:
         raise BadRecordingError(f"this recording cannot be used: {broken[0]}", f"{path} is left as it was")
+    _write(path, render_manifest(golden))
+
+
+def _write(path: str, text: str) -> None:
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        write_atomic(path, render_manifest(golden))
+        write_atomic(path, text)
     except OSError as error:
         raise InfrastructureError(f"the golden recording {path} cannot be written: {error.strerror}") from error
 
@@ -374,11 +344,10 @@ def write_offset(path: str, golden: Golden) -> None:
         content = _parse_object(file.read(), path)
     content["steps_beyond"] = golden.steps_beyond
     if golden.version > 1:
-        content["counts"] = _render_counts(_build_keys(golden.segments), golden.segments)
-    try:
-        write_atomic(path, json.dumps(content, indent=4, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise InfrastructureError(f"the golden recording {path} cannot be written: {error.strerror}") from error
+        keys = _build_keys(golden.segments)
+        counts = {key: _count_contents(segment) for key, segment in zip(keys, golden.segments, strict=True)}
+        content["counts"] = {"segments": counts}
+    _write(path, json.dumps(content, indent=4, ensure_ascii=False) + "\n")
 
 
 class BadRecordingError(AssayError):
@@ -388,27 +357,17 @@ class BadRecordingError(AssayError):
 
 
 def find_not_finite(golden: Golden, metrics: Collection[str]) -> list[str]:
-    """`segment 9 loss is nan at step 11`: the first such place of each recorded track of these metrics."""
+    """`segment 9 loss is nan at step 11`: the first such value of each recorded track of these metrics."""
     found = []
     for segment in golden.segments:
-        for metric in segment.tracks.keys() & metrics:
-            for label, runs in segment.tracks[metric].items():
-                name = f"segment {segment.start_step} {metric} {label}".strip()
-                found += [f"{name} is {_texts(run)[place]} at step {run.steps[place]}" for run, place in _odd(runs)]
+        for metric, label, runs in segment.walk():
+            name = f"segment {segment.start_step} {metric} {label}".strip()
+            for run in runs if metric in metrics else ():
+                rows = zip(run.steps, run.values, _texts(run), strict=True)
+                bad = next(((step, text) for step, value, text in rows if not math.isfinite(value)), None)
+                if bad is not None:
+                    found.append(f"{name} is {bad[1]} at step {bad[0]}")
     return list(dict.fromkeys(found))
-
-
-def _odd(runs: Iterable[Track]) -> Iterator[tuple[Track, int]]:
-    for run in runs:
-        index = next((index for index, value in enumerate(run.values) if not math.isfinite(value)), None)
-        if index is not None:
-            yield run, index
-
-
-def _judged_metrics(golden: Golden) -> set[str]:
-    """As far as the recording itself says what it is judged by."""
-    rules = golden.provenance.get("rules")
-    return set(map(str, rules)) if isinstance(rules, Mapping) else set()
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -509,7 +468,9 @@ def hash_checkpoint(path: str) -> str | None:
     digest = hashlib.sha256()
     try:
         if os.path.isdir(path):
-            for name in _list_files(path):
+            walk = os.walk(path)
+            names = [os.path.relpath(os.path.join(base, name), path) for base, _, files in walk for name in files]
+            for name in sorted(names):
                 digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
                 _hash_file(os.path.join(path, name), digest)
         else:
@@ -517,11 +478,6 @@ def hash_checkpoint(path: str) -> str | None:
     except OSError:
         return None
     return f"sha256:{digest.hexdigest()}"
-
-
-def _list_files(folder: str) -> list[str]:
-    found = [os.path.relpath(os.path.join(base, name), folder) for base, _, names in os.walk(folder) for name in names]
-    return sorted(found)
 
 
 def _hash_file(path: str, digest: Any) -> None:

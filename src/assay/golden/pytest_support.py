@@ -45,7 +45,7 @@ def add_marker(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Behind the test function itself: a marked test that has checked nothing does it now."""
+    """After the test function itself: a marked test that has checked nothing does it now."""
     if item.get_closest_marker(MARKER) is not None and not getattr(item, _CHECKED, False):
         Convergence(item)()
 
@@ -114,21 +114,23 @@ class Convergence:
             with contextlib.chdir(os.path.dirname(config)):
                 return check_file(GoldenOptions(config, store, root=root, **options), RunHooks(tick_s=0.1))
         except AssayError as error:
-            said = error.render()
-        pytest.fail(said, pytrace=False)  # behind the handler: pytest would print the error a second time as its cause
+            message = error.render()
+        pytest.fail(
+            message, pytrace=False
+        )  # outside of the handler: pytest would print the error a second time as its cause
 
     def _resolve(self, path: str | Path) -> str:
-        """Beside the test's file, else under pytest's root folder."""
-        beside = os.path.join(os.path.dirname(str(self._item.path)), path)
+        """Next to the test's file, else under pytest's root folder."""
+        near = os.path.join(os.path.dirname(str(self._item.path)), path)
         below = os.path.join(str(self._item.config.rootpath), path)
-        return os.path.abspath(beside if os.path.exists(beside) or not os.path.exists(below) else below)
+        return os.path.abspath(near if os.path.exists(near) or not os.path.exists(below) else below)
 
 
 def _check_arguments(arguments: dict[str, Any], args: tuple[Any, ...]) -> dict[str, Any]:
     known = (*_PATHS, *_OPTIONS, *_OURS)
-    strange = [name for name in arguments if name not in known]
-    if args or strange:
-        what = f"takes no {strange[0]}" if strange else "takes named arguments only"
+    unknown = [name for name in arguments if name not in known]
+    if args or unknown:
+        what = f"takes no {unknown[0]}" if unknown else "takes named arguments only"
         pytest.fail(f"{MARKER} {what}; known: {', '.join(known)}", pytrace=False)
     missing = [name for name in _PATHS if not arguments.get(name)]
     if missing:
@@ -163,7 +165,7 @@ def _judge(report: GoldenReport, arguments: dict[str, Any], folder: str) -> None
         raise KeyboardInterrupt
     if report.exit_code(bool(arguments.get("allow_changed"))) is ExitCode.OK:
         return
-    text = _tell(report, folder)
+    text = _describe(report, folder)
     wish = arguments.get("inconclusive", "fail")
     if report.kind is VerdictKind.INCONCLUSIVE and wish == "skip":
         pytest.skip(text)
@@ -172,7 +174,7 @@ def _judge(report: GoldenReport, arguments: dict[str, Any], folder: str) -> None
     pytest.fail(text, pytrace=False)
 
 
-def _tell(report: GoldenReport, folder: str) -> str:
+def _describe(report: GoldenReport, folder: str) -> str:
     from assay.golden.report.document import build_document
     from assay.golden.report.rows import describe_headline
     from assay.show.html import render_html

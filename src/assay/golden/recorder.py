@@ -72,20 +72,16 @@ class LogReader:
 
     def _read(self, raw: bytes) -> LogLine | None:
         line = raw.decode("utf-8", "surrogateescape")
-        step, bad_step = self._read_step(line)
+        match, step, bad_step = self._step.search(line), None, None
+        if match is not None:
+            text = match[1] if match.re.groups else match[0]
+            step = parse_step(text)
+            bad_step = str(text) if step is None else None
         values = tuple(logged for metric in self._metrics for logged in metric.read(line))
         saved = self._read_save(line)
-        if step is None and bad_step is None and not values and saved is None:
+        if match is None and not values and saved is None:
             return None
         return LogLine(step, values, saved, bad_step)
-
-    def _read_step(self, line: str) -> tuple[int | None, str | None]:
-        match = self._step.search(line)
-        if match is None:
-            return None, None
-        text = match[1] if match.re.groups else match[0]
-        step = parse_step(text)
-        return step, None if step is not None else str(text)
 
     def _read_save(self, line: str) -> Saved | None:
         match = self._save.search(line) if self._save else None
@@ -113,7 +109,10 @@ class _Metric:
         self.groups = [(group, name, "") for name, group in names.items()] or labels
 
     def read(self, line: str) -> Iterator[Logged]:
-        match = self.regex.search(line) or self._match_not_finite(line)
+        match = self.regex.search(line)
+        if match is None:  # the same line with zeros of the same width instead of nan or inf
+            plain = _NOT_FINITE.sub(lambda found: "0" * len(found[0]), line)
+            match = self.regex.search(plain) if plain != line else None
         if match is None:
             return
         for group, metric, label in self.groups:
@@ -121,23 +120,14 @@ class _Metric:
                 text = _whole_number(line, match.start(group), match.end(group))
                 yield Logged(metric, label, text, parse_number(text))
 
-    def _match_not_finite(self, line: str) -> re.Match[str] | None:
-        """The same line with zeros of the same width in place of nan or inf."""
-        plain = _NOT_FINITE.sub(lambda match: "0" * len(match[0]), line)
-        return self.regex.search(plain) if plain != line else None
-
 
 def _label_groups(pattern: Pattern, regex: re.Pattern[str]) -> list[tuple[int, str]]:
     """Labels where they fit the groups, else numbers; a metric with a single number has no label."""
     count = regex.groups
-    if count <= 1 and pattern.labels in ((), ("0",)):
+    if count <= 1 and (len(pattern.labels) != 1 or pattern.labels == ("0",)):
         return [(count, "")]
     labels = pattern.labels if len(pattern.labels) == count else tuple(str(number) for number in range(count))
-    return (
-        [(number + 1, label) for number, label in enumerate(labels)]
-        if count > 1 or len(pattern.labels) == 1
-        else [(count, "")]
-    )
+    return [(number + 1, label) for number, label in enumerate(labels)]
 
 
 def _whole_number(line: str, start: int, end: int) -> str:
@@ -187,12 +177,13 @@ class Values:
 
     def tracks(self, metric: str) -> dict[str, Track]:
         """One Track for each label."""
-        return {label: _build_track(track) for (name, label), track in self.found.items() if name == metric}
-
-
-def _build_track(values: dict[int, tuple[float, str]]) -> Track:
-    steps = sorted(values)
-    return Track(tuple(steps), tuple(values[step][0] for step in steps), tuple(values[step][1] for step in steps))
+        tracks = {}
+        for (name, label), values in self.found.items():
+            if name == metric:
+                steps = sorted(values)
+                numbers, texts = tuple(values[step][0] for step in steps), tuple(values[step][1] for step in steps)
+                tracks[label] = Track(tuple(steps), numbers, texts)
+        return tracks
 
 
 class RunRecorder:
@@ -276,11 +267,7 @@ class TrainingRecorder:
         """The log has ended: incomplete recordings stay as they are."""
         self._take(self._reader.finish())
         for recording in self._open():
-            recording.is_over = True
-            if recording.is_empty:
-                self.warn(f"nothing was logged after the checkpoint of step {recording.start_step}: it is left out")
-            elif not recording.is_complete:
-                self.warn(self._describe_short(recording, "the training ended"))
+            self._close(recording, "the training ended")
 
     @property
     def last_step(self) -> int | None:
@@ -324,15 +311,14 @@ class TrainingRecorder:
         self._step = step
         return filled
 
-    def _record(self, line: LogLine) -> bool:
+    def _record(self, line: LogLine) -> None:
         step = line.step if self._same_line else self._step
         if step is None:
-            return False
+            return
         for recording in self._open():
             if recording.values.last_step is not None:  # a line between the save and the next step belongs to neither
                 for logged in line.values:
                     recording.values.add(step, logged)
-        return True
 
     def _begin(self, saved: Saved) -> None:
         self.saves += 1
@@ -342,16 +328,16 @@ class TrainingRecorder:
                 if recording.saved.path == saved.path:
                     return self.warn(f"the checkpoint {saved.path} of step {start} is announced twice")
                 continue  # two checkpoints of one step: both are followed
-            recording.is_over = True
-            if recording.is_empty:
-                self.warn(f"nothing was logged after the checkpoint of step {recording.start_step}: it is left out")
-            elif not recording.is_complete:
-                self.warn(self._describe_short(recording, "the next checkpoint was saved"))
+            self._close(recording, "the next checkpoint was saved")
         limit = None if self._step is None else start + self._length
         self.recordings.append(Recording(saved, start, self._length, limit))
         return None
 
-    def _describe_short(self, recording: Recording, why: str) -> str:
-        last = recording.values.last_step
-        start, length = recording.start_step, self._length
-        return f"the recording of step {start} ends at step {last}, before its {length} steps were complete: {why}"
+    def _close(self, recording: Recording, why: str) -> None:
+        recording.is_over = True
+        start, last = recording.start_step, recording.values.last_step
+        if recording.is_empty:
+            self.warn(f"nothing was logged after the checkpoint of step {start}: it is left out")
+        elif not recording.is_complete:
+            short = f"before its {self._length} steps were complete"
+            self.warn(f"the recording of step {start} ends at step {last}, {short}: {why}")

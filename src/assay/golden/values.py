@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from assay.errors import ExitCode
 from assay.values.run import LogStream, State
@@ -12,6 +12,7 @@ from assay.values.study import MetricFile, Pattern, Position, Problem, Resources
 from assay.values.verdict import Verdict, VerdictKind
 
 Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
+OPERATORS: tuple[str, ...] = get_args(Operator)
 RuleKind = Literal["exact", "paired", "unmatched", "margin"]
 
 
@@ -61,7 +62,18 @@ class Segment:
 
     @property
     def replicas(self) -> int:
-        return max((len(found) for labels in self.tracks.values() for found in labels.values()), default=0)
+        return max((len(runs) for _, _, runs in self.walk()), default=0)
+
+    @property
+    def steps(self) -> list[int]:
+        """All that were recorded while gathering, of whatever metric."""
+        return sorted({step for _, _, runs in self.walk() for step in runs[0].steps})
+
+    def walk(self) -> Iterator[tuple[str, str, tuple[Track, ...]]]:
+        """Metric, label and recordings."""
+        for metric, labels in self.tracks.items():
+            for label, runs in labels.items():
+                yield metric, label, runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,30 @@ class Golden:
     steps_beyond: int | None = None  # added to the length of a check, for a program that counts from 0 and stops one
     # step short; None: unknown
     notes: tuple[str, ...] = ()  # warnings about the file that it was read from
+
+    @property
+    def recordings(self) -> int:
+        """That every segment has."""
+        return min((segment.replicas for segment in self.segments), default=0)
+
+    @property
+    def metrics(self) -> list[str]:
+        return list(dict.fromkeys(name for segment in self.segments for name in segment.tracks))
+
+    @property
+    def variants(self) -> list[str]:
+        return list(dict.fromkeys(name for segment in self.segments for name in segment.variants))
+
+    @property
+    def values(self) -> int:
+        """How many were recorded."""
+        return sum(len(run.steps) for segment in self.segments for _, _, runs in segment.walk() for run in runs)
+
+    @property
+    def rules(self) -> Mapping[str, Mapping[str, Any]]:
+        """Those that it was gathered with, by metric; an older manifest has none."""
+        found = self.provenance.get("rules")
+        return found if isinstance(found, Mapping) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +177,7 @@ class GoldenTest:
     most_checks: int = 3  # repeats of an inconclusive segment
     timeout_s: float | None = None
     position: Position | None = None
-    command: str | None = None  # native: shell text in place of `executable`; the flags follow it
+    command: str | None = None  # native: shell text instead of `executable`; the flags follow it
     files: tuple[MetricFile, ...] = ()  # native: metrics that the program writes into files of its run directory
     same_line: bool = False  # the original: a metric counts only on the line with the step
     env: tuple[tuple[str, str], ...] = ()

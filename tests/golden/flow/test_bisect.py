@@ -50,7 +50,7 @@ def test_a_line_that_a_kill_cut_short_is_no_trial_and_the_next_one_is_whole(tmp_
     assert [trial.commit[0] for trial in load_trials(str(path))] == ["a", "c"]
 
 
-def test_strange_lines_are_passed_over(tmp_path):
+def test_strange_lines_are_ignored(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text(
         '{"commit": "x"}\n[]\n17\n{"commit": "y", "verdict": "NONSENSE"}\n\n{"commit": "z", "verdict": "PASS"}\n'
@@ -58,7 +58,7 @@ def test_strange_lines_are_passed_over(tmp_path):
     assert [trial.commit for trial in load_trials(str(path))] == ["z"]
 
 
-def test_what_failed_speaks_before_what_crashed():
+def test_what_failed_counts_before_what_crashed():
     crash = Finding(VerdictKind.ERROR, "s", "exit code 1")
     small, large = (Finding(VerdictKind.FAIL, "s", "m", effect=effect) for effect in (0.01, -0.2))
     assert min([crash, small, large], key=_rank) is large

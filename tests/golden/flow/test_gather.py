@@ -12,6 +12,7 @@ from assay.golden.flow.gather import SegmentBuilder
 from assay.golden.flow.segments import GoldenContext, build_context
 from assay.golden.recorder import Recording, Saved, Values
 from assay.golden.values import Track
+from assay.show.console import CollectingConsole
 
 
 @pytest.fixture
@@ -37,23 +38,23 @@ def save(folder: str | Path, name: str = "model_10.bin") -> Path:
 
 
 def test_a_segment_has_its_values_and_its_checkpoint(context: GoldenContext) -> None:
-    said: list[str] = []
-    segment = SegmentBuilder(context, said.append).build(recording(save(context.store)), Values())
+    console = CollectingConsole()
+    segment = SegmentBuilder(context, console).build(recording(save(context.store)), Values())
     assert segment is not None
     assert (segment.start_step, segment.checkpoint) == (10, "model_10.bin")
     assert segment.tracks == {"loss": {"": (Track((11, 12), (11.0, 12.0), ("11", "12")),)}}
     assert segment.checkpoint_sha
-    assert said == []
+    assert console.lines == []
 
 
 def test_a_checkpoint_elsewhere_is_kept_by_its_whole_path(context: GoldenContext, tmp_path: Path) -> None:
-    said: list[str] = []
+    console = CollectingConsole()
     path = save(tmp_path)
-    segment = SegmentBuilder(context, said.append).build(recording(path), Values())
+    segment = SegmentBuilder(context, console).build(recording(path), Values())
     assert segment is not None
     assert segment.checkpoint == str(path)
-    assert len(said) == 1
-    assert "is outside the store" in said[0]
+    assert len(console.lines) == 1
+    assert "is outside the store" in console.lines[0]
 
 
 def test_without_values_or_checkpoint_or_order_there_is_no_segment(context: GoldenContext) -> None:
@@ -63,7 +64,7 @@ def test_without_values_or_checkpoint_or_order_there_is_no_segment(context: Gold
     assert builder.build(recording(path, found=Values({("loss", ""): {}}, ["out of order"])), Values()) is None
 
 
-def test_what_files_say_about_the_same_steps_is_taken_too(context: GoldenContext) -> None:
+def test_values_in_files_of_the_same_steps_are_taken_too(context: GoldenContext) -> None:
     files = values("loss", 10, 11, 14, 15)
     segment = SegmentBuilder(context, pytest.fail).build(recording(save(context.store), found=Values()), files)
     assert segment is not None

@@ -15,7 +15,7 @@ def test_of_two_checks_in_one_second_the_later_one_counts(tmp_path: Path, monkey
     """Their names hold the second and a random word, so by name the earlier one may come last."""
     lab = Lab(tmp_path)
     monkeypatch.chdir(tmp_path)
-    lab.gather()
+    lab.use_golden()
     stamps = iter(("20260101-000000-ffff", "20260101-000000-0000"))
     monkeypatch.setattr("assay.golden.flow.check.build_stamp", lambda: next(stamps))
     lab.change(scale=1.2)

@@ -5,7 +5,7 @@ from tests.golden.lab import NATIVE, Lab
 
 from assay.errors import ExitCode, UsageError
 from assay.golden.flow.selftest import Injected, SelftestReport, build_arguments, choose_segment, selftest_file
-from assay.golden.report.selftest import build_document
+from assay.golden.report.other_commands import build_selftest_document
 from assay.golden.values import Fault, Golden, Segment, SegmentReport
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -31,11 +31,11 @@ COMMAND = "python train.py --lr 0.01 --beta=0.9 --name 'a b' --lr 0.02 --bare"
         (Fault("flag", "--broken", ""), ("--broken",)),
     ],
 )
-def test_what_is_put_behind_the_command(fault, words):
+def test_what_is_put_after_the_command(fault, words):
     assert build_arguments(fault, COMMAND) == words
 
 
-def test_a_flag_that_the_command_does_not_say_cannot_be_scaled():
+def test_a_flag_that_the_command_does_not_have_cannot_be_scaled():
     with pytest.raises(UsageError, match="does not have --wd"):
         build_arguments(Fault("flag", "--wd", "x2"), COMMAND)
     with pytest.raises(UsageError, match="is not a number and cannot be scaled"):
@@ -92,5 +92,5 @@ def test_a_fault_that_changes_nothing_has_no_effect(lab):
         ("--seed 3", "no effect: equal bit for bit"),
     ]
     assert not report.injected[2].is_idle
-    assert "no effect: equal bit for bit: UNREAD=a" in repr(build_document([report]))
+    assert "no effect: equal bit for bit: UNREAD=a" in repr(build_selftest_document([report]))
     assert report.exit_code is ExitCode.FAILED

@@ -1,4 +1,4 @@
-"""All segments and metrics together, what to do next, and stopping a run that has failed already."""
+"""All rules of a segment together, and stopping a run that has failed already."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from tests.golden.judge.curves import falling, noisy, run, segment, track
 
 from assay.golden.judge.convergence import (
     count_peers,
-    judge_golden,
     judge_rules,
     judge_segment,
-    judge_segments,
     judge_so_far,
-    next_action,
 )
 from assay.golden.values import Golden, Rule, Segment, Track
-from assay.values.verdict import Finding, Verdict, VerdictKind
+from assay.values.verdict import VerdictKind
 
 FAIL, PASS, CHANGED = VerdictKind.FAIL, VerdictKind.PASS, VerdictKind.CHANGED
 INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
@@ -44,44 +41,31 @@ def golden(rng):
     return Golden("t", (two_metrics(rng, 0), two_metrics(rng, 100), two_metrics(rng, 200)))
 
 
-# ---------------------------------------------------------------- a whole golden
+# ---------------------------------------------------------------- all rules of a segment
 
 
-def test_good_segments_pass(rng, golden):
-    verdict = judge_golden(RULES, golden, [[check(rng)] for _ in range(3)])
+def test_a_good_segment_passes(rng, golden):
+    verdict = judge_rules(RULES, golden.segments[0], [check(rng)], peers=count_peers(RULES, golden))
     assert verdict.kind is PASS
-    assert verdict.comparisons == 3 * 2 * 300
-    assert len(verdict.findings) == 6
+    assert verdict.comparisons == 2 * 300
+    assert len(verdict.findings) == 2
 
 
 def test_every_failure_is_reported_not_only_the_first(rng, golden):
-    checks = [[check(rng, loss=0.05)], [check(rng)], [check(rng, grad_norm=1.0)]]
-    verdict = judge_golden(RULES, golden, checks)
+    verdict = judge_rules(RULES, golden.segments[0], [check(rng, loss=0.05, grad_norm=1.0)])
     failed = [finding.subject for finding in verdict.findings if finding.kind is FAIL]
-    assert failed == ["segment at 0: loss", "segment at 200: grad_norm"]
-    assert len(verdict.findings) == 6
-    assert [part.kind for part in judge_segments(RULES, golden, checks)] == [FAIL, PASS, FAIL]
+    assert failed == ["segment at 0: loss", "segment at 0: grad_norm"]
+    kinds = [judge_rules(RULES, golden.segments[0], [check(rng, **bad)]).kind for bad in ({}, {"grad_norm": 1.0})]
+    assert kinds == [PASS, FAIL]
 
 
-@pytest.mark.parametrize("checks", [[], [[]], [[], []]])
-def test_segments_that_were_not_checked_are_errors(golden, checks):
-    verdict = judge_golden(RULES, golden, checks)
+def test_a_segment_that_was_not_checked_is_an_error(golden):
+    verdict = judge_rules(RULES, golden.segments[0], [])
     assert verdict.kind is ERROR
-    assert len(verdict.findings) == 6
-
-
-def test_one_segment_that_was_not_checked_is_an_error(rng, golden):
-    assert judge_golden(RULES, golden, [[check(rng)], [check(rng)]]).kind is ERROR
-
-
-def test_a_golden_without_segments_is_an_error():
-    verdict = judge_golden(RULES, Golden("t", ()), [])
-    assert verdict.kind is ERROR
-    assert "the golden has no segments" in verdict.findings[0].message
+    assert len(verdict.findings) == 2
 
 
 def test_no_rules_are_an_error(rng, golden):
-    assert judge_golden((), golden, [[check(rng)]] * 3).kind is ERROR
     assert judge_rules((), golden.segments[0], [check(rng)]).kind is ERROR
 
 
@@ -106,33 +90,6 @@ def test_alpha_is_shared_by_what_is_judged_by_statistics(golden):
     assert count_peers((*RULES, exact, fixed), golden) == 6
     assert count_peers((exact,), golden) == 1
     assert count_peers(RULES, Golden("t", ())) == 1
-
-
-# ---------------------------------------------------------------- what next
-
-
-def verdicts(*kinds):
-    return [Verdict(kind, (Finding(kind, "s", "m"),), 1) for kind in kinds]
-
-
-@pytest.mark.parametrize(
-    ("kinds", "most", "action"),
-    [
-        ((), 3, "repeat"),
-        ((INCONCLUSIVE,), 3, "repeat"),
-        ((INCONCLUSIVE, INCONCLUSIVE), 3, "repeat"),
-        ((INCONCLUSIVE, INCONCLUSIVE, INCONCLUSIVE), 3, "stop"),
-        ((INCONCLUSIVE,), 1, "stop"),
-        ((INCONCLUSIVE, PASS), 3, "stop"),
-        ((PASS,), 3, "stop"),
-        ((FAIL,), 3, "stop"),
-        ((CHANGED,), 3, "stop"),
-        ((ERROR,), 3, "stop"),
-        ((), 0, "stop"),
-    ],
-)
-def test_a_segment_runs_again_only_while_it_is_inconclusive(kinds, most, action):
-    assert next_action(verdicts(*kinds), most) == action
 
 
 # ---------------------------------------------------------------- early stop

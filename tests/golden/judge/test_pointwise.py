@@ -11,7 +11,7 @@ from assay.golden.judge.convergence import judge_segment
 from assay.golden.judge.pointwise import (
     OPERATORS,
     compare,
-    find_rule_problem,
+    find_margin_problem,
     has_equal_replicas,
     render_bounded,
     render_effect,
@@ -109,7 +109,7 @@ def test_the_edge_is_where_decimals_put_it(expected, margin, edge, beyond):
     assert not compare("==", beyond, expected, margin)
 
 
-def test_what_was_logged_decides_where_floats_cannot_tell():
+def test_what_was_logged_decides_where_floats_cannot():
     close = "1.05000000000000000000001"
     assert float(close) == 1.05
     assert compare("<=", 1.05, 1.0, 0.05)
@@ -174,7 +174,7 @@ def test_what_is_not_finite_passes_under_no_operator(operator, bad):
     ],
 )
 def test_a_rule_that_makes_no_sense_is_an_error(operator, margin, words):
-    assert words in find_rule_problem(operator, margin)
+    assert words in find_margin_problem(operator, margin)
     verdict = judge(operator, margin, [1.0], [1.0])
     assert verdict.kind is VerdictKind.ERROR
     assert words in verdict.findings[0].message
@@ -182,7 +182,7 @@ def test_a_rule_that_makes_no_sense_is_an_error(operator, margin, words):
 
 @pytest.mark.parametrize(("operator", "margin"), [("<", None), (">", None), ("==", 0.0), ("<=", 0.2)])
 def test_rules_that_do_make_sense(operator, margin):
-    assert find_rule_problem(operator, margin) is None
+    assert find_margin_problem(operator, margin) is None
 
 
 def test_a_check_that_ends_early_does_not_pass():
@@ -208,15 +208,15 @@ def test_a_finding_names_the_first_and_the_worst_step():
     )
 
 
-def test_the_same_effect_is_not_told_twice():
+def test_the_same_effect_is_not_reported_twice():
     (finding,) = judge("<=", 0.05, [1.0, 2.0], [1.5, 3.0]).findings
     assert finding.message.endswith("first at step 101: 1.5, expected 1 (+50%)")
 
 
 @pytest.mark.parametrize(("wrong", "meant"), [("=<", "<="), ("=>", ">="), ("=", "=="), ("<>", "!=")])
 def test_a_comparison_that_is_written_backwards_is_understood(wrong, meant):
-    assert find_rule_problem(wrong, 0.1).endswith(f"did you mean {meant!r}?")
-    assert "did you mean" not in find_rule_problem("~", 0.1)
+    assert find_margin_problem(wrong, 0.1).endswith(f"did you mean {meant!r}?")
+    assert "did you mean" not in find_margin_problem("~", 0.1)
 
 
 def test_every_check_has_its_finding():
@@ -326,11 +326,11 @@ def test_equal_replicas():
         (math.inf, "+inf%"),
     ],
 )
-def test_an_effect_in_words(value, text):
+def test_an_effect_as_text(value, text):
     assert render_effect(value) == text
 
 
-def test_bounds_are_told_where_they_say_more():
+def test_bounds_are_reported_where_they_differ():
     assert render_bounded(0.03, 0.02, 0.04) == "+3% [+2%, +4%]"
     assert render_bounded(0.03, 0.03, 0.03) == "+3%"
     assert render_bounded(0.03, 0.03, 0.031) == "+3% [+3%, +3.1%]"

@@ -8,7 +8,7 @@ from tests.golden.judge.curves import falling, noisy, run, segment, track
 
 from assay.golden.judge.convergence import judge_segment
 from assay.golden.judge.pairing import line_up
-from assay.golden.judge.unmatched import second_half
+from assay.golden.judge.window import second_half
 from assay.golden.values import Rule
 from assay.values.verdict import VerdictKind
 
@@ -44,7 +44,7 @@ def test_better_runs_are_suspicious(rng):
     assert judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=-0.05, **SEEDS)).kind is CHANGED
 
 
-def test_any_change_fails_where_the_rule_says_so(rng):
+def test_any_change_fails_where_the_rule_asks_for_it(rng):
     rule = Rule("loss", "unmatched", direction="both")
     assert judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=-0.05, **SEEDS), rule=rule).kind is FAIL
 

@@ -9,9 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.golden.judge.curves import falling, noisy, run, segment, track
 
-from assay.golden.judge.convergence import judge_segment, next_action
-from assay.golden.judge.effects import build_starts, measure_effects
-from assay.golden.judge.window import better_way, build_alarms, default_delta, find_first_delta
+from assay.golden.judge.convergence import judge_segment
+from assay.golden.judge.effects import (
+    better_way,
+    build_alarms,
+    build_starts,
+    default_delta,
+    find_first_delta,
+    measure_effects,
+)
 from assay.golden.values import Rule
 from assay.values.verdict import VerdictKind
 
@@ -102,11 +108,11 @@ def test_sharing_alpha_among_more_comparisons_asks_for_more(rng):
 
 def settle(rng, effect, **noise):
     """As a check goes: one run, and up to three while it is inconclusive."""
-    golden, runs, history = noisy(rng, 5, **noise), [], []
-    while next_action(history, 3) == "repeat":
+    golden, runs, kind = noisy(rng, 5, **noise), [], INCONCLUSIVE
+    while kind is INCONCLUSIVE and len(runs) < 3:
         runs.append(noisy(rng, 1, effect=effect, **noise)[0])
-        history.append(judge(golden, *runs))
-    return history[-1].kind
+        kind = judge(golden, *runs).kind
+    return kind
 
 
 @pytest.mark.parametrize("noise", [{"step": 1e-3}, {"step": 0.01}, {"step": 0.02}, {"step": 1e-3, "whole": 2e-3}])
@@ -143,7 +149,7 @@ def test_one_percent_fails_and_half_of_delta_is_a_change_where_noise_is_small(no
         ("anything", FAIL, FAIL),  # a name that does not tell: any change counts
     ],
 )
-def test_the_name_tells_which_way_is_worse(rng, metric, up, down):
+def test_the_name_shows_which_way_is_worse(rng, metric, up, down):
     rule = Rule(metric)
     golden = quiet(rng)
     assert judge(golden, noisy(rng, 1, effect=0.08)[0], rule=rule).kind is up
@@ -154,7 +160,7 @@ def test_the_name_tells_which_way_is_worse(rng, metric, up, down):
 @pytest.mark.parametrize(
     ("direction", "up", "down"), [("min", FAIL, CHANGED), ("max", CHANGED, FAIL), ("both", FAIL, FAIL)]
 )
-def test_the_rule_can_say_which_way_is_worse(rng, direction, up, down):
+def test_the_rule_can_set_which_way_is_worse(rng, direction, up, down):
     rule = Rule("loss", direction=direction)
     assert better_way(rule) == direction
     golden = quiet(rng)
@@ -193,7 +199,7 @@ def test_one_recording_and_an_equal_check_pass():
 
 
 @pytest.mark.parametrize("factor", [1 + 1e-9, 1.001, 2.0])
-def test_one_recording_and_one_other_check_cannot_be_told_apart_from_noise(factor):
+def test_one_recording_and_one_other_check_cannot_be_distinguished_from_noise(factor):
     verdict = judge([falling()], falling() * factor)
     assert verdict.kind is INCONCLUSIVE
     assert verdict.findings[0].effect == pytest.approx(factor - 1, rel=1e-5)
@@ -427,7 +433,7 @@ def test_rounding_passes_with_quiet_and_with_equal_replicas():
         assert judge([falling()] * 5, rounding(rng)).kind is PASS
 
 
-def test_a_change_says_where_it_begins_and_what_the_replicas_show(rng):
+def test_a_change_reports_where_it_begins_and_what_the_replicas_show(rng):
     golden = [rounding(rng) for _ in range(5)]
     check = falling() * np.where(PLACES < 180, 1.0, 1.002)
     (finding,) = judge(golden, check).findings
@@ -476,7 +482,7 @@ def test_one_more_hit_of_an_accuracy_is_no_change(rng):
     assert judge(golden, (hits + rng.integers(-1, 2, 60)) / 128, rule=rule).kind in (CHANGED, FAIL)
 
 
-def test_two_recordings_that_differ_say_less_than_five(rng):
+def test_two_recordings_that_differ_show_less_than_five(rng):
     golden = noisy(rng, 5, step=1e-3, whole=1e-3)
     check = noisy(rng, 1, step=1e-4, effect=0.012)[0]
     loose = Rule("loss", delta=0.05)

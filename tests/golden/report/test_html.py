@@ -83,7 +83,7 @@ def test_verdicts_curves_bands_and_failing_windows_are_there():
     assert "10 steps saved" in page
 
 
-def test_words_of_a_program_cannot_become_markup():
+def test_output_of_a_program_cannot_become_markup():
     page = render_html(made.bad_report())
     assert "&lt;&amp;&gt;" in page
     assert "\x1b" not in page
@@ -121,7 +121,7 @@ def draw(**changes):
     return html.draw(build_chart("loss", ("loss",), golden, check, **given))
 
 
-def test_nothing_finite_says_so():
+def test_nothing_finite_is_reported():
     drawing = draw(golden=(), check=(((1, 2), (float("nan"), float("inf"))),))
     assert "no finite values" in drawing
 
@@ -159,7 +159,7 @@ def test_the_band_is_of_all_recordings():
     assert band == {1: (1.0, 2.0, 3.0), 2: (5.0, 5.0, 5.0)}
 
 
-def test_a_step_in_words():
+def test_a_step_as_text():
     assert (
         describe_step("loss", 7, (1.0, 2.0, 3.0), (2.2, 2.2, 2.2)) == "step 7, loss\ngolden 2 (1 to 3)\ncheck 2.2\n+10%"
     )

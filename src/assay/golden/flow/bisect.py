@@ -12,16 +12,15 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
 from assay.golden.flow.gather import gather_test
-from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_context
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_context, choose_tests
 from assay.golden.values import GoldenFile, GoldenTest, GoldenTestReport
 from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
 from assay.stage.checkout import Commit, Tree, build, find_repository, load_commit, load_parents, open_tree, switch
@@ -29,6 +28,7 @@ from assay.study.api import RunHooks, StudyLocation
 from assay.system.files import append_line, load_lines
 from assay.system.locks import hold
 from assay.values import layout
+from assay.values.plain import build_plain, parse_plain
 from assay.values.verdict import Finding, VerdictKind
 
 LOG_FILE = "log.jsonl"
@@ -53,7 +53,7 @@ class Tried:
     """One trial, as recorded in the log."""
 
     commit: str
-    kind: VerdictKind
+    verdict: VerdictKind
     message: str = ""
     subject: str = ""
     effect: float | None = None
@@ -77,14 +77,20 @@ class BisectReport:
     resumed: int = 0  # trials that an earlier call had made
 
     @property
+    def exit_code(self) -> ExitCode:
+        if self.interrupted:
+            return ExitCode.INTERRUPTED
+        return ExitCode.OK if self.culprit else ExitCode.INCONCLUSIVE
+
+    @property
     def skipped(self) -> int:
-        return len({trial.commit for trial in self.tried if trial.kind is VerdictKind.ERROR})
+        return len({trial.commit for trial in self.tried if trial.verdict is VerdictKind.ERROR})
 
 
 def bisect_file(options: BisectOptions, hooks: RunHooks | None = None) -> BisectReport:
     """Pre-check, search, and the culprit with its evidence."""
     file = load_golden_file(options.golden.file)
-    tests = _choose_tests(file, options.golden.tests)
+    tests = choose_tests(file, options.golden.tests)
     context = build_context(file, tests[0], options.golden)
     repository = find_repository(context.folder)
     good, bad = load_commit(repository, options.good), load_commit(repository, options.bad)
@@ -94,14 +100,6 @@ def bisect_file(options: BisectOptions, hooks: RunHooks | None = None) -> Bisect
     with hold(folder, taken):  # they would use the same tree
         bench = _Bench(options, file, tests, repository, folder, hooks or RunHooks(), good)
         return _Search(bench, good, bad, parents).run()
-
-
-def _choose_tests(file: GoldenFile, names: Sequence[str] | None) -> tuple[GoldenTest, ...]:
-    chosen = tuple(test for test in file.tests if not names or test.name in names)
-    if not chosen:
-        known = ", ".join(test.name for test in file.tests)
-        raise UsageError(f"the file has no test named {', '.join(names or ())}", f"known: {known}")
-    return chosen
 
 
 def _choose_folder(context: GoldenContext, options: BisectOptions, good: Commit, bad: Commit) -> str:
@@ -139,13 +137,14 @@ class _Search:
         if self._resumed:
             message(f"continuing: {self._resumed} trials were made before")
         while isinstance(step := next_step(self._history()), Try):
-            message(self._announce(step))
+            commit = load_commit(self._bench.repository, step.commit)
+            message(f"trying {commit.short} {commit.subject!r}: {step.reason}")
             tried, interrupted = self._bench.try_commit(step.commit)
             if interrupted:
                 return self._report(interrupted=interrupted)
             append_trial(self._bench.log, tried)
             self._tried.append(tried)
-            message(f"  {tried.kind}: {tried.message}")
+            message(f"  {tried.verdict}: {tried.message}")
         return self._conclude(step)
 
     def _history(self) -> History:
@@ -155,20 +154,16 @@ class _Search:
 
     def _outcome(self, tried: Tried) -> Outcome:
         """CHANGED is bad only if the bad end is CHANGED; the ends themselves are not reinterpreted."""
-        if tried.kind is VerdictKind.CHANGED:
+        if tried.verdict is VerdictKind.CHANGED:
             ends = (self._good.sha, self._bad.sha)
-            bad_kinds = {each.kind for each in self._tried if each.commit == self._bad.sha}
+            bad_kinds = {each.verdict for each in self._tried if each.commit == self._bad.sha}
             return "bad" if tried.commit in ends or VerdictKind.FAIL not in bad_kinds else "good"
         outcomes: dict[VerdictKind, Outcome] = {
             VerdictKind.PASS: "good",
             VerdictKind.FAIL: "bad",
             VerdictKind.INCONCLUSIVE: "open",
         }
-        return outcomes.get(tried.kind, "skip")
-
-    def _announce(self, step: Try) -> str:
-        commit = load_commit(self._bench.repository, step.commit)
-        return f"trying {commit.short} {commit.subject!r}: {step.reason}"
+        return outcomes.get(tried.verdict, "skip")
 
     def _conclude(self, step: Found | Stuck) -> BisectReport:
         if isinstance(step, Stuck):
@@ -183,12 +178,12 @@ class _Search:
 
     def _explain(self, reason: str) -> str:
         """The results of the two ends, for the message of a search that cannot begin."""
-        said = []
+        lines = [reason]
         for name, commit in (("good", self._good), ("bad", self._bad)):
             last = next((each for each in reversed(self._tried) if each.commit == commit.sha), None)
             if last is not None:
-                said.append(f"{name} end {commit.short}: {last.kind}, {last.message}")
-        return "\n  ".join([reason, *said])
+                lines.append(f"{name} end {commit.short}: {last.verdict}, {last.message}")
+        return "\n  ".join(lines)
 
     def _report(self, **facts: Any) -> BisectReport:
         return BisectReport(
@@ -222,14 +217,11 @@ class _Bench:
     def log(self) -> str:
         return os.path.join(self.folder, LOG_FILE)
 
-    @property
-    def _golden_options(self) -> GoldenOptions:
-        given = self.options.golden
-        return given if given.store else replace(given, store=os.path.join(self.folder, STORE_DIR))
-
     def contexts(self) -> list[GoldenContext]:
         """The tests, in the tree instead of in the user's folder."""
-        return [self._move(build_context(self.file, test, self._golden_options)) for test in self.tests]
+        options = self.options.golden
+        options = options if options.store else replace(options, store=os.path.join(self.folder, STORE_DIR))
+        return [self._move(build_context(self.file, test, options)) for test in self.tests]
 
     def _move(self, context: GoldenContext) -> GoldenContext:
         relative = os.path.relpath(os.path.realpath(context.folder), os.path.realpath(self.repository))
@@ -262,7 +254,10 @@ class _Bench:
         broken = next((report.problem for report in reports if report.problem), None)
         if broken:
             raise InfrastructureError(broken)
-        return replace(_summarise(sha, reports), elapsed_s=time.monotonic() - began), interrupted
+        worst = min((_worst(report) for report in reports), key=_rank)
+        message, elapsed_s = worst.message.split("\n")[0], round(time.monotonic() - began, 3)
+        fields = worst.subject, worst.effect, worst.interval, worst.step
+        return Tried(sha, worst.kind, message, *fields, elapsed_s), interrupted
 
     def _enter(self, sha: str) -> str | None:
         """The tree at this commit, built; or why that cannot be."""
@@ -301,12 +296,6 @@ class _Bench:
                 )
 
 
-def _summarise(sha: str, reports: Sequence[GoldenTestReport]) -> Tried:
-    worst = min((_worst(report) for report in reports), key=_rank)
-    fields = (worst.message.split("\n")[0], worst.subject, worst.effect, worst.interval, worst.step)
-    return Tried(sha, worst.kind, *fields)
-
-
 # A segment that fails is bad whatever the others are; a crash alone decides nothing.
 _ORDER = (VerdictKind.FAIL, VerdictKind.ERROR, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
 
@@ -327,18 +316,7 @@ def _worst(report: GoldenTestReport) -> Finding:
 
 
 def append_trial(path: str, tried: Tried) -> None:
-    facts = {
-        "commit": tried.commit,
-        "verdict": str(tried.kind),
-        "message": tried.message,
-        "subject": tried.subject,
-        "effect": tried.effect,
-        "interval": tried.interval,
-        "step": tried.step,
-        "elapsed_s": round(tried.elapsed_s, 3),
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    append_line(path, facts)
+    append_line(path, {**build_plain(tried), "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
 
 
 def load_trials(path: str) -> list[Tried]:
@@ -346,19 +324,5 @@ def load_trials(path: str) -> list[Tried]:
     found = []
     for line in load_lines(path):
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            found.append(_parse_trial(line))
+            found.append(parse_plain(Tried, line))
     return found
-
-
-def _parse_trial(line: Mapping[str, Any]) -> Tried:
-    interval = line.get("interval")
-    return Tried(
-        line["commit"],
-        VerdictKind(line["verdict"]),
-        line.get("message", ""),
-        line.get("subject", ""),
-        line.get("effect"),
-        (interval[0], interval[1]) if interval else None,
-        line.get("step"),
-        line.get("elapsed_s", 0.0),
-    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from assay.errors import ConfigError
 from assay.golden import manifests
 from assay.golden.flow.followers import Listening, SegmentFollower, describe_end, find_log, find_unread, load_log
-from assay.golden.flow.replicas import cut_track, falls_one_short
+from assay.golden.flow.runs import cut_track, falls_one_short
 from assay.golden.flow.segments import (
     GoldenContext,
     GoldenOptions,
@@ -22,8 +22,8 @@ from assay.golden.flow.segments import (
     run_segments,
 )
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
-from assay.golden.judge.noise import find_refusals, measure_golden_noise
-from assay.golden.judge.window import default_delta
+from assay.golden.judge.effects import default_delta
+from assay.golden.judge.golden import find_refusals, measure_golden_noise
 from assay.golden.recorder import Values
 from assay.golden.values import (
     Golden,
@@ -137,11 +137,7 @@ class _State:
     runs: list[SegmentRun] = field(default_factory=list)
     values: list[Values] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # about its runs, not about a metric
-    logs: list[str] = field(default_factory=list)
-
-    @property
-    def _subject(self) -> str:
-        return f"segment at {self.segment.start_step}"
+    log: str = ""  # of the last run
 
     def prepare(self) -> bool:
         """Whether it can be run at all."""
@@ -158,8 +154,8 @@ class _State:
         self.checkpoint = path
         return True
 
-    def _find(self, message: str, step: float | None = None) -> None:
-        finding = Finding(VerdictKind.ERROR, self._subject, message, step=step)
+    def _find(self, message: str) -> None:
+        finding = Finding(VerdictKind.ERROR, f"segment at {self.segment.start_step}", message)
         if finding not in self.findings:
             self.findings.append(finding)
 
@@ -209,22 +205,20 @@ class _State:
         run = build_run(entry, values.last_step, early)
         self.runs.append(_count_savings(run, self.segment) if early else run)
         self.values.append(values)
-        self.logs.append(find_log(entry))
+        self.log = find_log(entry)
         for problem in values.problems:
             self._find(problem)
         if entry.state is State.DONE:
             self._report_unread(entry, values)
-        if entry.state is not State.DONE and early is None:
+        elif early is None:
             self._find(f"the check failed: {describe_end(entry)}")
 
     def _report_unread(self, entry: Entry, values: Values) -> None:
         """Why there is nothing to compare, where the log shows it."""
         test = self.context.test
-        missing = {rule.metric for rule in test.rules} & test.parsed_metrics
-        missing = {metric for metric in missing if not values.steps_of(metric)}
-        if not missing:
-            return
-        why = find_unread(test, load_log(entry))
+        judged = {rule.metric for rule in test.rules} & test.parsed_metrics
+        missing = {metric for metric in judged if not values.steps_of(metric)}
+        why = find_unread(test, load_log(entry)) if missing else {}
         wanted = {test.step.metric} if test.step.metric in why else missing & why.keys()
         for metric in sorted(wanted):
             self._find(f"{metric}: {why[metric]}")
@@ -262,7 +256,8 @@ class _State:
         metrics = tuple(report for report in judged if report is not None)
         findings = [*self.findings, *(finding for report in metrics for finding in report.verdict.findings)]
         if self.stopped and not any(finding.kind is VerdictKind.FAIL for finding in findings):
-            findings.append(Finding(VerdictKind.FAIL, self._subject, f"stopped early: {self.stopped}"))
+            subject = f"segment at {self.segment.start_step}"
+            findings.append(Finding(VerdictKind.FAIL, subject, f"stopped early: {self.stopped}"))
         compared = sum(report.verdict.comparisons for report in metrics)
         return SegmentReport(
             start_step=self.segment.start_step,
@@ -290,27 +285,21 @@ class _State:
             label: tuple(run[rule.metric][label] for run in runs if label in run.get(rule.metric, {})) for label in seen
         }
         verdict = judge_segment(rule, self.segment, runs, peers=self._peers)
-        kept = self._forgive_stop(verdict)
-        if kept is None:
-            return None
-        noise, delta = self.golden.noise.get(rule.metric), default_delta(rule) if rule.kind != "margin" else rule.margin
-        return MetricReport(rule, kept, labels, check, noise, delta)
-
-    def _forgive_stop(self, verdict: Verdict) -> Verdict | None:
-        """After an early stop the steps that were not run are not gaps of the metrics that had not failed."""
-        last = self.values[-1].last_step if self.values else None
-        if self.stopped is None or last is None:
-            return verdict
-        kept = [found for found in verdict.findings if found.step is None or found.step <= last]
-        decided = [found for found in kept if found.kind not in (VerdictKind.PASS, VerdictKind.INCONCLUSIVE)]
-        return Verdict.of(kept, verdict.comparisons) if decided else None
+        last = self.values[-1].last_step
+        if self.stopped is not None and last is not None:  # the steps that were not run are not gaps
+            kept = [found for found in verdict.findings if found.step is None or found.step <= last]
+            if all(found.kind in (VerdictKind.PASS, VerdictKind.INCONCLUSIVE) for found in kept):
+                return None
+            verdict = Verdict.of(kept, verdict.comparisons)
+        delta = default_delta(rule) if rule.kind != "margin" else rule.margin
+        return MetricReport(rule, verdict, labels, check, self.golden.noise.get(rule.metric), delta)
 
 
 def _count_savings(run: SegmentRun, segment: Segment) -> SegmentRun:
-    steps = [step for labels in segment.tracks.values() for found in labels.values() for step in found[0].steps]
+    steps = segment.steps
     if run.last_step is None or not steps:
         return run
-    ran, left = max(1, run.last_step - segment.start_step), max(0, max(steps) - run.last_step)
+    ran, left = max(1, run.last_step - segment.start_step), max(0, steps[-1] - run.last_step)
     return replace(run, saved_steps=left, saved_s=(run.elapsed_s or 0.0) * left / ran)
 
 
@@ -320,7 +309,7 @@ def _count_savings(run: SegmentRun, segment: Segment) -> SegmentRun:
 def _describe_logs(states: Sequence[_State], reports: Sequence[SegmentReport]) -> list[str]:
     """The logs of the segments that did not pass."""
     bad = [pair[0] for pair in zip(states, reports, strict=True) if pair[1].verdict.kind is not VerdictKind.PASS]
-    return [f"log: {state.logs[-1]} (segment {state.segment.start_step})" for state in bad if state.logs]
+    return [f"log: {state.log} (segment {state.segment.start_step})" for state in bad if state.log]
 
 
 def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) -> list[str]:
@@ -378,18 +367,15 @@ def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:
         message = "the golden recording is not complete: its gathering did not finish; gather it again"
         findings.append(Finding(VerdictKind.ERROR, subject, message))
     bad = manifests.find_not_finite(golden, {rule.metric for rule in context.test.rules})
-    findings += [
-        Finding(VerdictKind.ERROR, subject, f"the golden recording is not valid: {location}") for location in bad
-    ]
+    findings += [Finding(VerdictKind.ERROR, subject, f"the golden recording is not valid: {what}") for what in bad]
     return findings
 
 
 def _hint_to_gather(context: GoldenContext) -> str:
     """The command to gather, and other manifests of this test in the same store."""
     options = context.options
-    hint = "gather it first: " + (
-        "the same command with -g" if options.is_harness else "assay golden gather FILE -s STORE"
-    )
+    how = "the same command with -g" if options.is_harness else "assay golden gather FILE -s STORE"
+    hint = f"gather it first: {how}"
     prefix = context.test.name + "_"
     names = [os.path.basename(path) for path in manifests.list_manifests(context.store)]
     partial = os.path.basename(manifests.partial_path(context.manifest))
@@ -406,7 +392,7 @@ def _build_warnings(context: GoldenContext, golden: Golden) -> list[str]:
     for rule in context.test.rules:
         if rule.metric not in context.test.parsed_metrics and context.is_original:
             warnings.append(f"{rule.metric}: no parser reads it, so it cannot pass")
-        elif golden.segments and not any(rule.metric in segment.tracks for segment in golden.segments):
+        elif golden.segments and rule.metric not in golden.metrics:
             warnings.append(f"{rule.metric}: the golden recording does not have it, so it cannot pass")
     steps = golden.steps_per_segment
     if steps and steps != context.test.steps_to_record:

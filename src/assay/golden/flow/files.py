@@ -1,79 +1,74 @@
-"""`assay golden` and `assay convergence`: every test of a file, each with its own manifest and its own verdict."""
+"""`assay golden` and `assay convergence`: every test of a file, each with its own manifest and its own verdict; and the
+golden recordings on disk, with their noise and the smallest effect that a check would find."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from assay.errors import AssayError, NotFoundError, UsageError
+from assay.errors import AssayError, FormatError, UsageError
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
 from assay.golden.flow.followers import NO_LINE, NO_STEP_LINE, count_lines, find_unread
-from assay.golden.flow.gather import count_test, gather_test, place_checkpoints
+from assay.golden.flow.gather import choose_checkpoints, count_test, gather_test
 from assay.golden.flow.segments import (
     GoldenContext,
     GoldenOptions,
     build_check_command,
     build_context,
     build_gather_command,
+    choose_tests,
     describe_locations,
     hide_command,
 )
 from assay.golden.harness_file import Mode
+from assay.golden.judge.effects import default_delta, find_first_delta
+from assay.golden.judge.golden import Noise, find_creep, measure_golden_noise
 from assay.golden.recorder import LogReader, RunRecorder
-from assay.golden.values import GoldenFile, GoldenReport, GoldenTest, GoldenTestReport
+from assay.golden.values import Golden, GoldenFile, GoldenReport, GoldenTest, GoldenTestReport, Rule
 from assay.judge.statistics import load_numpy, t_quantile
 from assay.study.api import RunHooks, first_program
-from assay.values.units import parse_duration
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-__all__ = ["GoldenOptions", "RunHooks", "check_file", "gather_file", "load_file", "parse_duration", "validate_file"]
+__all__ = ["GoldenOptions", "RunHooks", "check_file", "gather_file", "load_recordings", "validate_file"]
+
+_RULE_FIELDS = ("delta", "alpha", "window", "direction", "operator", "margin")
 
 
 def gather_file(options: GoldenOptions, hooks: RunHooks | None = None) -> GoldenReport:
     """Record every test of the file."""
     if options.counting:
-        return _each_test(load_file(options, "check"), options, hooks or RunHooks(), count_test)
-    makes_replicas = options.replicas is None or options.replicas > 0
-    file = load_file(options, "gather", replicas=makes_replicas)
-    if makes_replicas and any(test.replicas for test in file.tests):
-        check_libraries(file)
+        return _each_test(_load_file(options, ("run",)), options, hooks or RunHooks(), count_test)
+    # the original gathers even without the flags of a check
+    file = _load_file(options, ("gather",) if options.is_harness and not options.replicas else ("gather", "run"))
+    if options.replicas != 0 and any(test.replicas for test in file.tests):
+        _check_libraries(file)
     return _each_test(file, options, hooks or RunHooks(), gather_test)
 
 
 def check_file(options: GoldenOptions, hooks: RunHooks | None = None) -> GoldenReport:
     """Check every test of the file against its golden recording."""
-    file = load_file(options, "check")
-    check_libraries(file)
+    file = _load_file(options, ("run",))
+    _check_libraries(file)
     return _each_test(file, options, hooks or RunHooks(), check_test)
 
 
-def check_libraries(file: GoldenFile) -> None:
+def _check_libraries(file: GoldenFile) -> None:
     """What judging or measuring noise will need, before a training that may take hours. Raises MissingExtraError."""
     if any(rule.kind in ("paired", "unmatched") for test in file.tests for rule in test.rules):
         load_numpy()
         t_quantile(1, 0.25)
 
 
-def load_file(options: GoldenOptions, mode: str, replicas: bool = False) -> GoldenFile:
-    needs: tuple[Mode, ...] = ("run",)
-    if mode == "gather":  # the original gathers even without the flags of a check
-        needs = ("gather",) if options.is_harness else ("gather", "run")
+def _load_file(options: GoldenOptions, needs: Sequence[Mode]) -> GoldenFile:
     file = load_golden_file(options.file, needs)
-    if mode == "gather" and replicas and (options.replicas or any(test.replicas for test in file.tests)):
-        file = load_golden_file(options.file, ("gather", "run"))
-    return replace(file, tests=_choose(file.tests, options.tests))
-
-
-def _choose(tests: Sequence[GoldenTest], names: Sequence[str] | None) -> tuple[GoldenTest, ...]:
-    known = [test.name for test in tests]
-    for name in names or ():
-        if name not in known:
-            raise NotFoundError("test", name, known)
-    return tuple(test for test in tests if not names or test.name in names)
+    return replace(file, tests=choose_tests(file, options.tests))
 
 
 Run = Callable[[GoldenContext, RunHooks], GoldenTestReport]
@@ -86,21 +81,15 @@ def _each_test(file: GoldenFile, options: GoldenOptions, hooks: RunHooks, run: R
         hooks.console.warning(str(warning))
     reports: list[GoldenTestReport] = []
     for test in file.tests:
-        reports.append(_run_test(file, test, options, hooks, run))
+        try:
+            reports.append(run(build_context(file, test, options), hooks))
+        except AssayError as error:
+            manifest = manifests.manifest_path(os.path.abspath(options.store), test.name, options.manifest_name)
+            verdict = Verdict.of([Finding(VerdictKind.ERROR, test.name, error.render())], 0)
+            reports.append(GoldenTestReport(test.name, manifest, verdict, exit_code=error.exit_code))
         if reports[-1].interrupted:
             break
     return GoldenReport("check" if run is check_test else "gather", options.file, tuple(reports), time.time() - began)
-
-
-def _run_test(
-    file: GoldenFile, test: GoldenTest, options: GoldenOptions, hooks: RunHooks, run: Run
-) -> GoldenTestReport:
-    manifest = manifests.manifest_path(os.path.abspath(options.store), test.name, options.manifest_name)
-    try:
-        return run(build_context(file, test, options), hooks)
-    except AssayError as error:
-        verdict = Verdict.of([Finding(VerdictKind.ERROR, test.name, error.render())], 0)
-        return GoldenTestReport(test.name, manifest, verdict, exit_code=error.exit_code)
 
 
 # ---------------------------------------------------------------- validate
@@ -118,27 +107,30 @@ class Validation:
 
 def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
     """The file, its commands, and, with a sample log, what its patterns find there."""
-    file = load_golden_file(options.file)
-    file = replace(file, tests=_choose(file.tests, options.tests))
-    data = _load_log(log) if log is not None else None
+    file = _load_file(options, ("gather", "run"))
+    data = None
+    if log is not None:
+        try:
+            with open(log, "rb") as sample:
+                data = sample.read()
+        except OSError as error:
+            raise UsageError(f"the log {log} cannot be read: {error.strerror}") from None
     commands: list[tuple[str, str, str]] = []
     notes: list[str] = []
     problems: list[str] = []
     for test in file.tests:
         context = build_context(file, test, options)
-        commands += _build_commands(place_checkpoints(context), notes)
+        commands += _build_commands(choose_checkpoints(context), notes)
         notes += [f"{test.name}: {note}" for note in describe_locations(context)]
         program = first_program(build_gather_command(context))
-        if program and not _is_there(program, context):
+        if program and not _has_program(program, context):
             problems.append(f"{test.name}: the program {program!r} was not found")
         if data is not None:
             problems += _try_patterns(context.test, data, notes)
     return Validation(file, tuple(commands), tuple(notes), tuple(problems))
 
 
-def _is_there(program: str, context: GoldenContext) -> bool:
-    import shutil
-
+def _has_program(program: str, context: GoldenContext) -> bool:
     if os.sep in program:
         return os.access(os.path.join(context.folder, program), os.X_OK)
     return shutil.which(program, path=dict(context.test.env).get("PATH")) is not None
@@ -159,14 +151,6 @@ def _build_commands(context: GoldenContext, notes: list[str]) -> list[tuple[str,
     return found
 
 
-def _load_log(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise UsageError(f"the log {path} cannot be read: {error.strerror}") from None
-
-
 def _try_patterns(test: GoldenTest, data: bytes, notes: list[str]) -> list[str]:
     """Patterns that match nothing, and metrics that are never on a line that is read."""
     text = data.decode("utf-8", "replace").replace("\r", "\n")
@@ -185,3 +169,112 @@ def _try_patterns(test: GoldenTest, data: bytes, notes: list[str]) -> list[str]:
     problems += [f"{test.name}: {problem}" for problem in recorder.values.problems]
     problems += [f"{test.name} {metric}: {why}" for metric, why in unread.items() if why == NO_STEP_LINE]
     return problems
+
+
+# ---------------------------------------------------------------- recordings on disk
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """One metric over all segments and labels: the worst of them."""
+
+    metric: str
+    rule: str
+    per_step: float
+    per_window: float
+    delta: float | None
+    one_check: float
+    most_checks: float
+    suggested_delta: float | None  # an exact rule has none
+    replicas: int
+    first_delta: float | None = None  # of the first window, if it has its own
+    outside: float | None = None  # the smallest difference that is CHANGED
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    golden: Golden
+    manifest: str
+    rules: tuple[Rule, ...]
+    sensitivity: tuple[Sensitivity, ...]
+    creep: tuple[str, ...] = ()
+
+
+def load_recordings(path: str, store: str | None = None, name: str = manifests.DEFAULT_NAME) -> tuple[Recording, ...]:
+    """`path` is a store, a manifest, or a convergence file; only for the last one `store` and `name` matter."""
+    if os.path.isdir(path):
+        return tuple(_load(manifest, None) for manifest in _find_manifests(path))
+    if _is_manifest(path):
+        return (_load(path, None),)
+    file = load_golden_file(path, ("run",))
+    if store is None:
+        raise UsageError(f"the store of {path} is not given", "name its store: -s DIR")
+    return tuple(_load(manifests.manifest_path(store, test.name, name), test.rules, test.name) for test in file.tests)
+
+
+def _find_manifests(store: str) -> list[str]:
+    found = [os.path.join(store, name) for name in sorted(os.listdir(store)) if name.endswith(".json")]
+    known = [path for path in found if _is_manifest(path)]
+    if not known:
+        raise UsageError(f"there is no golden recording in {store}", "gather one: assay golden gather FILE -s STORE")
+    return known
+
+
+def _is_manifest(path: str) -> bool:
+    """By content; a damaged one counts as well, so that its problem is reported."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4096).lstrip()
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path} does not exist", "name a store, a manifest, or a convergence file with -s STORE"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    return start.startswith(b"{") and (b"ckpt_logs" in start or path.endswith(f"_{manifests.DEFAULT_NAME}"))
+
+
+def _load(manifest: str, rules: Sequence[Rule] | None, test: str | None = None) -> Recording:
+    name = test or os.path.basename(manifest).removesuffix(f"_{manifests.DEFAULT_NAME}").removesuffix(".json")
+    golden = manifests.load_manifest(manifest, name)
+    chosen = tuple(rules if rules is not None else _load_rules(golden))
+    last: Any = golden.history[-1].get("since_first", {}) if golden.history else {}
+    creep = find_creep(last, chosen, len(golden.history)) if isinstance(last, Mapping) else []
+    return Recording(golden, os.path.abspath(manifest), chosen, build_sensitivity(golden, chosen), tuple(creep))
+
+
+def _load_rules(golden: Golden) -> list[Rule]:
+    """Those that it was gathered with; an older manifest names none, so each metric is judged as paired."""
+    try:
+        stored = [
+            Rule(metric, each["rule"], **{key: each[key] for key in _RULE_FIELDS if key in each})
+            for metric, each in golden.rules.items()
+        ]
+    except (KeyError, TypeError, AttributeError):
+        raise FormatError(f"the rules in this golden recording are damaged: {json.dumps(golden.rules)[:200]}") from None
+    return stored or [Rule(metric) for metric in golden.metrics]
+
+
+def build_sensitivity(golden: Golden, rules: Sequence[Rule]) -> tuple[Sensitivity, ...]:
+    noises = measure_golden_noise(rules, golden)
+    return tuple(
+        _combine(rule, [noise for noise in noises if noise.metric == rule.metric])
+        for rule in rules
+        if any(noise.metric == rule.metric for noise in noises)
+    )
+
+
+def _combine(rule: Rule, noises: Sequence[Noise]) -> Sensitivity:
+    return Sensitivity(
+        rule.metric,
+        rule.kind,
+        max(noise.per_step for noise in noises),
+        max(noise.per_window for noise in noises),
+        rule.margin if rule.kind == "margin" else None if rule.kind == "exact" else default_delta(rule),
+        max(noise.detectable[0] for noise in noises),
+        max(noise.detectable[-1] for noise in noises),
+        None if rule.kind == "exact" else max(noise.suggested_delta for noise in noises),
+        min(noise.replicas for noise in noises),
+        find_first_delta(rule),
+        max(noise.outside for noise in noises) if rule.kind in ("paired", "unmatched") else None,
+    )

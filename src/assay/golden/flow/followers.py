@@ -12,12 +12,7 @@ from typing import Any, Protocol
 from assay.golden.flow.segments import COMMAND
 from assay.golden.recorder import Logged, LogReader, RunRecorder, Values
 from assay.golden.values import GoldenTest
-from assay.study.api import (
-    Entry,
-    Observer,
-    Source,
-    find_sources,
-)
+from assay.study.api import Entry, Observer, Source, find_sources
 from assay.system.files import Tail, read_end
 from assay.values import layout
 from assay.values.run import Usage
@@ -74,8 +69,7 @@ class LogFollower:
 
     def read(self, entry: Entry) -> bytes:
         if self._tail is None:
-            name = layout.log_name(entry.spec.log_name, COMMAND, max(1, entry.attempt), "")
-            self._tail = Tail(os.path.join(entry.dir, name))
+            self._tail = Tail(find_log(entry))
         parts = []
         while data := self._tail.read(_READ_BYTES):
             parts.append(data)
@@ -145,13 +139,14 @@ class SegmentFollower:
 def describe_end(entry: Entry) -> str:
     """Why a run that is not done ended, with the last line of its output."""
     reason = (entry.outcome.reason if entry.outcome else "") or f"it is {entry.state}"
-    last = load_last_line(entry)
+    last = _load_last_line(entry)
     return f"{reason}; its last line of output: {last}" if last else reason
 
 
-def find_log(entry: Entry) -> str:
-    """The log that is parsed."""
-    return os.path.join(entry.dir, layout.log_name(entry.spec.log_name, COMMAND, max(1, entry.attempt), ""))
+def find_log(entry: Entry, template: str = "") -> str:
+    """The log that is parsed, or that of another template."""
+    name = layout.log_name(template or entry.spec.log_name, COMMAND, max(1, entry.attempt), "")
+    return os.path.join(entry.dir, name)
 
 
 def load_log(entry: Entry) -> bytes:
@@ -182,14 +177,13 @@ def count_lines(pattern: Pattern, text: str) -> int:
     return sum(regex.search(line) is not None for line in text.split("\n"))
 
 
-def load_last_line(entry: Entry) -> str:
+def _load_last_line(entry: Entry) -> str:
     """The last line on stderr, or of the only log."""
     names = [entry.spec.log_name]
     if entry.spec.log_stream == "stdout":
         names.insert(0, entry.spec.other_log_name)
     for template in names:
-        path = os.path.join(entry.dir, layout.log_name(template, COMMAND, max(1, entry.attempt), ""))
-        lines = [line.strip() for line in read_end(path, _TAIL_BYTES).split("\n") if line.strip()]
+        lines = [line.strip() for line in read_end(find_log(entry, template), _TAIL_BYTES).split("\n") if line.strip()]
         if lines:
             return lines[-1][-300:]
     return ""

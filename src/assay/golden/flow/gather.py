@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from assay.errors import FormatError, UsageError
 from assay.golden import manifests
@@ -19,7 +18,14 @@ from assay.golden.flow.followers import (
     find_unread,
     load_log,
 )
-from assay.golden.flow.replicas import Replication, describe_noise, describe_quiet
+from assay.golden.flow.runs import (
+    Replication,
+    build_provenance,
+    choose_training,
+    describe_noise,
+    describe_quiet,
+    lock_store,
+)
 from assay.golden.flow.segments import (
     GoldenContext,
     build_run,
@@ -28,8 +34,7 @@ from assay.golden.flow.segments import (
     describe_locations,
     run_segments,
 )
-from assay.golden.flow.training import build_provenance, choose_training, lock_store
-from assay.golden.judge.noise import (
+from assay.golden.judge.golden import (
     find_equal,
     find_idle_variants,
     find_refusals,
@@ -38,8 +43,8 @@ from assay.golden.judge.noise import (
 )
 from assay.golden.recorder import LogReader, Recording, TrainingRecorder, Values
 from assay.golden.values import Golden, GoldenTestReport, Segment, SegmentRun, Track
+from assay.show.console import CollectingConsole, Console
 from assay.study.api import Entry, Report, RunHooks
-from assay.values import layout
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -52,7 +57,7 @@ def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     Until all that has finished, the previous golden stays with its checkpoints; the new one is written next to it, to
     `<manifest>.partial`.
     """
-    context = place_checkpoints(context)
+    context = choose_checkpoints(context)
     check_store(context)
     with lock_store(context):
         return _gather(context, hooks)
@@ -64,22 +69,12 @@ def _gather(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     report = run_segments(context, [work.spec], replace(hooks, observe=lambda inner: Listening(inner, work.follow)))
     entry = report.entries[0]
     work.conclude(entry)
-    runs = [build_run(entry, work.recorder.last_step)]
-    is_cut = bool(report.interrupted or report.problem)
-    if (
-        work.golden is not None
-        and entry.state is State.DONE
-        and not is_cut
-        and (work.replicas or context.test.variants)
-    ):
-        report, more = work.replicate(hooks)
-        runs += more
-    elif work.golden is not None and entry.state is State.DONE and not is_cut and can_check(context):
-        report, more = work.learn(hooks)
-        runs += more
+    work.runs.append(build_run(entry, work.recorder.last_step))
+    if work.golden is not None and entry.state is State.DONE and not (report.interrupted or report.problem):
+        report = work.repeat(work.golden, hooks) or report
     work.measure()
-    work.settle(is_cut or bool(report.interrupted or report.problem))
-    return replace(work.report(runs), interrupted=report.interrupted, problem=report.problem)
+    work.settle(bool(report.interrupted or report.problem))
+    return replace(work.report(), interrupted=report.interrupted, problem=report.problem)
 
 
 def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
@@ -138,11 +133,12 @@ class _Gathering:
         self.recorder = _Recorder(context)
         self.file_values = Values()
         self.golden: Golden | None = None
+        self.runs: list[SegmentRun] = []
         self.findings: list[Finding] = []
-        self.warnings: list[str] = []
+        self.console = CollectingConsole()  # its lines are the report's warnings
         self.notes: list[str] = [*notes, *describe_locations(context)]
         self.manifest = manifests.partial_path(context.manifest)
-        self._segments = SegmentBuilder(context, self._warn)
+        self._segments = SegmentBuilder(context, self.console)
         self._refusals: list[Finding] = []
         self._log = ""
         self._before, self._replacing = _load_before(context)
@@ -168,7 +164,7 @@ class _Gathering:
         self.recorder.finish()
         is_done = entry.state is State.DONE
         last = self.recorder.describe_last_save() if is_done else None
-        self.warnings += [text for text in self.recorder.warnings if text != last]
+        self.console.lines += [text for text in self.recorder.warnings if text != last]
         self.notes += [text for text in self.recorder.warnings if text == last]
         if not is_done:
             self._find(VerdictKind.ERROR, "training", f"the training failed: {describe_end(entry)}")
@@ -178,10 +174,6 @@ class _Gathering:
 
     def _find(self, kind: VerdictKind, subject: str, message: str) -> None:
         self.findings.append(Finding(kind, f"{self.context.test.name} {subject}", message))
-
-    def _warn(self, text: str) -> None:
-        if text not in self.warnings:
-            self.warnings.append(text)
 
     # ------------------------------------------------------------ from recordings to a golden
 
@@ -199,33 +191,31 @@ class _Gathering:
     def _report_gaps(self, entry: Entry) -> None:
         """Report gaps of the recording; an empty one is never a success."""
         recorder = self.recorder
-        where = _describe_stream(self.context, entry)
+        stream = {"both": "the log", "stdout": "stdout", "stderr": "stderr"}[self.context.test.stream]
+        where = f"{stream} is in {find_log(entry)}"
         if not recorder.steps:
             self._find(VerdictKind.ERROR, "log", f"no line matches the pattern of the step ({where})")
         if not recorder.saves:
             self._find(VerdictKind.ERROR, "log", f"no line matches the pattern of a saved checkpoint ({where})")
-        told = {problem for recording in recorder.recordings for problem in recording.values.problems}
+        known = {problem for recording in recorder.recordings for problem in recording.values.problems}
         for problem in recorder.disorder[:1]:
-            if problem not in told:
+            if problem not in known:
                 self._find(VerdictKind.ERROR, "log", problem)
         for recording in recorder.recordings:
-            for problem in self._find_losses(recording):
+            problems = list(recording.values.problems)
+            if not problems and not recording.is_empty and self._segments.find_saved(recording) is None:
+                problems = [f"the checkpoint {recording.saved.path} does not exist"]
+            for problem in problems:
                 subject = f"segment {recording.start_step}"
                 self._find(VerdictKind.ERROR, subject, f"{problem}; this segment is not recorded")
         self._report_metrics(entry)
-
-    def _find_losses(self, recording: Recording) -> list[str]:
-        """Why a recording does not become a segment."""
-        if recording.values.problems or recording.is_empty or self._segments.find_saved(recording) is not None:
-            return list(recording.values.problems)
-        return [f"the checkpoint {recording.saved.path} does not exist"]
 
     def _report_metrics(self, entry: Entry) -> None:
         segments = self.golden.segments if self.golden else ()
         parsed = self.context.test.parsed_metrics
         why = find_unread(self.context.test, load_log(entry)) if segments else {}
         for rule in self.context.test.rules:
-            if any(rule.metric in segment.tracks for segment in segments) or not segments:
+            if not segments or any(rule.metric in segment.tracks for segment in segments):
                 continue
             if rule.metric in parsed or not self.context.is_original:
                 cause = f": it {why[rule.metric]}" if rule.metric in why else ""
@@ -235,48 +225,44 @@ class _Gathering:
 
     # ------------------------------------------------------------ the end
 
-    def replicate(self, hooks: RunHooks) -> tuple[Report, list[SegmentRun]]:
-        """Each segment again, for the noise."""
-        assert self.golden is not None
-        work = Replication(self.context, self.golden, self.replicas)
-        report = work.run(hooks)
+    def repeat(self, golden: Golden, hooks: RunHooks) -> Report | None:
+        """Each segment again, for the noise. Without replicas: how the program counts its steps, by one run; if that
+        fails the recording is still valid, and a check finds out."""
+        work = Replication(self.context, golden, self.replicas)
+        if self.replicas or self.context.test.variants:
+            report = work.run(hooks)
+            self.findings += work.findings
+        elif can_check(self.context):
+            report = work.learn(hooks)
+            self.console.lines += [f"{_NOT_COUNTED}: {found.message}" for found in work.findings]
+        else:
+            return None
         self.golden = work.golden
-        self.findings += work.findings
-        return report, work.runs
-
-    def learn(self, hooks: RunHooks) -> tuple[Report, list[SegmentRun]]:
-        """Without replicas: how the program counts its steps, by one run. If it fails the recording is still
-        valid, and a check finds out."""
-        assert self.golden is not None
-        work = Replication(self.context, self.golden, 0)
-        report = work.learn(hooks)
-        self.golden = work.golden
-        self.warnings += [f"{_NOT_COUNTED}: {found.message}" for found in work.findings]
-        return report, work.runs
+        self.runs += work.runs
+        return report
 
     def measure(self) -> None:
         """Measure noise from replicas; report values that are not finite."""
         if self.golden is None:
             return
         judged = {rule.metric for rule in self.context.test.rules}
-        for place in manifests.find_not_finite(self.golden, judged):
-            self._find(VerdictKind.ERROR, "recording", f"{place}: the recording is not valid")
-        others = {metric for segment in self.golden.segments for metric in segment.tracks} - judged
-        self.warnings += manifests.find_not_finite(self.golden, others)
+        for what in manifests.find_not_finite(self.golden, judged):
+            self._find(VerdictKind.ERROR, "recording", f"{what}: the recording is not valid")
+        self.console.lines += manifests.find_not_finite(self.golden, set(self.golden.metrics) - judged)
         found = measure_golden_noise(self.context.test.rules, self.golden)
         self.golden = replace(self.golden, noise=summarise_noise(found))
         self.notes += describe_noise(found, self.context.test.rules)
         self._report_variants(self.golden)
         for _, finding in find_refusals(self.context.test.rules, found):
             if self.context.is_original:
-                self.warnings.append(f"{finding.subject}: {finding.message}")
+                self.console.warning(f"{finding.subject}: {finding.message}")
             else:
                 self._refusals.append(finding)
 
     def _report_variants(self, golden: Golden) -> None:
         rules = self.context.test.rules
         for name in find_idle_variants(rules, golden):
-            self._warn(f"the variant {name} changes nothing: equal bit for bit to the recording")
+            self.console.warning(f"the variant {name} changes nothing: equal bit for bit to the recording")
         if not self.context.test.variants and not self.context.is_original and find_equal(rules, golden):
             self.notes += describe_quiet(self.context)
 
@@ -307,29 +293,21 @@ class _Gathering:
             os.unlink(manifests.partial_path(path))
         manifests.remove_checkpoints(path, old or ())
         if self._replacing is not None:
-            self.warnings.append(self._replacing)
+            self.console.warning(self._replacing)
 
-    def report(self, runs: Sequence[SegmentRun]) -> GoldenTestReport:
-        segments = self.golden.segments if self.golden else ()
-        values = sum(
-            len(track.steps)
-            for segment in segments
-            for labels in segment.tracks.values()
-            for found in labels.values()
-            for track in found
-        )
-        if segments:
-            self.findings.append(
-                Finding(VerdictKind.PASS, self.context.test.name, f"{len(segments)} segments, {values} values recorded")
-            )
+    def report(self) -> GoldenTestReport:
+        values = self.golden.values if self.golden else 0
+        if self.golden and self.golden.segments:
+            message = f"{len(self.golden.segments)} segments, {values} values recorded"
+            self.findings.append(Finding(VerdictKind.PASS, self.context.test.name, message))
         return GoldenTestReport(
             test=self.context.test.name,
             manifest=self.manifest,
             verdict=Verdict.of(self.findings, values),
             golden=self.golden,
-            runs=tuple(runs),
+            runs=tuple(self.runs),
             notes=tuple(self.notes),
-            warnings=tuple(dict.fromkeys(self.warnings)),
+            warnings=tuple(dict.fromkeys(self.console.lines)),
         )
 
 
@@ -357,16 +335,10 @@ class _Recorder(TrainingRecorder):
         return f"nothing was logged after the checkpoint of step {last.start_step}: it is left out"
 
 
-def _describe_stream(context: GoldenContext, entry: Entry) -> str:
-    name = layout.log_name(entry.spec.log_name, "train", max(1, entry.attempt), "")
-    stream = {"both": "the log", "stdout": "stdout", "stderr": "stderr"}[context.test.stream]
-    return f"{stream} is in {os.path.join(entry.dir, name)}"
-
-
 # ---------------------------------------------------------------- before the training
 
 
-def place_checkpoints(context: GoldenContext) -> GoldenContext:
+def choose_checkpoints(context: GoldenContext) -> GoldenContext:
     """With a checkpoint folder in which nothing that a golden needs is overwritten."""
     return replace(context, checkpoints=manifests.choose_checkpoint_dir(context.manifest, context.checkpoints))
 
@@ -384,9 +356,9 @@ def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
 
 
 class SegmentBuilder:
-    def __init__(self, context: GoldenContext, warn: Callable[[str], None]) -> None:
+    def __init__(self, context: GoldenContext, console: Console) -> None:
         self._context = context
-        self._warn = warn
+        self._console = console
         self._hashes: dict[str, str | None] = {}
 
     def build(self, recording: Recording, file_values: Values) -> Segment | None:
@@ -400,7 +372,12 @@ class SegmentBuilder:
         path = self.find_saved(recording)
         if path is None:
             return None
-        return Segment(recording.start_step, self._relative(path), _in_order(tracks, self._context), self._hash(path))
+        if path not in self._hashes:
+            self._hashes[path] = manifests.hash_checkpoint(path)
+        names = [pattern.metric for pattern in self._context.test.metrics]  # the file's order, whatever the log's
+        order = sorted(tracks, key=lambda name: (names.index(name) if name in names else len(names), name))
+        ordered = {name: tracks[name] for name in order}
+        return Segment(recording.start_step, self._relative(path), ordered, self._hashes[path])
 
     def _cut_files(self, recording: Recording, file_values: Values) -> Mapping[str, Track]:
         """Values in files for the same steps."""
@@ -433,18 +410,6 @@ class SegmentBuilder:
         folder = os.path.dirname(self._context.manifest)
         if path.startswith(folder + os.sep):
             return os.path.relpath(path, folder)
-        self._warn(f"the checkpoint {path} is outside the store: the golden cannot be moved to another machine")
+        text = f"the checkpoint {path} is outside the store: the golden cannot be moved to another machine"
+        self._console.warning(text)
         return path
-
-    def _hash(self, path: str) -> str | None:
-        if path not in self._hashes:
-            self._hashes[path] = manifests.hash_checkpoint(path)
-        return self._hashes[path]
-
-
-def _in_order(tracks: Mapping[str, Any], context: GoldenContext) -> dict[str, Any]:
-    """Metrics as the file lists them, whatever the log's order."""
-    order = [pattern.metric for pattern in context.test.metrics]
-    return dict(
-        sorted(tracks.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))
-    )

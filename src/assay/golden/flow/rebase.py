@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.errors import AssayError, ExitCode, FormatError, UsageError
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import CHECK_PREFIX, SEED_BASE
 from assay.golden.flow.followers import SegmentFollower, describe_end
 from assay.golden.flow.gather import gather_test
-from assay.golden.flow.replicas import Replication, cut_track, follow_specs
+from assay.golden.flow.runs import Replication, add_recordings, build_provenance, cut_track, cut_values, follow_specs
 from assay.golden.flow.segments import (
     GoldenContext,
     GoldenOptions,
@@ -28,14 +28,20 @@ from assay.golden.flow.segments import (
     build_context,
     build_spec,
     build_stamp,
+    choose_tests,
     hide_command,
 )
-from assay.golden.flow.training import build_provenance
 from assay.golden.judge.convergence import count_peers, judge_rules
-from assay.golden.judge.drift import find_creep, find_widening, measure_drift, measure_levels
-from assay.golden.judge.noise import measure_golden_noise, summarise_noise
+from assay.golden.judge.golden import (
+    find_creep,
+    find_widening,
+    measure_drift,
+    measure_golden_noise,
+    measure_levels,
+    summarise_noise,
+)
 from assay.golden.recorder import Values
-from assay.golden.values import Golden, Segment, Track
+from assay.golden.values import Golden, Segment
 from assay.observe.environment import load_environment
 from assay.record import run_directory
 from assay.study.api import Entry, RetryPolicy, RunHooks
@@ -78,15 +84,18 @@ class Rebased:
     def is_accepted(self) -> bool:
         return self.archived is not None
 
+    @property
+    def exit_code(self) -> ExitCode:
+        if self.interrupted:
+            return ExitCode.INTERRUPTED
+        return ExitCode.OK if self.is_accepted else ExitCode.FAILED
+
 
 def rebase_file(options: RebaseOptions, hooks: RunHooks | None = None) -> tuple[Rebased, ...]:
     if not options.reason.strip():
         raise UsageError("a rebase needs a reason", 'as in --reason "new optimiser, see the release notes"')
     file = load_golden_file(options.golden.file)
-    tests = [test for test in file.tests if not options.golden.tests or test.name in options.golden.tests]
-    if not tests:
-        raise NotFoundError("test", ", ".join(options.golden.tests or ()), [test.name for test in file.tests])
-    contexts = [build_context(file, test, options.golden) for test in tests]
+    contexts = [build_context(file, test, options.golden) for test in choose_tests(file, options.golden.tests)]
     befores = [manifests.load_manifest(context.manifest, context.test.name) for context in contexts]
     done: list[Rebased] = []
     for context, before in zip(contexts, befores, strict=True):
@@ -124,10 +133,15 @@ def _accept(
     first: Any = before.history[-1].get("first_levels") if before.history else None
     first = first or old
     effects, since_first = measure_drift(old, new), measure_drift(first, new)
-    archived = _archive(context.manifest, len(before.history) + 1)
+    archived = f"{context.manifest}.{len(before.history) + 1}"  # next to the new one, where its paths are still valid
+    with open(context.manifest, encoding="utf-8") as file:
+        write_atomic(archived, file.read())
+    user = None
+    with contextlib.suppress(KeyError, OSError):
+        user = getpass.getuser()
     entry = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "by": _user(),
+        "by": user,
         "reason": options.reason.strip(),
         "source": options.source,
         "from": _origin(before),
@@ -154,31 +168,15 @@ def _accept(
     )
 
 
-def _archive(manifest: str, number: int) -> str:
-    """The old manifest next to the new one, where its paths are still valid: `<manifest>.1`, `.2`, …"""
-    target = f"{manifest}.{number}"
-    with open(manifest, encoding="utf-8") as file:
-        write_atomic(target, file.read())
-    return target
-
-
 def _origin(golden: Golden) -> dict[str, Any]:
     names = ("gathered_at", "commit", "dirty", "host")
     return {name: golden.provenance[name] for name in names if golden.provenance.get(name) is not None}
 
 
-def _user() -> str | None:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return None
-
-
 # ---------------------------------------------------------------- from a fresh gathering
 
-Taken = tuple[
-    Golden | None, Sequence[str], str | None
-]  # the new golden, reasons to refuse it, the signal that interrupted it
+# the new golden, reasons to refuse it, the signal that interrupted it
+Taken = tuple[Golden | None, Sequence[str], str | None]
 
 
 def _take_gathering(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks) -> Taken:
@@ -219,14 +217,17 @@ def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, 
         if end.interrupted or end.problem:
             return None, (), end.interrupted or end.problem
         before = work.golden
-    wanted = (context.options.replicas + 1) if context.options.replicas is not None else max(1, _count(before))
+    wanted = (context.options.replicas + 1) if context.options.replicas is not None else max(1, before.recordings)
     last = {} if options.fresh else _find_last_check(context, before)
     failures = [] if options.allow_failed else _find_failures(context, before, last)
     if failures:
         return None, [*failures, "the last check did not pass: accept it with --allow-failed"], None
     found = _find_runs(context, before, last)
     if not any(found.values()):
-        hooks.console.message(_explain_gathering(context, options))
+        why = "no run of a check was made with the current code: "
+        if _code_now(context) is None:
+            why = "outside of git the code of a check is unknown: "
+        hooks.console.message(f"{'' if options.fresh else why}all recordings are made again")
     runs = {index: list(found.get(index, ()))[:wanted] for index in range(len(before.segments))}
     reused = sum(map(len, runs.values()))
     if reused:
@@ -234,7 +235,10 @@ def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, 
     interrupted = _fill_up(context, before, runs, wanted, hooks)
     if interrupted is not None:
         return None, (), interrupted
-    segments = [_rebuild(segment, runs[index]) for index, segment in enumerate(before.segments)]
+    segments = [
+        add_recordings(replace(segment, variants={}), [run.values for run in runs[index]], keep=False)
+        for index, segment in enumerate(before.segments)
+    ]
     missing = [f"segment {segment.start_step} has no complete run" for segment in segments if not segment.replicas]
     if missing:
         return None, missing, None
@@ -247,36 +251,19 @@ def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, 
         complete=True,
         notes=(),
     )
-    after, problems, interrupted = _add_variants(context, after, hooks)
+    problems: list[str] = []
+    if context.test.variants:  # those that the file has now, from the same checkpoints
+        work = Replication(context, after, 0)
+        report = work.run(hooks)
+        after, interrupted = work.golden, report.interrupted
+        problems = [finding.message for finding in work.findings] + ([report.problem] if report.problem else [])
     return replace(after, noise=summarise_noise(measure_golden_noise(context.test.rules, after))), problems, interrupted
-
-
-def _add_variants(context: GoldenContext, golden: Golden, hooks: RunHooks) -> tuple[Golden, Sequence[str], str | None]:
-    """The file's current variants, from the same checkpoints."""
-    if not context.test.variants:
-        return golden, (), None
-    work = Replication(context, golden, 0)
-    report = work.run(hooks)
-    problems = [finding.message for finding in work.findings]
-    return work.golden, [*problems, *([report.problem] if report.problem else [])], report.interrupted
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
     entry: Entry
     values: Values
-
-
-def _count(golden: Golden) -> int:
-    return min((segment.replicas for segment in golden.segments), default=0)
-
-
-def _explain_gathering(context: GoldenContext, options: RebaseOptions) -> str:
-    if options.fresh:
-        return "all recordings are made again"
-    if _code_now(context) is None:
-        return "outside of git the code of a check is unknown: all recordings are made again"
-    return "no run of a check was made with the current code: all recordings are made again"
 
 
 def _find_last_check(context: GoldenContext, golden: Golden) -> dict[int, list[Entry]]:
@@ -289,7 +276,8 @@ def _find_last_check(context: GoldenContext, golden: Golden) -> dict[int, list[E
             continue
         if entry.spec.params.get("replica") == 1:
             found[index] = []  # a later check begins
-        if _code_of(entry.dir) == code:
+        git = (run_directory.load_environment(entry.dir) or {}).get("git")
+        if ((git.get("commit"), git.get("diff", "")) if git else None) == code:
             found.setdefault(index, []).append(entry)
     return found
 
@@ -301,24 +289,18 @@ def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Se
     """Why the last check did not pass: runs that it or a crash ended, and runs that the rules fail."""
     failures = []
     for index, entries in sorted(last.items()):
-        segment, location = golden.segments[index], f"segment {golden.segments[index].start_step}"
+        segment = golden.segments[index]
         bad = next((entry for entry in entries if entry.state in _NOT_PASSED), None)
         if bad is not None:
-            failures.append(f"{location}: the last check's run {bad.spec.name} is {bad.state}, not done")
+            name = f"segment {segment.start_step}"
+            failures.append(f"{name}: the last check's run {bad.spec.name} is {bad.state}, not done")
             continue
         whole = [run for run in (_read(entry, context) for entry in entries) if _is_whole(segment, run.values)]
-        tracks = [_cut(segment, run) for run in whole]
+        tracks = [cut_values(segment, run.values) for run in whole]
         verdict = judge_rules(context.test.rules, segment, tracks, peers=count_peers(context.test.rules, golden))
         failed = [found for found in verdict.findings if found.kind is VerdictKind.FAIL and tracks]
         failures += [f"{found.subject}: {found.message}" for found in failed]
     return failures
-
-
-def _cut(segment: Segment, run: _Run) -> dict[str, dict[str, Track]]:
-    return {
-        metric: {label: cut_track(run.values, metric, label, old[0].steps) for label, old in labels.items()}
-        for metric, labels in segment.tracks.items()
-    }
 
 
 def _find_runs(context: GoldenContext, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> dict[int, list[_Run]]:
@@ -376,20 +358,13 @@ def _read(entry: Entry, context: GoldenContext) -> _Run:
 
 def _is_whole(segment: Segment, values: Values) -> bool:
     return not values.problems and all(
-        len(cut_track(values, metric, label, tracks[0].steps).steps) == len(tracks[0].steps)
-        for metric, labels in segment.tracks.items()
-        for label, tracks in labels.items()
+        cut_track(values, metric, label, runs[0].steps).steps == runs[0].steps for metric, label, runs in segment.walk()
     )
 
 
 def _code_now(context: GoldenContext) -> tuple[str, str] | None:
     git = load_environment(context.folder, ()).git
     return (git.commit, git.diff) if git else None
-
-
-def _code_of(run_dir: str) -> tuple[str, str] | None:
-    git = (run_directory.load_environment(run_dir) or {}).get("git")
-    return (git.get("commit"), git.get("diff", "")) if git else None
 
 
 def _fill_up(
@@ -426,14 +401,3 @@ def _build_spec(context: GoldenContext, golden: Golden, index: int, number: int,
     text = build_check_command(context, path, segment.start_step, golden.steps_beyond or 0, _seed_of(context, number))
     params = {"mode": "check", "start_step": segment.start_step, "replica": number}
     return build_spec(context, f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}", text, params)
-
-
-def _rebuild(segment: Segment, runs: Sequence[_Run]) -> Segment:
-    tracks: dict[str, dict[str, tuple[Track, ...]]] = {
-        metric: {
-            label: tuple(cut_track(run.values, metric, label, old[0].steps) for run in runs)
-            for label, old in labels.items()
-        }
-        for metric, labels in segment.tracks.items()
-    }
-    return replace(segment, tracks=tracks, variants={})

@@ -79,6 +79,15 @@ class GoldenContext:
     is_original: bool
 
 
+def choose_tests(file: GoldenFile, names: Sequence[str] | None) -> tuple[GoldenTest, ...]:
+    """Those that the command names; all when it names none."""
+    known = [test.name for test in file.tests]
+    for name in names or ():
+        if name not in known:
+            raise NotFoundError("test", name, known)
+    return tuple(test for test in file.tests if not names or test.name in names)
+
+
 def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions) -> GoldenContext:
     _check_names(test, options)
     settings = load_settings(os.getcwd(), os.environ)
@@ -89,13 +98,16 @@ def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions) ->
     test = replace(test, timeout_s=options.timeout_s or test.timeout_s, env=(*test.env, *options.env))
     root, _ = choose_root(options.root, study.root, settings)
     store = os.path.abspath(options.store)
+    checkpoints = os.path.join(store, manifests.CHECKPOINT_DIR)
+    if len(file.tests) > 1:  # they would overwrite each other's
+        checkpoints = os.path.join(checkpoints, test.name)
     return GoldenContext(
         test=test,
         folder=folder,
         folder_from=found,
         store=store,
         manifest=manifests.manifest_path(store, test.name, options.manifest_name),
-        checkpoints=_checkpoint_dir(store, test, len(file.tests) == 1),
+        checkpoints=checkpoints,
         study=study,
         location=StudyLocation(root, study.name),
         farm=_choose_farm(study, options),
@@ -115,12 +127,6 @@ def _check_names(test: GoldenTest, options: GoldenOptions) -> None:
             f"{options.manifest_name!r} cannot be the end of a manifest's name",
             "give a file name, without a folder: --store DIR",
         )
-
-
-def _checkpoint_dir(store: str, test: GoldenTest, is_alone: bool) -> str:
-    """Tests of one file would overwrite each other's checkpoints: several get a folder each."""
-    base = os.path.join(store, manifests.CHECKPOINT_DIR)
-    return base if is_alone else os.path.join(base, test.name)
 
 
 def _build_study(file: GoldenFile, test: GoldenTest, folder: str) -> Study:
@@ -158,10 +164,10 @@ def resolve_folder(file: GoldenFile, test: GoldenTest) -> tuple[str, str]:
     root = find_git_root(config_folder)
     tried = [(root, "the git root of the file")] if root else []
     tried += [(config_folder, "the file's folder"), (os.getcwd(), "the working directory")]
-    for base, words in tried:
+    for base, how in tried:
         path = os.path.normpath(os.path.join(base, test.directory or "."))
-        if os.path.isdir(path) and (test.directory or _holds_program(path, test)):
-            return path, words
+        if os.path.isdir(path) and (test.directory or _has_program(path, test)):
+            return path, how
     listed = ", ".join(os.path.normpath(os.path.join(base, test.directory or ".")) for base, _ in tried)
     if not test.directory:
         return config_folder, "the file's folder"
@@ -171,7 +177,7 @@ def resolve_folder(file: GoldenFile, test: GoldenTest) -> tuple[str, str]:
     raise ConfigError([problem])
 
 
-def _holds_program(folder: str, test: GoldenTest) -> bool:
+def _has_program(folder: str, test: GoldenTest) -> bool:
     """Without `directory` the folder that has the program's files is used."""
     scripts = [word for word in test.executable if word.endswith((".py", ".sh")) or word.startswith("./")]
     return all(os.path.exists(os.path.join(folder, script)) for script in scripts)

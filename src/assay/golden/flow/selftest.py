@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from assay.errors import ExitCode, NotFoundError, UsageError
+from assay.errors import ExitCode, UsageError
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_variants
-from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_check_command, build_context
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_check_command, build_context, choose_tests
 from assay.golden.values import Fault, Golden, Segment, SegmentReport
 from assay.study.api import RunHooks, StudyLocation
 from assay.values.verdict import VerdictKind
@@ -81,13 +81,10 @@ def selftest_file(
 ) -> tuple[SelftestReport, ...]:
     """`faults` are tried on top of those in the file; `start_step` names the segment, by default the middle one."""
     file = load_golden_file(options.file, ("run",))
-    tests = [test for test in file.tests if not options.tests or test.name in options.tests]
-    if not tests:
-        raise NotFoundError("test", ", ".join(options.tests or ()), [test.name for test in file.tests])
+    contexts = [build_context(file, test, options) for test in choose_tests(file, options.tests)]
     hooks = hooks or RunHooks()
     for warning in file.warnings:
         hooks.console.warning(str(warning))
-    contexts = [_apart(build_context(file, test, options)) for test in tests]
     return tuple(_try_test(context, (*context.test.selftest, *faults), start_step, hooks) for context in contexts)
 
 
@@ -97,28 +94,26 @@ def _try_test(
     if not faults:
         raise UsageError(f"{context.test.name} has no faults", _HOW_TO)
     began = time.monotonic()
+    # in a study of its own: runs with injected faults must not be mistaken for checks
+    location = StudyLocation(context.location.root, f"{context.location.name}-selftest")
+    context = replace(context, location=location, study=replace(context.study, name=location.name))
     golden = manifests.load_manifest(context.manifest, context.test.name)
     segment = choose_segment(golden, start_step)
     variants = [context, *(inject(context, fault, segment) for fault in faults)]
-    reports, end = check_variants(context, variants, golden, segment, hooks)
+    (control, *reports), end = check_variants(context, variants, golden, segment, hooks)
+    expected = _first_values(control)
     return SelftestReport(
         context.test.name,
         segment.start_step,
-        reports[0],
+        control,
         tuple(
-            Injected(fault, report, _is_equal(report, reports[0]))
-            for fault, report in zip(faults, reports[1:], strict=True)
+            Injected(fault, report, bool(expected) and _first_values(report) == expected)
+            for fault, report in zip(faults, reports, strict=True)
         ),
         time.monotonic() - began,
         end.interrupted if end else None,
         end.problem if end else None,
     )
-
-
-def _is_equal(report: SegmentReport, control: SegmentReport) -> bool:
-    """Whether a run logged exactly the values of the run without a fault."""
-    found, expected = _first_values(report), _first_values(control)
-    return bool(expected) and found == expected
 
 
 def _first_values(report: SegmentReport) -> dict[tuple[str, str], tuple[tuple[int, ...], tuple[float, ...]]]:
@@ -128,12 +123,6 @@ def _first_values(report: SegmentReport) -> dict[tuple[str, str], tuple[tuple[in
         for label, tracks in metric.check.items()
         if tracks
     }
-
-
-def _apart(context: GoldenContext) -> GoldenContext:
-    """In a study of its own: runs with injected faults must not be mistaken for checks."""
-    location = StudyLocation(context.location.root, f"{context.location.name}-selftest")
-    return replace(context, location=location, study=replace(context.study, name=location.name))
 
 
 def choose_segment(golden: Golden, start_step: int | None) -> Segment:

@@ -1,27 +1,19 @@
-"""The verdict on a convergence check: one segment by one rule, a whole golden by all rules, and a run in progress.
+"""The verdict on a convergence check: one segment by one rule or by all rules, and a run in progress.
 
-Everything here is a pure function of recorded values. What to do next (stop the run, run the segment once more) is
-returned as a value too; the flow does it.
+Everything here is a pure function of recorded values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from assay.golden.judge.effects import find_rule_problem
 from assay.golden.judge.pairing import CheckRun, Pair, describe_subject, find_labels, line_up
-from assay.golden.judge.pointwise import find_failing, judge_exact, judge_margin
-from assay.golden.judge.pointwise import find_rule_problem as find_margin_problem
-from assay.golden.judge.unmatched import judge_spikes, judge_unmatched
-from assay.golden.judge.window import find_rule_problem, judge_windows
+from assay.golden.judge.pointwise import find_failing, find_margin_problem, judge_exact, judge_margin
+from assay.golden.judge.window import judge_spikes, judge_unmatched, judge_windows
 from assay.golden.values import Golden, Rule, Segment, Track
 from assay.values.verdict import Finding, Verdict, VerdictKind
-
-Action = Literal["repeat", "stop"]
-
-
-# ---------------------------------------------------------------- one segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +31,14 @@ def judge_segment(rule: Rule, segment: Segment, checks: Sequence[CheckRun], *, p
     `peers`: how many segments and metrics are judged together; alpha is shared among them.
     """
     return _conclude([_judge(rule, segment, checks, peers)])
+
+
+def judge_rules(rules: Sequence[Rule], segment: Segment, checks: Sequence[CheckRun], *, peers: int = 1) -> Verdict:
+    """One segment by all rules."""
+    if not rules:
+        subject = describe_subject(segment, "metrics")
+        return Verdict.of([Finding(VerdictKind.ERROR, subject, "no rule is given: nothing to compare")], 0)
+    return _conclude([_judge(rule, segment, checks, peers) for rule in rules])
 
 
 def _judge(rule: Rule, segment: Segment, checks: Sequence[CheckRun], peers: int) -> Judged:
@@ -72,54 +72,10 @@ def _conclude(judged: Sequence[Judged]) -> Verdict:
     return Verdict.of(findings, sum(part.comparisons for part in judged))
 
 
-# ---------------------------------------------------------------- the whole golden
-
-
-def judge_golden(rules: Sequence[Rule], golden: Golden, checks: Sequence[Sequence[CheckRun]]) -> Verdict:
-    """Every segment by every rule. `checks[i]` holds the runs of `golden.segments[i]`; all findings are reported."""
-    return merge_verdicts(judge_segments(rules, golden, checks), golden)
-
-
-def judge_segments(rules: Sequence[Rule], golden: Golden, checks: Sequence[Sequence[CheckRun]]) -> tuple[Verdict, ...]:
-    """The same, one verdict per segment: what decides whether that segment runs once more."""
-    peers = count_peers(rules, golden)
-    runs = [*checks, *([()] * len(golden.segments))]
-    return tuple(
-        judge_rules(rules, segment, runs[number], peers=peers) for number, segment in enumerate(golden.segments)
-    )
-
-
-def judge_rules(rules: Sequence[Rule], segment: Segment, checks: Sequence[CheckRun], *, peers: int = 1) -> Verdict:
-    """One segment by all rules."""
-    if not rules:
-        subject = describe_subject(segment, "metrics")
-        return Verdict.of([Finding(VerdictKind.ERROR, subject, "no rule is given: nothing to compare")], 0)
-    return _conclude([_judge(rule, segment, checks, peers) for rule in rules])
-
-
-def merge_verdicts(verdicts: Iterable[Verdict], golden: Golden) -> Verdict:
-    found = tuple(verdicts)
-    findings = [finding for verdict in found for finding in verdict.findings]
-    if not golden.segments:
-        findings.append(Finding(VerdictKind.ERROR, golden.test, "the golden has no segments: gather it again"))
-    return Verdict.of(findings, sum(verdict.comparisons for verdict in found))
-
-
 def count_peers(rules: Sequence[Rule], golden: Golden) -> int:
     """How many (segment, metric) share alpha: those judged by statistics."""
     statistical = sum(rule.kind in ("paired", "unmatched") for rule in rules)
     return max(1, statistical * len(golden.segments))
-
-
-# ---------------------------------------------------------------- what next
-
-
-def next_action(history: Sequence[Verdict], most_checks: int) -> Action:
-    """After each check of a segment: repeat it while it is inconclusive."""
-    if not history:
-        return "repeat" if most_checks > 0 else "stop"
-    is_open = history[-1].kind is VerdictKind.INCONCLUSIVE
-    return "repeat" if is_open and len(history) < most_checks else "stop"
 
 
 def judge_so_far(
@@ -139,13 +95,10 @@ def judge_so_far(
     if label not in segment.tracks.get(rule.metric, {}):
         return None  # the final verdict reports that
     pair = line_up(rule, segment, label, [*earlier, {rule.metric: {label: track}}], partial=True)
-    labels = rule.labels or segment.tracks[rule.metric]
-    bad = next((finding for finding in pair.findings if finding.kind is VerdictKind.FAIL), None)
-    if bad or not pair.is_usable:
-        return bad
-    return next(
-        (found for found in _judge_partial(rule, pair, peers * len(labels)) if found.kind is VerdictKind.FAIL), None
-    )
+    findings = list(pair.findings)
+    if pair.is_usable:
+        findings += _judge_partial(rule, pair, peers * len(rule.labels or segment.tracks[rule.metric]))
+    return next((found for found in findings if found.kind is VerdictKind.FAIL), None)
 
 
 def _judge_partial(rule: Rule, pair: Pair, peers: int) -> list[Finding]:

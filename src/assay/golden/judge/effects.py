@@ -1,27 +1,101 @@
-"""Per window: how far a check is from the golden (effect and distance), and how far replicas and variants are."""
+"""Per window: how far a check is from the golden (effect and distance), how far replicas and variants are, and from
+which distance on a difference is a change."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.values import Rule, Track
 from assay.judge.statistics import Array, load_numpy, t_quantile
+from assay.values.series import find_direction
 
 LONGEST_WINDOW = 50
 WINDOWS_PER_SEGMENT = 6
+DELTA_PAIRED = 0.005
+DELTA_UNMATCHED = 0.01
+# Harmless changes of kernels moved gradient norms by up to 0.4% in the first fifty steps and up to 3% later, when the
+# runs had drifted apart (docs/explanation/convergence-statistics.md). A broken gradient shows at once.
+DELTA_GRADIENT = 0.05
+DELTA_GRADIENT_AT_FIRST = 0.01
+# How far outside is outside: chosen on examples/charlm, reported on another training (benchmarks/convergence_power.py).
+MULTIPLE = 4.0
+SINGLE_VALUES = 1.5  # times that in windows of fewer than FEW_VALUES: a single value varies more than a mean
+FEW_VALUES = 4
+ENOUGH_RECORDINGS = 5
+SURE_TAIL = 0.001
+# Rounding differences begin at 1e-8 to 1e-7 of the loss and grow slowly, faults exceed 1e-5 within twenty steps.
+FLOOR = 1e-5
+FLOOR_STEPS = 20  # without variants the floor grows by as much every twenty steps
+LARGEST_FLOOR = 1e-4
+FLOOR_SCHEDULE = 1e-6  # of learning rates: they are set, not computed from data
+MANY_DIGITS = 15  # a value logged with so many digits was not rounded for display
+
+Way = Literal["min", "max", "both"]
+
+
+# ---------------------------------------------------------------- defaults of a rule
+
+
+def default_delta(rule: Rule) -> float:
+    """The smallest relative effect that matters, where the rule names none."""
+    if rule.delta is not None:
+        return rule.delta
+    if is_gradient(rule):
+        return DELTA_GRADIENT
+    return DELTA_UNMATCHED if rule.kind == "unmatched" else DELTA_PAIRED
+
+
+def is_gradient(rule: Rule) -> bool:
+    return "grad" in rule.metric.lower() and find_direction(rule.metric) is None
+
+
+def build_alarms(rule: Rule, windows: int) -> Array:
+    """The effect from which a window may fail: delta, but less in the first window of gradient norms."""
+    alarms = load_numpy().full(windows, default_delta(rule))
+    at_first = find_first_delta(rule)
+    if at_first is not None and windows > 1:
+        alarms[0] = at_first
+    return alarms
+
+
+def find_first_delta(rule: Rule) -> float | None:
+    """The delta of the first window, where it has one of its own."""
+    is_special = rule.delta is None and rule.kind == "paired" and is_gradient(rule)
+    return DELTA_GRADIENT_AT_FIRST if is_special else None
+
+
+def better_way(rule: Rule) -> Way:
+    """By the rule, else by the metric's name; both (any change fails) where the name does not show it."""
+    return rule.direction or find_direction(rule.metric) or "both"
+
+
+def find_rule_problem(rule: Rule) -> str | None:
+    delta = default_delta(rule)
+    if not math.isfinite(delta) or delta < 0:
+        return f"a delta of {delta:g} is not valid; it is a fraction such as 0.005"
+    if not 0 < rule.alpha < 0.5:
+        return f"an alpha of {rule.alpha:g} is not valid; it is the rate of false alarms, such as 0.01"
+    if rule.window is not None and rule.window < 1:
+        return f"a window of {rule.window} steps is not valid"
+    return None
+
+
+# ---------------------------------------------------------------- effects
 
 
 def build_starts(rule: Rule, steps: Sequence[int]) -> list[int]:
     """Where each window begins, as indices into `steps`. A short remainder belongs to the last window."""
     np = load_numpy()
-    places = np.asarray(steps)
-    spacing = int(np.median(np.diff(places))) if len(places) > 1 else 1
-    span = int(places[-1] - places[0]) + spacing
+    at = np.asarray(steps)
+    spacing = int(np.median(np.diff(at))) if len(at) > 1 else 1
+    span = int(at[-1] - at[0]) + spacing
     width = rule.window or min(LONGEST_WINDOW, math.ceil(span / WINDOWS_PER_SEGMENT))
-    numbers = (places - places[0]) // width
+    numbers = (at - at[0]) // width
     starts: list[int] = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
     if len(starts) > 1 and len(steps) - starts[-1] < width / spacing / 2:
         starts.pop()
@@ -48,14 +122,10 @@ class Effects:
 
     def bounds(self, tail: float) -> tuple[Array, Array]:
         """Lower and upper bound of the relative effect, each wrong with probability `tail`."""
-        low, high = self._reach(tail)
-        return self.relative(low), self.relative(high)
-
-    def _reach(self, tail: float) -> tuple[Array, Array]:
         if self.error is None:
             raise ValueError("without replicas there are no bounds")
         reach = t_quantile(self.freedom, tail) * self.error
-        return self.effect - reach, self.effect + reach
+        return self.relative(self.effect - reach), self.relative(self.effect + reach)
 
     def relative(self, effect: Array) -> Array:
         np = load_numpy()
@@ -74,12 +144,12 @@ def stack_variants(pair: Pair) -> Array:
     return np.array([track.values for track in pair.variants], dtype=float).reshape(-1, len(pair.steps))
 
 
-def stack_golden(golden: Sequence[Track]) -> Array:
-    return load_numpy().array([track.values for track in golden], dtype=float)
+def stack(runs: Sequence[Track | Aligned]) -> Array:
+    return load_numpy().array([run.values for run in runs], dtype=float)
 
 
-def stack_checks(checks: Sequence[Aligned]) -> Array:
-    return load_numpy().array([check.values for check in checks], dtype=float)
+def measure_pair(pair: Pair, starts: Sequence[int]) -> Effects:
+    return measure_effects(stack(pair.golden), stack(pair.checks), starts, stack_variants(pair))
 
 
 def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variants: Array | None = None) -> Effects:
@@ -142,11 +212,6 @@ def build_differences(values: Array, first: Array, starts: Sequence[int], size: 
     return np.where(apart == 0, 0.0, apart / units)  # in units of 0 any difference is infinite
 
 
-def build_distances(values: Array, first: Array, starts: Sequence[int], size: Array | None) -> Array:
-    """Window means of the differences."""
-    return average(build_differences(values, first, starts, size), starts)
-
-
 def measure_size(golden: Array, starts: Sequence[int]) -> Array:
     """The golden's mean absolute value per window, or over all windows where that is 0."""
     np = load_numpy()
@@ -171,3 +236,103 @@ def pool_variance(spread: Array) -> Array:
     np = load_numpy()
     known = spread[np.isfinite(spread)]
     return 0.5 * np.where(np.isfinite(spread), spread, 0.0) + 0.5 * (known.mean() if len(known) else 0.0)
+
+
+# ---------------------------------------------------------------- the floor
+
+
+def is_schedule(rule: Rule) -> bool:
+    """A learning rate, by a part of the metric's name: `lr`, `train/lr_group0`, `learning_rate`."""
+    name = rule.metric.lower()
+    return "lr" in re.split(r"[^a-z]+", name) or re.search("learning.?rate", name) is not None
+
+
+def build_floor(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects) -> Array:
+    """Below this no difference is a change: rounding of the arithmetic, and of the digits that were logged."""
+    np = load_numpy()
+    ends = [*starts[1:], len(pair.steps)]
+    counts = np.diff([*starts, len(pair.steps)])
+    quantum = 0.0 if is_schedule(rule) else find_quantum(stack(pair.golden))
+    quantum = max(quantum, find_resolution(pair.golden[0]))
+    flips = quantum * np.minimum(1.0, 2.0 / counts)  # of the last digit: two in a window
+    level = measure_size(stack(pair.golden), starts)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        digits = np.where(level > 0, flips / level, 0.0)
+    gone = np.array([pair.steps[end - 1] - pair.steps[0] + 1 for end in ends], dtype=float)
+    grown = np.clip(FLOOR * gone / FLOOR_STEPS, FLOOR, LARGEST_FLOOR)
+    floor = FLOOR_SCHEDULE if is_schedule(rule) else FLOOR if effects.envelope.any() else grown
+    return np.minimum(floor, default_delta(rule)) + digits  # a delta below rounding is respected
+
+
+def find_resolution(track: Track) -> float:
+    """The value of the last logged digit, where every value was logged with few digits: 0.0001 for `2.3412`."""
+    if not track.texts or len(track.texts) != len(track.values):
+        return 0.0
+    found = [_last_digit(text) for text in track.texts]
+    return min(found) if all(found) else 0.0
+
+
+def _last_digit(text: str) -> float:
+    mantissa, _, exponent = text.strip().lower().partition("e")
+    decimals = len(mantissa.partition(".")[2])
+    digits = sum(letter.isdigit() for letter in mantissa.lstrip("+-0."))
+    try:
+        return 10.0 ** (int(exponent or 0) - decimals) if digits < MANY_DIGITS else 0.0
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def find_quantum(golden: Array) -> float:
+    """The step between neighbouring values of a metric that counts (an accuracy: 1/128); 0 for any other."""
+    np = load_numpy()
+    values = np.unique(golden)
+    if len(values) < FEW_VALUES:
+        return 0.0
+    apart, scale = np.diff(values), float(np.abs(values).max())
+    common = float(apart[0])
+    for each in apart[1:]:
+        common = _common_measure(common, float(each), 1e-9 * scale)
+    return common if common > 1e-6 * scale else 0.0
+
+
+def _common_measure(one: float, other: float, slack: float) -> float:
+    """Greatest common divisor by Euclid, for rounded numbers."""
+    while other > slack:
+        one, other = other, one - other * round(one / other)
+        other = abs(other)
+    return one
+
+
+# ---------------------------------------------------------------- limits
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Distances per window: up to `inside` is harmless, above `sure` is not."""
+
+    inside: Array
+    sure: Array
+    floor: Array
+    declared: Array  # what the variants alone allow
+
+
+def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects) -> Tolerance:
+    np = load_numpy()
+    floor = build_floor(rule, pair, starts, effects)
+    counts = np.diff([*starts, len(pair.steps)])
+    few = np.where(counts < FEW_VALUES, SINGLE_VALUES, 1.0)
+    sure = find_sure_multiple(effects.recordings) if effects.spreads else MULTIPLE
+    return Tolerance(
+        MULTIPLE * effects.envelope + floor,
+        sure * few * effects.envelope + floor,
+        floor,
+        MULTIPLE * effects.variants,
+    )
+
+
+def find_sure_multiple(recordings: int) -> float:
+    """Four from five recordings on; with fewer as much more as Student's t is wider."""
+    if recordings >= ENOUGH_RECORDINGS:
+        return MULTIPLE
+    wide, usual = (t_quantile(count - 1, SURE_TAIL) for count in (max(2, recordings), ENOUGH_RECORDINGS))
+    return MULTIPLE * wide / usual

@@ -18,13 +18,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Any, get_args
+from typing import Any
 
 from assay.golden.judge.pairing import Aligned, Pair
-from assay.golden.values import Operator, Rule, Track
+from assay.golden.values import OPERATORS, Rule, Track
 from assay.values.verdict import Finding, VerdictKind
 
-OPERATORS: tuple[str, ...] = get_args(Operator)
 _MEANT = {"=<": "<=", "=>": ">=", "=": "==", "≤": "<=", "≥": ">=", "≠": "!=", "<>": "!=", "===": "=="}
 CLOSE = 1e-9  # nearer to the boundary than this (relative), decimals decide
 
@@ -40,7 +39,7 @@ _COMPARE: dict[str, Callable[[Any, Any, Any], bool]] = {
 SMALLEST = 1e-5  # smaller effects are shown as <0.001%
 
 
-def find_rule_problem(operator: str | None, margin: float | None) -> str | None:
+def find_margin_problem(operator: str | None, margin: float | None) -> str | None:
     """Why these are not valid; config files are checked with it too, before anything runs."""
     if operator not in OPERATORS:
         known = ", ".join(OPERATORS)
@@ -60,15 +59,11 @@ def compare(operator: str, tested: float, expected: float, margin: float, texts:
     if not (math.isfinite(tested) and math.isfinite(expected)):
         return False
     allowed = margin * abs(expected)
-    if _is_close_call(tested, expected, allowed):
+    distance = abs(tested - expected)
+    if distance == 0.0 or abs(distance - allowed) <= CLOSE * max(abs(tested), abs(expected)):
         exact_tested, exact_expected = _exact(tested, texts and texts[0]), _exact(expected, texts and texts[1])
         return _COMPARE[operator](exact_tested, exact_expected, _exact(margin, None) * abs(exact_expected))
     return _COMPARE[operator](tested, expected, allowed)
-
-
-def _is_close_call(tested: float, expected: float, allowed: float) -> bool:
-    distance = abs(tested - expected)
-    return distance == 0.0 or abs(distance - allowed) <= CLOSE * max(abs(tested), abs(expected))
 
 
 def _exact(value: float, text: str | None) -> Fraction:
@@ -84,7 +79,7 @@ def _exact(value: float, text: str | None) -> Fraction:
 
 def judge_margin(rule: Rule, pair: Pair) -> list[Finding]:
     """One finding per check: how many steps fail, the first and the worst of them."""
-    problem = find_rule_problem(rule.operator, rule.margin)
+    problem = find_margin_problem(rule.operator, rule.margin)
     if problem:
         return [Finding(VerdictKind.ERROR, pair.subject, problem)]
     findings = [_judge_check(rule, pair, check) for check in pair.checks]
@@ -112,7 +107,7 @@ def _judge_check(rule: Rule, pair: Pair, check: Aligned) -> Finding | None:
         return _describe_failing(rule, pair, check, failing)
     if check.gaps or not all(map(math.isfinite, check.values)):
         return None  # missing and invalid values have been reported; the rest is not a pass
-    effects = [_effect(tested, expected) for tested, expected in zip(check.values, golden.values, strict=True)]
+    effects = [measure_relative(tested, expected) for tested, expected in zip(check.values, golden.values, strict=True)]
     largest = max(effects, key=abs)
     message = f"{len(effects)} values {_render_rule(rule)}; the largest difference is {render_effect(largest)}"
     return Finding(VerdictKind.PASS, pair.subject, message, effect=largest)
@@ -120,8 +115,11 @@ def _judge_check(rule: Rule, pair: Pair, check: Aligned) -> Finding | None:
 
 def _describe_failing(rule: Rule, pair: Pair, check: Aligned, failing: list[int]) -> Finding:
     golden = pair.golden[0].values
-    first, worst = failing[0], max(failing, key=lambda index: abs(_effect(check.values[index], golden[index])))
-    effect, at_first = _effect(check.values[worst], golden[worst]), _effect(check.values[first], golden[first])
+    first, worst = failing[0], max(failing, key=lambda index: abs(measure_relative(check.values[index], golden[index])))
+    effect, at_first = (
+        measure_relative(check.values[worst], golden[worst]),
+        measure_relative(check.values[first], golden[first]),
+    )
     message = (
         f"{len(failing)} of {len(golden)} values are not {_render_rule(rule)}; first at step {pair.steps[first]}: "
         f"{check.values[first]:.6g}, expected {golden[first]:.6g} ({render_effect(at_first)})"
@@ -139,7 +137,8 @@ def _render_rule(rule: Rule) -> str:
     return f"{rule.operator} the golden's within {100 * (rule.margin or 0.0):g}%"
 
 
-def _effect(tested: float, expected: float) -> float:
+def measure_relative(tested: float, expected: float) -> float:
+    """Signed; infinite where nothing was expected."""
     if tested == expected:
         return 0.0
     return (tested - expected) / abs(expected) if expected else math.copysign(math.inf, tested)
@@ -154,7 +153,11 @@ def judge_exact(pair: Pair) -> list[Finding]:
     for number, replica in enumerate(pair.golden[1:], 2):
         index = _first_difference(golden, replica.values)
         if index is not None:
-            return [_describe_noisy(pair, number, index)]
+            message = (
+                f"the golden's own replicas 1 and {number} differ at step {pair.steps[index]}: "
+                "this program is not reproducible: use the paired rule instead of exact"
+            )
+            return [Finding(VerdictKind.ERROR, pair.subject, message, step=pair.steps[index])]
     differing = [_describe_difference(pair, golden, check.values) for check in pair.checks]
     findings = [finding for finding in differing if finding]
     if findings or not pair.is_whole:
@@ -171,33 +174,18 @@ def _differ(one: float, other: float) -> bool:
     return (one != other and not math.isnan(other)) or (one == 0.0 and math.copysign(1, one) != math.copysign(1, other))
 
 
-def _describe_noisy(pair: Pair, number: int, index: int) -> Finding:
-    message = (
-        f"the golden's own replicas 1 and {number} differ at step {pair.steps[index]}: "
-        "this program is not reproducible: use the paired rule instead of exact"
-    )
-    return Finding(VerdictKind.ERROR, pair.subject, message, step=pair.steps[index])
-
-
 def _describe_difference(pair: Pair, golden: Sequence[float], values: Sequence[float]) -> Finding | None:
     indices = [index for index, both in enumerate(zip(golden, values, strict=True)) if _differ(*both)]
     if not indices:
         return None
     first = indices[0]
-    worst = max(indices, key=lambda index: _relative(golden[index], values[index]))
-    largest = _relative(golden[worst], values[worst])
+    worst = max(indices, key=lambda index: abs(measure_relative(values[index], golden[index])))
+    effect = measure_relative(values[worst], golden[worst])
     message = (
         f"first differs at step {pair.steps[first]}: {values[first]!r}, expected {golden[first]!r}; "
-        f"{len(indices)} of {len(golden)} values differ, by {100 * largest:.3g}% at most"
+        f"{len(indices)} of {len(golden)} values differ, by {100 * abs(effect):.3g}% at most"
     )
-    effect = math.copysign(largest, values[worst] - golden[worst])
     return Finding(VerdictKind.CHANGED, pair.subject, message, values[worst], golden[worst], pair.steps[first], effect)
-
-
-def _relative(expected: float, value: float) -> float:
-    if expected == value:
-        return 0.0
-    return abs(value - expected) / abs(expected) if expected and math.isfinite(value) else math.inf
 
 
 def has_equal_replicas(tracks: Iterable[Sequence[float]]) -> bool:

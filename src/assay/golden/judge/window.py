@@ -1,4 +1,5 @@
-"""The paired rule: what a check shows in each window, against what replicas and declared variants show there.
+"""The rules by windows, paired and unmatched: what a check shows in each window, against what replicas and declared
+variants show there.
 
 Two measures. The *distance* of a run is its mean absolute log-ratio to the replicas' mean: differences of both signs do
 not cancel. The *effect* is the mean log-ratio, signed, with bounds from Student's t. A window is outside when its
@@ -6,170 +7,42 @@ distance exceeds four times the largest distance of a replica (from the others) 
 rounding; or when its effect is significant. Outside and worse than delta is FAIL; outside and not worse is CHANGED;
 inside, and significantly below delta, is PASS; what cannot be decided is INCONCLUSIVE. Values that are zero or negative
 have no logs: then differences, scaled by the golden's mean size in the window, are used. The full rule is in
-docs/explanation/convergence-statistics.md."""
+docs/explanation/convergence-statistics.md.
+
+The unmatched rule is for other seeds: runs differ by far more than delta in any one window, so half the curve is
+averaged. The mean over the second half of the segment decides about PASS; it has half of alpha. The windows have the
+other half and can only fail (or be suspiciously better): they find what the half-curve mean dilutes, such as a spike or
+a late divergence. Gather with ten replicas and check with three to five.
+"""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from assay.golden.judge.effects import (
+    ENOUGH_RECORDINGS,
     Effects,
+    Tolerance,
+    better_way,
+    build_alarms,
+    build_limits,
     build_starts,
-    measure_effects,
-    measure_size,
-    stack_checks,
-    stack_golden,
-    stack_variants,
+    default_delta,
+    find_rule_problem,
+    measure_pair,
 )
-from assay.golden.judge.pairing import Pair
+from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.judge.pointwise import has_equal_replicas, render_bounded, render_effect, render_fraction
 from assay.golden.values import Rule, Track
-from assay.judge.statistics import Array, load_numpy, t_quantile
-from assay.values.series import find_direction
+from assay.judge.statistics import Array, load_numpy
 from assay.values.verdict import Finding, VerdictKind
 
-DELTA_PAIRED = 0.005
-DELTA_UNMATCHED = 0.01
-# Harmless changes of kernels moved gradient norms by up to 0.4% in the first fifty steps and up to 3% later, when the
-# runs had drifted apart (docs/explanation/convergence-statistics.md). A broken gradient shows at once.
-DELTA_GRADIENT = 0.05
-DELTA_GRADIENT_AT_FIRST = 0.01
-# How far outside is outside: chosen on examples/charlm, reported on another training (benchmarks/convergence_power.py).
-MULTIPLE = 4.0
-SINGLE_VALUES = 1.5  # times that in windows of fewer than FEW_VALUES: a single value varies more than a mean
-FEW_VALUES = 4
-ENOUGH_RECORDINGS = 5
-SURE_TAIL = 0.001
-# Rounding differences begin at 1e-8 to 1e-7 of the loss and grow slowly, faults exceed 1e-5 within twenty steps.
-FLOOR = 1e-5
-FLOOR_STEPS = 20  # without variants the floor grows by as much every twenty steps
-LARGEST_FLOOR = 1e-4
-FLOOR_SCHEDULE = 1e-6  # of learning rates: they are set, not computed from data
-MANY_DIGITS = 15  # a value logged with so many digits was not rounded for display
-
-Way = Literal["min", "max", "both"]
+ENOUGH_REPLICAS = 3  # to compare other seeds
 
 
-# ---------------------------------------------------------------- defaults of a rule
-
-
-def default_delta(rule: Rule) -> float:
-    """The smallest relative effect that matters, where the rule names none."""
-    if rule.delta is not None:
-        return rule.delta
-    if is_gradient(rule):
-        return DELTA_GRADIENT
-    return DELTA_UNMATCHED if rule.kind == "unmatched" else DELTA_PAIRED
-
-
-def is_gradient(rule: Rule) -> bool:
-    return "grad" in rule.metric.lower() and find_direction(rule.metric) is None
-
-
-def build_alarms(rule: Rule, windows: int) -> Array:
-    """The effect from which a window may fail: delta, but less in the first window of gradient norms."""
-    alarms = load_numpy().full(windows, default_delta(rule))
-    at_first = find_first_delta(rule)
-    if at_first is not None and windows > 1:
-        alarms[0] = at_first
-    return alarms
-
-
-def find_first_delta(rule: Rule) -> float | None:
-    """The delta of the first window, where it has one of its own."""
-    is_special = rule.delta is None and rule.kind == "paired" and is_gradient(rule)
-    return DELTA_GRADIENT_AT_FIRST if is_special else None
-
-
-def better_way(rule: Rule) -> Way:
-    """By the rule, else by the metric's name; both (any change fails) where the name does not show it."""
-    return rule.direction or find_direction(rule.metric) or "both"
-
-
-def find_rule_problem(rule: Rule) -> str | None:
-    delta = default_delta(rule)
-    if not math.isfinite(delta) or delta < 0:
-        return f"a delta of {delta:g} is not valid; it is a fraction such as 0.005"
-    if not 0 < rule.alpha < 0.5:
-        return f"an alpha of {rule.alpha:g} is not valid; it is the rate of false alarms, such as 0.01"
-    if rule.window is not None and rule.window < 1:
-        return f"a window of {rule.window} steps is not valid"
-    return None
-
-
-# ---------------------------------------------------------------- effects and their bounds
-
-
-# ---------------------------------------------------------------- the floor
-
-
-def is_schedule(rule: Rule) -> bool:
-    """A learning rate, by a part of the metric's name: `lr`, `train/lr_group0`, `learning_rate`."""
-    name = rule.metric.lower()
-    return "lr" in re.split(r"[^a-z]+", name) or re.search("learning.?rate", name) is not None
-
-
-def build_floor(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects) -> Array:
-    """Below this no difference is a change: rounding of the arithmetic, and of the digits that were logged."""
-    np = load_numpy()
-    ends = [*starts[1:], len(pair.steps)]
-    counts = np.diff([*starts, len(pair.steps)])
-    quantum = 0.0 if is_schedule(rule) else find_quantum(stack_golden(pair.golden))
-    quantum = max(quantum, find_resolution(pair.golden[0]))
-    flips = quantum * np.minimum(1.0, 2.0 / counts)  # of the last digit: two in a window
-    level = measure_size(stack_golden(pair.golden), starts)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        digits = np.where(level > 0, flips / level, 0.0)
-    gone = np.array([pair.steps[end - 1] - pair.steps[0] + 1 for end in ends], dtype=float)
-    grown = np.clip(FLOOR * gone / FLOOR_STEPS, FLOOR, LARGEST_FLOOR)
-    floor = FLOOR_SCHEDULE if is_schedule(rule) else FLOOR if effects.envelope.any() else grown
-    return np.minimum(floor, default_delta(rule)) + digits  # a delta below rounding is respected
-
-
-def find_resolution(track: Track) -> float:
-    """The value of the last logged digit, where every value was logged with few digits: 0.0001 for `2.3412`."""
-    if not track.texts or len(track.texts) != len(track.values):
-        return 0.0
-    found = [_last_digit(text) for text in track.texts]
-    return min(found) if all(found) else 0.0
-
-
-def _last_digit(text: str) -> float:
-    mantissa, _, exponent = text.strip().lower().partition("e")
-    decimals = len(mantissa.partition(".")[2])
-    digits = sum(letter.isdigit() for letter in mantissa.lstrip("+-0."))
-    try:
-        return 10.0 ** (int(exponent or 0) - decimals) if digits < MANY_DIGITS else 0.0
-    except (ValueError, OverflowError):
-        return 0.0
-
-
-def find_quantum(golden: Array) -> float:
-    """The step between neighbouring values of a metric that counts (an accuracy: 1/128); 0 for any other."""
-    np = load_numpy()
-    values = np.unique(golden)
-    if len(values) < FEW_VALUES:
-        return 0.0
-    apart, scale = np.diff(values), float(np.abs(values).max())
-    common = float(apart[0])
-    for each in apart[1:]:
-        common = _common_measure(common, float(each), 1e-9 * scale)
-    return common if common > 1e-6 * scale else 0.0
-
-
-def _common_measure(one: float, other: float, slack: float) -> float:
-    """Greatest common divisor by Euclid, for rounded numbers."""
-    while other > slack:
-        one, other = other, one - other * round(one / other)
-        other = abs(other)
-    return one
-
-
-# ---------------------------------------------------------------- the verdict
+# ---------------------------------------------------------------- paired
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,38 +53,6 @@ class Windows:
     changed: Array
     passed: Array
     judged: Array  # the others lack values
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """Distances per window: up to `inside` is harmless, above `sure` is not."""
-
-    inside: Array
-    sure: Array
-    floor: Array
-    declared: Array  # what the variants alone allow
-
-
-def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects) -> Tolerance:
-    np = load_numpy()
-    floor = build_floor(rule, pair, starts, effects)
-    counts = np.diff([*starts, len(pair.steps)])
-    few = np.where(counts < FEW_VALUES, SINGLE_VALUES, 1.0)
-    sure = find_sure_multiple(effects.recordings) if effects.spreads else MULTIPLE
-    return Tolerance(
-        MULTIPLE * effects.envelope + floor,
-        sure * few * effects.envelope + floor,
-        floor,
-        MULTIPLE * effects.variants,
-    )
-
-
-def find_sure_multiple(recordings: int) -> float:
-    """Four from five recordings on; with fewer as much more as Student's t is wider."""
-    if recordings >= ENOUGH_RECORDINGS:
-        return MULTIPLE
-    wide, usual = (t_quantile(count - 1, SURE_TAIL) for count in (max(2, recordings), ENOUGH_RECORDINGS))
-    return MULTIPLE * wide / usual
 
 
 def decide(rule: Rule, effects: Effects, limits: Tolerance, tests: int) -> Windows:
@@ -246,9 +87,9 @@ def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     if problem:
         return [Finding(VerdictKind.ERROR, pair.subject, problem)]
     starts = build_starts(rule, pair.steps)
-    golden, checks = stack_golden(pair.golden), stack_checks(pair.checks)
-    effects = measure_effects(golden, checks, starts, stack_variants(pair))
-    if effects.recordings == 1 and pair.is_whole and has_equal_replicas([pair.golden[0].values, *checks.tolist()]):
+    effects = measure_pair(pair, starts)
+    runs = [pair.golden[0].values, *(check.values for check in pair.checks)]
+    if effects.recordings == 1 and pair.is_whole and has_equal_replicas(runs):
         message = f"{pair.compared} values are equal bit for bit"
         return [Finding(VerdictKind.PASS, pair.subject, message, effect=0.0)]
     if effects.error is None:
@@ -285,7 +126,7 @@ def _judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Findin
     relative = effects.relative(effects.effect)
     worst = int(np.argmax(np.abs(relative)))
     message = (
-        f"{render_effect(float(relative[worst]))} in {_stretch(pair.steps, starts, worst)}, and a golden of one "
+        f"{render_effect(float(relative[worst]))} in {_render_steps(pair.steps, starts, worst)}, and a golden of one "
         "recording does not show how much of that is noise; gather with replicas"
     )
     return Finding(
@@ -297,6 +138,58 @@ def _judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Findin
         float(pair.steps[starts[worst]]),
         float(relative[worst]),
     )
+
+
+# ---------------------------------------------------------------- unmatched
+
+
+def judge_unmatched(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
+    problem = find_rule_problem(rule)
+    if problem is None and len(pair.golden) < ENOUGH_REPLICAS:
+        problem = (
+            f"the golden has {len(pair.golden)} recordings; to compare other seeds it needs at least "
+            f"{ENOUGH_REPLICAS}, and 10 to find small effects: gather with replicas"
+        )
+    if problem:
+        return [Finding(VerdictKind.ERROR, pair.subject, problem)]
+    shared = replace(rule, alpha=rule.alpha / 2)
+    return [*_judge_half(rule, shared, pair, peers), *judge_spikes(shared, pair, peers)]
+
+
+def _judge_half(rule: Rule, shared: Rule, pair: Pair, peers: int) -> list[Finding]:
+    half = second_half(pair)
+    if any(check.gaps for check in half.checks):
+        return []
+    effects = measure_pair(half, [0])
+    limits = build_limits(rule, half, [0], effects)
+    surely, passing = decide(shared, effects, limits, peers), decide(rule, effects, limits, peers)
+    found = Windows(surely.failed, surely.changed, passing.passed, surely.judged)
+    whole = replace(half, findings=pair.findings)
+    return describe_windows(Report(rule, whole, effects, (0,), peers, limits), found)
+
+
+def second_half(pair: Pair) -> Pair:
+    cut = len(pair.steps) // 2
+    golden = tuple(Track(track.steps[cut:], track.values[cut:]) for track in pair.golden)
+    checks = tuple(
+        Aligned(check.values[cut:], check.texts[cut:], sum(map(math.isnan, check.values[cut:])))
+        for check in pair.checks
+    )
+    variants = tuple(Track(track.steps[cut:], track.values[cut:]) for track in pair.variants)
+    subject = f"{pair.subject}, second half"
+    return replace(pair, subject=subject, steps=pair.steps[cut:], golden=golden, checks=checks, variants=variants)
+
+
+def judge_spikes(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
+    """The windows that fail or changed; the others are not reported."""
+    np = load_numpy()
+    starts = build_starts(rule, pair.steps)
+    effects = measure_pair(pair, starts)
+    limits = build_limits(rule, pair, starts, effects)
+    found = decide(rule, effects, limits, len(starts) * peers)
+    report = Report(rule, pair, effects, tuple(starts), peers, limits)
+    marked = ((VerdictKind.FAIL, found.failed), (VerdictKind.CHANGED, found.changed))
+    return [report.describe(kind, marks) for kind, marks in marked if np.any(marks)]
 
 
 # ---------------------------------------------------------------- messages
@@ -325,6 +218,8 @@ class Report:
         tests = len(self.starts) * self.peers if sure else 1
         low, high = self.effects.bounds(self.rule.alpha / tests)
         interval = (float(low[worst]), float(high[worst])) if signed[worst] else None
+        marked = () if kind is VerdictKind.PASS else np.flatnonzero(marks)
+        ends = [_find_ends(self.pair.steps, self.starts, int(window)) for window in marked]
         step = self._find_onset(marks) if sure else self.pair.steps[self.starts[int(np.argmax(marks))]]
         return Finding(
             kind,
@@ -335,7 +230,7 @@ class Report:
             float(step),
             float(shown[worst]),
             interval,
-            tuple(self._ends(int(window)) for window in np.flatnonzero(marks)) if kind is not VerdictKind.PASS else (),
+            tuple((float(first), float(last)) for first, last in ends),
         )
 
     def _is_signed(self, window: int, kind: VerdictKind) -> bool:
@@ -358,13 +253,12 @@ class Report:
         inside = far[far >= self.starts[first]]
         return self.pair.steps[int(inside[0]) if len(inside) else self.starts[first]]
 
-    def _ends(self, window: int) -> tuple[float, float]:
-        end = self.starts[window + 1] if window + 1 < len(self.starts) else len(self.pair.steps)
-        return float(self.pair.steps[self.starts[window]]), float(self.pair.steps[end - 1])
-
     def _render_message(self, kind: VerdictKind, marks: Array, worst: int, step: int) -> str:
         delta = f"{100 * default_delta(self.rule):g}%"
-        steps, many = _stretch(self.pair.steps, self.starts, worst), f"{int(marks.sum())} of {len(self.starts)} windows"
+        steps, many = (
+            _render_steps(self.pair.steps, self.starts, worst),
+            f"{int(marks.sum())} of {len(self.starts)} windows",
+        )
         shown = self._render(worst, kind)
         if kind is VerdictKind.PASS:
             return f"within {delta}: at most {shown}, in {steps}; {many}"
@@ -421,7 +315,12 @@ class Report:
         return f"{alarms[window]} ({alarms[0]} in the first window)"
 
 
-def _stretch(steps: Sequence[int], starts: Sequence[int], window: int) -> str:
+def _find_ends(steps: Sequence[int], starts: Sequence[int], window: int) -> tuple[int, int]:
+    """Its first and its last step."""
     end = starts[window + 1] if window + 1 < len(starts) else len(steps)
-    first, last = steps[starts[window]], steps[end - 1]
+    return steps[starts[window]], steps[end - 1]
+
+
+def _render_steps(steps: Sequence[int], starts: Sequence[int], window: int) -> str:
+    first, last = _find_ends(steps, starts, window)
     return f"step {first}" if first == last else f"steps {first} to {last}"

@@ -50,9 +50,10 @@ def build_check_charts(test: GoldenTestReport) -> Iterator[Block]:
 def _build_metric_charts(segment: SegmentReport, metric: MetricReport) -> Iterator[Chart]:
     for label in dict.fromkeys([*metric.golden, *metric.check]):
         name = f"{metric.metric} {label}".strip()
-        found = [
-            each for each in metric.verdict.findings if each.kind in _MARKED and _concerns(each.subject, metric, label)
-        ]
+        # with several labels the subject of a finding ends in the one that it is about
+        is_only = len(metric.golden) < 2 or not label
+        marked = [each for each in metric.verdict.findings if each.kind in _MARKED]
+        found = [each for each in marked if is_only or label in each.subject.split()]
         noise = f"noise {render_share(metric.noise)}" if metric.noise is not None else ""
         kind = metric.verdict.kind
         yield build_chart(
@@ -72,13 +73,8 @@ def _build_metric_charts(segment: SegmentReport, metric: MetricReport) -> Iterat
         )
 
 
-def _concerns(subject: str, metric: MetricReport, label: str) -> bool:
-    """With several labels, whether a finding is about this one; its subject then ends in the label."""
-    return len(metric.golden) < 2 or not label or label in subject.split()
-
-
 def build_recording_charts(golden: Golden) -> Iterator[Block]:
-    for name in dict.fromkeys(name for segment in golden.segments for name in segment.tracks):
+    for name in golden.metrics:
         noise = golden.noise.get(name)
         yield Heading(name, level=3, note="" if noise is None else f"noise {render_share(noise)}")
         for segment in golden.segments:
@@ -113,7 +109,8 @@ def build_chart(
         areas = [Area([(x, each[2]) for x, each in band.items()], [(x, each[0]) for x, each in band.items()], "band")]
     panels = [Panel(curves, areas)]
     if band or measured:
-        panels.append(_build_strip(golden, check, band, delta or 0.0, _finite(effect)))
+        shown = effect if effect is not None and abs(effect) <= _LARGEST else 0.0
+        panels.append(_build_strip(golden, check, band, delta or 0.0, shown))
     steps = sorted({*band, *measured})
     hovers = steps[:: max(1, math.ceil(len(steps) / _MOST_HOVERS))]
     return Chart(
@@ -175,10 +172,6 @@ def build_relative(tracks: Sequence[Track], band: Band) -> list[list[Point]]:
         ]
         for track in tracks
     ]
-
-
-def _finite(value: float | None) -> float:
-    return value if value is not None and abs(value) <= _LARGEST else 0.0
 
 
 def build_strip_ticks(wide: float, effect: float) -> list[float]:

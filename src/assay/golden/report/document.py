@@ -12,7 +12,6 @@ from assay.golden.report.rows import (
     Row,
     build_step,
     build_test_rows,
-    count_recordings,
     describe_extent,
     describe_golden,
     describe_outcome,
@@ -23,7 +22,7 @@ from assay.golden.report.rows import (
     render_step,
     sort_findings,
 )
-from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, SegmentReport, Track
+from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, Track
 from assay.show import formatting
 from assay.show.formatting import to_json
 from assay.show.junit import ALLOWED
@@ -86,7 +85,9 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
     yield Only(("html",), (Notes(warnings), _build_page_table(rows, "recorded" if report.mode == "gather" else "")))
     if report.mode == "check" and test.segments:
         shown = rows if every_row else choose_rows(rows)
-        yield Only(("terminal",), (Section((_build_terminal_table(rows, shown),)),))
+        hidden = len(rows) - len(shown)
+        breaks = {len(shown): f"{hidden} more passed; --all shows them"} if hidden else None
+        yield Only(("terminal",), (Section((TableBlock(build_table(shown), breaks=breaks),)),))
         yield Only(("markdown",), (TableBlock(build_table(rows)),))
     found = sort_findings(
         replace(each, subject=row.locate(each))
@@ -113,13 +114,6 @@ def choose_rows(rows: Sequence[Row]) -> Sequence[Row]:
         return rows
     ends = {passed[0].segment, passed[-1].segment}
     return [row for row in rows if row.kind is not VerdictKind.PASS or row.segment in ends]
-
-
-def _build_terminal_table(rows: Sequence[Row], shown: Sequence[Row]) -> TableBlock:
-    hidden = len(rows) - len(shown)
-    return TableBlock(
-        build_table(shown), breaks={len(shown): f"{hidden} more passed; --all shows them"} if hidden else None
-    )
 
 
 def _build_page_table(rows: Sequence[Row], good: str) -> TableBlock:
@@ -179,15 +173,10 @@ def _build_page(report: GoldenReport, test: GoldenTestReport) -> Iterator[Block]
     runs = [*test.runs, *(run for segment in test.segments for run in segment.runs)]
     if runs:
         columns = (Column("run"), Column("state", "state"), Column("took", "duration"), Column("note"))
-        rows = [
-            [
-                Span(run.dir, "code"),
-                str(run.state),
-                run.elapsed_s,
-                "; ".join(text for text in (run.reason, run.stopped_early or "") if text) or None,
-            ]
-            for run in runs
-        ]
+        rows = []
+        for run in runs:
+            note = "; ".join(text for text in (run.reason, run.stopped_early) if text) or None
+            rows.append([Span(run.dir, "code"), str(run.state), run.elapsed_s, note])
         yield Details(formatting.render_count(len(runs), "run"), (TableBlock(Table(columns, rows)),))
 
 
@@ -216,24 +205,22 @@ def _flatten(value: Any) -> str:
 
 def _build_suite(test: GoldenTestReport, allow_changed: bool) -> Suite:
     """A metric that an early stop left undecided has no case: the one that failed has."""
+    properties: list[tuple[str, object]] = [
+        ("manifest", test.manifest),
+        ("verdict", test.verdict.kind),
+        ("comparisons", test.verdict.comparisons),
+        ("saved_steps", test.saved_steps),
+    ]
+    origin = test.golden.provenance if test.golden else {}
+    names = ("gathered_at", "commit", "host", "config_hash")
+    properties += [(f"golden.{name}", origin[name]) for name in names if origin.get(name)]
     return Suite(
         test.test,
         [_build_case(test, row, allow_changed) for row in build_test_rows(test)],
-        list(_describe_suite(test)),
+        properties,
         sum(run.elapsed_s or 0.0 for segment in test.segments for run in segment.runs),
         "\n".join([*(f"warning: {text}" for text in test.warnings), *test.notes]),
     )
-
-
-def _describe_suite(test: GoldenTestReport) -> Iterator[tuple[str, object]]:
-    yield "manifest", test.manifest
-    yield "verdict", test.verdict.kind
-    yield "comparisons", test.verdict.comparisons
-    yield "saved_steps", test.saved_steps
-    origin = test.golden.provenance if test.golden else {}
-    for name in ("gathered_at", "commit", "host", "config_hash"):
-        if origin.get(name):
-            yield f"golden.{name}", origin[name]
 
 
 def _build_case(test: GoldenTestReport, row: Row, allow_changed: bool) -> Case:
@@ -243,7 +230,7 @@ def _build_case(test: GoldenTestReport, row: Row, allow_changed: bool) -> Case:
         f"{test.test}.{'golden' if row.segment is None else f'segment {row.segment}'}",
         row.metric,
         row.kind,
-        row.message,
+        row.describe(row.finding) if row.finding else "",
         "" if excuse else text,
         _case_seconds(test, row),
         list(_describe_case(row)),
@@ -285,18 +272,19 @@ def _describe_case(row: Row) -> Iterator[tuple[str, object]]:
 
 def build_facts(report: GoldenReport, allow_changed: bool = False) -> dict[str, Any]:
     """Everything, for JSON. Values that are not finite become words, never a silent null."""
-    facts = {
-        "mode": report.mode,
-        "source": report.source,
-        "verdict": str(report.kind),
-        "exit_code": int(report.exit_code(allow_changed)),
-        "elapsed_s": report.elapsed_s,
-        "interrupted": report.interrupted,
-        "problem": report.problem,
-        "tests": [_build_test_facts(test) for test in report.tests],
-    }
-    found: dict[str, Any] = to_json(facts)
-    return found
+    facts: dict[str, Any] = to_json(
+        {
+            "mode": report.mode,
+            "source": report.source,
+            "verdict": str(report.kind),
+            "exit_code": int(report.exit_code(allow_changed)),
+            "elapsed_s": report.elapsed_s,
+            "interrupted": report.interrupted,
+            "problem": report.problem,
+            "tests": [_build_test_facts(test) for test in report.tests],
+        }
+    )
+    return facts
 
 
 def _build_test_facts(test: GoldenTestReport) -> dict[str, Any]:
@@ -309,7 +297,16 @@ def _build_test_facts(test: GoldenTestReport) -> dict[str, Any]:
         "notes": list(test.notes),
         "warnings": list(test.warnings),
         "golden": _build_recording_facts(test.golden) if test.golden else None,
-        "segments": [_build_segment_facts(segment) for segment in test.segments],
+        "segments": [
+            {
+                "start_step": segment.start_step,
+                "checkpoint": segment.checkpoint,
+                **_build_verdict_facts(segment.verdict),
+                "metrics": [_build_metric_facts(metric) for metric in segment.metrics],
+                "runs": [_build_plain(run) for run in segment.runs],
+            }
+            for segment in test.segments
+        ],
         "runs": [_build_plain(run) for run in test.runs],
     }
 
@@ -332,20 +329,10 @@ def _build_recording_facts(golden: Golden) -> dict[str, Any]:
         "complete": golden.complete,
         "segments": [segment.start_step for segment in golden.segments],
         "steps_per_segment": golden.steps_per_segment,
-        "recordings": count_recordings(golden),
+        "recordings": golden.recordings,
         "noise": dict(golden.noise),
         "provenance": dict(golden.provenance),
         "history": [dict(item) for item in golden.history],
-    }
-
-
-def _build_segment_facts(segment: SegmentReport) -> dict[str, Any]:
-    return {
-        "start_step": segment.start_step,
-        "checkpoint": segment.checkpoint,
-        **_build_verdict_facts(segment.verdict),
-        "metrics": [_build_metric_facts(metric) for metric in segment.metrics],
-        "runs": [_build_plain(run) for run in segment.runs],
     }
 
 

@@ -12,41 +12,34 @@ from dataclasses import dataclass
 
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport, Rule, SegmentReport
 from assay.show import formatting
-from assay.values.verdict import Finding, VerdictKind
+from assay.values.verdict import SEVERITY, Finding, VerdictKind
 
 RUN = "run"  # stands for the metric in a row about a segment's runs
 RECORDING = "golden"  # and in one about the whole test
-_SEVERITY = (VerdictKind.ERROR, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
 _SMALLEST = 1e-5  # below a thousandth of a percent nobody needs digits
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One judged thing. `finding` represents it: the worst one, and of those the one with the largest effect."""
+    """What was judged: a metric of a segment, the runs of a segment, or the whole test."""
 
-    test: str
     segment: int | None
     metric: str
     kind: VerdictKind
-    finding: Finding | None
     findings: tuple[Finding, ...]
     comparisons: int = 0
     rule: Rule | None = None
     noise: float | None = None
 
     @property
-    def message(self) -> str:
-        return self.describe(self.finding) if self.finding else ""
-
-    @property
-    def location(self) -> str:
-        """`segment 100 loss`."""
-        segment = "" if self.segment is None else f"segment {self.segment} "
-        return f"{segment}{self.metric}"
+    def finding(self) -> Finding | None:
+        """The worst one, and of those the one with the largest effect."""
+        return choose_finding(self.findings)
 
     def locate(self, finding: Finding) -> str:
         """`segment 100 loss MLM`: of several labels the one that the finding is about."""
-        return f"{self.location}{self.label_of(finding, ' ')}"
+        segment = "" if self.segment is None else f"segment {self.segment} "
+        return f"{segment}{self.metric}{self.label_of(finding, ' ')}"
 
     def label_of(self, finding: Finding, before: str = "") -> str:
         """What the finding's subject says beyond the metric; nothing for a metric without labels."""
@@ -65,62 +58,42 @@ class Row:
 
 
 def build_test_rows(test: GoldenTestReport) -> tuple[Row, ...]:
-    rows = [row for segment in test.segments for row in _build_segment_rows(test.test, segment)]
+    rows = [row for segment in test.segments for row in _build_segment_rows(segment)]
     known = {finding for segment in test.segments for finding in segment.verdict.findings}
     rest = tuple(finding for finding in test.verdict.findings if finding not in known)
     bad = tuple(finding for finding in rest if finding.kind is not VerdictKind.PASS)
     if bad or not rows:
         kind = _worst(bad or rest, test.verdict.kind)
-        rows.append(
-            Row(
-                test.test,
-                None,
-                RECORDING,
-                kind,
-                choose_finding(bad or rest),
-                bad or rest,
-                0 if rows else test.verdict.comparisons,
-            )
-        )
+        rows.append(Row(None, RECORDING, kind, bad or rest, 0 if rows else test.verdict.comparisons))
     return tuple(rows)
 
 
-def _build_segment_rows(test: str, segment: SegmentReport) -> Iterator[Row]:
+def _build_segment_rows(segment: SegmentReport) -> Iterator[Row]:
     """What happened to the runs comes first: it is the cause of what is missing after it."""
     known = {finding for metric in segment.metrics for finding in metric.verdict.findings}
     rest = tuple(finding for finding in segment.verdict.findings if finding not in known)
     if rest or not segment.metrics:
-        yield Row(test, segment.start_step, RUN, _worst(rest, segment.verdict.kind), choose_finding(rest), rest)
+        yield Row(segment.start_step, RUN, _worst(rest, segment.verdict.kind), rest)
     for metric in segment.metrics:
-        verdict = metric.verdict
-        yield Row(
-            test,
-            segment.start_step,
-            metric.metric,
-            verdict.kind,
-            choose_finding(verdict.findings),
-            verdict.findings,
-            verdict.comparisons,
-            metric.rule,
-            metric.noise,
-        )
+        kind, findings, compared = metric.verdict.kind, metric.verdict.findings, metric.verdict.comparisons
+        yield Row(segment.start_step, metric.metric, kind, findings, compared, metric.rule, metric.noise)
 
 
 def _worst(findings: Sequence[Finding], otherwise: VerdictKind) -> VerdictKind:
     kinds = {finding.kind for finding in findings}
-    return next((kind for kind in _SEVERITY if kind in kinds), otherwise)
+    return next((kind for kind in SEVERITY if kind in kinds), otherwise)
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     """The worst first."""
-    return sorted(findings, key=lambda each: _SEVERITY.index(each.kind))
+    return sorted(findings, key=lambda each: SEVERITY.index(each.kind))
 
 
 def choose_finding(findings: Sequence[Finding]) -> Finding | None:
-    return min(findings, key=lambda each: (_SEVERITY.index(each.kind), -abs(each.effect or 0.0)), default=None)
+    return min(findings, key=lambda each: (SEVERITY.index(each.kind), -abs(each.effect or 0.0)), default=None)
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- numbers and sentences
 
 
 def render_percent(value: float | None, digits: int = 3) -> str:
@@ -173,12 +146,8 @@ def describe_golden(golden: Golden) -> list[str]:
         facts.append(f"commit {str(origin['commit'])[:12]}{' with local changes' if origin.get('dirty') else ''}")
     if origin.get("host"):
         facts.append(f"on {origin['host']}")
-    facts.append(formatting.render_count(count_recordings(golden), "recording") + " of each segment")
+    facts.append(formatting.render_count(golden.recordings, "recording") + " of each segment")
     return facts
-
-
-def count_recordings(golden: Golden) -> int:
-    return min((segment.replicas for segment in golden.segments), default=0)
 
 
 def describe_savings(test: GoldenTestReport) -> str:

@@ -1,9 +1,12 @@
+"""The report of a gathering or a check: rows, terminal, JSON, Markdown and JUnit."""
+
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import replace
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from tests.golden.report import golden_reports as made
@@ -19,6 +22,7 @@ from assay.golden.report.rows import (
     render_rule,
 )
 from assay.golden.values import GoldenReport, Rule
+from assay.show import junit, markdown
 from assay.show.formatting import render_facts
 from assay.show.terminal_report import render_terminal
 from assay.values.verdict import VerdictKind
@@ -48,7 +52,7 @@ def test_what_kept_a_test_from_being_judged_has_a_row_of_its_own():
     assert (row.segment, row.metric, row.kind, row.comparisons) == (None, "golden", VerdictKind.ERROR, 0)
 
 
-def test_a_finding_of_the_whole_test_is_not_lost_beside_segments_that_pass():
+def test_a_finding_of_the_whole_test_is_not_lost_next_to_segments_that_pass():
     odd = made.finding(VerdictKind.ERROR, "the golden has no value of loss at step 7")
     rows = build_rows(made.report(made.segment(made.metric((made.PASSED,))), rest=(odd,)))
     assert [row.kind for row in rows] == [VerdictKind.PASS, VerdictKind.ERROR]
@@ -70,7 +74,7 @@ def test_the_cause_stands_before_its_consequences():
     assert text.index("the check failed") < text.index("has no loss")
 
 
-def test_the_worst_and_largest_finding_speaks():
+def test_the_worst_and_largest_finding_is_reported():
     small = made.finding(VerdictKind.FAIL, "small", effect=0.01)
     large = made.finding(VerdictKind.FAIL, "large", effect=-0.5)
     better = made.finding(VerdictKind.CHANGED, "better", effect=-0.9)
@@ -78,14 +82,14 @@ def test_the_worst_and_largest_finding_speaks():
     assert choose_finding(()) is None
 
 
-def test_a_pass_says_where_the_golden_comes_from_and_what_was_compared():
+def test_a_pass_reports_where_the_golden_comes_from_and_what_was_compared():
     text = render_golden(made.good_report())
     assert "loss    paired  PASS     +0.01%" in text
     assert "golden: 2026-01-02T03:04:05Z, commit abcdef012345 with local changes, on node7, 3 recordings" in text
     assert text.endswith("charlm: PASS, 1 segment, 20 values compared in 3.0s\n")
 
 
-def test_everything_bad_is_told_the_worst_first_and_nothing_breaks_the_terminal():
+def test_everything_bad_is_reported_the_worst_first_and_nothing_breaks_the_terminal():
     text = render_golden(made.bad_report())
     lines = text.splitlines()
     kinds = [line.split()[0] for line in lines if line.startswith(("ERROR ", "FAIL ", "INCONCLUSIVE ", "CHANGED "))]
@@ -156,7 +160,7 @@ def test_the_facts_are_json_with_all_numbers():
     assert test["golden"]["provenance"]["commit"] == "abcdef0123456789"
 
 
-def test_a_change_that_is_allowed_is_told_by_the_exit_code():
+def test_a_change_that_is_allowed_is_shown_by_the_exit_code():
     changed = made.report(made.segment(made.metric((made.finding(VerdictKind.CHANGED),))))
     assert build_document(changed).facts["exit_code"] == 3
     assert build_document(changed, allow_changed=True).facts["exit_code"] == 0
@@ -167,18 +171,18 @@ def two_labels() -> GoldenReport:
     return made.report(made.segment(made.metric(tuple(found))))
 
 
-def test_two_labels_of_a_metric_can_be_told_apart():
+def test_two_labels_of_a_metric_are_distinguished():
     lines = [line for line in render_golden(two_labels()).splitlines() if line.startswith("FAIL")]
     assert [line.split(":")[0] for line in lines] == ["FAIL segment 100 loss MLM", "FAIL segment 100 loss NSP"]
     (row,) = build_rows(two_labels())
-    assert row.message.startswith("MLM: +2%")
+    assert row.describe(row.finding).startswith("MLM: +2%")
     half = replace(made.FAILED, subject="segment at 100: loss MLM, second half")
     assert row.locate(half) == "segment 100 loss MLM, second half"
     assert row.locate(replace(half, subject="segment at 100: loss, second half")) == "segment 100 loss, second half"
     assert row.locate(replace(half, subject="segment at 100: lossy")) == "segment 100 loss"
 
 
-def test_the_headline_says_what_is_wrong_and_from_where():
+def test_the_headline_reports_what_is_wrong_and_from_where():
     assert describe_headline(made.report(made.segment(made.metric((made.FAILED,))))) == (
         "charlm: FAIL, loss +2% from step 105"
     )
@@ -220,3 +224,124 @@ def test_findings_fit_the_width_and_their_commands_stay_whole(width):
     assert all(len(line) <= width for line in lines if "assay golden gather" not in line)
     assert any(line.endswith("/a/long/path -s golden") for line in lines)
     assert " ".join(" ".join(lines).split()).count("too far") == 40
+
+
+def render_markdown(report: GoldenReport) -> str:
+    return markdown.render_markdown(build_document(report))
+
+
+def test_a_pass_is_a_heading_and_a_table():
+    text = render_markdown(made.good_report())
+    assert text.startswith("## ✅ charlm: PASS\n\n1 segment, 20 values compared in 3.0s\n")
+    assert "| 100 | loss | paired | PASS | +0.01% |" in text
+    assert "- **" not in text
+
+
+def test_what_is_bad_is_listed_and_foreign_text_does_no_harm():
+    text = render_markdown(made.bad_report())
+    assert text.startswith("## ❌ charlm: ERROR\n")
+    assert "- **FAIL** segment 100 loss: +2% \\[+1.5%, +2.5%\\] in steps 105 to 110" in text
+    assert "exit code 3 &lt;&amp;&gt; \\\\x1b\\[31m\\|boom\\|" in text
+    assert "- warning: the golden was recorded on another machine" in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len({line.replace("\\|", "").count("|") for line in rows}) == 1, "every row has the same cells"
+
+
+def test_a_test_that_could_not_begin():
+    assert "**ERROR** golden: there is no golden recording; gather it first" in render_markdown(made.error_report())
+
+
+def render_junit(report: GoldenReport, **options: bool) -> str:
+    return junit.render_junit(build_document(report, **options))
+
+
+def parse(report: GoldenReport, **options: bool) -> ET.Element:
+    return ET.fromstring(render_junit(report, **options))
+
+
+def properties(element: ET.Element) -> dict[str, str]:
+    return {each.get("name", ""): each.get("value", "") for each in element.findall("properties/property")}
+
+
+def test_one_case_for_each_segment_and_metric_with_its_numbers():
+    (suite,) = parse(made.good_report())
+    (case,) = suite.findall("testcase")
+    assert (case.get("classname"), case.get("name")) == ("charlm.segment 100", "loss")
+    assert [child.tag for child in case] == ["properties"], "a pass has nothing but its properties"
+    told = properties(case)
+    assert (told["verdict"], told["rule"], told["comparisons"]) == ("PASS", "paired", "20")
+    assert float(told["effect"]) == 0.0001
+    assert (float(told["interval_low"]), float(told["interval_high"])) == (-0.0001, 0.0003)
+    assert float(told["noise"]) == 0.001
+    assert properties(suite)["golden.commit"] == "abcdef0123456789"
+
+
+def test_failures_and_errors_are_distinguished_and_counted():
+    top = parse(made.bad_report())
+    counts = {name: top.get(name) for name in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": "5", "failures": "3", "errors": "1", "skipped": "1"}
+    (suite,) = top
+    assert {name: suite.get(name) for name in counts} == counts
+    kinds = [
+        (child.tag, child.get("type"))
+        for case in suite.findall("testcase")
+        for child in case
+        if child.tag != "properties"
+    ]
+    assert kinds == [
+        ("failure", "FAIL"),
+        ("skipped", None),
+        ("failure", "CHANGED"),
+        ("failure", "FAIL"),
+        ("error", "ERROR"),
+    ]
+
+
+def test_what_cannot_stand_in_xml_is_written_out():
+    text = render_junit(made.bad_report())
+    assert "\x1b" not in text
+    (error,) = ET.fromstring(text).iter("error")
+    assert error.get("message") == "train ended with exit code 3 <&> \\x1b[31m|boom|"
+
+
+def test_a_change_that_is_allowed_is_skipped_not_failed():
+    report = made.report(made.segment(made.metric((made.finding(VerdictKind.CHANGED, "better"),))))
+    top = parse(report, allow_changed=True)
+    assert (top.get("failures"), top.get("skipped")) == ("0", "1")
+    (skipped,) = top.iter("skipped")
+    assert "better" in str(skipped.get("message"))
+
+
+def test_a_test_that_could_not_begin_is_an_error():
+    (suite,) = parse(made.error_report())
+    (case,) = suite.findall("testcase")
+    assert case.find("error") is not None
+
+
+def test_the_time_of_a_segments_runs_is_counted_once():
+    report = made.report(made.segment(made.metric((made.PASSED,)), made.metric((made.PASSED,), "acc")))
+    (suite,) = parse(report)
+    assert [case.get("time") for case in suite.findall("testcase")] == ["2.500", "0.000"]
+    assert suite.get("time") == "2.500"
+
+
+def test_a_step_is_a_whole_number_and_the_label_is_named():
+    found = replace(made.FAILED, subject="segment at 100: loss MLM")
+    (suite,) = parse(made.report(made.segment(made.metric((found,)))))
+    (case,) = suite.findall("testcase")
+    told = properties(case)
+    assert (told["step"], told["label"]) == ("105", "MLM")
+    assert float(told["value"]) / float(told["expected"]) - 1 == pytest.approx(float(told["effect"]))
+    (failure,) = case.findall("failure")
+    assert str(failure.get("message")).startswith("MLM: ")
+
+
+def test_what_is_inconclusive_is_neither_red_nor_passed():
+    open_end = made.finding(VerdictKind.INCONCLUSIVE, "too noisy to tell <&>")
+    top = parse(made.report(made.segment(made.metric((open_end,)), made.metric((made.PASSED,), "acc"))))
+    assert [top.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["2", "0", "0", "1"]
+    (skipped,) = top.iter("skipped")
+    assert skipped.attrib == {"message": "INCONCLUSIVE: too noisy to tell <&>"}, "the schema knows no type here"
+    assert "too noisy" in str(skipped.text)
+    beside = parse(made.report(made.segment(made.metric((open_end, made.FAILED)))))
+    assert (beside.get("failures"), beside.get("skipped")) == ("1", "0"), "what also failed is red"

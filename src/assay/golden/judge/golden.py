@@ -1,26 +1,34 @@
-"""What the golden's replicas show before anything is checked: their noise, the smallest effect that a check would find,
-and the smallest usable delta or margin."""
+"""What a golden shows before anything is checked: the noise of its replicas, with the smallest effect a check finds
+and the smallest usable delta or margin; and its drift when it is replaced, step by step and since the first one.
+
+Ten rebases of half a percent each are five percent that no check has found. Each entry of a golden's history keeps the
+levels of its recording and those of the first, so that the sum is always known.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from assay.golden.judge.convergence import count_peers
 from assay.golden.judge.effects import (
-    build_distances,
+    average,
+    build_differences,
+    build_limits,
     build_starts,
+    default_delta,
+    find_rule_problem,
     measure_effects,
     measure_size,
     pool_variance,
-    stack_golden,
+    stack,
     stack_variants,
 )
-from assay.golden.judge.pairing import Pair, describe_subject, line_up
-from assay.golden.judge.pointwise import has_equal_replicas
-from assay.golden.judge.unmatched import second_half
-from assay.golden.judge.window import build_limits, default_delta, find_rule_problem
+from assay.golden.judge.pairing import describe_subject, line_up
+from assay.golden.judge.pointwise import has_equal_replicas, measure_relative
+from assay.golden.judge.window import second_half
 from assay.golden.values import Golden, Rule, Segment
 from assay.judge.statistics import Array, load_numpy, normal_quantile, t_quantile
 from assay.values.verdict import Finding, VerdictKind
@@ -28,6 +36,11 @@ from assay.values.verdict import Finding, VerdictKind
 MOST_CHECKS = 3
 MISSES = 0.1  # "would find" means in nine of ten checks
 LADDER = (1.0, 2.0, 5.0)
+WIDER = 2.0  # noise measured from a few replicas varies by half; a factor of two is not chance
+QUIET = 1e-4  # smaller noise hides no relevant effect
+CREEP_REBASES = 2
+
+Levels = Mapping[str, Mapping[str, float]]  # metric (and label) → start step → mean level
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +81,17 @@ def summarise_noise(noises: Iterable[Noise]) -> dict[str, float]:
 
 
 def measure_noise(rule: Rule, segment: Segment, *, peers: int = 1) -> tuple[Noise, ...]:
-    labels = [
-        label for label in rule.labels or segment.tracks.get(rule.metric, {}) if _has_replicas(rule, segment, label)
-    ]
+    if find_rule_problem(rule) is not None:
+        return ()
+    found = segment.tracks.get(rule.metric, {})
+    several = [label for label in rule.labels or found if len(found.get(label, ())) > 1]
+    labels = [label for label in several if not line_up(rule, segment, label, ()).findings]
     return tuple(_measure(rule, segment, label, peers * len(labels)) for label in labels)
-
-
-def _has_replicas(rule: Rule, segment: Segment, label: str) -> bool:
-    tracks = segment.tracks.get(rule.metric, {}).get(label, ())
-    return len(tracks) > 1 and not line_up(rule, segment, label, ()).findings and find_rule_problem(rule) is None
 
 
 def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> Noise:
     tracks = segment.tracks[rule.metric][label]
-    golden = stack_golden(tracks)
+    golden = stack(tracks)
     starts = build_starts(rule, tracks[0].steps)
     if rule.kind == "unmatched":  # there the second half of the curve decides
         golden, starts = golden[:, len(tracks[0].steps) // 2 :], [0]
@@ -89,6 +99,8 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> Noise:
     largest = math.sqrt(float(pool_variance(spread).max()))
     limits = Limits(rule, len(tracks), len(starts), peers, largest)
     pair = line_up(rule, segment, label, ())
+    pair = second_half(pair) if rule.kind == "unmatched" else pair
+    effects = measure_effects(golden, golden[:1], starts, stack_variants(pair))
     return Noise(
         describe_subject(segment, rule.metric, label),
         rule.metric,
@@ -100,36 +112,21 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> Noise:
         tuple(limits.find_detectable(checks) for checks in range(1, MOST_CHECKS + 1)),
         limits.find_floor(),
         limits.suggest_delta(),
-        _find_outside(rule, second_half(pair) if rule.kind == "unmatched" else pair, starts),
+        float(build_limits(rule, pair, starts, effects).sure.max()),
     )
-
-
-def _find_outside(rule: Rule, pair: Pair, starts: Sequence[int]) -> float:
-    golden = stack_golden(pair.golden)
-    effects = measure_effects(golden, golden[:1], starts, stack_variants(pair))
-    return float(build_limits(rule, pair, starts, effects).sure.max())
 
 
 def find_equal(rules: Sequence[Rule], golden: Golden) -> bool:
     """Whether the replicas, of which there are several, are all equal bit for bit in what is judged by their spread."""
     judged = {rule.metric for rule in rules if rule.kind == "paired"}
-    found = [
-        tracks
-        for segment in golden.segments
-        for metric, labels in segment.tracks.items()
-        for tracks in labels.values()
-        if metric in judged
-    ]
-    return bool(found) and all(
-        len(tracks) > 1 and has_equal_replicas([track.values for track in tracks]) for tracks in found
-    )
+    found = [runs for segment in golden.segments for metric, _, runs in segment.walk() if metric in judged]
+    return bool(found) and all(len(runs) > 1 and has_equal_replicas([run.values for run in runs]) for runs in found)
 
 
 def find_idle_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
     """Variants that change nothing: equal bit for bit to the first recording in every metric that is judged."""
     judged = {rule.metric for rule in rules}
-    names = dict.fromkeys(name for segment in golden.segments for name in segment.variants)
-    return [name for name in names if all(_is_idle(segment, name, judged) for segment in golden.segments)]
+    return [name for name in golden.variants if all(_is_idle(segment, name, judged) for segment in golden.segments)]
 
 
 def _is_idle(segment: Segment, name: str, judged: set[str]) -> bool:
@@ -145,7 +142,7 @@ def _spread(golden: Array, starts: Sequence[int]) -> Array:
     """The variance between replicas per window, in the units in which the windows are judged."""
     size = None if (golden > 0).all() else measure_size(golden, starts)
     with load_numpy().errstate(invalid="ignore", divide="ignore"):
-        return build_distances(golden, golden[:1], starts, size).var(axis=0, ddof=1)
+        return average(build_differences(golden, golden[:1], starts, size), starts).var(axis=0, ddof=1)
 
 
 # ---------------------------------------------------------------- limits
@@ -194,7 +191,10 @@ def check_margin(rule: Rule, noise: Noise) -> Finding | None:
     if rule.kind == "margin":
         return _check_fixed(rule, noise)
     if rule.kind == "exact":
-        return _check_exact(noise)
+        if noise.per_step == 0:
+            return None
+        message = f"the replicas differ from one another (sd {noise.per_step:.3g}): the exact rule cannot be used"
+        return Finding(VerdictKind.ERROR, noise.subject, message, 0.0, noise.per_step)
     delta = default_delta(rule)
     if delta >= noise.floor:
         return None
@@ -225,8 +225,103 @@ def _check_fixed(rule: Rule, noise: Noise) -> Finding | None:
     return Finding(VerdictKind.ERROR, noise.subject, message, rule.margin, floor)
 
 
-def _check_exact(noise: Noise) -> Finding | None:
-    if noise.per_step == 0:
-        return None
-    message = f"the replicas differ from one another (sd {noise.per_step:.3g}): the exact rule cannot be used"
-    return Finding(VerdictKind.ERROR, noise.subject, message, 0.0, noise.per_step)
+# ---------------------------------------------------------------- drift
+
+
+def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
+    """The rules as a manifest keeps them, so that a later rebase can detect that they were loosened."""
+    facts: dict[str, dict[str, Any]] = {}
+    for rule in rules:
+        told: dict[str, Any] = {"rule": rule.kind}
+        if rule.kind == "margin":
+            told |= {"operator": rule.operator, "margin": rule.margin}
+        elif rule.kind != "exact":
+            told |= {
+                "delta": default_delta(rule),
+                "alpha": rule.alpha,
+                "direction": rule.direction,
+                "window": rule.window,
+            }
+        facts[rule.metric] = {key: value for key, value in told.items() if value is not None}
+    return facts
+
+
+def measure_levels(golden: Golden) -> dict[str, dict[str, float]]:
+    """The mean of all finite values of all recordings of a segment."""
+    levels: dict[str, dict[str, float]] = {}
+    for segment in golden.segments:
+        for metric, label, runs in segment.walk():
+            values = [value for run in runs for value in run.values if math.isfinite(value)]
+            if values:
+                name = f"{metric} {label}".strip()
+                levels.setdefault(name, {})[str(segment.start_step)] = math.fsum(values) / len(values)
+    return levels
+
+
+def measure_drift(before: Levels, after: Levels) -> dict[str, float]:
+    """The relative change of each metric, over the segments that both have; none in common: it is left out."""
+    drift: dict[str, float] = {}
+    for name, levels in before.items():
+        pairs = [(level, after[name][start]) for start, level in levels.items() if start in after.get(name, {})]
+        if pairs:
+            drift[name] = math.fsum(measure_relative(now, then) for then, now in pairs) / len(pairs)
+    return drift
+
+
+def find_creep(since_first: Mapping[str, float], rules: Sequence[Rule], rebases: int) -> list[str]:
+    """Metrics whose many small changes add up to more than a single check would accept."""
+    found = []
+    for rule in rules:
+        if rule.kind in ("exact", "margin") or rebases < CREEP_REBASES:
+            continue
+        delta = default_delta(rule)
+        for name, effect in since_first.items():
+            if name.split(" ", 1)[0] == rule.metric and abs(effect) > delta:
+                found.append(f"{name} has drifted by {100 * effect:+.3g}% since the first golden, in {rebases} rebases")
+    return found
+
+
+def find_widening(before: Golden, after: Golden) -> list[str]:
+    """Everything by which the new golden accepts more than the old one."""
+    return [
+        *(
+            f"the noise of {metric} grows from {100 * before.noise[metric]:.2g}% to {100 * noise:.2g}%"
+            for metric, noise in after.noise.items()
+            if metric in before.noise and noise > max(WIDER * before.noise[metric], QUIET)
+        ),
+        *_find_loosened(before.rules, after.rules),
+        *_find_losses(before, after),
+        *(f"the variant {name} is new: its effect will pass" for name in after.variants if name not in before.variants),
+    ]
+
+
+def _find_loosened(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    found = []
+    for metric, old in before.items():
+        new = after.get(metric)
+        if new is None:
+            found.append(f"{metric} is not judged any more")
+            continue
+        if new.get("rule") != old.get("rule"):
+            found.append(f"{metric} is judged by {new.get('rule')} instead of {old.get('rule')}")
+            continue
+        found += [
+            f"the {name} of {metric} grows from {old[name]:g} to {new[name]:g}"
+            for name in ("delta", "margin")
+            if name in old and name in new and new[name] > old[name]
+        ]
+        if new.get("alpha", 0) < old.get("alpha", 0):
+            found.append(f"the alpha of {metric} falls from {old['alpha']:g} to {new['alpha']:g}")
+    return found
+
+
+def _find_losses(before: Golden, after: Golden) -> list[str]:
+    found = []
+    if len(after.segments) < len(before.segments):
+        found.append(f"there are {len(after.segments)} segments instead of {len(before.segments)}")
+    if 0 < after.steps_per_segment < before.steps_per_segment:
+        found.append(f"segments have {after.steps_per_segment} steps instead of {before.steps_per_segment}")
+    if after.recordings < before.recordings:
+        found.append(f"there are {after.recordings} recordings of each segment instead of {before.recordings}")
+    lost = sorted(set(before.metrics) - set(after.metrics))
+    return [*found, *(f"{name} is not recorded any more" for name in lost)]

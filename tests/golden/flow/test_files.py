@@ -113,9 +113,9 @@ def test_replicas_repeat_the_segments_and_measure_the_noise(native: Lab) -> None
     assert again.segments == golden.segments
 
 
-def test_a_program_that_counts_from_0_is_told_to_go_one_step_further(native: Lab) -> None:
+def test_a_program_that_counts_from_0_goes_one_step_further(native: Lab) -> None:
     """It logs `until - 1` last; the training logged one more step after the checkpoint."""
-    assert native.gather().exit_code() is ExitCode.OK
+    native.use_golden()
     assert native.manifest["steps_beyond"] == 1
     before = len(native.calls())
     report = native.check_one()
@@ -205,8 +205,8 @@ def test_the_originals_gather_makes_no_replicas_and_learns_how_the_program_count
     assert not any("counts its steps" in warning for warning in report.warnings)
 
 
-def test_a_golden_without_the_counting_says_what_that_costs_and_how_to_record_it(lab: Lab) -> None:
-    lab.gather()
+def test_a_golden_without_the_counting_reports_what_that_costs_and_how_to_record_it(lab: Lab) -> None:
+    lab.use_golden()
     original = json.dumps({"ckpt_logs": lab.logs}, indent=4)
     lab.manifest_path.write_text(original)
     report = lab.check_one()
@@ -241,7 +241,7 @@ def test_a_recording_stays_good_where_the_run_that_shows_the_counting_fails(lab:
 def test_a_failing_run_is_stopped_early_and_the_others_are_judged(lab: Lab) -> None:
     lab.test["recording"]["steps_to_record_after_save"] = 8
     lab.write()
-    assert lab.gather().exit_code() is ExitCode.OK
+    lab.use_golden()
     lab.change(hold_at=12, loss={"11": "99"})  # without the stop it would hang for ten minutes
     report = lab.check_one()
     first = report.segments[0]
@@ -276,12 +276,12 @@ def test_an_early_stop_gives_one_line_and_no_finding_for_each_other_metric(lab: 
         (case.get("classname"), case.get("name"))
         for case in ET.fromstring(render_junit(build_document(report))).iter("testcase")
     ]
-    assert [name for place, name in cases if place == "demo.segment 9"] == ["loss"]
+    assert [name for segment, name in cases if segment == "demo.segment 9"] == ["loss"]
 
 
 def test_what_a_program_forked_and_left_is_ended_with_its_check(lab: Lab) -> None:
     """The fixture `no_leaks` looks for processes that are still there; one that is left keeps the only slot."""
-    assert lab.gather().exit_code() is ExitCode.OK
+    lab.use_golden()
     script = lab.folder / "training.py"
     child = "subprocess.Popen(['setsid', 'sleep', '600'], stdin=subprocess.DEVNULL, start_new_session=True)\n"
     script.write_text(script.read_text().replace('if change.get("close")', f'{child}if change.get("close")'))
@@ -304,7 +304,7 @@ def test_a_run_is_stopped_at_once_when_a_value_is_not_finite(native: Lab, value:
     native.write_native(
         NATIVE.replace("segment: 6", "segment: 60\n  gather: --until 20").replace("{loss: exact}", "{loss: paired}")
     )
-    assert native.gather().exit_code() is ExitCode.OK
+    native.use_golden()
     native.change(hold_at=13, loss={"12": value})
     report = native.check_one()
     assert report.segments[0].verdict.kind is VerdictKind.FAIL
@@ -312,7 +312,7 @@ def test_a_run_is_stopped_at_once_when_a_value_is_not_finite(native: Lab, value:
 
 
 def test_without_early_stop_every_segment_runs_to_its_end(lab: Lab) -> None:
-    assert lab.gather().exit_code() is ExitCode.OK
+    lab.use_golden()
     lab.change(loss={"10": "99"})
     report = lab.check_one(early_stop=False)
     assert [segment.runs[0].state for segment in report.segments] == [State.DONE, State.DONE]
@@ -357,7 +357,7 @@ def test_a_difference_is_changed_and_can_be_allowed(native: Lab) -> None:
 
 
 def test_a_vanished_checkpoint_is_an_error_and_the_others_are_checked(lab: Lab) -> None:
-    lab.gather()
+    lab.use_golden()
     (lab.store / "ckpts" / "model_10.bin").unlink()
     report = lab.check_one()
     assert [segment.verdict.kind for segment in report.segments] == [VerdictKind.ERROR, VerdictKind.PASS]
@@ -365,7 +365,7 @@ def test_a_vanished_checkpoint_is_an_error_and_the_others_are_checked(lab: Lab) 
 
 
 def test_a_checkpoint_with_other_content_is_an_error(lab: Lab) -> None:
-    lab.gather()
+    lab.use_golden()
     (lab.store / "ckpts" / "model_10.bin").write_text("other weights")
     report = lab.check_one()
     assert report.verdict.kind is VerdictKind.ERROR
@@ -382,7 +382,7 @@ def test_a_checkpoint_with_other_content_is_an_error(lab: Lab) -> None:
     ],
 )
 def test_a_manifest_that_cannot_be_used_never_passes(lab: Lab, damage: object, words: str) -> None:
-    lab.gather()
+    lab.use_golden()
     lab.manifest_path.write_text(damage(lab.manifest_path.read_text()))  # type: ignore[operator]
     report = lab.check()
     assert words in messages(report.tests[0])
@@ -397,7 +397,7 @@ def test_a_manifest_without_segments_never_passes(lab: Lab) -> None:
 
 
 def test_duplicated_and_out_of_order_steps_never_pass(lab: Lab) -> None:
-    lab.gather()
+    lab.use_golden()
     lab.change(again={"11": ["0.5"]})
     report = lab.check_one()
     assert report.verdict.kind is VerdictKind.ERROR
@@ -440,7 +440,7 @@ def test_a_metric_that_was_never_logged_is_an_error_while_gathering(lab: Lab) ->
     assert "speed: was not logged in any recorded segment" in messages(report)
 
 
-def test_a_margin_below_the_noise_warns_in_the_originals_door_and_is_refused_in_ours(native: Lab) -> None:
+def test_a_margin_below_the_noise_warns_in_the_originals_command_and_is_refused_in_ours(native: Lab) -> None:
     script = native.folder / "training.py"
     script.write_text(
         script.read_text().replace("change.get('scale', 1.0)", "(1 + 0.01 * __import__('random').random())")
@@ -468,7 +468,7 @@ def test_a_margin_below_the_noise_warns_in_the_originals_door_and_is_refused_in_
 
 
 def test_checking_never_writes_into_the_store(lab: Lab) -> None:
-    lab.gather()
+    lab.use_golden()
 
     def look() -> dict[str, tuple[int, int]]:
         return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in sorted(lab.store.rglob("*"))}
@@ -662,7 +662,7 @@ def test_a_store_that_cannot_be_made_is_a_usage_error(lab: Lab) -> None:
     assert lab.gather().exit_code() is ExitCode.USAGE
 
 
-def test_a_missing_folder_says_where_it_was_looked_for(lab: Lab) -> None:
+def test_a_missing_folder_reports_where_it_was_looked_for(lab: Lab) -> None:
     lab.test["directory"] = "nowhere"
     lab.write()
     report = lab.gather()
@@ -688,7 +688,7 @@ def _look(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("change", [{"exit": 3}, {"loss": {"11": "nan"}}, {"mute": True}, {"again": {"11": ["9"]}}])
 def test_a_gathering_that_fails_leaves_the_golden_as_it_was(lab: Lab, change: dict[str, object]) -> None:
-    assert lab.gather().exit_code() is ExitCode.OK
+    lab.use_golden()
     before = _look(lab.store)
     lab.change(scale=0.5, **change)
     report = lab.gather()
@@ -712,7 +712,7 @@ def test_a_good_gathering_replaces_the_golden_and_its_checkpoints(lab: Lab) -> N
 
 
 def test_an_incomplete_golden_never_passes(lab: Lab) -> None:
-    lab.gather()
+    lab.use_golden()
     lab.manifest_path.write_text(json.dumps({**lab.manifest, "complete": False}))
     report = lab.check()
     assert report.exit_code() is ExitCode.FAILED
@@ -720,7 +720,7 @@ def test_an_incomplete_golden_never_passes(lab: Lab) -> None:
 
 
 def test_two_manifests_of_a_store_keep_their_own_checkpoints(lab: Lab) -> None:
-    assert lab.gather().exit_code() is ExitCode.OK
+    lab.use_golden()
     first = _look(lab.store)
     script = lab.folder / "training.py"
     script.write_text(script.read_text().replace("path.write_text(str(number))", "path.write_text('other')"))
@@ -732,13 +732,13 @@ def test_two_manifests_of_a_store_keep_their_own_checkpoints(lab: Lab) -> None:
 
 
 def test_a_golden_with_values_that_are_not_finite_never_passes(lab: Lab) -> None:
-    lab.gather()
+    lab.use_golden()
     lab.manifest_path.write_text(lab.manifest_path.read_text().replace("0.181818", "nan"))
     lab.change(loss={"10": "nan"})
     assert "segment 9 loss is nan at step 10" in messages(lab.check_one())
 
 
-def test_steps_that_come_back_behind_a_recording_are_an_error(lab: Lab) -> None:
+def test_steps_that_come_back_after_a_recording_are_an_error(lab: Lab) -> None:
     script = lab.folder / "training.py"
     line = "        if step == 16: print('Iteration: 14 Loss: 1', flush=True)\n        for again in"
     script.write_text(script.read_text().replace("        for again in", line))
@@ -747,7 +747,7 @@ def test_steps_that_come_back_behind_a_recording_are_an_error(lab: Lab) -> None:
     assert "step 14 is logged after step 16: out of order" in messages(report.tests[0])
 
 
-def test_gathering_needs_to_know_how_to_check_except_in_the_originals_door(lab: Lab) -> None:
+def test_gathering_needs_to_know_how_to_check_except_in_the_originals_command(lab: Lab) -> None:
     del lab.test["flags"]["run"]["run_for"]
     lab.write()
     with pytest.raises(ConfigError, match="the mandatory flag run_for is missing"):
@@ -764,8 +764,8 @@ def test_a_training_that_ends_on_a_save_is_no_reason_to_warn(lab: Lab) -> None:
     assert any("nothing was logged after the checkpoint of step 29" in note for note in report.notes)
 
 
-def test_a_failed_check_names_its_logs_and_says_why_nothing_was_read(lab: Lab) -> None:
-    lab.gather()
+def test_a_failed_check_names_its_logs_and_reports_why_nothing_was_read(lab: Lab) -> None:
+    lab.use_golden()
     lab.change(mute=True)
     report = lab.check_one()
     logs = [note for note in report.notes if note.startswith("log: ")]
@@ -841,7 +841,7 @@ def test_validate_prints_every_command_and_runs_nothing(lab: Lab) -> None:
 
 
 def test_validate_shows_the_checks_of_a_golden(lab: Lab) -> None:
-    lab.gather()
+    lab.use_golden()
     found = validate_file(lab.options())
     assert found.commands[1][2] == f"python3 training.py --load {lab.store}/ckpts/model_10.bin --start 9 --until 14"
     assert len(found.commands) == 3

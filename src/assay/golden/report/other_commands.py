@@ -1,0 +1,361 @@
+"""What `assay golden show`, `rebase`, `selftest` and `bisect` came to, as documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from assay.errors import UsageError
+from assay.golden.report import document
+from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
+from assay.golden.values import Golden, GoldenReport, GoldenTestReport
+from assay.show.bisection import build_commit_facts, build_culprit, build_suspects
+from assay.show.formatting import render_count
+from assay.show.table import render_json
+from assay.values.document import (
+    Block,
+    Chart,
+    Curve,
+    Document,
+    Facts,
+    Findings,
+    Notes,
+    Only,
+    Panel,
+    Section,
+    TableBlock,
+    Text,
+)
+from assay.values.table import Column, Table
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+if TYPE_CHECKING:
+    from assay.golden.flow.bisect import BisectReport, Tried
+    from assay.golden.flow.files import Recording, Sensitivity
+    from assay.golden.flow.rebase import Rebased
+    from assay.golden.flow.selftest import SelftestReport
+
+_PACKAGES = 8  # of the environment; the manifest has all
+_MOST_FINDINGS = 5
+
+
+# ---------------------------------------------------------------- show
+
+
+def build_show_document(
+    source: str, recordings: Sequence[Recording], metrics: Sequence[str] = (), curves: bool = True
+) -> Document:
+    """`metrics`: those whose curves a terminal shows; all if none is named. The page is that of a gathering."""
+    tests = []
+    for each in recordings:
+        golden = each.golden
+        message = f"{len(golden.segments)} segments, {golden.values} values recorded"
+        verdict = Verdict.of([Finding(VerdictKind.PASS, golden.test, message)], golden.values)
+        tests.append(GoldenTestReport(golden.test, each.manifest, verdict, golden, warnings=each.creep))
+    page = document.build_document(GoldenReport("gather", source, tuple(tests)))
+    shown = [block for each in recordings for block in _build_recording(each, metrics, curves)]
+    facts = [_build_recording_facts(each) for each in recordings]
+    return Document(page.title, (Only(("html",), page.blocks), Only(("terminal", "markdown"), shown)), facts=facts)
+
+
+def _build_recording(recording: Recording, metrics: Sequence[str], curves: bool) -> Iterator[Block]:
+    golden = recording.golden
+    for name in metrics:
+        if name not in golden.metrics:
+            known = ", ".join(golden.metrics) or "none"
+            raise UsageError(f"the golden recording has no metric {name!r}", f"it has: {known}")
+    title = "Noise; from where on CHANGED; the smallest effect that 1 and 3 checks fail"
+    yield Section((Facts(list(_list_facts(golden, recording.manifest))),))
+    yield Section((TableBlock(_build_noise(recording.sensitivity)),), title)
+    yield Section((TableBlock(_build_drift(golden)),), "Drift")
+    for metric in metrics or golden.metrics if curves else ():
+        yield Section((_build_curves(golden, metric),))
+
+
+def _build_curves(golden: Golden, metric: str) -> Chart:
+    """A curve for each recording; those of one segment and label have the same name."""
+    curves = []
+    for segment in golden.segments:
+        for label, runs in segment.tracks.get(metric, {}).items():
+            name = f"after {segment.start_step} {label}".strip()
+            points = [list(zip(run.steps, run.values, strict=True)) for run in runs if run.steps]
+            curves += [Curve(each, "reference", name=name) for each in points]
+    return Chart(metric, (Panel(curves),))
+
+
+def _build_recording_facts(recording: Recording) -> dict[str, Any]:
+    golden = recording.golden
+    return {
+        "test": golden.test,
+        "manifest": recording.manifest,
+        "format": golden.version,
+        "complete": golden.complete,
+        "steps_per_segment": golden.steps_per_segment,
+        "segments": [
+            {
+                "start_step": each.start_step,
+                "checkpoint": each.checkpoint,
+                "recordings": each.replicas,
+                "variants": list(each.variants),
+            }
+            for each in golden.segments
+        ],
+        "noise": dict(golden.noise),
+        "sensitivity": [asdict(each) for each in recording.sensitivity],
+        "provenance": dict(golden.provenance),
+        "history": [dict(entry) for entry in golden.history],
+        "notes": list(golden.notes),
+    }
+
+
+def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
+    origin = golden.provenance
+    starts = ", ".join(str(segment.start_step) for segment in golden.segments)
+    yield "test", golden.test
+    yield "manifest", manifest + ("" if golden.version > 1 else " (format 1, as the original writes it)")
+    yield "segments", f"{len(golden.segments)}{_describe_length(golden)}, at {starts}"
+    count = golden.recordings
+    recordings = f"{count} of each segment" if count != 1 else "one recording of each segment, no spread"
+    yield "recordings", recordings + ("" if golden.complete else "; the training did not end")
+    if golden.variants:
+        known = _mapping(golden.provenance, "variants")
+        yield "variants", ", ".join(f"{name} ({known[name]})" if known.get(name) else name for name in golden.variants)
+    yield from ((name, str(origin[key])) for name, key in _NAMED if origin.get(key) not in (None, "", {}, []))
+    if origin.get("commit"):
+        yield "commit", f"{origin['commit']}{' with local changes' if origin.get('dirty') else ''}"
+    yield from _build_environment(origin)
+    yield from (("note", note) for note in golden.notes)
+
+
+def _describe_length(golden: Golden) -> str:
+    """An older manifest does not say how many steps it recorded: then its tracks do."""
+    if golden.steps_per_segment:
+        return f" of {golden.steps_per_segment} steps"
+    counts = {len(runs[0].steps) for segment in golden.segments for _, _, runs in segment.walk()}
+    if not counts:
+        return ""
+    return f" of {max(counts)} values" if len(counts) == 1 else f" of {min(counts)} to {max(counts)} values"
+
+
+_NAMED = (("gathered", "gathered_at"), ("host", "host"), ("config", "config"), ("command", "command"), ("run", "run"))
+
+
+def _build_environment(origin: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    seeds, packages, hardware = origin.get("seeds"), origin.get("packages"), origin.get("hardware")
+    if seeds:
+        yield "seeds", ", ".join(f"{name} {value}" for name, value in seeds.items())
+    if isinstance(hardware, Mapping):
+        gpus = hardware.get("gpus") or ()
+        names = [str(gpu.get("name", gpu)) if isinstance(gpu, Mapping) else str(gpu) for gpu in gpus]
+        known = [str(hardware["cpu"])] if hardware.get("cpu") else []
+        yield "hardware", ", ".join([*known, *names]) or "not recorded"
+    if isinstance(packages, Mapping) and packages:
+        shown = [f"{name} {version}" for name, version in list(packages.items())[:_PACKAGES]]
+        more = f" and {len(packages) - _PACKAGES} more" if len(packages) > _PACKAGES else ""
+        yield "packages", ", ".join(shown) + more
+
+
+def _build_noise(sensitivity: Sequence[Sensitivity]) -> Table:
+    names = ("sd/step", "sd/window", "CHANGED", "delta", "1 check", "3 checks")
+    columns = (Column("metric"), Column("rule"), *(Column(name, align="right") for name in names))
+    rows = [
+        [
+            each.metric,
+            each.rule,
+            render_share(each.per_step),
+            render_share(each.per_window),
+            None if each.outside is None else render_share(each.outside),
+            _render_delta(each),
+            render_share(each.one_check),
+            render_share(each.most_checks),
+        ]
+        for each in sensitivity
+    ]
+    return Table(columns, rows)
+
+
+def _render_delta(sensitivity: Sensitivity) -> str | None:
+    """`0.5%`; `1%, then 5%` where the first window has a limit of its own."""
+    if sensitivity.delta is None:
+        return None
+    first = "" if sensitivity.first_delta is None else f"{render_share(sensitivity.first_delta)}, then "
+    return f"{first}{render_share(sensitivity.delta)}"
+
+
+def _build_drift(golden: Golden) -> Table:
+    """One row for each rebase: by how much it moved each metric, and all of them together."""
+    entries = [entry for entry in golden.history if isinstance(entry.get("effects"), Mapping)]
+    names = list(dict.fromkeys(name for entry in entries for name in _mapping(entry, "effects")))
+    columns = [Column("rebased"), Column("reason"), Column("commit")]
+    for name in names:
+        columns += [Column(name, align="right"), Column("since first", align="right", key=f"{name} since first")]
+    rows = []
+    for entry in entries:
+        commit = str(_mapping(entry, "to").get("commit") or "")[:12] or None
+        keys = ("effects", "since_first")
+        moves = [render_percent(_mapping(entry, key).get(name)) or None for name in names for key in keys]
+        rows.append([str(entry.get("at", "")), str(entry.get("reason", "")), commit, *moves])
+    return Table(tuple(columns), rows)
+
+
+def _mapping(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = entry.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+# ---------------------------------------------------------------- rebase
+
+
+def build_rebase_document(outcomes: Sequence[Rebased]) -> Document:
+    sections = [Section(list(_build_rebase(outcome))) for outcome in outcomes]
+    return Document("assay golden rebase", sections, facts=[_build_rebase_facts(outcome) for outcome in outcomes])
+
+
+def _build_rebase(outcome: Rebased) -> Iterator[Block]:
+    if not outcome.is_accepted:
+        for text in outcome.refusals:
+            first, *more = text.splitlines() or [""]
+            yield Text(f"refused: {first}")
+            yield from (Text(line.strip(), indent=1) for line in more)
+        word = "interrupted" if outcome.interrupted else "not rebased"
+        yield Text(f"{outcome.test}: {word}; the old recording is untouched")
+        return
+    columns = (Column("metric"), Column("effect", align="right"), Column("since the first", align="right"))
+    first_effects = outcome.since_first or {}
+    rows = [
+        [name, render_percent(effect), render_percent(first_effects.get(name))]
+        for name, effect in (outcome.effects or {}).items()
+    ]
+    yield Section((TableBlock(Table(columns, rows)),))
+    yield Notes([f"accepted although {text}" for text in outcome.wider])
+    yield Notes([f"warning: {text}" for text in outcome.creep])
+    yield Text(f"the old recording is kept as {outcome.archived}")
+    yield Text(f"{outcome.test}: rebased")
+
+
+def _build_rebase_facts(outcome: Rebased) -> dict[str, Any]:
+    return {
+        "test": outcome.test,
+        "manifest": outcome.manifest,
+        "accepted": outcome.is_accepted,
+        "refusals": list(outcome.refusals),
+        "effects": dict(outcome.effects or {}),
+        "since_first": dict(outcome.since_first or {}),
+        "wider": list(outcome.wider),
+        "creep": list(outcome.creep),
+        "archived": outcome.archived,
+        "interrupted": outcome.interrupted,
+    }
+
+
+# ---------------------------------------------------------------- selftest
+
+
+def build_selftest_document(reports: Sequence[SelftestReport]) -> Document:
+    sections = [Section(list(_build_selftest(report))) for report in reports]
+    return Document("assay golden selftest", sections, facts=[_build_selftest_facts(report) for report in reports])
+
+
+def _build_selftest(report: SelftestReport) -> Iterator[Block]:
+    from assay.golden.flow.selftest import NO_EFFECT
+
+    yield Section((TableBlock(_build_fault_table(report), numbers_names=True),))
+    score = f"{report.caught} of {len(report.injected)} faults would be caught"
+    yield Text(f"{report.test}, segment at {report.start_step}: {score}")
+    for each in report.injected:
+        if each.is_idle:
+            yield Text(f"{NO_EFFECT}: {each.fault.title}: does the program read it?")
+    control = report.control.verdict
+    if control.kind is not VerdictKind.PASS:
+        yield Text(f"but without any fault the check is {control.kind} already, so this proves nothing")
+        bad = [each for each in control.findings[:_MOST_FINDINGS] if each.kind is not VerdictKind.PASS]
+        yield from (Text(each.message, indent=1) for each in bad)
+    for each in report.injected:
+        if each.report.verdict.kind is VerdictKind.ERROR:
+            found = choose_finding(each.report.verdict.findings)
+            yield Text(f"not tried: {each.fault.title}: {found.message.splitlines()[0] if found else ''}")
+    if report.problem:
+        yield Text(f"assay: {report.problem}")
+
+
+def _build_fault_table(report: SelftestReport) -> Table:
+    columns = (
+        Column("fault"),
+        Column("result"),
+        Column("verdict", "state"),
+        Column("by"),
+        Column("effect", align="right"),
+        Column("step", align="right"),
+    )
+    rows: list[list[Any]] = [["none", "control", str(report.control.verdict.kind), None, None, None]]
+    for each in report.injected:
+        verdicts = [(metric, choose_finding(metric.verdict.findings)) for metric in each.report.metrics]
+        bad = [(metric.metric, found) for metric, found in verdicts if found and found.kind in ("FAIL", "CHANGED")]
+        effect, step = (bad[0][1].effect, bad[0][1].step) if bad else (None, None)
+        by = ", ".join(name for name, _ in bad)
+        numbers = render_percent(effect) or None, render_step(step) or None
+        rows.append([each.fault.title, each.word, str(each.report.verdict.kind), by or None, *numbers])
+    return Table(columns, rows)
+
+
+def _build_selftest_facts(report: SelftestReport) -> dict[str, Any]:
+    return {
+        "test": report.test,
+        "segment": report.start_step,
+        "control": str(report.control.verdict.kind),
+        "caught": report.caught,
+        "faults": json.loads(render_json(_build_fault_table(report)))[1:],
+        "exit_code": int(report.exit_code),
+        "elapsed_s": report.elapsed_s,
+    }
+
+
+# ---------------------------------------------------------------- bisect
+
+
+def build_bisect_document(report: BisectReport) -> Document:
+    return Document("assay golden bisect", list(_build_bisect(report)), facts=_build_bisect_facts(report))
+
+
+def _build_bisect(report: BisectReport) -> Iterator[Block]:
+    if report.culprit:
+        yield from build_culprit(report.culprit)
+    elif report.stuck:
+        yield Text(f"nothing was searched: {report.stuck}")
+    elif report.suspects:
+        yield from build_suspects(report.suspects)
+    if report.evidence:
+        yield from _build_evidence(report.evidence)
+    tested = len({trial.commit for trial in report.tried})
+    skipped = f", {report.skipped} of them skipped" if report.skipped else ""
+    trials = render_count(len(report.tried), "trial")
+    yield Text(f"{tested} of {report.commits + 1} commits tried{skipped}, {trials}; log: {report.dir}")
+
+
+def _build_evidence(evidence: Tried) -> Iterator[Block]:
+    effect = render_percent(evidence.effect)
+    if effect:
+        interval = render_interval(evidence.interval)
+        around = f" [{interval}]" if interval not in ("", effect) else ""
+        since = f", first shows from step {render_step(evidence.step)}" if evidence.step is not None else ""
+        yield Text(f"effect: {effect}{around}{since}", indent=1)
+    yield Findings([Finding(evidence.verdict, evidence.subject, evidence.message)])
+
+
+def _build_bisect_facts(report: BisectReport) -> dict[str, Any]:
+    return {
+        "exit_code": int(report.exit_code),
+        "good": build_commit_facts(report.good),
+        "bad": build_commit_facts(report.bad),
+        "culprit": build_commit_facts(report.culprit) if report.culprit else None,
+        "suspects": [build_commit_facts(commit) for commit in report.suspects],
+        "evidence": asdict(report.evidence) if report.evidence else None,
+        "stuck": report.stuck,
+        "commits": report.commits,
+        "trials": [asdict(trial) for trial in report.tried],
+        "resumed": report.resumed,
+        "interrupted": report.interrupted,
+        "dir": report.dir,
+    }

@@ -1,0 +1,135 @@
+"""What a repeated segment shows, and the provenance of a golden; whole gatherings are in test_files.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.golden.lab import Lab
+
+from assay.golden.config import load_golden_file
+from assay.golden.flow.runs import build_provenance, cut_track, describe_noise, falls_one_short, find_lost_steps
+from assay.golden.flow.segments import GoldenContext, build_context, build_spec
+from assay.golden.judge.golden import Noise
+from assay.golden.recorder import Values
+from assay.golden.values import Rule, Segment, Track
+from assay.study.attempts import RetryPolicy
+from assay.study.supervise import Entry
+from assay.values import layout
+
+SEGMENT = Segment(4, "c", {"loss": {"": (Track((5, 6, 7), (1.0, 1.0, 1.0)),)}})
+
+
+def test_one_step_short_is_only_the_last_step() -> None:
+    track = Track((5, 6, 7), (1.0, 1.0, 1.0))
+    segment = Segment(4, "c", {"loss": {"": (track,)}})
+    assert falls_one_short(segment, _values(4, 5, 6))
+    assert not falls_one_short(segment, _values(5, 6, 7))
+    assert not falls_one_short(segment, _values(5, 7))
+    assert not falls_one_short(segment, _values(5))
+    assert not falls_one_short(segment, _values())
+    assert not falls_one_short(segment, _values(5, 6, 8))
+
+
+def _values(*steps: int) -> Values:
+    return Values({("loss", ""): dict.fromkeys(steps, (1.0, "1.0"))})
+
+
+def test_a_run_is_cut_to_the_steps_of_the_recording() -> None:
+    values = _values(4, 5, 7)
+    assert cut_track(values, "loss", "", (5, 6, 7)) == Track((5, 7), (1.0, 1.0), ("1.0", "1.0"))
+    assert cut_track(values, "loss", "other", (5, 6, 7)).steps == ()
+    assert cut_track(values, "acc", "", (5,)).steps == ()
+
+
+@pytest.mark.parametrize(
+    ("steps", "lost"),
+    [((4, 5, 6, 7, 8), []), ((5, 6), [("loss", 7)]), ((6, 7), [("loss", 5)]), ((), [("loss", 5)])],
+)
+def test_the_first_step_that_a_replica_lacks_is_named(steps: tuple[int, ...], lost: list[tuple[str, int]]) -> None:
+    assert list(find_lost_steps(SEGMENT, _values(*steps))) == lost
+
+
+def build_noise(metric: str, window: float) -> Noise:
+    return Noise(f"segment at 4: {metric}", metric, "", 3, 50, 0.02, (window,), (0.03, 0.02, 0.01), 0.001, 0.05)
+
+
+def test_the_noisiest_segment_of_each_metric_is_described() -> None:
+    found = [build_noise("loss", 0.01), build_noise("loss", 0.04), build_noise("loss", 0.02), build_noise("acc", 0.003)]
+    assert describe_noise(found) == [
+        "loss: noise 4% per window, 2% per step (3 replicas); CHANGED from 0%, FAIL from 3%; suggested delta 5%",
+        "acc: noise 0.3% per window, 2% per step (3 replicas); CHANGED from 0%, FAIL from 3%; suggested delta 5%",
+    ]
+    assert describe_noise([]) == []
+
+
+def test_a_metric_that_must_be_equal_has_no_delta() -> None:
+    rules = [Rule("loss", "exact"), Rule("acc")]
+    said = describe_noise([build_noise("loss", 0.01), build_noise("acc", 0.01)], rules)
+    assert [line.split(":")[0] for line in said] == ["acc"]
+
+
+ENVIRONMENT = {
+    "git": {"commit": "c" * 40, "branch": "main", "dirty": True},
+    "packages": {"ours": "1"},
+    "job_packages": {"theirs": "2"},
+    "python": "3.11",
+    "host": "node",
+    "cpu": "a cpu",
+    "gpus": [{"index": 0, "name": "a gpu", "uuid": "u", "memory_bytes": 1}],
+    "fingerprint": "f",
+}
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> GoldenContext:
+    lab = Lab(tmp_path)
+    file = load_golden_file(str(lab.file))
+    return build_context(file, file.tests[0], lab.options())
+
+
+def build_entry(context: GoldenContext, folder: Path, text: str = "python3 training.py") -> Entry:
+    return Entry(build_spec(context, "gather-1", text, {}), str(folder), RetryPolicy())
+
+
+def test_it_is_what_the_run_found_around_itself(context: GoldenContext, tmp_path: Path) -> None:
+    (tmp_path / layout.ENVIRONMENT_FILE).write_text(json.dumps(ENVIRONMENT))
+    found = build_provenance(context, build_entry(context, tmp_path))
+    assert (found["commit"], found["branch"], found["dirty"]) == ("c" * 40, "main", True)
+    assert found["packages"] == {"theirs": "2"}, "the job's own, where they are known"
+    assert found["hardware"] == {
+        "cpu": "a cpu",
+        "cpu_count": None,
+        "gpus": [{"index": 0, "name": "a gpu", "uuid": "u", "memory_bytes": 1}],
+        "driver": None,
+    }
+    assert found["config_hash"] == context.config_hash
+    assert found["run"] == str(tmp_path)
+    assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize("content", [None, "", "[1]", "{"])
+def test_without_an_environment_the_rest_is_reported(
+    context: GoldenContext, tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / layout.ENVIRONMENT_FILE).write_text(content)
+    found = build_provenance(context, build_entry(context, tmp_path))
+    assert (found["commit"], found["packages"], found["host"]) == (None, {}, None)
+    assert found["command"] == "python3 training.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [
+        ("t.py --seed 7", {"seed": "7"}),
+        ("t.py --data-seed=7 --model.seed 8", {"data-seed": "7", "model.seed": "8"}),
+        ("t.py SEED=3", {"SEED": "3"}),
+        ("t.py --steps 3", {}),
+    ],
+)
+def test_seeds_are_read_from_the_command(
+    context: GoldenContext, tmp_path: Path, text: str, seeds: dict[str, str]
+) -> None:
+    assert build_provenance(context, build_entry(context, tmp_path, text))["seeds"] == seeds
