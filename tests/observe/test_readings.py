@@ -250,14 +250,6 @@ def test_the_peak_remembers_memory_that_was_given_back(start):
     assert reading.rss_bytes < 80 << 20
 
 
-def test_a_new_supervisor_goes_on_from_the_last_reading(start):
-    job = start("echo ready; read -r line")
-    job.line()
-    earlier = Reading(0.0, 3, 1000.0, 1, 1, 1 << 50)
-    reading = TreeSampler(job.pid, previous=earlier).sample(1.0)
-    assert (reading.cpu_s, reading.peak_rss_bytes) == (1000.0, 1 << 50)
-
-
 def test_the_gpu_reading_is_carried_along(start):
     job = start("echo ready; read -r line")
     job.line()

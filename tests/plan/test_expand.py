@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from assay.errors import ConfigError, NotFoundError, UsageError
 from assay.plan.expand import MAX_RUNS, NameSource, build_plan, select
-from assay.plan.identity import canonical
-from assay.values.run import Command
+from assay.values.run import Command, canonical
 from assay.values.study import (
     AllFlags,
     Choices,

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from assay.plan.identity import canonical, spec_id
 from assay.plan.naming import (
     MAX_FOREIGN_NAME_BYTES,
     MAX_NAME_BYTES,
@@ -26,6 +25,7 @@ from assay.plan.naming import (
     name_runs,
 )
 from assay.values.random_names import ADJECTIVES, ANIMALS
+from assay.values.run import canonical, spec_id
 from assay.values.study import AllFlags, CommandTemplate, Study, Sweep, Text
 
 
@@ -194,8 +194,9 @@ def name_runx(drafts, *, rng=None, tag=None, cooldir=True, study="sweep"):
 
 
 def test_there_are_enough_words_for_large_studies():
-    assert len(set(ADJECTIVES)) >= 120
-    assert len(set(ANIMALS)) >= 150
+    assert len(set(ADJECTIVES)) == len(ADJECTIVES) >= 120
+    assert len(set(ANIMALS)) == len(ANIMALS) >= 150
+    assert not set(ADJECTIVES) & set(ANIMALS)
     assert all(re.fullmatch("[a-z]+", word) for word in (*ADJECTIVES, *ANIMALS))
 
 

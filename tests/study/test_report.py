@@ -11,7 +11,7 @@ from assay.execute.local import LocalExecutor
 from assay.execute.slots import HeldSlot, SlotPool, build_entries
 from assay.observe.devices import Devices
 from assay.record.index.sqlite import SqliteIndex
-from assay.show.progress import SilentProgress
+from assay.show.progress import Progress
 from assay.study.attempts import RetryPolicy
 from assay.study.collect import Collector
 from assay.study.locations import StudyLocation
@@ -155,7 +155,7 @@ def test_slots_that_others_hold_are_waited_for_aloud(supervisor: Supervisor, tmp
     assert describe_wait(supervisor) == (), "nobody has looked yet"
     assert pool.acquire() is None
     said = "waiting for a slot: all 2 are taken by other runs"
-    assert Watcher(SilentProgress(), "study").view(supervisor).messages == (said,)
+    assert Watcher(Progress(), "study").view(supervisor).messages == (said,)
     let_go(others)
     ours = take_all(pool)
     assert describe_wait(supervisor) == ()
@@ -194,14 +194,14 @@ def test_a_gpu_that_others_use(supervisor: Supervisor, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["interrupted", "leave"])
 def test_whoever_leaves_promises_no_end(supervisor: Supervisor, way: str) -> None:
-    watcher = Watcher(SilentProgress(), "study", durations=[10.0])
+    watcher = Watcher(Progress(), "study", durations=[10.0])
     assert watcher.view(supervisor).eta_s
     setattr(supervisor, way, "SIGINT")
     assert watcher.view(supervisor).eta_s is None
 
 
 def test_a_run_that_was_found_is_marked(supervisor: Supervisor) -> None:
-    watcher = Watcher(SilentProgress(), "study")
+    watcher = Watcher(Progress(), "study")
     for entry in supervisor.entries:
         entry.state, entry.attempt = State.RUNNING, 1
         supervisor.running[entry.dir] = entry

@@ -309,17 +309,6 @@ def test_a_replaced_file_is_read_again_although_it_is_longer(tmp_path):
     assert (tail.read(), tail.restarts) == (b"longer than before\n", 1)
 
 
-def test_a_kept_inode_tells_a_replaced_file_in_a_new_process(tmp_path):
-    path, other = tmp_path / "log", tmp_path / "other"
-    append(path, b"old\n")
-    first = Tail(path)
-    first.read()
-    append(other, b"other\n")
-    os.replace(other, path)
-    assert Tail(path, first.offset).read() == b"r\n"
-    assert Tail(path, first.offset, first.inode).read() == b"other\n"
-
-
 def test_an_offset_beyond_the_end_means_that_the_file_was_rewritten(tmp_path):
     path = tmp_path / "log"
     append(path, b"abc")

@@ -215,16 +215,12 @@ class _Reader:
         seed = self._fields.integer(entries["seed"].node, "subset.seed", None) if "seed" in entries else 0
         if node and node.kind == "mapping" and "count" not in entries:
             self._problems.add("says no count", "subset", node.position, "as in {count: 20, seed: 7}")
-        elif node is None:
-            self._check_random(sweeps)
+        axes = [pair for sweep in sweeps for pair in sweep.axes.items()] if node is None else []
+        for name, axis in axes:
+            if isinstance(axis, Random):
+                hint = "add `subset: {count: 20, seed: 0}` to say how many values are drawn"
+                self._problems.add("a random axis needs a count", name, axis.position, hint)
         return Subset(count, seed or 0) if count else None
-
-    def _check_random(self, sweeps: tuple[Sweep, ...]) -> None:
-        for sweep in sweeps:
-            for name, axis in sweep.axes.items():
-                if isinstance(axis, Random):
-                    hint = "add `subset: {count: 20, seed: 0}` to say how many values are drawn"
-                    self._problems.add("a random axis needs a count", name, axis.position, hint)
 
     # ------------------------------------------------------------ farms
 

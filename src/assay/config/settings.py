@@ -61,7 +61,10 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
     folder = os.path.abspath(cwd or os.getcwd())
     environment = os.environ if env is None else env
     found: dict[str, tuple[Any, str]] = {}  # key -> value, where it comes from
-    files = [path for path in (_user_file(environment), _project_file(folder)) if path is not None]
+    home = environment.get("HOME") or os.path.expanduser("~")
+    base = environment.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    user_file, project_file = os.path.join(base, "assay", "config.toml"), _project_file(folder)
+    files = [*([user_file] if os.path.isfile(user_file) else []), *([project_file] if project_file else [])]
     tables: dict[str, tuple[Node, ...]] = {}
     patterns: dict[str, tuple[str, ...]] = dict.fromkeys(PATTERNS, ())
     for path in files:
@@ -81,12 +84,6 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
 
 
 # ---------------------------------------------------------------- where
-
-
-def _user_file(env: Mapping[str, str]) -> str | None:
-    base = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME") or os.path.expanduser("~"), ".config")
-    path = os.path.join(base, "assay", "config.toml")
-    return path if os.path.isfile(path) else None
 
 
 def _project_file(folder: str) -> str | None:

@@ -172,10 +172,10 @@ def load_text(file: str, shown: str, how_to: str | None = None) -> str:
         raise _error(message, position, "save the file as UTF-8") from None
 
 
-def find_duplicates(node: Node, key: str = "") -> Iterator[tuple[str, Position]]:
+def find_duplicates(node: Node) -> Iterator[tuple[str, Position]]:
     """Every key that is said again inside the same mapping, at any depth, as (dotted key, position)."""
     seen: set[int] = set()
-    pending = [(node, key)]
+    pending = [(node, "")]
     while pending:
         current, prefix = pending.pop()
         if id(current) in seen:

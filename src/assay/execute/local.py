@@ -11,7 +11,6 @@ import os
 import select
 import shutil
 import signal
-import time
 from collections.abc import Sequence
 
 from assay.errors import InfrastructureError, explain_refusal
@@ -75,21 +74,7 @@ class LocalExecutor(Executor):
         return processes.spawn_session(argv, env, os.path.join(request.dir, layout.JOB_LOG), inherit)
 
     def _open_gate(self, request: JobRequest, publish: Publish, pid: int, opener: int) -> JobHandle | None:
-        handle = JobHandle(
-            executor=self.name,
-            native_id=str(pid),
-            host=processes.host_name(),
-            pid=pid,
-            start=processes.process_start(pid) or 0,
-            boot=processes.boot_id(),
-            slot=request.slot,
-            attempt=request.attempt,
-            started_at=time.time(),
-            supervisor_pid=os.getpid(),
-            supervisor_start=processes.own_start(),
-            tag=request.tag,
-            skips=request.env.get(layout.ENV_DONE, ""),
-        )
+        handle = process.build_handle(request, self.name, pid)
         try:
             won = publish(handle)
         except BaseException:  # a full disk, Ctrl-C: without a lease the job must not begin

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass
 from assay.values import layout
-from assay.values.run import JobRequest
+from assay.values.run import JobHandle, JobRequest
 
 _NUMBERED_LOG = re.compile(r"^[\w-]+(?:\.(\d+))?(?:\.other)?\.log$")
 _POLL_S = 0.02
@@ -26,6 +26,26 @@ _OUTER = (layout.ENV_RUN_DIR, layout.ENV_DONE, layout.ENV_TIME, layout.ENV_SLOT,
 def place_slots(fds: Sequence[int]) -> list[tuple[int, int]]:
     """Where a job finds the locks that it holds: above what a shell script is likely to use by itself."""
     return [(fd, _FIRST_SLOT_FD + i) for i, fd in enumerate(fds)]
+
+
+def build_handle(request: JobRequest, executor: str, pid: int = 0, *, farm_root: str = "") -> JobHandle:
+    """How this attempt is found again; without a pid it is not a process of this host."""
+    return JobHandle(
+        executor=executor,
+        native_id=str(pid) if pid else "",
+        host=processes.host_name(),
+        pid=pid,
+        start=(processes.process_start(pid) or 0) if pid else 0,
+        boot=processes.boot_id(),
+        slot=request.slot,
+        attempt=request.attempt,
+        started_at=time.time(),
+        supervisor_pid=os.getpid(),
+        supervisor_start=processes.own_start(),
+        tag=request.tag,
+        skips=request.env.get(layout.ENV_DONE, ""),
+        farm_root=farm_root,
+    )
 
 
 def build_environment(request: JobRequest) -> dict[str, str]:

@@ -114,7 +114,11 @@ def render_job(spec: RunSpec, job: JobText) -> str:
         uid=job.uid,
     )
     limits = _LIMITS.format(run_limit=_seconds(spec.timeout_s)) if _has_limit(spec) else ""
-    exports = _render_secrets_call(spec) + _render_exports(_environment(spec))
+    secrets = ""
+    if spec.private is not None:
+        first = spec.commands[0].name
+        secrets = _SECRETS.format(file=layout.SECRETS_FILE, name=first, log=_log_name(spec.log_name, first))
+    exports = secrets + _render_exports(_environment(spec))
     body = "".join(_render_command(spec, command.name, job.workdir) for command in spec.commands)
     return head + _GATE + exports + limits + body + _END
 
@@ -149,13 +153,6 @@ if [ -z "$_has_secrets" ]; then
   : > "{name}$_s.exit.126"; exit 126
 fi
 """
-
-
-def _render_secrets_call(spec: RunSpec) -> str:
-    if spec.private is None:
-        return ""
-    name = spec.commands[0].name
-    return _SECRETS.format(file=layout.SECRETS_FILE, name=name, log=_log_name(spec.log_name, name))
 
 
 def _render_exports(pairs: Iterable[tuple[str, str]]) -> str:

@@ -105,7 +105,8 @@ class SubmitExecutor(Executor):
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
         build_submit_command(self.farm, request)  # a farm that lacks something is refused before there is a lease
-        handle = self._build_handle(request)
+        farm_root = (self.farm.remote_root or "") if self.farm.kind == "ngc" else ""
+        handle = process.build_handle(request, self.name, farm_root=farm_root)
         if not publish(handle):
             return None
         self._watched[request.dir, request.attempt] = handle
@@ -115,24 +116,6 @@ class SubmitExecutor(Executor):
         else:
             self._pending.append((request, handle))
         return handle
-
-    def _build_handle(self, request: JobRequest) -> JobHandle:
-        return JobHandle(
-            executor=self.name,
-            native_id="",
-            host=processes.host_name(),
-            pid=0,
-            start=0,
-            boot=processes.boot_id(),
-            slot=request.slot,
-            attempt=request.attempt,
-            started_at=time.time(),
-            supervisor_pid=os.getpid(),
-            supervisor_start=processes.own_start(),
-            tag=request.tag,
-            skips=request.env.get(layout.ENV_DONE, ""),
-            farm_root=(self.farm.remote_root or "") if self.farm.kind == "ngc" else "",
-        )
 
     def _start(self, request: JobRequest, handle: JobHandle) -> None:
         try:

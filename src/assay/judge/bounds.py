@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from assay.errors import did_you_mean
 from assay.values.series import Direction, Summary, direction_of
@@ -34,9 +34,8 @@ def _judge(check: Check, run_name: str, summaries: Mapping[str, Summary]) -> Fin
         return Finding(VerdictKind.ERROR, subject, problem)
     summary = summaries[check.metric]
     value, step = _pick(check, summary)
-    if summary.bad or not math.isfinite(value):
-        return Finding(VerdictKind.FAIL, subject, _describe_bad(check, summary, value), value, _bound(check), step)
-    return _compare(check, subject, value, step)
+    kind, bound, what = _compare(check, summary, value)
+    return Finding(kind, subject, what, value, bound, step)
 
 
 def _find_obstacle(check: Check, summaries: Mapping[str, Summary]) -> str | None:
@@ -46,13 +45,9 @@ def _find_obstacle(check: Check, summaries: Mapping[str, Summary]) -> str | None
         return "the bound is NaN: nothing can be compared with it"
     summary = summaries.get(check.metric)
     if summary is None:
-        return _describe_missing(check.metric, summaries)
+        suggestion = did_you_mean(check.metric, summaries)
+        return "the run did not record this metric" + (f"; {suggestion}" if suggestion else "")
     return None if summary.count else "the metric has no values"
-
-
-def _describe_missing(metric: str, known: Iterable[str]) -> str:
-    suggestion = did_you_mean(metric, known)
-    return "the run did not record this metric" + (f"; {suggestion}" if suggestion else "")
 
 
 def _pick(check: Check, summary: Summary) -> tuple[float, float | None]:
@@ -66,35 +61,20 @@ def _pick(check: Check, summary: Summary) -> tuple[float, float | None]:
     return summary.last, summary.last_step
 
 
-def _bound(check: Check) -> float | None:
-    return check.min if check.min is not None else check.max
-
-
-def _describe_bad(check: Check, summary: Summary, value: float) -> str:
-    if not summary.bad:
-        return f"{_place(check)} value is {value:g}"
-    return f"{summary.bad} of {summary.count} values are NaN or infinite"
-
-
-def _compare(check: Check, subject: str, value: float, step: float | None) -> Finding:
-    place = _place(check)
-    if check.min is not None and value < check.min:
-        return Finding(
-            VerdictKind.FAIL, subject, f"{place} value {value:.6g} is below {check.min:.6g}", value, check.min, step
-        )
-    if check.max is not None and value > check.max:
-        return Finding(
-            VerdictKind.FAIL, subject, f"{place} value {value:.6g} is above {check.max:.6g}", value, check.max, step
-        )
-    return Finding(VerdictKind.PASS, subject, f"{place} value {value:.6g} {_allow(check)}", value, _bound(check), step)
-
-
-def _allow(check: Check) -> str:
-    if check.min is not None and check.max is not None:
-        return f"is within {check.min:.6g} and {check.max:.6g}"
-    return f"is at least {check.min:.6g}" if check.min is not None else f"is at most {check.max:.6g}"
-
-
-def _place(check: Check) -> str:
+def _compare(check: Check, summary: Summary, value: float) -> tuple[VerdictKind, float | None, str]:
+    """The verdict, the bound that it follows from, and why."""
     names = {"min": "smallest", "max": "largest", "best": f"best ({direction_of_check(check)})"}
-    return names.get(check.at, check.at)
+    name, low, high = names.get(check.at, check.at), check.min, check.max
+    if summary.bad:
+        bad = f"{summary.bad} of {summary.count} values are NaN or infinite"
+        return VerdictKind.FAIL, high if low is None else low, bad
+    if not math.isfinite(value):
+        return VerdictKind.FAIL, high if low is None else low, f"{name} value is {value:g}"
+    if low is not None and value < low:
+        return VerdictKind.FAIL, low, f"{name} value {value:.6g} is below {low:.6g}"
+    if high is not None and value > high:
+        return VerdictKind.FAIL, high, f"{name} value {value:.6g} is above {high:.6g}"
+    if low is None:
+        return VerdictKind.PASS, high, f"{name} value {value:.6g} is at most {high:.6g}"
+    allowed = f"is at least {low:.6g}" if high is None else f"is within {low:.6g} and {high:.6g}"
+    return VerdictKind.PASS, low, f"{name} value {value:.6g} {allowed}"

@@ -91,7 +91,8 @@ class Devices:
 
     def read(self, indices: Iterable[int]) -> GpuReading | None:
         """One reading over these GPUs: memory and power in sum, the rest at its maximum. None when none can be read."""
-        return _build_reading([reading for index in indices if (reading := self._read(index)) is not None])
+        found = [reading for index in indices if (reading := self._read(index)) is not None]
+        return _build_reading(found) if found else None
 
     def _read(self, index: int) -> GpuReading | None:
         return self._ask(lambda source: source.read(index), None)
@@ -128,9 +129,7 @@ def is_gpu_visible() -> bool:
     return any(glob.glob(os.path.join(DEVICE_FOLDER, pattern)) for pattern in _DEVICE_FILES)
 
 
-def _build_reading(found: Sequence[GpuReading]) -> GpuReading | None:
-    if not found:
-        return None
+def _build_reading(found: Sequence[GpuReading]) -> GpuReading:
     return GpuReading(
         memory_bytes=sum(reading.memory_bytes for reading in found),
         utilisation=max(reading.utilisation for reading in found),
@@ -234,7 +233,7 @@ class FakeSource:
         return None if driver is None else str(driver)
 
     def gpus(self) -> tuple[Gpu, ...]:
-        return tuple(_fake_gpu(index, entry) for index, entry in enumerate(self._entries()))
+        return tuple(_fake_gpu(index, entry) for index, entry in enumerate(self._load().get("gpus", ())))
 
     def free_bytes(self, index: int) -> int:
         entry = self._entry(index)
@@ -264,19 +263,14 @@ class FakeSource:
             raise OSError(content["reason"])
         return content
 
-    def _entries(self) -> list[dict[str, Any]]:
-        return list(self._load().get("gpus", ()))
-
     def _entry(self, index: int) -> dict[str, Any]:
-        entries = self._entries()
+        entries: list[dict[str, Any]] = self._load().get("gpus", [])
         return entries[_checked(index, len(entries))]
 
 
 def _fake_gpu(index: int, entry: Mapping[str, Any]) -> Gpu:
-    name = str(entry.get("name", "Fake GPU"))
-    return Gpu(
-        index, name, str(entry.get("uuid", f"GPU-fake-{index}")), int(entry.get("memory_bytes", _FAKE_MEMORY_BYTES))
-    )
+    name, uuid = str(entry.get("name", "Fake GPU")), str(entry.get("uuid", f"GPU-fake-{index}"))
+    return Gpu(index, name, uuid, int(entry.get("memory_bytes", _FAKE_MEMORY_BYTES)))
 
 
 # ---------------------------------------------------------------- rocm

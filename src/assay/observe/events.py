@@ -9,7 +9,6 @@ leaves no way to find the next record: reading stops there, and the state's `pro
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 from assay.observe.columns import Columns, add_value
@@ -123,16 +122,10 @@ def _decode_event(event: bytes) -> tuple[float, float, list[tuple[str, float]]]:
         elif field == _EVENT_STEP and isinstance(value, int):
             step = float(to_signed(value))
         elif field == _EVENT_SUMMARY and isinstance(value, bytes):
-            scalars += _decode_summary(value)
+            messages = [content for inner, _, content in read_fields(value) if inner == _SUMMARY_VALUE]
+            found = [_decode_value(content) for content in messages if isinstance(content, bytes)]
+            scalars += [(tag, number) for tag, number in found if number is not None]
     return time, step, scalars
-
-
-def _decode_summary(summary: bytes) -> Iterator[tuple[str, float]]:
-    for field, _, content in read_fields(summary):
-        if field == _SUMMARY_VALUE and isinstance(content, bytes):
-            tag, value = _decode_value(content)
-            if value is not None:
-                yield tag, value
 
 
 def _decode_value(message: bytes) -> tuple[str, float | None]:

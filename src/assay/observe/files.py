@@ -210,14 +210,14 @@ def _parse_uniform_logx(data: bytes, state: State, *, final: bool) -> ParsedColu
     """
     consumed = len(data) if final else data.rfind(b"\n") + 1
     try:
-        text = data[:consumed].removesuffix(b"\n").decode("ascii")
+        text = data[:consumed].replace(b"\r", b"").removesuffix(b"\n").decode("ascii")
     except UnicodeDecodeError:
         return None
     state = {**state, "kind": "logx"}
     if text.startswith("start,"):
         line, _, text = text.partition("\n")
         _note_start(line.encode(), line.encode().split(b","), state)
-    columns = _split_uniform(text) if text.startswith("val,") and '"' not in text and "\r" not in text else None
+    columns = _split_uniform(text) if text.startswith("val,") and '"' not in text else None
     return None if columns is None else (columns, consumed, state)
 
 
@@ -248,9 +248,8 @@ def _parse_logx_lines(data: bytes, state: State, *, final: bool) -> ParsedColumn
     for line, row in zip(lines, rows, strict=True) if len(values) < len(rows) else ():
         if row[0] != b"val":
             _note_start(line, row, state)
-    if values and not _add_alike_logx(columns, values):
-        for row in values:
-            _add_logx_row(columns, row, state)
+    for row in values:
+        _add_logx_row(columns, row, state)
     return columns, consumed, state
 
 
@@ -265,27 +264,6 @@ def _note_start(line: bytes, row: list[bytes], state: State) -> None:
         _count_damage(state, line)
     else:
         state.setdefault("start", time)
-
-
-def _add_alike_logx(columns: Columns, rows: list[list[bytes]]) -> bool:
-    """Lines that all name the same metrics in the same order go in by columns."""
-    width = len(rows[0])
-    if width % 2 == 0 or any(len(row) != width for row in rows):
-        return False
-    cells = list(zip(*rows, strict=True))
-    names = [column[0] for column in cells[1::2]]
-    is_alike = all(column.count(column[0]) == len(rows) for column in cells[1::2])
-    if not is_alike or b"timestamp" not in names or len(set(names)) < len(names):
-        return False
-    numbers = [parse_numbers(column) for column in cells[2::2]]
-    if None in numbers:
-        return False
-    by_name = {name.decode("utf-8", "replace"): values for name, values in zip(names, numbers, strict=True) if values}
-    steps = by_name.pop("epoch", [NONE] * len(rows))
-    times = by_name.pop("timestamp", [NONE] * len(rows))
-    for name, values in by_name.items():
-        add_column(columns, name, steps, values, times)
-    return True
 
 
 def _add_logx_row(columns: Columns, row: list[bytes], state: State) -> None:

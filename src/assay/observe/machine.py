@@ -60,7 +60,9 @@ def load_gpus(devices: Devices, indices: Sequence[int], tag: str | None = None) 
 
 
 def _load_gpu(devices: Devices, index: int, name: str, tag: str | None) -> GpuState:
-    others = tuple(process.pid for process in devices.processes(index) if not _is_ours(process.pid, tag))
+    # with a tag, a process that cannot be read is left out: in a container the driver reports pids of the host
+    pids = [process.pid for process in devices.processes(index)]
+    others = tuple(pid for pid in pids if tag is None or (processes.exists(pid) and load_tag(pid) != tag.encode()))
     reading = devices.read([index])
     if reading is None:
         return GpuState(index, name, processes=others)
@@ -75,13 +77,6 @@ def _load_gpu(devices: Devices, index: int, name: str, tag: str | None) -> GpuSt
         reading.throttle,
         others,
     )
-
-
-def _is_ours(pid: int, tag: str | None) -> bool:
-    """With a tag, a process that cannot be read is left out: in a container the driver reports pids of the host."""
-    if tag is None:
-        return False
-    return not processes.exists(pid) or load_tag(pid) == tag.encode()
 
 
 def find_throttling(states: Iterable[GpuState]) -> tuple[str, ...]:

@@ -126,11 +126,8 @@ class TreeLook:
         alive = [stat for stat in found if stat is not None and not stat.is_zombie]
         if self._root_start is None:
             self._root_start = next((stat.start for stat in alive if stat.pid == self.root), None)
-        return [stat for stat in alive if self._is_same(stat)]
-
-    def _is_same(self, stat: ProcessStat) -> bool:
-        start = self._root_start if stat.pid == self.root else self._known.get(stat.pid)
-        return start is None or start == stat.start
+        starts = {**self._known, self.root: self._root_start}
+        return [stat for stat in alive if starts.get(stat.pid) in (None, stat.start)]
 
     def adopt(self, pids: Iterable[int]) -> None:
         """Processes that nothing leads to from the first one any more."""

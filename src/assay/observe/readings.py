@@ -71,10 +71,8 @@ class TreeSampler:
         *,
         start: int | None = None,
         table: ProcessTable | None = None,
-        previous: Reading | None = None,
     ) -> None:
-        """`start` (the kernel's start time of `pid`) guards against a reused pid; `previous` is the last reading of
-        an earlier supervisor, which this one goes on from."""
+        """`start` (the kernel's start time of `pid`) guards against a reused pid."""
         self._root = pid
         self._tag = tag
         self._start = start
@@ -82,8 +80,8 @@ class TreeSampler:
         self._members: tuple[int, set[int]] = (0, set())  # as of which scan
         self._last: dict[int, ProcessStat] = {}
         self._gone_ticks = 0
-        self._cpu_s = previous.cpu_s if previous else 0.0
-        self._peak_bytes = previous.peak_rss_bytes if previous else 0
+        self._cpu_s = 0.0
+        self._peak_bytes = 0
 
     def sample(self, now: float, gpu: GpuReading | None = None) -> Reading | None:
         """None when no process of the run is alive."""

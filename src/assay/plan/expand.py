@@ -9,11 +9,10 @@ from typing import Any
 
 from assay.errors import ConfigError, NotFoundError, UsageError, did_you_mean
 from assay.plan.grid import Grid, Row, draw_rows
-from assay.plan.identity import canonical, spec_id
 from assay.plan.naming import Draft, NameSource, RunxNamer, build_tag, name_runs
 from assay.plan.render import render_command
 from assay.system.fast_dataclasses import replace
-from assay.values.run import Command, LazyRuns, Plan, RunSpec
+from assay.values.run import Command, LazyRuns, Plan, RunSpec, canonical, spec_id
 from assay.values.secrets import DEFAULT_RULES, SecretRules, find_values, hide_env, hide_params, hide_spec, hide_text
 from assay.values.study import (
     AllFlags,

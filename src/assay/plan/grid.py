@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice, product
 from typing import Any
 
-from assay.plan.identity import canonical
 from assay.system.fast_dataclasses import dataclass
+from assay.values.run import canonical
 from assay.values.study import Choices, Condition, Random, Subset, Sweep, Value, same_value
 
 _DIGITS = 6  # of a drawn number: readable in names, and the same on every machine

@@ -24,11 +24,10 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
-from assay.plan.identity import canonical
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import blake2b
 from assay.values.random_names import ADJECTIVES, ANIMALS
-from assay.values.run import Command
+from assay.values.run import Command, canonical
 from assay.values.study import Params, Study, Value
 
 MAX_NAME_BYTES = 120
@@ -215,10 +214,10 @@ def _join(tag: str | None, slug: str, *, cooldir: bool) -> str:
     return build_directory_name(tag, f"_{slug}" if cooldir else "")
 
 
-def build_directory_name(head: str, tail: str = "", limit: int = MAX_FOREIGN_NAME_BYTES) -> str:
+def build_directory_name(head: str, tail: str = "") -> str:
     """A single path component: no slash, no leading dot, printable, and a head that is too long ends in a hash."""
     clean = _clean(head)
-    encoded, room = clean.encode("utf-8", "replace"), limit - len(tail.encode())
+    encoded, room = clean.encode("utf-8", "replace"), MAX_FOREIGN_NAME_BYTES - len(tail.encode())
     if len(encoded) > room:
         suffix = "~" + blake2b(head.encode("utf-8", "replace")).hexdigest()[:8]
         clean = encoded[: room - len(suffix)].decode("utf-8", "ignore") + suffix

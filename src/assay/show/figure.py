@@ -86,7 +86,9 @@ def _build_figure(chart: Chart, width: float, height: float) -> Figure:
     if 1 < len(chart.lines) <= _LABELLED:
         _label_ends(axes, chart)
     elif len(chart.lines) > _LABELLED:
-        _add_legend(figure, axes, chart)
+        columns = -(-len(chart.lines) // _LEGEND_ROWS)
+        labels = [" " + _label(line) for line in chart.lines]  # matplotlib leaves out names that begin with _
+        figure.legend(axes.get_lines(), labels, loc="outside right upper", fontsize=6, ncols=columns, frameon=False)
     else:
         axes.set_title(_label(chart.lines[0]), loc="right", fontsize=9, color=_color(0))
     return figure
@@ -152,12 +154,6 @@ def _label_ends(axes: Axes, chart: Chart) -> None:
     for (number, line), height in zip(drawn, spread_apart(heights, 0.058), strict=True):
         where = axes.transAxes
         axes.text(1.01, height, _label(line), color=_color(number), fontsize=9, va="center", transform=where)
-
-
-def _add_legend(figure: Figure, axes: Axes, chart: Chart) -> None:
-    columns = -(-len(chart.lines) // _LEGEND_ROWS)
-    labels = [" " + _label(line) for line in chart.lines]  # matplotlib leaves out names that begin with _
-    figure.legend(axes.get_lines(), labels, loc="outside right upper", fontsize=6, ncols=columns, frameon=False)
 
 
 def spread_apart(heights: Sequence[float], gap: float) -> list[float]:

@@ -48,17 +48,11 @@ def render_bars(block: Bars, *, color: bool, plain: bool) -> Iterator[str]:
     most = max((count for _, count in block.items), default=0) or 1
     label_width = max((display_width(label) for label, _ in block.items), default=0)
     for label, count in block.items:
-        bar = _render_bar(count / most, plain)
+        eighths = math.ceil(count / most * _BAR * 8)  # whatever is not zero is visible
+        part = _EIGHTHS[eighths % 8 - 1] if eighths % 8 else ""
+        bar = "#" * -(-eighths // 8) if plain else "█" * (eighths // 8) + part
         shown = paint(bar, "cyan") if color and bar else bar
         yield f"{label:>{label_width}} {shown}{' ' * (_BAR - len(bar))} {count}"
-
-
-def _render_bar(fraction: float, plain: bool) -> str:
-    """Whatever is not zero is visible."""
-    eighths = math.ceil(fraction * _BAR * 8)
-    if plain:
-        return "#" * -(-eighths // 8)
-    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
 
 
 def render_heat_map(block: HeatMap, width: int, *, color: bool, plain: bool) -> Iterator[str]:

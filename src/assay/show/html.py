@@ -85,24 +85,17 @@ def build_rows(block: TableBlock) -> list[dict[str, Any]]:
     """Each row with its cells as spans, and what comes before and below it."""
     columns, rows = block.table.columns, block.table.rows
     texts = [build_texts(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
-    return [
-        {
-            "cells": [
-                (column, _build_cell(row[at], texts[at][index].strip(), column.kind == "state"))
-                for at, column in enumerate(columns)
-            ],
-            "notes": block.notes[index] if block.notes else (),
-            "role": block.roles[index] if block.roles else "",
-            "before": (block.breaks or {}).get(index, ""),
-        }
-        for index, row in enumerate(rows)
-    ]
-
-
-def _build_cell(value: Any, text: str, is_state: bool) -> Span:
-    if isinstance(value, Span):
-        return value
-    return Span(text, text.split(maxsplit=1)[0] if is_state and value is not None else "")
+    built = []
+    for index, row in enumerate(rows):
+        cells = []
+        for column, value, its_texts in zip(columns, row, texts, strict=True):
+            text = its_texts[index].strip()
+            role = text.split(maxsplit=1)[0] if column.kind == "state" and value is not None else ""
+            cells.append((column, value if isinstance(value, Span) else Span(text, role)))
+        notes = block.notes[index] if block.notes else ()
+        role = block.roles[index] if block.roles else ""
+        built.append({"cells": cells, "notes": notes, "role": role, "before": (block.breaks or {}).get(index, "")})
+    return built
 
 
 # ---------------------------------------------------------------- charts as SVG

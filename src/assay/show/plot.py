@@ -74,10 +74,11 @@ def _read_at(run: Mapping[float, float], steps: Sequence[float]) -> list[float]:
     if all(step in run for step in steps):
         return [run[step] for step in steps]
     own = sorted(run)
-    return [run[step] if step in run else _between(run, own, bisect_left(own, step), step) for step in steps]
+    return [run[step] if step in run else _interpolate(run, own, step) for step in steps]
 
 
-def _between(run: Mapping[float, float], own: Sequence[float], index: int, step: float) -> float:
+def _interpolate(run: Mapping[float, float], own: Sequence[float], step: float) -> float:
+    index = bisect_left(own, step)
     if not 0 < index < len(own):
         return math.nan
     before, after = own[index - 1], own[index]
@@ -86,20 +87,17 @@ def _between(run: Mapping[float, float], own: Sequence[float], index: int, step:
 
 def build_shown(chart: Chart) -> Chart:
     """The chart with gaps (NaN) where nothing can be drawn; raises UsageError when nothing at all is left."""
-    lines = tuple(_hide_bad(line, chart.scale) for line in chart.lines)
+    lowest = 1 / _LARGEST if chart.scale == "log" else -_LARGEST
+    lines = []
+    for line in chart.lines:
+        pairs = zip(line.xs, line.ys, strict=True)
+        ys = [y if lowest <= y <= _LARGEST and abs(x) <= _LARGEST else math.nan for x, y in pairs]
+        lines.append(replace(line, ys=ys))
     if not any(math.isfinite(y) for line in lines for y in line.ys):
         logarithmic = chart.scale == "log" and any(math.isfinite(y) for line in chart.lines for y in line.ys)
         hint = "a logarithmic scale has no place for zero and below" if logarithmic else None
         raise UsageError("there is nothing to plot: no finite values", hint)
-    return replace(chart, lines=lines)
-
-
-def _hide_bad(line: Line, scale: Scale) -> Line:
-    lowest = 1 / _LARGEST if scale == "log" else -_LARGEST
-    ys = [
-        y if lowest <= y <= _LARGEST and abs(x) <= _LARGEST else math.nan for x, y in zip(line.xs, line.ys, strict=True)
-    ]
-    return replace(line, ys=ys)
+    return replace(chart, lines=tuple(lines))
 
 
 def last_value(line: Line) -> float:

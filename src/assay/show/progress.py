@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
@@ -250,33 +249,20 @@ def render_started(row: RunningRow) -> str:
 # ---------------------------------------------------------------- the interface
 
 
-class Progress(ABC):
-    """Told how the study stands, as often as the supervisor likes; decides itself how much of it to show."""
+class Progress:
+    """Told how the study stands, as often as the supervisor likes; decides itself how much of it to show.
 
-    @abstractmethod
+    This one shows nothing (`--quiet`): the report at the end says what there is to say.
+    """
+
     def update(self, view: ProgressView) -> None:
         """`view.ended` must name each run once: those that ended since the last call."""
 
-    @abstractmethod
     def message(self, text: str) -> None:
         """Something to say once, above whatever is shown."""
 
-    @abstractmethod
     def finish(self, view: ProgressView) -> None:
         """The last look; the terminal is left as it was found. May be called again."""
-
-
-class SilentProgress(Progress):
-    """`--quiet`: the report at the end says what there is to say."""
-
-    def update(self, view: ProgressView) -> None:
-        del view
-
-    def message(self, text: str) -> None:
-        del text
-
-    def finish(self, view: ProgressView) -> None:
-        del view
 
 
 class PlainProgress(Progress):
@@ -407,7 +393,7 @@ def choose_progress(
 ) -> Progress:
     """Live where a person looks, lines where a file or a robot does; `live` settles it."""
     if quiet:
-        return SilentProgress()
+        return Progress()
     known = os.environ if env is None else env
     fit = terminal.is_terminal(stream) and known.get("TERM", "") not in ("", "dumb") and not known.get("CI")
     return LiveProgress(stream) if (fit if live is None else live) else PlainProgress(stream)

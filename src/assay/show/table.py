@@ -221,9 +221,9 @@ def drop_columns(table: Table, gone: set[int]) -> Table:
     return Table(tuple(table.columns[index] for index in kept), rows)
 
 
-def _total(widths: Iterable[int], gap: int = 2) -> int:
+def _total(widths: Iterable[int]) -> int:
     found = list(widths)
-    return sum(found) + gap * (len(found) - 1)
+    return sum(found) + 2 * (len(found) - 1)
 
 
 def _needed(laid: _Laid, *, is_name: bool) -> int:
@@ -460,13 +460,13 @@ def render_markdown(table: Table) -> str:
     return "".join(f"| {line} |\n" for line in (head, rule, *lines))
 
 
-def render_json(table: Table, *, indent: int | None = 2) -> str:
+def render_json(table: Table) -> str:
     """A list of objects. JSON has no NaN: it becomes the string "NaN", never a silent null."""
     import json
 
     keys = build_keys(table.columns)
     rows = [{key: formatting.to_json(value) for key, value in zip(keys, row, strict=True)} for row in table.rows]
-    return json.dumps(rows, indent=indent, default=str, allow_nan=False) + "\n"
+    return json.dumps(rows, indent=2, default=str, allow_nan=False) + "\n"
 
 
 def build_keys(columns: Sequence[Column]) -> list[str]:

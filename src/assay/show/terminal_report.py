@@ -68,12 +68,11 @@ def _render_details(block: doc.Details, look: _Look) -> Iterator[str]:
     yield from (f"{_INDENT}{line}".rstrip() for line in _render_blocks(block.blocks, look.inside(_INDENT)))
 
 
-def _render_content(content: doc.Content, look: _Look, indent: int = 0, first: str = "") -> list[str]:
+def _render_content(content: doc.Content, look: _Look, indent: int = 0) -> list[str]:
     """Wrapped between words, then painted: colours take no room."""
     spans = doc.build_spans(content)
-    margin = _INDENT * indent
     cleaned = [formatting.clean_lines(span.text) for span in spans]
-    text = formatting.wrap(margin + first + "".join(cleaned), look.width, _INDENT)
+    text = formatting.wrap(_INDENT * indent + "".join(cleaned), look.width, _INDENT)
     if look.color:
         # a verdict in a sentence is what the reader looks for
         weights = ["bold " if span.role in VerdictKind.__members__ else "" for span in spans]

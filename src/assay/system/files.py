@@ -196,11 +196,10 @@ class Tail:
     so is a folder or a pipe of that name.
     """
 
-    def __init__(self, path: str | os.PathLike[str], offset: int = 0, inode: int | None = None) -> None:
-        """`inode` is that of the file which `offset` was measured in, where the caller has kept it."""
+    def __init__(self, path: str | os.PathLike[str], offset: int = 0) -> None:
         self.path = os.fspath(path)
         self.offset = offset
-        self.inode = inode
+        self.inode: int | None = None  # of the file that `offset` was measured in
         self.restarts = 0
 
     def read(self, limit: int = 1 << 20) -> bytes:

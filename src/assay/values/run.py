@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Literal, overload
 
 from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.files import blake2b
 from assay.values.state import State as State  # noqa: PLC0414 whoever knows runs finds it here
-from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study
+from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study, Value
 
 LogStream = Literal["both", "stdout", "stderr"]
 
@@ -77,10 +79,15 @@ class LazyRuns(Sequence[RunSpec]):
         self._made: list[RunSpec] = []
 
     def __iter__(self) -> Iterator[RunSpec]:
-        place = 0
-        while place < len(self._made) or self._make_one():
-            yield self._made[place]
-            place += 1
+        index = 0
+        while True:
+            if index == len(self._made):
+                made = next(self._source, None)
+                if made is None:
+                    return
+                self._made.append(made)
+            yield self._made[index]
+            index += 1
 
     def __len__(self) -> int:
         return len(self._all())
@@ -97,12 +104,6 @@ class LazyRuns(Sequence[RunSpec]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _make_one(self) -> bool:
-        made = next(self._source, None)
-        if made is not None:
-            self._made.append(made)
-        return made is not None
-
     def _all(self) -> list[RunSpec]:
         self._made.extend(self._source)
         return self._made
@@ -117,6 +118,24 @@ class Plan:
     links: tuple[tuple[str, str], ...] = ()  # (folder name, the run whose results it shares)
     warnings: tuple[Problem, ...] = ()
     is_hidden: bool = False  # the runs show no secrets any more
+
+
+# ---------------------------------------------------------------- identity: what a run computes
+# The hash is stable for ever; run directories carry it.
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str).encode
+
+
+def canonical(value: Value) -> str:
+    """JSON in one fixed spelling: 1, 1.0, true and "1" all differ, the order of keys does not matter."""
+    return _encode(value)
+
+
+def spec_id(commands: Iterable[Command], params: Params, ordinal: int = 0) -> str:
+    """The hash of commands, params and ordinal; not of limits, slots, checks or code."""
+    texts = [[command.name, command.text] for command in commands]
+    spelled = _encode({"commands": texts, "ordinal": ordinal, "params": dict(params)})
+    return blake2b(spelled.encode("ascii"), digest_size=8).hexdigest()
 
 
 # ---------------------------------------------------------------- execution

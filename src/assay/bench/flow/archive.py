@@ -21,7 +21,6 @@ from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, Be
 from assay.bench.values.layout import BENCH_FILE
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.execute.script import JobText, render_job
-from assay.plan.identity import spec_id
 from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
@@ -29,7 +28,7 @@ from assay.show.console import SILENT, Console
 from assay.study.api import StudyLocation, check_writable, closing_quietly, find_study_location, refresh_study
 from assay.values.environment import GitState
 from assay.values.machine import Machine, Timings
-from assay.values.run import RunSpec
+from assay.values.run import RunSpec, spec_id
 from assay.values.study import CodePolicy
 
 _MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems take 255 bytes

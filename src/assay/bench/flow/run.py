@@ -39,10 +39,9 @@ from assay.bench.values.layout import (
 from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
 from assay.observe.devices import Devices
-from assay.plan.identity import spec_id
 from assay.study.api import RunHooks, StudyLocation, build_bare_study, find_study_location, run_specs
 from assay.values import layout
-from assay.values.run import Command, RunSpec
+from assay.values.run import Command, RunSpec, spec_id
 from assay.values.study import CodePolicy, Pattern, Resources
 from assay.values.units import CPU
 

@@ -144,6 +144,8 @@ class _Reader:
         if chosen is not None and section is None:
             farms[chosen] = _build_unknown(chosen, position, sections)
         commands, sweeps = self._commands(), self._sweeps()
+        pythonpath = self._find("PYTHONPATH", section)
+        paths = self._fields.texts(pythonpath.node, "PYTHONPATH", "a text") if pythonpath else ()
         self._warn_unknown()
         return Study(
             name=build_name(path, self._options),
@@ -152,7 +154,7 @@ class _Reader:
             folder=build_folder(self._options),
             commands=commands,
             sweeps=sweeps,
-            pythonpath=self._pythonpath(section),
+            pythonpath=(":".join(paths) or DEFAULT_PYTHONPATH).replace(LOGDIR, RUN_DIR_REFERENCE),
             code=CodePolicy("snapshot", self._ignore(), link_ignored=False),
             root=self._root(),
             farms=farms,
@@ -223,7 +225,9 @@ class _Reader:
         if any(entry.key == SKIP and _is_skip(entry.node) for entry in found):
             return None
         for entry in found:
-            self._warn_magic(entry, key)
+            if entry.key.startswith(("RUNX.", "SUBMIT_JOB.")) and entry.key not in _MAGIC:
+                hint = did_you_mean(entry.key, _MAGIC) or f"known: {', '.join(_MAGIC)}"
+                self._warn("this is passed to the script as it is", join_key(key, entry.key), entry.position, hint)
             if entry.key == TAG:
                 self._check_tag(entry.node, join_key(key, TAG))
         axes = {e.key: self._axis(e.node, join_key(key, e.key)) for e in found if e.key != SKIP}
@@ -243,11 +247,6 @@ class _Reader:
             if value.kind != "scalar":
                 hint = "a tag names runs: RUNX.TAG: '{arch}' puts in the value of a parameter"
                 self._fields.refuse(value, key, "a text, or a list of texts", hint)
-
-    def _warn_magic(self, entry: Entry, key: str) -> None:
-        if entry.key.startswith(("RUNX.", "SUBMIT_JOB.")) and entry.key not in _MAGIC:
-            hint = did_you_mean(entry.key, _MAGIC) or f"known: {', '.join(_MAGIC)}"
-            self._warn("this is passed to the script as it is", join_key(key, entry.key), entry.position, hint)
 
     def _check_skipped(self, sweeps: Sequence[Sweep | None], entry: Entry) -> None:
         if sweeps and not any(sweeps):
@@ -279,11 +278,6 @@ class _Reader:
         hint = f"a folder with this name: {key}: './{node.text}'" if node.kind == "scalar" else "as in LOGROOT: logs"
         self._fields.refuse(node, key, "the path of a folder", hint)
         return None
-
-    def _pythonpath(self, section: _Layer | None) -> str:
-        entry = self._find("PYTHONPATH", section)
-        parts = self._fields.texts(entry.node, "PYTHONPATH", "a text") if entry else ()
-        return (":".join(parts) or DEFAULT_PYTHONPATH).replace(LOGDIR, RUN_DIR_REFERENCE)
 
     def _ignore(self) -> tuple[str, ...]:
         entry = self._find("CODE_IGNORE_PATTERNS")
@@ -322,7 +316,13 @@ class _Reader:
         given = {key: self._find(key, section) for key in _FARM_TEXTS}
         texts = {key: fields.text(found.node, key) if found else None for key, found in given.items()}
         template, submit = texts["SUBMIT_TEMPLATE"], texts["SUBMIT_CMD"]
-        kind = _farm_kind(name, template)
+        kind: Literal["generic", "draco", "ngc", "template"] = "generic"
+        if template is not None:
+            kind = "template"
+        elif "ngc" in name.lower():
+            kind = "ngc"
+        elif "draco" in name.lower():
+            kind = "draco"
         resources = self._resources(name, section, fields)
         entry = next(e for e in (*self._experiment.others, *self._config.others) if e.key == name)
         missing = _find_missing(kind, texts) if not problems.found else []
@@ -371,12 +371,6 @@ def _is_skip(node: Node) -> bool:
 
 def _submits(node: Node) -> bool:
     return node.kind == "mapping" and any(node.find(key) for key in ("SUBMIT_CMD", "SUBMIT_TEMPLATE"))
-
-
-def _farm_kind(name: str, template: str | None) -> Literal["generic", "draco", "ngc", "template"]:
-    if template is not None:
-        return "template"
-    return "ngc" if "ngc" in name.lower() else "draco" if "draco" in name.lower() else "generic"
 
 
 def _find_missing(kind: str, texts: Mapping[str, str | None]) -> list[str]:

@@ -14,7 +14,6 @@ from assay.errors import ConfigError, NotFoundError, UsageError
 from assay.golden import manifests
 from assay.golden.values import FlagSpec, GoldenFile, GoldenTest, SegmentRun, Variant
 from assay.plan.expand import build_plan
-from assay.plan.identity import spec_id
 from assay.study.api import (
     Entry,
     Report,
@@ -24,7 +23,7 @@ from assay.study.api import (
     run_specs,
 )
 from assay.system.git import find_git_root
-from assay.values.run import Command, LogStream, RunSpec
+from assay.values.run import Command, LogStream, RunSpec, spec_id
 from assay.values.secrets import hide_spec
 from assay.values.study import STUDY_NAME_RULE, CodePolicy, Farm, Pattern, Problem, Study, is_study_name
 

@@ -17,7 +17,6 @@ from assay.models.flow.timings import MachineObserver, build_timings
 from assay.models.records import load_report
 from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_REQUEST_PREFIX
 from assay.models.values.model import STUDY, ModelReport, ModelRequest
-from assay.plan.identity import spec_id
 from assay.study.api import (
     Report,
     RunHooks,
@@ -31,7 +30,7 @@ from assay.system.files import read_end, write_atomic
 from assay.values import layout
 from assay.values.machine import KeepTimings
 from assay.values.plain import build_plain
-from assay.values.run import Command, RunSpec
+from assay.values.run import Command, RunSpec, spec_id
 from assay.values.state import State
 from assay.values.study import CodePolicy, Resources
 from assay.values.units import CPU

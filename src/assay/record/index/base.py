@@ -207,10 +207,7 @@ class Index(ABC):
 
     @abstractmethod
     def load_summaries(
-        self,
-        studies: Sequence[str] | None = None,
-        keys: Sequence[str] | None = None,
-        metrics: Sequence[str] | None = None,
+        self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None
     ) -> dict[str, dict[str, Summary]]:
         """Key → metric → summary; runs without metrics are left out.
 

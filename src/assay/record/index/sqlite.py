@@ -268,10 +268,7 @@ class SqliteIndex(BufferedIndex):
 
     @_collector_paused()
     def load_summaries(
-        self,
-        studies: Sequence[str] | None = None,
-        keys: Sequence[str] | None = None,
-        metrics: Sequence[str] | None = None,
+        self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None
     ) -> dict[str, dict[str, Summary]]:
         where, chosen = _build_choice(studies, keys)
         query = f"SELECT key, metrics, summaries {_CACHED} WHERE {_HAS_METRICS}{where} ORDER BY r.run"
@@ -283,11 +280,7 @@ class SqliteIndex(BufferedIndex):
         owned = [[names[number] for number in array("q", numbers)] for _, numbers, _ in found]
         summaries = iter(parse_summaries(chain.from_iterable(owned), opened))
         # all were parsed at once; each run takes as many of them as it has metrics
-        by_run = {found[i][0]: dict(zip(each, summaries, strict=False)) for i, each in enumerate(owned)}
-        if metrics is None:
-            return by_run
-        wanted = {key: {name: own[name] for name in own if name in metrics} for key, own in by_run.items()}
-        return {key: own for key, own in wanted.items() if own}
+        return {found[i][0]: dict(zip(each, summaries, strict=False)) for i, each in enumerate(owned)}
 
     def _load_names(self) -> dict[int, str]:
         found = self._db.execute("SELECT number, name, checksum FROM names").fetchall()

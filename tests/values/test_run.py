@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.plan.identity import canonical, spec_id
-from assay.values.run import Command
+from assay.values.run import Command, canonical, spec_id
 
 COMMANDS = (Command("train", 'python t.py --lr 0.1 --out "${ASSAY_RUN_DIR}"'), Command("test", "true"))
 
