@@ -1,31 +1,208 @@
-"""`assay model diff`, as it is typed."""
+"""`assay model diff`: tensors from files and folders, whole or in part, and the command as it is typed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
+import ml_dtypes
 import numpy as np
 import pytest
 
 from assay.cli.main import build_cli
-from assay.errors import AssayError
+from assay.errors import AssayError, UsageError
+from assay.models.commands.diff import TensorsRequest, build_tolerance, diff_tensors, parse_index
+from assay.models.graph.tensorfile import write_tensors
+from assay.models.values.tensors import TensorDiff
+from assay.values.verdict import Verdict, VerdictKind
 
-BASE = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+BASE = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
+TABLE = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 Call = Callable[..., tuple[int, str]]
 
 
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def diff(expected: str, actual: str, **more: Any) -> tuple[Verdict, tuple[TensorDiff, ...]]:
+    return diff_tensors(TensorsRequest(expected, actual, **more))
+
+
+def save(name: str, array: np.ndarray) -> str:
+    np.save(name, array)
+    return name
+
+
+def test_two_files() -> None:
     wrong = BASE.copy()
+    wrong[1, 2, 3, 4] += 1
+    verdict, (found,) = diff(save("want.npy", BASE), save("got.npy", wrong))
+    assert verdict.kind is VerdictKind.FAIL
+    assert (found.expected, found.actual, found.comparison.name) == ("want.npy", "got.npy", "want")
+    assert found.comparison.worst[0].index == (1, 2, 3, 4)
+    assert found.histogram is not None
+    assert found.histogram.zero == 119
+    assert found.heat is not None
+    assert found.heat.axes == (2, 3)
+    verdict, (found,) = diff("want.npy", "want.npy")
+    assert verdict.kind is VerdictKind.PASS
+
+
+def test_files_of_several_arrays_are_paired_by_name() -> None:
+    np.savez("want.npz", a=BASE, b=np.arange(4), c=np.ones(2))
+    np.savez("got.npz", b=np.array([0, 1, 2, 4]), a=BASE, d=np.ones(2))
+    verdict, found = diff("want.npz", "got.npz")
+    assert [(each.comparison.name, each.comparison.verdict.kind) for each in found] == [
+        ("a", VerdictKind.PASS), ("b", VerdictKind.FAIL),
+    ]  # fmt: skip
+    assert found[1].expected == "want.npz [b]"
+    assert {each.subject for each in verdict.findings} == {"b", "c", "d"}
+
+
+def test_different_numbers_of_tensors_differ() -> None:
+    np.savez("two.npz", a=np.ones(2), b=np.ones(2))
+    verdict, _ = diff("two.npz", save("a.npy", np.ones(2)))
+    assert verdict.kind is VerdictKind.FAIL
+    assert [each.subject for each in verdict.findings] == ["b"]
+
+
+def test_one_array_is_compared_whatever_it_is_called() -> None:
+    np.savez("one.npz", logits=BASE)
+    assert diff("one.npz", save("y.npy", BASE))[0].kind is VerdictKind.PASS
+
+
+def test_folders_that_a_check_wrote() -> None:
+    small = BASE.astype(ml_dtypes.bfloat16)
+    write_tensors("want", {"y": small, "names": np.array(["a", "b"], object), "ids": np.arange(3)})
+    write_tensors("got", {"y": small, "names": np.array(["a", "c"], object), "ids": np.arange(3)})
+    verdict, found = diff("want", "got")
+    assert [each.comparison.dtype[0] for each in found] == ["bfloat16", "string", "int64"]
+    assert [each.subject for each in verdict.findings] == ["names"]
+    assert found[1].heat is None
+
+
+def test_folders_of_plain_files(tmp_path: Path) -> None:
+    for folder in ("want", "got"):
+        (tmp_path / folder).mkdir()
+        np.save(f"{folder}/a.npy", BASE)
+        np.save(f"{folder}/b.npy", np.arange(3) + (folder == "got"))
+    verdict, found = diff("want", "got")
+    assert [each.comparison.name for each in found] == ["a", "b"]
+    assert verdict.kind is VerdictKind.FAIL
+
+
+def test_raw_files_and_types_that_numpy_does_not_know(tmp_path: Path) -> None:
+    small = BASE.astype(ml_dtypes.bfloat16)
+    (tmp_path / "raw.bin").write_bytes(small.tobytes())
+    save("as_uint.npy", small.view(np.uint16))
+    verdict, (found,) = diff("as_uint.npy", "raw.bin", dtype="bfloat16", shape=(2, 3, 4, 5))
+    assert verdict.kind is VerdictKind.PASS
+    assert found.comparison.dtype == ("bfloat16", "bfloat16")
+
+
+def test_a_part_and_another_order_of_axes() -> None:
+    wrong = BASE.copy()
+    wrong[1, 2, 0, 0] += 1
+    want, got = save("want.npy", BASE), save("got.npy", wrong)
+    assert diff(want, got, part="0")[0].kind is VerdictKind.PASS
+    verdict, (found,) = diff(want, got, part="1, :, 0:2")
+    assert found.comparison.shape[0] == (3, 2, 5)
+    assert found.comparison.worst[0].index == (2, 0, 0)
+    assert found.part == "slice 1, :, 0:2"
+    assert verdict.kind is VerdictKind.FAIL
+    assert diff(want, got, channel=1)[0].kind is VerdictKind.PASS
+    assert diff(want, got, channel=-1)[0].kind is VerdictKind.FAIL
+    save("nhwc.npy", BASE.transpose(0, 2, 3, 1))
+    assert diff(want, "nhwc.npy")[0].kind is VerdictKind.FAIL
+    verdict, (found,) = diff(want, "nhwc.npy", transpose="0,3,1,2")
+    assert verdict.kind is VerdictKind.PASS
+    assert found.part == "actual transposed by 0,3,1,2"
+    assert diff(save("v.npy", np.arange(3)), "v.npy", channel=2)[1][0].comparison.count == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        ("0", (0,)), ("-1,:", (-1, slice(None))), ("[0, 1:3, ::2]", (0, slice(1, 3), slice(None, None, 2))),
+        ("...,0", (Ellipsis, 0)),
+    ],
+)  # fmt: skip
+def test_indices_as_numpy_writes_them(text: str, index: tuple[Any, ...]) -> None:
+    assert parse_index(text) == index
+
+
+@pytest.mark.parametrize("text", ["", "a", "0,,1", "1:2:3:4", "::0", "0.5", "1:x"])
+def test_what_is_no_index(text: str) -> None:
+    with pytest.raises(UsageError, match="is not an index"):
+        parse_index(text)
+
+
+def test_tolerances_of_files() -> None:
+    assert build_tolerance(TensorsRequest("a", "b", abs_bound=2.5)).int_abs == 2
+    assert build_tolerance(TensorsRequest("a", "b", abs_bound=0.5)).int_abs is None
+    got = save("got.npy", np.arange(4) + 1)
+    assert diff(save("want.npy", np.arange(4)), got)[0].kind is VerdictKind.FAIL
+    assert diff("want.npy", got, abs_bound=1.0)[0].kind is VerdictKind.PASS
+
+
+def test_two_files_of_zeros_are_the_same() -> None:
+    zeros = save("zeros.npy", np.zeros(4, np.float32))
+    verdict, (found,) = diff(zeros, zeros)
+    assert verdict.kind is VerdictKind.PASS
+    assert "actual is all zero" in found.comparison.flags
+
+
+def test_empty_arrays_prove_nothing() -> None:
+    verdict, (found,) = diff(save("a.npy", np.zeros((0, 3))), save("b.npy", np.zeros((0, 3))))
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert found.heat is None
+
+
+@pytest.mark.parametrize(
+    ("make", "more", "said"),
+    [
+        (lambda: "none.npy", {}, "there is no file none.npy"),
+        (lambda: Path("t.npy").write_text("hello") and "t.npy", {}, "t.npy is not a readable .npy file"),
+        (lambda: Path("t.npz").write_text("hello") and "t.npz", {}, "t.npz is not a readable .npz file"),
+        (lambda: Path("t.txt").write_text("hello") and "t.txt", {}, "t.txt is not a tensor file"),
+        (lambda: Path("t.bin").write_bytes(b"123456") and "t.bin", {}, "type and shape must be given"),
+        (lambda: Path("t.bin").write_bytes(b"12345") and "t.bin", {"dtype": "float32"}, "not a multiple"),
+        (lambda: Path("empty").mkdir() or "empty", {}, "empty holds no tensor"),
+        (lambda: save("a.npy", BASE), {"dtype": "bfloat61"}, "no tensor type named 'bfloat61'"),
+        (lambda: save("a.npy", BASE), {"part": "9"}, "its shape is (2, 3, 4, 5)"),
+        (lambda: save("a.npy", BASE), {"part": "0,0,0,0,0"}, "there is no such part"),
+        (lambda: save("a.npy", BASE), {"channel": 3}, "there is no such part"),
+        (lambda: save("a.npy", np.float32(3)), {"channel": 0}, "there is no such part"),
+        (lambda: save("a.npy", BASE), {"transpose": "0,1"}, "its 4 axes are 0, 1, 2, 3"),
+        (lambda: save("a.npy", BASE), {"transpose": "a"}, "is not an order of the axes"),
+        (lambda: save("a.npy", BASE), {"shape": (7,)}, "do not fill [7]"),
+        (lambda: save("a.npy", BASE), {"rel_bound": -1.0}, "is not valid"),
+    ],
+)
+def test_what_cannot_be_compared(make: Any, more: dict[str, Any], said: str) -> None:
+    path = make()
+    with pytest.raises(AssayError) as caught:
+        diff(path, path, **more)
+    assert said in caught.value.render()
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    wrong = TABLE.copy()
     wrong[2, 3] += 1
-    np.save("want.npy", BASE)
+    np.save("want.npy", TABLE)
     np.save("got.npy", wrong)
-    np.save("near.npy", BASE * np.float32(1 + 1e-6))
-    np.save("empty.npy", BASE[:0])
+    np.save("near.npy", TABLE * np.float32(1 + 1e-6))
+    np.save("empty.npy", TABLE[:0])
 
     def run(*arguments: str) -> tuple[int, str]:
         capsys.readouterr()
@@ -67,6 +244,13 @@ def test_which_is_which_is_said(call: Call) -> None:
     assert "[2, 3]" in out
 
 
+def test_empty_tensors_are_named_as_such(call: Call) -> None:
+    code, out = call("empty.npy", "empty.npy")
+    assert code == 3
+    assert out.startswith("INCONCLUSIVE: the tensors have no elements to compare\n")
+    assert "both tensors have no elements (shape (0, 6))" in out
+
+
 def test_worst_elements(call: Call) -> None:
     assert call("want.npy", "near.npy", "--worst", "2")[1].count("\n  [") == 2
     assert "Worst" not in call("want.npy", "near.npy", "--worst", "0")[1]
@@ -90,10 +274,10 @@ def test_a_page(call: Call, tmp_path: Path) -> None:
 
 
 def test_other_types(call: Call, tmp_path: Path) -> None:
-    np.save("double.npy", BASE.astype(np.float64))
+    np.save("double.npy", TABLE.astype(np.float64))
     assert call("want.npy", "double.npy")[0] == 1
     assert call("want.npy", "double.npy", "--ignore-dtype")[0] == 0
-    (tmp_path / "raw.bin").write_bytes(BASE.tobytes())
+    (tmp_path / "raw.bin").write_bytes(TABLE.tobytes())
     assert call("want.npy", "raw.bin", "--dtype", "float32")[0] == 1
     assert call("want.npy", "raw.bin", "--dtype", "float32", "--shape", "4,6")[0] == 0
 

@@ -127,7 +127,7 @@ def test_a_small_number_beside_a_large_one_is_as_precise_as_that() -> None:
         (((4, 1), (1, 4)), "the axes are in another order"),
         (((2, 3), (3, 2)), "the axes are in another order"),
         (((1, 5), (5,)), "axes of length 1 are too many or missing"),
-        (((2, 6), (3, 4)), "it has as many elements"),
+        (((2, 6), (3, 4)), "the number of elements is the same"),
         (((2,), (3,)), ""),
         (((), (1,)), "axes of length 1"),
     ],

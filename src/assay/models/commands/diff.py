@@ -1,18 +1,26 @@
-"""`assay model diff`."""
+"""`assay model diff`: two tensors, or two sets of them, from files that a check or somebody else has written."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from assay.errors import UsageError
+from assay.models.graph.tensorfile import LIST_FILE, load_array, load_arrays
+from assay.models.judge.tensor_errors import build_heat, build_histogram, can_draw
+from assay.models.judge.tensors import judge_outputs
+from assay.models.values.model import Tolerances
+from assay.models.values.tensors import TensorComparison, TensorDiff, Tolerance
 from assay.show.console import Console
 from assay.show.report_files import STDOUT, check_targets, write_text
 from assay.values.options import Request, argument, json_option, option
+from assay.values.verdict import Verdict
 
-if TYPE_CHECKING:
-    from assay.models.flow.diff import DiffRequest
-    from assay.models.values.tensors import TensorDiff
-    from assay.values.verdict import Verdict
+HEAT_ROWS, HEAT_COLUMNS = 48, 160  # a terminal shrinks it, a page does not
+Array = Any
+Index = tuple[Any, ...]  # of integers, slices and an ellipsis
 
 
 def _parse_shape(text: str, flag: str) -> tuple[int, ...]:
@@ -73,47 +81,12 @@ def diff(request: TensorsRequest, console: Console) -> int:
     elements, a histogram of the errors and where they are. Exit code 0: the same within the tolerance; 1: different;
     2: unreadable; 3: nothing to compare.
     """
-    from assay.models.flow.diff import diff_tensors
-
-    check_targets(request.html, as_json=request.as_json)
-    verdict, diffs = diff_tensors(_build_request(request))
-    _show(verdict, diffs, request, console)
-    return int(verdict.kind.exit_code)
-
-
-def _build_request(request: TensorsRequest) -> DiffRequest:
-    from assay.models.flow.diff import DiffRequest
-    from assay.models.values.tensors import Tolerance
-
-    if request.channel is not None and request.part:
-        raise UsageError("--channel and --slice both choose a part", "give one of them")
-    tolerance = Tolerance(
-        abs=request.abs_bound,
-        rel=request.rel_bound,
-        ulp=request.ulp,
-        allowed_wrong=request.allowed_wrong,
-        min_cosine=request.min_cosine,
-        min_sqnr_db=request.min_sqnr,
-        top_k=request.top_k,
-        check_dtype=not request.ignore_dtype,
-    )
-    return DiffRequest(
-        request.expected,
-        request.actual,
-        dtype=request.dtype,
-        shape=request.shape,
-        tolerance=tolerance,
-        op=request.op,
-        worst=request.worst,
-        channel=request.channel,
-        part=request.part,
-        transpose=request.transpose,
-    )
-
-
-def _show(verdict: Verdict, diffs: tuple[TensorDiff, ...], request: TensorsRequest, console: Console) -> None:
     from assay.models.report.tensor_diff import build_document
 
+    check_targets(request.html, as_json=request.as_json)
+    if request.channel is not None and request.part:
+        raise UsageError("--channel and --slice both choose a part", "give one of them")
+    verdict, diffs = diff_tensors(request)
     document = build_document(diffs, verdict)
     if request.as_json or request.html != STDOUT:
         console.write_document(document, as_json=request.as_json)
@@ -121,3 +94,141 @@ def _show(verdict: Verdict, diffs: tuple[TensorDiff, ...], request: TensorsReque
         from assay.show.html import render_html
 
         write_text(request.html, render_html(document))
+    return int(verdict.kind.exit_code)
+
+
+def diff_tensors(request: TensorsRequest) -> tuple[Verdict, tuple[TensorDiff, ...]]:
+    """Raises UsageError for what cannot be read; everything else is a finding."""
+    expected, actual = load_sides(request)
+    verdict, comparisons = judge_outputs(
+        expected, actual, Tolerances(build_tolerance(request)), op=request.op, worst=request.worst
+    )
+    return verdict, tuple(_build_diff(request, each, expected[each.name], actual[each.name]) for each in comparisons)
+
+
+def build_tolerance(request: TensorsRequest) -> Tolerance:
+    """An absolute bound is meant for integers as well. That both tensors are all zero is not a fault."""
+    bound = request.abs_bound
+    return Tolerance(
+        abs=bound,
+        rel=request.rel_bound,
+        ulp=request.ulp,
+        int_abs=int(bound) if bound is not None and 1 <= bound < 2**63 else None,
+        allowed_wrong=request.allowed_wrong,
+        min_cosine=request.min_cosine,
+        min_sqnr_db=request.min_sqnr,
+        top_k=request.top_k,
+        allow_constant=True,
+        check_dtype=not request.ignore_dtype,
+    )
+
+
+def _build_diff(request: TensorsRequest, found: TensorComparison, expected: Array, actual: Array) -> TensorDiff:
+    paths = [
+        f"{path} [{found.name}]" if os.path.isdir(path) or path.endswith(".npz") else path
+        for path in (request.expected, request.actual)
+    ]
+    plain = TensorDiff(found, paths[0], paths[1], part=describe_part(request))
+    if not can_draw(expected, actual):
+        return plain
+    heat = build_heat(expected, actual, HEAT_ROWS, HEAT_COLUMNS, found.tolerance, op=request.op)
+    return replace(plain, histogram=build_histogram(expected, actual), heat=heat)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def load_sides(request: TensorsRequest) -> tuple[dict[str, Array], dict[str, Array]]:
+    """By name; two single tensors are compared whatever their files are called."""
+    expected = load_side(request.expected, request.dtype, request.shape)
+    actual = load_side(request.actual, request.dtype, request.shape)
+    if len(expected) == len(actual) == 1:
+        actual = dict(zip(expected, actual.values(), strict=True))
+    order = parse_axes(request.transpose)
+    index = parse_index(request.part)
+    for name, array in expected.items():
+        expected[name] = choose_part(array, index, request.channel, f"{request.expected} [{name}]")
+    for name, array in actual.items():
+        label = f"{request.actual} [{name}]"
+        actual[name] = choose_part(turn(array, order, label), index, request.channel, label)
+    return expected, actual
+
+
+def load_side(path: str, dtype: str | None, shape: Sequence[int] | None) -> dict[str, Array]:
+    """A file or a folder: one that a check wrote, or one of single files, which are then named by these."""
+    if os.path.isdir(path):
+        if os.path.exists(os.path.join(path, LIST_FILE)):
+            found = load_arrays(path)
+        else:
+            files = sorted(name for name in os.listdir(path) if name.endswith(".npy"))
+            found = {os.path.splitext(name)[0]: load_array(os.path.join(path, name), dtype) for name in files}
+    elif path.endswith(".npz"):
+        found = load_arrays(path)
+        if len(found) == 1:
+            found = dict.fromkeys(found, load_array(path, dtype, shape))
+    else:
+        found = {os.path.splitext(os.path.basename(path))[0]: load_array(path, dtype, shape)}
+    if not found:
+        raise UsageError(f"{path} holds no tensor", "give a .npy or .npz file, or a folder of them")
+    return found
+
+
+# ---------------------------------------------------------------- parts
+
+
+def parse_index(text: str | None) -> Index | None:
+    """`0,:,3:5,...` as numpy would read it between brackets."""
+    if text is None:
+        return None
+    return tuple(_parse_place(part.strip(), text) for part in text.strip("[] ").split(","))
+
+
+def _parse_place(text: str, whole: str) -> Any:
+    if text == "...":
+        return Ellipsis
+    try:
+        parts = [int(part) if part.strip() else None for part in text.split(":")]
+    except ValueError:
+        parts = []
+    if not 1 <= len(parts) <= 3 or (len(parts) == 1 and parts[0] is None) or parts[2:] == [0]:
+        raise UsageError(f"--slice {whole!r}: {text!r} is not an index", "write it as numpy does: --slice '0,:,3:5'")
+    return parts[0] if len(parts) == 1 else slice(*parts)
+
+
+def parse_axes(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        hint = "name them all: --transpose 0,3,1,2"
+        raise UsageError(f"--transpose {text!r} is not an order of the axes", hint) from None
+
+
+def turn(array: Array, order: tuple[int, ...] | None, name: str) -> Array:
+    if order is None:
+        return array
+    if sorted(order) != list(range(array.ndim)):
+        hint = f"its {array.ndim} axes are {', '.join(map(str, range(array.ndim)))}: name each once"
+        raise UsageError(f"{name}: {','.join(map(str, order))} is not an order of its axes", hint)
+    return array.transpose(order)
+
+
+def choose_part(array: Array, index: Index | None, channel: int | None, name: str) -> Array:
+    """A channel is one of axis 1, as in NCHW and in rows of features; of axis 0 where there is no other."""
+    if channel is not None:
+        axis = min(1, array.ndim - 1)
+        index = (*(slice(None),) * axis, channel)
+    if index is None:
+        return array
+    try:
+        return array[index]
+    except IndexError as error:
+        raise UsageError(f"{name}: there is no such part: {error}", f"its shape is {tuple(array.shape)}") from None
+
+
+def describe_part(request: TensorsRequest) -> str:
+    parts = [f"slice {request.part}"] if request.part else []
+    parts += [f"channel {request.channel}"] if request.channel is not None else []
+    parts += [f"actual transposed by {request.transpose}"] if request.transpose else []
+    return ", ".join(parts)

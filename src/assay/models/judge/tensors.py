@@ -78,7 +78,8 @@ def compare_tensors(
     if left.shape != right.shape or find_common_kind(left, right) is None:
         return replace(empty, verdict=Verdict.of(formal, 0))
     if not left.size:
-        nothing = Finding(VerdictKind.INCONCLUSIVE, name, f"both are empty {list(left.shape)}: nothing to compare")
+        text = f"both tensors have no elements (shape {left.shape}): there is nothing to compare"
+        nothing = Finding(VerdictKind.INCONCLUSIVE, name, text)
         return replace(empty, verdict=Verdict.of([*formal, nothing], 0))
     is_single = left.ndim == 0
     if is_single:
@@ -171,8 +172,8 @@ def _guess(expected: tuple[int, ...], actual: tuple[int, ...]) -> str:
         return "; the axes are in another order"
     if [dim for dim in expected if dim != 1] == [dim for dim in actual if dim != 1]:
         return "; axes of length 1 are too many or missing"
-    if math.prod(expected) == math.prod(actual):
-        return "; it has as many elements"
+    if math.prod(expected) == math.prod(actual) > 0:
+        return "; the number of elements is the same"
     return ""
 
 

@@ -76,7 +76,9 @@ def describe_outcome(diffs: Sequence[TensorDiff], verdict: Verdict) -> str:
     if verdict.kind is VerdictKind.PASS:
         is_equal = diffs[0].comparison.max_abs == 0
         return "the tensors are equal" if is_equal else "the tensors are the same within the tolerance"
-    return "the tensors differ" if verdict.kind is VerdictKind.FAIL else "the result is inconclusive"
+    if verdict.kind is VerdictKind.FAIL:
+        return "the tensors differ"
+    return "the result is inconclusive" if diffs[0].comparison.count else "the tensors have no elements to compare"
 
 
 def _build_overview(diffs: Sequence[TensorDiff]) -> Table:
