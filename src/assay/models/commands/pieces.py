@@ -1,13 +1,28 @@
-"""`assay model split`, `layers` and `convert`: models as files."""
+"""`assay model split`, `layers` and `convert`: models as files, for a person to look at or to pass on."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import asdict, dataclass
 
 from assay.errors import ExitCode, UsageError
+from assay.models.flow.artifact_builder import ArtifactBuilder
+from assay.models.flow.cases import Case, Cases, Tensors
+from assay.models.flow.check import build_source
+from assay.models.flow.options import build_split_request, choose_groups
+from assay.models.flow.step_files import make_folder
+from assay.models.graph.convert import convert_opset
+from assay.models.graph.graph import build_outline, load_model, write_model
+from assay.models.graph.tensorfile import write_tensors
+from assay.models.store.artifacts import ArtifactStore
 from assay.models.values.flags import InputFlags, ModelFlags, group_option, only_option
+from assay.models.values.model import ModelRequest, Outline
+from assay.show import formatting
 from assay.show.console import Console
 from assay.values.options import Request, argument, json_option, option
+from assay.values.plain import build_plain
+
+# ---------------------------------------------------------------- split
 
 
 class SplitRequest(InputFlags):
@@ -16,13 +31,23 @@ class SplitRequest(InputFlags):
     as_json: bool = json_option("JSON.")
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One layer in files: its model, the inputs that it sees in the whole, and what the reference makes of them.
+
+    Of further samples the names end in `_2`, `_3`, …; a model only where the values of a sample make another of it.
+    """
+
+    case: str
+    path: str = ""
+    inputs: str = ""
+    expected: str = ""
+    problem: str = ""
+    samples: int = 0
+
+
 def split(request: SplitRequest, console: Console) -> int:
     """Write each layer of MODEL as a model of its own, with its inputs and the outputs of the reference."""
-    from dataclasses import asdict
-
-    from assay.models.flow.options import build_split_request
-    from assay.models.flow.pieces import split_model
-
     flags = ModelFlags(**{name: getattr(request, name) for name in InputFlags.OPTIONS}, only=request.only)
     folder = request.output or f"{os.path.splitext(request.model)[0]}_layers"
     pieces = split_model(build_split_request(flags), os.path.abspath(folder))
@@ -36,6 +61,30 @@ def split(request: SplitRequest, console: Console) -> int:
     return int(ExitCode.OK)
 
 
+def split_model(request: ModelRequest, folder: str) -> list[Piece]:
+    """`<folder>/<case>.onnx` with `<case>_inputs/` and `<case>_expected/`; the reference runs once for each sample."""
+    with ArtifactBuilder(ArtifactStore(request.store), request.limits, recompute=request.recompute) as builder:
+        cases = Cases(build_source(request), builder)
+        chosen = [name for name in cases.choose(request.only) if name != cases.outline.full_name]
+        make_folder(folder)
+        return [_write_piece(case, os.path.join(folder, case.name)) for case in cases.iterate(chosen)]
+
+
+def _write_piece(case: Case, base: str) -> Piece:
+    if case.problem:
+        return Piece(case.name, problem=case.problem)
+    for number, trial in enumerate(case.trials, start=1):
+        end = f"_{number}" if number > 1 else ""
+        if number == 1 or trial.model.sha != case.trials[0].model.sha:
+            write_model(load_model(trial.model.path), f"{base}{end}.onnx")
+        write_tensors(f"{base}_inputs{end}", dict(Tensors(trial.inputs.path)))
+        write_tensors(f"{base}_expected{end}", dict(trial.expected))
+    return Piece(case.name, f"{base}.onnx", f"{base}_inputs", f"{base}_expected", samples=len(case.trials))
+
+
+# ---------------------------------------------------------------- layers
+
+
 class LayersRequest(Request):
     model: str = argument()
     groups: tuple[str, ...] = group_option()
@@ -44,16 +93,27 @@ class LayersRequest(Request):
 
 def layers(request: LayersRequest, console: Console) -> int:
     """List the cases of MODEL: what `check` would compute. Nothing is executed, no weight is read."""
-    from assay.models.flow.options import choose_groups
-    from assay.models.flow.pieces import load_outline, render_outline
-    from assay.values.plain import build_plain
-
-    outline = load_outline(request.model, choose_groups(request.groups))
+    outline = build_outline(request.model, groups=choose_groups(request.groups))
     if request.as_json:
         console.write_json(build_plain(outline))
-        return int(ExitCode.OK)
-    console.write(render_outline(outline))
+    else:
+        console.write(render_outline(outline))
     return int(ExitCode.OK)
+
+
+def render_outline(outline: Outline) -> str:
+    """Columns: the case, its operators, the nodes' own names, what goes in and comes out; none that is empty."""
+    rows = []
+    for layer in outline.layers:
+        flow = f"{', '.join(layer.inputs)} → {', '.join(layer.outputs)}"
+        rows.append([formatting.clean(text) for text in (layer.name, "+".join(layer.ops), layer.title, flow)])
+    columns = [column for column in zip(*rows, strict=True) if any(column)]
+    widths = [max(map(formatting.display_width, column)) for column in columns]
+    lines = ["  ".join(map(formatting.pad, row, widths)).rstrip() for row in zip(*columns, strict=True)]
+    return "".join(f"{line}\n" for line in (*lines, formatting.clean(outline.full_name)))
+
+
+# ---------------------------------------------------------------- convert
 
 
 class ConvertRequest(Request):
@@ -64,10 +124,9 @@ class ConvertRequest(Request):
 
 def convert(request: ConvertRequest, console: Console) -> int:
     """Write MODEL with another opset."""
-    from assay.models.flow.pieces import convert_model
-
     target = request.output or f"{os.path.splitext(request.model)[0]}_opset{request.opset}.onnx"
     if os.path.realpath(target) == os.path.realpath(request.model):
         raise UsageError(f"{target} would overwrite the model itself", "name another file with -o")
-    console.print(convert_model(request.model, target, request.opset))
+    done = convert_opset(request.model, target, request.opset)
+    console.print(f"opset {done.before} → {done.after}, {done.nodes} nodes: {done.path}")
     return int(ExitCode.OK)

@@ -125,7 +125,7 @@ class DumpFolders:
         if sha not in known:
             known.append(sha)
         number = known.index(sha) + 1
-        return _make(folder if number == 1 else os.path.join(folder, f"sample_{number}"))
+        return make_folder(folder if number == 1 else os.path.join(folder, f"sample_{number}"))
 
     def clear(self, folder: str) -> None:
         """What an earlier dump wrote goes; once for each process."""
@@ -171,7 +171,7 @@ def _remove(folder: str, path: str) -> None:
             os.rmdir(path)
 
 
-def _make(folder: str) -> str:
+def make_folder(folder: str) -> str:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:

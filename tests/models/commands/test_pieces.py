@@ -12,13 +12,13 @@ from onnx import helper
 from tests.models.models import ORT, picky, request_for, write_model
 
 from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.models.commands.pieces import ConvertRequest, Piece, convert, render_outline, split_model
 from assay.models.flow.cases import StepFailedError
-from assay.models.flow.pieces import Piece, convert_model, load_outline, render_outline, split_model
+from assay.models.graph.graph import build_outline
 from assay.models.graph.tensorfile import load_tensors
 from assay.models.values.model import InputChoice, Layer, ModelRequest, Outline
+from assay.show.console import Console
 from assay.show.formatting import display_width
-
-GROUPS = (("Conv", "Clip"),)
 
 
 def split_request(model: Path, tmp_path: Path, **further: Any) -> ModelRequest:
@@ -107,18 +107,18 @@ def test_an_outline_reads_no_weight(tmp_path: Path, chain: Path) -> None:
     model = onnx.load(chain)
     onnx.save(model, tmp_path / "e.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     (tmp_path / "w.bin").unlink()
-    assert load_outline(str(tmp_path / "e.onnx"), GROUPS).cases[-1] == "e_full_model"
+    assert build_outline(str(tmp_path / "e.onnx"), groups=(("Conv", "Clip"),)).cases[-1] == "e_full_model"
 
 
-def test_another_opset_in_one_line(chain: Path, tmp_path: Path) -> None:
-    text = convert_model(str(chain), str(tmp_path / "new.onnx"), 18)
-    assert text == f"opset 17 → 18, 3 nodes: {tmp_path / 'new.onnx'}"
+def test_another_opset_in_one_line(chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert(ConvertRequest(str(chain), 18, str(tmp_path / "new.onnx")), Console())
+    assert capsys.readouterr().out == f"opset 17 → 18, 3 nodes: {tmp_path / 'new.onnx'}\n"
     assert onnx.load(tmp_path / "new.onnx").opset_import[0].version == 18
 
 
 def test_an_opset_that_there_is_not(chain: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        convert_model(str(chain), str(tmp_path / "new.onnx"), 999)
+        convert(ConvertRequest(str(chain), 999, str(tmp_path / "new.onnx")), Console())
     assert not (tmp_path / "new.onnx").exists()
 
 

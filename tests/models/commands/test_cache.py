@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.models.models import ORT, request_for
 
+from assay.models.commands.cache import build_document, clear_cache, load_cache
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.cache import build_document, clear_cache, load_cache
 from assay.models.flow.check import check_model
 from assay.models.store.artifacts import ArtifactStore
 from assay.show.formatting import render_facts

@@ -1,0 +1,7 @@
+"""The fixtures of the flows, which these commands call."""
+
+from __future__ import annotations
+
+from tests.models.flow.conftest import _faults_are_found, chain, open_builder
+
+__all__ = ["_faults_are_found", "chain", "open_builder"]
