@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from assay.errors import MissingPackageError
 
 if TYPE_CHECKING:
-    from assay.models.pytest_support.functions import test_onnx_model, test_onnx_model_llvmcpu_torq
+    from assay.models.pytest_support.fixtures import test_onnx_model, test_onnx_model_llvmcpu_torq
 
 __all__ = ["test_onnx_model", "test_onnx_model_llvmcpu_torq"]
 
@@ -26,6 +26,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if find_spec("pytest") is None:
         raise MissingPackageError("assay.models, which is for test files of pytest,", "pytest")
-    from assay.models.pytest_support import functions
+    from assay.models.pytest_support import fixtures
 
-    return getattr(functions, name)
+    return getattr(fixtures, name)

@@ -9,8 +9,8 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.models.flow.options import build_request
     from assay.models.flow.run import RunChoice, run_model
+    from assay.models.pytest_support.case import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE
     from assay.models.pytest_support.options import read_options
-    from assay.models.pytest_support.report import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE
     from assay.models.report.check import build_document
     from assay.models.store.artifacts import choose_store_folder
     from assay.models.values.flags import ModelFlags
@@ -20,7 +20,7 @@ HOMES = {
     "assay.models.values.flags": "ModelFlags",
     "assay.models.flow.run": "RunChoice run_model",
     "assay.models.pytest_support.options": "read_options",
-    "assay.models.pytest_support.report": "PROPERTY_CASE PROPERTY_ISSUE PROPERTY_PROFILE",
+    "assay.models.pytest_support.case": "PROPERTY_CASE PROPERTY_ISSUE PROPERTY_PROFILE",
     "assay.models.report.check": "build_document",
     "assay.models.store.artifacts": "choose_store_folder",
 }

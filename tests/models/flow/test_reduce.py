@@ -30,8 +30,8 @@ from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import Search, bisect_model
 from assay.models.flow.cases import Cases
 from assay.models.flow.check import Examination, build_source, check_model
+from assay.models.flow.discovery import Names
 from assay.models.flow.reduce import _Trials, reduce_failure, render_again
-from assay.models.flow.tolerance_names import Names
 from assay.models.graph.tensorfile import load_tensors
 from assay.models.values.model import CaseReport, InputChoice, ModelReport, Signature, Target, Tolerances
 from assay.models.values.tensors import Tolerance

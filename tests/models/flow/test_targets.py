@@ -1,4 +1,4 @@
-"""A mistake in a target's table is told with its file and line."""
+"""Targets by name and in tables, those of a project, and who votes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,20 @@ from pathlib import Path
 import pytest
 
 from assay.errors import ConfigError, NotFoundError, UsageError
-from assay.models.flow.targets import Vote, choose_voter, is_same_engine, load_checked_target
+from assay.models.config.chips import choose_chips, load_chip
+from assay.models.flow.discovery import load_project
+from assay.models.flow.targets import (
+    Extras,
+    Vote,
+    build_hardware_target,
+    build_reference,
+    build_target,
+    choose_target_names,
+    choose_voter,
+    explain_hardware,
+    is_same_engine,
+    load_checked_target,
+)
 from assay.models.values.model import Target
 
 TABLES = """# targets
@@ -133,3 +146,86 @@ def test_a_board_is_no_other_engine():
     assert is_same_engine(SIM, board)
     assert not is_same_engine(SIM, replace(SIM, options={"run": ["other"]}))
     assert not is_same_engine(SIM, ORT)
+
+
+# ---------------------------------------------------------------- the targets of a project
+
+SIM_TABLE = (
+    '[tool.assay.targets.sim]\nrun = "tool {artifact} [--hw {hardware}] [--chip {chip}]"\ncompile_flags = ["-a"]\n'
+)
+
+
+@pytest.fixture
+def sim_folder(tmp_path: Path) -> Path:
+    (tmp_path / "pyproject.toml").write_text(SIM_TABLE)
+    (tmp_path / "tests").mkdir()
+    return tmp_path
+
+
+def test_targets_come_from_flags_then_the_list_then_what_is_described(sim_folder):
+    project = load_project(str(sim_folder))
+    assert choose_target_names(project, ["ort", "iree"]) == ("ort", "iree")
+    assert choose_target_names(project, []) == ("sim",)
+    (sim_folder / "pyproject.toml").write_text(SIM_TABLE + '[tool.assay.models]\ntargets = ["reference"]\n')
+    assert choose_target_names(load_project(str(sim_folder)), []) == ("reference",)
+    with pytest.raises(NotFoundError, match="'simm'"):
+        choose_target_names(project, ["simm"])
+
+
+def test_no_target_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="no target to test the models on"):
+        choose_target_names(load_project(str(tmp_path)), [])
+
+
+def test_the_hardwares_name_is_a_target_of_the_project_or_torqs_tools(sim_folder):
+    project = load_project(str(sim_folder))
+    own = build_hardware_target(project, "sim", Extras(compile_flags=("-b",), run_flags=("-r",)))
+    assert (own.name, own.backend, own.options["hardware"]) == ("sim", "command", "sim")
+    assert (own.compile_flags, own.run_flags) == (("-a", "-b"), ("-r",))
+    torq = build_hardware_target(project, "aws_fpga", Extras())
+    assert (torq.name, torq.options["hardware"], torq.options["compile"][0]) == ("aws_fpga", "aws_fpga", "torq-compile")
+
+
+def test_a_chip_tells_the_compiler_its_name_and_brings_flags(sim_folder):
+    chips = sim_folder / "tests" / "testdata" / "chips"
+    chips.mkdir(parents=True)
+    (chips / "x.json").write_text('{"target": "X1", "compile_flags": ["-x"], "run_flags": ["-y"]}')
+    project = load_project(str(sim_folder))
+    assert choose_chips("x", project.chip_folder) == ("x",)
+    target = build_target(project, "sim", Extras(load_chip("x", project.chip_folder), compile_flags=("-z",)))
+    assert target.options["chip"] == "X1"
+    assert (target.compile_flags, target.run_flags) == (("-a", "-x", "-z"), ("-y",))
+    with pytest.raises(UsageError, match="the target ort does not use chips"):
+        build_target(project, "ort", Extras({"target": "X1"}))
+    assert "chip" not in build_target(project, "ort", Extras()).options
+
+
+def test_a_target_whose_commands_name_no_chip_is_not_tested_for_several(sim_folder):
+    (sim_folder / "pyproject.toml").write_text('[tool.assay.targets.sim]\nrun = "tool {artifact}"\n')
+    project = load_project(str(sim_folder))
+    with pytest.raises(UsageError, match="the target sim does not use chips"):
+        build_target(project, "sim", Extras({"target": "X1"}))
+    assert build_target(project, "sim", Extras({"target": "X1", "run_flags": ["-x"]})).run_flags == ("-x",)
+
+
+def test_a_board_makes_it_an_ssh_target(sim_folder):
+    project = load_project(str(sim_folder))
+    target = build_target(project, "sim", Extras(address="root@board", port=22, key="k"))
+    assert target.backend == "ssh"
+    assert (target.options["address"], target.options["port"], target.options["key"]) == ("root@board", 22, "k")
+    with pytest.raises(UsageError, match="runs in this machine"):
+        build_target(project, "ort", Extras(address="root@board"))
+
+
+def test_flags_of_a_reference_are_for_one_that_compiles(sim_folder):
+    project = load_project(str(sim_folder))
+    assert build_reference(project, "iree", ("-c",), ("-r",)).compile_flags == ("-c",)
+    assert build_reference(project, None, ("-c",), ("-r",)).name == "ort"
+    assert build_reference(project, None, ("-c",), ("-r",)).compile_flags == ()
+
+
+def test_hardware_that_is_no_target_is_explained(sim_folder):
+    project = load_project(str(sim_folder))
+    assert explain_hardware(project, "sim") == ""
+    told = "no target 'sym' in the settings, so Torq's own tools are called; did you mean 'sim'?"
+    assert explain_hardware(project, "sym") == told

@@ -90,7 +90,7 @@ def test_a_nan_is_blamed_where_it_is_born() -> None:
     seen = tensors(a=1e-6, b=1e-6) | {"c": tensor("c", 0, nan=3), "d": tensor("d", 0, nan=10)}
     found = localise(CHAIN, seen)
     assert found.first is CHAIN[2]
-    assert "NaN first appears in c" in found.reason
+    assert found.reason == "Conv_2 is where it begins: its inputs are correct (error 1e-06)"
     assert found.ranking[0].factor == math.inf
 
 
@@ -155,9 +155,8 @@ def test_a_layer_that_is_wrong_alone_is_blamed_in_spite_of_drift() -> None:
 def test_layers_that_nobody_looked_at_are_suspects_too() -> None:
     found = localise(CHAIN, tensors(a=0, d=0.5))
     assert found.first is CHAIN[3]
-    assert [each.number for each in found.suspects] == [1, 2, 3]
     assert "it may be Conv_1, Conv_2 as well" in found.reason
-    assert [each.number for each in localise(CHAIN, tensors(a=0, b=0, c=0, d=0.5)).suspects] == [3]
+    assert "as well" not in localise(CHAIN, tensors(a=0, b=0, c=0, d=0.5)).reason
 
 
 def test_what_nobody_looked_at_passes_an_error_on() -> None:
@@ -175,7 +174,7 @@ def test_a_layer_with_several_outputs() -> None:
     layers = [layer(0, "x", "a b", "Split"), layer(1, "a", "c"), layer(2, "b", "d")]
     found = localise(layers, tensors(a=0, b=0.2, c=0, d=0.2))
     assert found.first is layers[0]
-    assert "b: wrong" in found.reason
+    assert found.reason == "Split_0 is where it begins: its inputs are equal"
 
 
 def test_the_ranking_has_the_layer_that_adds_most_first() -> None:

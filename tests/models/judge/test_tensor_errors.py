@@ -1,120 +1,162 @@
-"""Histograms and heat maps hold what the tensors hold."""
+"""Blocks cover a tensor once; a first look at it tells the truth."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.models.judge.tensor_errors import build_heat, build_histogram, can_draw, find_longest
-from assay.models.judge.tensors import compare_tensors
-from assay.models.values.tensors import Tolerance
+from assay.errors import UsageError
+from assay.models.judge.tensor_errors import (
+    LEAST_SHARE,
+    Kind,
+    Scale,
+    build_scale,
+    find_kind,
+    name_dtype,
+    survey,
+    walk_blocks,
+)
+
+SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=4).map(tuple)
 
 
-def noise(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+@given(SHAPES, st.integers(1, 60))
+@settings(max_examples=100, deadline=None)
+def test_blocks_cover_every_element_once_and_are_small(shape: tuple[int, ...], limit: int) -> None:
+    seen = np.zeros(shape, int)
+    for block in walk_blocks(shape, limit):
+        assert len(block) == len(shape)
+        assert seen[block].size <= limit
+        seen[block] += 1
+    assert (seen == 1).all()
 
 
-def test_errors_are_counted_by_powers_of_ten() -> None:
-    expected = np.zeros(8)
-    actual = np.array([0, 0, 0.02, 0.03, 5, -0.5, math.nan, math.inf])
-    found = build_histogram(expected, actual)
-    assert found.edges == pytest.approx((0.01, 0.1, 1, 10))
-    assert found.counts == (2, 1, 1)
-    assert (found.zero, found.broken) == (2, 2)
+def test_an_empty_tensor_has_no_block() -> None:
+    assert list(walk_blocks((3, 0, 2))) == []
 
 
-def test_many_decades_are_cut_from_below() -> None:
-    actual = 10.0 ** np.arange(-30, 1)
-    found = build_histogram(np.zeros(31), actual)
-    assert len(found.counts) == 16
-    assert sum(found.counts) == 31
-    assert found.edges[0] == 0
-    assert found.edges[-1] == pytest.approx(10)
-
-
-def test_equal_tensors_have_no_bars() -> None:
-    found = build_histogram(noise(5, 5), noise(5, 5))
-    assert (found.edges, found.counts, found.zero) == ((), (), 25)
-    assert build_histogram(np.float32(3), np.float32(4)).counts == (1,)
+def test_blocks_are_not_many_more_than_needed() -> None:
+    assert len(list(walk_blocks((1, 3, 100, 100), 1 << 10))) <= 60
+    assert len(list(walk_blocks((100000, 2), 1 << 10))) == math.ceil(200000 / 1024)
 
 
 @pytest.mark.parametrize(
-    ("shape", "axes"),
-    [((3, 5), (0, 1)), ((1, 64, 7, 9), (1, 3)), ((5,), (0,)), ((1, 5), (1,)), ((9, 1, 2, 9), (0, 3)), ((1, 1), (0,))],
+    ("dtype", "kind"),
+    [
+        ("float32", Kind.FLOAT), ("float16", Kind.FLOAT), ("longdouble", Kind.FLOAT), ("int64", Kind.INTEGER),
+        ("uint8", Kind.INTEGER), ("bool", Kind.BOOL), ("complex64", Kind.COMPLEX), ("U3", Kind.TEXT), ("O", Kind.TEXT),
+        (ml_dtypes.bfloat16, Kind.FLOAT), (ml_dtypes.float8_e5m2, Kind.FLOAT), (ml_dtypes.uint4, Kind.INTEGER),
+    ],
+)  # fmt: skip
+def test_kinds(dtype: Any, kind: Kind) -> None:
+    assert find_kind(np.zeros(2, dtype)) is kind
+
+
+@pytest.mark.parametrize("dtype", ["datetime64[s]", "V4", [("a", "i4")]])
+def test_what_has_no_kind_is_refused(dtype: Any) -> None:
+    with pytest.raises(UsageError):
+        find_kind(np.zeros(2, dtype))
+
+
+def test_names_of_types() -> None:
+    names = [name_dtype(np.zeros(1, kind)) for kind in ("U5", "O", "f4", ml_dtypes.float8_e4m3fn)]
+    assert names == ["string", "string", "float32", "float8_e4m3fn"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", ml_dtypes.bfloat16, "complex64"])
+def test_a_first_look(dtype: Any) -> None:
+    found = survey(np.array([[1, math.nan], [-3, math.inf], [0, 2]], dtype))
+    assert (found.nan, found.inf, found.finite, found.largest) == (1, 1, 4, 3)
+    assert found.spread == 5
+    assert not found.is_constant
+
+
+def test_a_first_look_at_odd_ones() -> None:
+    assert survey(np.full(5, 3, np.uint64)).is_constant
+    assert survey(np.zeros((2, 2), np.int8)).is_zero
+    assert survey(np.array([2**64 - 1, 2**64 - 2], np.uint64)).spread == 1
+    assert survey(np.array([-(2**63), 2**63 - 1])).spread == float(2**64 - 1)
+    nothing = survey(np.array([math.nan, math.inf]))
+    assert (nothing.finite, nothing.largest, nothing.is_constant) == (0, 0, False)
+    assert not survey(np.array([1.0, math.nan])).is_constant
+    assert survey(np.array([1 + 2j, 1 + 2j])).is_constant
+    assert not survey(np.array([1 + 2j, 1 + 3j])).is_constant
+
+
+def scale_of(values: np.ndarray) -> Scale:
+    return build_scale(values, survey(values))
+
+
+def full(scale: Scale, shape: tuple[int, ...]) -> np.ndarray:
+    block = tuple(slice(0, length) for length in shape)
+    return np.broadcast_to(scale.at(block), shape)
+
+
+def test_each_slice_has_its_own_size() -> None:
+    values = np.ones((10, 12), np.float32)
+    values[3] = 0.5
+    values[:, 7] = 4
+    found = full(scale_of(values), values.shape)
+    row = math.sqrt((11 * 0.25 + 16) / 12)
+    assert found[3, 0] == pytest.approx(min(row, math.sqrt((9 + 0.25) / 10)))
+    assert found[0, 7] == pytest.approx(math.sqrt((11 + 16) / 12))
+
+
+def test_no_slice_is_smaller_than_a_tenth_of_all() -> None:
+    values = np.ones((10, 100))
+    values[3] = 1e-6
+    scale = scale_of(values)
+    assert full(scale, values.shape)[3, 5] == pytest.approx(LEAST_SHARE * scale.whole)
+
+
+def test_slices_of_a_few_elements_have_no_size() -> None:
+    values = np.array([[100.0, 1e-3]] * 7)
+    assert [axis for axis, _ in scale_of(values).slices] == []
+    assert [axis for axis, _ in scale_of(np.concatenate([values, values])).slices] == [1]
+
+
+def test_zeros_and_what_is_not_finite_do_not_count() -> None:
+    values = np.array([3.0, 0, 0, 0, math.nan, math.inf, -3.0])
+    assert scale_of(values).whole == 3
+    assert scale_of(np.zeros(4)).whole == 0
+    assert scale_of(np.full(4, math.nan)).whole == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "cut"),
+    [
+        ([1.0, 2.0, -1e9, -1e9], True),
+        ([1.0, 2.0, -1e9, -1.001e9], True),
+        ([0.0, 0.0, -1e9, -1e9], True),
+        ([1.0, 2.0, -1e9], False),  # one alone may be anything
+        ([1.0, 2.0, 1e9, 1e9], False),
+        ([1.0, 2.0, -1e9, 1e9], False),
+        ([1.0, 2.0, -1e9, -9e8], False),
+        ([1e7, 2.0, -1e9, -1e9], False),
+        ([1.0, 2.0, -9e3, -9e3], False),
+        ([-1e9, -1e9], False),
+    ],
 )
-def test_the_two_longest_axes_are_drawn(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
-    assert find_longest(shape) == axes
-    heat = build_heat(np.ones(shape), np.ones(shape), 4, 4)
-    assert heat.axes == axes
-    assert len(heat.cells) <= 4
-    assert all(len(row) <= 4 for row in heat.cells)
+def test_signs_for_nothing(values: list[float], cut: bool) -> None:
+    found = scale_of(np.array(values))
+    assert (found.cut < math.inf) is cut
+    if cut:
+        assert found.whole < 3
 
 
-def test_the_worst_error_of_everything_else_is_shown() -> None:
-    expected = noise(2, 8, 8)
-    actual = expected.copy()
-    actual[1, 6, 3] += 1
-    actual[0, 1, 7] = math.nan
-    heat = build_heat(expected, actual, 8, 8)
-    wrong = {(row, column) for row in range(8) for column in range(8) if heat.cells[row][column] > 1}
-    assert wrong == {(6, 3), (1, 7)}
-    assert heat.cells[1][7] == math.inf
-    assert heat.cells[0][0] == 0
-
-
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.integers(1, 9), st.data())
-@settings(max_examples=60, deadline=None)
-def test_one_wrong_element_lies_in_its_cell(
-    height: int, width: int, rows: int, columns: int, data: st.DataObject
-) -> None:
-    place = data.draw(st.tuples(st.integers(0, height - 1), st.integers(0, width - 1)))
-    expected = np.ones((height, width), np.float32)
-    actual = expected.copy()
-    actual[place] = 2
-    heat = build_heat(expected, actual, rows, columns)
-    down, across = heat.lengths
-    cells = np.array(heat.cells)
-    index = place if (height > 1 and width > 1) else (0, max(place))
-    where = (index[0] * cells.shape[0] // down, index[1] * cells.shape[1] // across)
-    assert cells[where] > 1
-    assert (cells > 1).sum() == 1
-
-
-def test_cells_are_beyond_one_exactly_where_elements_are_wrong() -> None:
-    expected = noise(30, 40)
-    actual = expected + np.float32(2e-4) * noise(30, 40, seed=3)
-    heat = build_heat(expected, actual, 30, 40)
-    wrong = compare_tensors("y", expected, actual).wrong
-    assert sum(cell > 1 for row in heat.cells for cell in row) == wrong > 0
-
-
-def test_an_integer_off_by_one_is_beyond() -> None:
-    expected = np.arange(12).reshape(3, 4)
-    assert build_heat(expected, expected + 1, 3, 4).cells[0][0] > 1
-    assert build_heat(expected, expected + 1, 3, 4, Tolerance(int_abs=1)).cells[0][0] < 1
-
-
-def test_a_bound_of_ulp_shows_too() -> None:
-    expected = np.ones(4, np.float32)
-    actual = np.nextafter(expected, np.float32(2))
-    assert max(build_heat(expected, actual, 1, 4, Tolerance(ulp=0)).cells[0]) > 1
-
-
-def test_several_blocks_make_one_map() -> None:
-    expected = noise(3, 500, 600)
-    actual = expected.copy()
-    actual[2, 499, 599] = actual[0, 0, 0] = 50
-    cells = np.array(build_heat(expected, actual, 10, 10).cells)
-    assert {tuple(place) for place in np.argwhere(cells > 1).tolist()} == {(0, 0), (9, 9)}
-
-
-def test_what_can_be_drawn() -> None:
-    assert can_draw(np.ones(3), np.ones(3, int))
-    assert not can_draw(np.ones(3), np.ones(4))
-    assert not can_draw(np.ones(0), np.ones(0))
-    assert not can_draw(np.array(["a"]), np.array(["a"]))
-    assert not can_draw(np.array(["a"]), np.ones(1))
+def test_several_blocks_make_one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).normal(size=(20, 30, 10)).astype(np.float32)
+    values[2, 3, 4] = math.nan
+    whole = scale_of(values)
+    monkeypatch.setattr("assay.models.judge.tensor_errors.walk_blocks", lambda shape: walk_blocks(shape, 70))
+    parts = scale_of(values)
+    assert parts.whole == pytest.approx(whole.whole)
+    for (axis, one), (other_axis, other) in zip(whole.slices, parts.slices, strict=True):
+        assert axis == other_axis
+        assert one == pytest.approx(other)

@@ -98,7 +98,6 @@ def test_where_zeros_tell_something() -> None:
     assert is_zero_significant("Relu")
     assert is_zero_significant("Where")
     assert not is_zero_significant("Conv")
-    assert not is_zero_significant(None)
 
 
 def test_what_is_computed_around_one_is_off_by_a_unit_of_one() -> None:

@@ -15,6 +15,11 @@ import pytest
 from tests.models.model_shelf import parse
 from tests.models.pytest_support.lab import MATMUL, MATMUL_NEG, RELU, RELU_NEG, TWO_OUTPUTS, Said
 
+from assay.errors import UsageError
+from assay.models.flow.cases import StepFailedError
+from assay.models.pytest_support.case import render_error, render_failed_step
+from assay.models.values.model import Ending, Step, StepOutcome
+
 FULL = "test_onnx_model[net_full_model-sim-default]"
 
 
@@ -332,3 +337,44 @@ def test_arguments_in_a_tools_own_variable_are_never_served_from_the_cache(proje
         env = {"VENDOR_RUN": f"{shlex.quote(str(tool))} --by {by}"}
         seen.append(short(project.pytest("-v", "-k", "full", env=env))["net_full_model-sim"])
     assert seen == ["PASSED", "FAILED", "PASSED"]
+
+
+# ---------------------------------------------------------------- texts
+
+
+def failed(**more: str) -> StepOutcome:
+    return StepOutcome(Step.COMPILE, Ending.ERROR, "tool said no", **more)
+
+
+def test_everything_that_the_tool_said_is_there():
+    outcome = failed(
+        command="tool x", stdout="working\n", stderr="\nno\n", hint="try: assay model convert MODEL --opset 17"
+    )
+    text = render_failed_step("torq_results", StepFailedError("sim", outcome), "/my models/a.onnx")
+    assert text.splitlines() == [
+        "torq_results: sim: compile error: tool said no",
+        "command: tool x",
+        "stdout:",
+        "working",
+        "stderr:",
+        "no",
+        "what to do: try: assay model convert '/my models/a.onnx' --opset 17",
+    ]
+
+
+def test_silence_is_said_too():
+    outcome = failed()
+    lines = render_failed_step("f", StepFailedError("sim", outcome), "m").splitlines()
+    assert lines[1:] == ["stdout:", "(nothing)", "stderr:", "(nothing)"]
+
+
+def test_a_flood_is_cut_in_the_middle():
+    outcome = failed(stderr="\n".join(f"line {number}" for number in range(1000)))
+    text = render_failed_step("f", StepFailedError("sim", outcome), "m")
+    assert "line 99\n… 800 lines left out …\nline 900" in text
+    assert text.endswith("line 999")
+
+
+def test_an_error_without_a_step():
+    assert render_error("f", UsageError("bad", "do MODEL better"), "x.onnx") == "f: bad\n  do x.onnx better"
+    assert render_error("f", UsageError("bad"), "x") == "f: bad"

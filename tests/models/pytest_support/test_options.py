@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from assay.models.pytest_support.options import ModelOptions, add_options, is_in_cache, read_options
+from assay.models.pytest_support.options import ModelOptions, Plan, add_options, read_options
 
 SEED = (
     "--recompute-cache", "--debug-cache", "--debug-ir", "--torq-compile-time-profiling-output-dir",
@@ -17,14 +17,19 @@ SEED = (
 )  # fmt: skip
 
 
-def parse(*arguments: str, taken: tuple[str, ...] = ()) -> ModelOptions:
-    """By pytest's own parser."""
+def configure(*arguments: str, taken: tuple[str, ...] = ()) -> SimpleNamespace:
+    """As pytest's own parser leaves it."""
     parser = pytest.Parser(_ispytest=True)
     for name in taken:
         parser.addoption(name)
     add_options(parser)
     found = parser.parse_known_args(list(arguments))
-    return read_options(SimpleNamespace(option=found, invocation_params=SimpleNamespace(dir="/here")))
+    cache = SimpleNamespace(mkdir=lambda name: f"/cache/{name}")
+    return SimpleNamespace(option=found, invocation_params=SimpleNamespace(dir="/here"), cache=cache)
+
+
+def parse(*arguments: str, taken: tuple[str, ...] = ()) -> ModelOptions:
+    return read_options(configure(*arguments, taken=taken))
 
 
 def test_all_spellings_of_the_guide_are_known():
@@ -61,9 +66,9 @@ def test_values(arguments, key, value):
 
 
 def test_a_dump_without_a_folder_goes_to_the_cache():
-    assert is_in_cache(parse("--debug-ir").ir_dir)
-    assert not is_in_cache(parse("--debug-ir=x").ir_dir)
-    assert not is_in_cache(None)
+    assert Plan(configure("--debug-ir")).ir_dir == "/cache/assay-models/ir"
+    assert Plan(configure("--debug-ir=x")).ir_dir == "/here/x"
+    assert Plan(configure()).ir_dir is None
 
 
 def test_a_name_that_is_taken_is_left_to_its_owner():

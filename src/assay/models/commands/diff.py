@@ -9,7 +9,7 @@ from typing import Any
 
 from assay.errors import UsageError
 from assay.models.graph.tensorfile import LIST_FILE, load_array, load_arrays
-from assay.models.judge.tensor_errors import build_heat, build_histogram, can_draw
+from assay.models.judge.tensor_numbers import build_heat, build_histogram, can_draw
 from assay.models.judge.tensors import judge_outputs
 from assay.models.values.model import Tolerances
 from assay.models.values.tensors import TensorComparison, TensorDiff, Tolerance

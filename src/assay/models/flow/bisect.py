@@ -13,20 +13,9 @@ from dataclasses import dataclass, field
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Case, Cases, Tensors, Trial
-from assay.models.flow.check import (
-    Examination,
-    Found,
-    Report,
-    confirm,
-    describe_birth,
-    examine_model,
-    find_excuse,
-    judge_inside,
-    quiet,
-    select,
-)
+from assay.models.flow.check import Examination, Report, examine_model, quiet
 from assay.models.graph.submodel import build_cut
-from assay.models.judge.layers import Blame, Localisation, localise
+from assay.models.judge.layers import Blame, Found, Localisation, confirm, is_excused, judge_inside, localise, select
 from assay.models.values.model import (
     WRONG,
     CaseReport,
@@ -73,14 +62,14 @@ class Search:
 def bisect_model(
     request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet
 ) -> ModelReport:
-    def search_all(cases: Cases) -> Found:
-        search = Search(Examination(request, builder, cases, keep, report_case))
-        find_wrong(search)
-        reports = tuple(search.reports[name] for name in cases.outline.cases if name in search.reports)
-        notes = (*search.notes, *search.examination.notes)
-        return Found(reports, search.first, search.confirmed, tuple(search.findings), notes)
+    return examine_model(request, builder, keep, report_case, _bisect)
 
-    return examine_model(request, builder, search_all, lambda cases: [cases.outline.full_name])
+
+def _bisect(examination: Examination) -> Found:
+    search = Search(examination)
+    find_wrong(search)
+    reports = tuple(search.reports[name] for name in search.cases.outline.cases if name in search.reports)
+    return Found(reports, search.first, search.confirmed, tuple(search.findings), tuple(search.notes))
 
 
 def find_wrong(search: Search) -> None:
@@ -127,11 +116,11 @@ def _try_suspects(search: Search, accumulated: Mapping[str, TensorComparison]) -
             return found
         (report,) = search.examine_layers([suspect], accumulated)
         local |= {each.name: each for each in report.local}
-        if find_excuse(report):
+        if is_excused(report):
             excused.add(suspect.name)
         elif confirm(report):
             search.first, search.confirmed = suspect, True
-            search.notes.append(describe_birth(found))
+            search.notes.append(found.reason)
             return found
         elif confirm(report) is None:
             _blame_inside(search, suspect, accumulated)

@@ -8,7 +8,6 @@ that only one of the views shows is still named, and the report says which view 
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,26 +19,22 @@ from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Work
 from assay.models.flow.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, name_kind
 from assay.models.flow.targets import VoterTests
 from assay.models.graph.tensorfile import write_tensors
-from assay.models.judge.layers import Blame, Localisation, judge_votes, localise
+from assay.models.judge.layers import Found, conclude, judge_votes, select
 from assay.models.judge.tensors import judge_outputs
 from assay.models.judge.tolerances import step_tolerance
 from assay.models.values.model import (
     WRONG,
     CaseReport,
-    Layer,
     ModelReport,
     ModelRequest,
     StepOutcome,
     Target,
     Tolerances,
-    build_signature,
-    find_same,
 )
 from assay.models.values.tensors import TensorComparison, Tolerance
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Report = Callable[[CaseReport], None]
-_MOST_LABELS = 5
 _MOST_BYTES = 256 * 1024 * 1024  # of tensors of the inside: behind a wrong layer all are wrong, the first ones tell
 _PLAIN = {"float16", "float32", "float64", "bool", "complex64", "complex128"}
 _PLAIN |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -73,21 +68,24 @@ class Examination:
 
     def examine(self, case: Case, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
         """Compute it on the target, and compare."""
+        target = self.request.target.name
         if case.problem:
-            return self._tell(self._add_inside(_build_problem(case, self.request.target.name), accumulated))
-        with self.builder.borrowing():
-            work, results = self.compute(case)
-            if work.failed is not None:
-                verdict = judge_failure(case.name, work.failed)
-                report = CaseReport(case.name, self.request.target.name, verdict, case.layer, work.steps)
-            else:
-                report = self.compare(case, work.steps, results)
-        return self._tell(self._add_inside(report, accumulated))
-
-    def _add_inside(self, report: CaseReport, accumulated: Sequence[TensorComparison]) -> CaseReport:
-        """A layer that is correct in isolation, and wrong inside the model, is looked at there."""
+            text = f"this layer cannot be computed alone: {case.problem}"
+            verdict = Verdict.of([Finding(VerdictKind.INCONCLUSIVE, case.name, text)], 0)
+            report = CaseReport(case.name, target, verdict, case.layer)
+        else:
+            with self.builder.borrowing():
+                work, results = self.compute(case)
+                if work.failed is not None:
+                    verdict = judge_failure(case.name, work.failed)
+                    report = CaseReport(case.name, target, verdict, case.layer, work.steps)
+                else:
+                    report = self.compare(case, work.steps, results)
+        # one that is correct in isolation, and wrong inside the model, is looked at there
         diffs = report.diffs or tuple(self.inside[each.name] for each in accumulated if each.name in self.inside)
-        return replace(report, accumulated=tuple(accumulated), diffs=diffs)
+        report = replace(report, accumulated=tuple(accumulated), diffs=diffs)
+        self.report_case(report)
+        return report
 
     def compute(self, case: Case) -> tuple[Work, list[Arrays]]:
         """Every sample; the steps are those of the first one, or of the one that failed."""
@@ -108,10 +106,11 @@ class Examination:
         verdict, comparisons = self.judge(case, results)
         if verdict.kind is VerdictKind.FAIL and self.request.voter is not None:
             verdict = self._vote(case, comparisons, verdict, self.request.voter)
-        diffs = self._keep_differences(case, results, comparisons)
-        return CaseReport(
-            case.name, self.request.target.name, verdict, case.layer, steps, comparisons, (), diffs
-        )  # fmt: skip
+        wrong = [pair for pair in enumerate(comparisons) if pair[1].verdict.kind is not VerdictKind.PASS]
+        kept = [self._keep_pair(case, results, compared, number) for number, compared in wrong]
+        diffs = tuple(each[0] for each in kept if each is not None)
+        target = self.request.target.name
+        return CaseReport(case.name, target, verdict, case.layer, steps, comparisons, diffs=diffs)
 
     def judge(self, case: Case, results: Sequence[Arrays]) -> tuple[Verdict, tuple[TensorComparison, ...]]:
         found, count, worst = list[Finding](), 0, dict[str, TensorComparison]()
@@ -162,21 +161,6 @@ class Examination:
             self._note(f"the reference {own}")
         return False
 
-    def _keep_differences(
-        self, case: Case, results: Sequence[Arrays], comparisons: Sequence[TensorComparison]
-    ) -> tuple[tuple[str, str], ...]:
-        """Of the first sample that is wrong in each output: files that `assay model diff` takes."""
-        wrong = [pair for pair in enumerate(comparisons) if pair[1].verdict.kind is not VerdictKind.PASS]
-        kept = [self._keep_pair(case, results, compared, number) for number, compared in wrong]
-        return tuple(each[0] for each in kept if each is not None)
-
-    def _write_pair(self, folder: str, name: str, wrong: tuple[object, object]) -> tuple[str, str]:
-        paths = []
-        for word, array in zip(("expected", "actual"), wrong, strict=True):
-            (ref,) = write_tensors(os.path.join(folder, word), {name: array})
-            paths.append(ref.path if ref.path.endswith(".npy") and _is_plain(ref.dtype) else os.path.dirname(ref.path))
-        return paths[0], paths[1]
-
     def _differs(self, case: Case, compared: TensorComparison, pair: tuple[Any, Any]) -> bool:
         """By the bounds that it was judged by."""
         name, tolerances = compared.name, Tolerances(compared.tolerance)
@@ -186,10 +170,6 @@ class Examination:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
-
-    def _tell(self, report: CaseReport) -> CaseReport:
-        self.report_case(report)
-        return report
 
     # ------------------------------------------------------------ the inside
 
@@ -246,7 +226,10 @@ class Examination:
     def _keep_pair(
         self, case: Case, results: Sequence[Arrays], compared: TensorComparison, number: int
     ) -> tuple[tuple[str, str], int] | None:
-        """Where the two lie, and how many bytes they are; None: one of them is not there."""
+        """Of the first sample that is wrong: files that `assay model diff` takes, and how many bytes they are.
+
+        None: one of the two tensors is not there.
+        """
         name = compared.name
         pairs = [
             (trial.expected[name], result[name])
@@ -256,9 +239,12 @@ class Examination:
         if not pairs:
             return None
         wrong = next((pair for pair in pairs if self._differs(case, compared, pair)), pairs[0])
-        return self._write_pair(os.path.join(self.keep, case.name, str(number)), name, wrong), sum(
-            each.nbytes for each in wrong
-        )
+        paths = []
+        for word, array in zip(("expected", "actual"), wrong, strict=True):
+            (ref,) = write_tensors(os.path.join(self.keep, case.name, str(number), word), {name: array})
+            is_plain = ref.path.endswith(".npy") and ref.dtype in _PLAIN
+            paths.append(ref.path if is_plain else os.path.dirname(ref.path))
+        return (paths[0], paths[1]), sum(each.nbytes for each in wrong)
 
 
 def relax(given: Tolerances, ops: Mapping[str, str | None]) -> Tolerances:
@@ -267,24 +253,13 @@ def relax(given: Tolerances, ops: Mapping[str, str | None]) -> Tolerances:
     return Tolerances(replace(given.model, quantized=True), {}, {**given.by_tensor, **by_tensor})
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a search came to."""
-
-    cases: tuple[CaseReport, ...]
-    first: Layer | None = None
-    confirmed: bool | None = None
-    findings: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()
-    command: str = ""
-    unseen: int = 0
-
-
 def examine_model(
     request: ModelRequest,
     builder: ArtifactBuilder,
-    search: Callable[[Cases], Found],
-    names: Callable[[Cases], Sequence[str]],
+    keep: str,
+    report_case: Report,
+    search: Callable[[Examination], Found],
+    names: Callable[[Cases], Sequence[str]] = lambda cases: [cases.outline.full_name],
 ) -> ModelReport:
     """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
     begun = time.monotonic()
@@ -292,8 +267,9 @@ def examine_model(
     cases = Cases(build_source(request), builder)
     chosen = names(cases)  # while the workers start
     tools = dict(builder.find_tools(request.target))
+    examination = Examination(request, builder, cases, keep, report_case)
     try:
-        found = search(cases)
+        found = search(examination)
     except StepFailedError as error:
         finding = Finding(VerdictKind.ERROR, cases.outline.stem, error.message)
         found = Found(build_refused(request, cases, chosen, error), findings=(finding,))
@@ -310,7 +286,7 @@ def examine_model(
         samples=len(cases.samples),
         tools=tools,
         elapsed_s=time.monotonic() - begun,
-        notes=(*request.notes, *found.notes, *cases.notes, *builder.notes),
+        notes=(*request.notes, *found.notes, *examination.notes, *cases.notes, *builder.notes),
         is_estimate=request.target.is_simulated,
         manner=request.manner,
         origin=request.origin,
@@ -321,24 +297,21 @@ def examine_model(
 
 def check_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet) -> ModelReport:
     """Everything that was requested. What a target does wrong is in the report; it never raises for that."""
-
-    def search(cases: Cases) -> Found:
-        examination = Examination(request, builder, cases, keep, report_case)
-        found = _check(examination, cases.choose(request.only))
-        return replace(found, notes=(*found.notes, *examination.notes))
-
-    return examine_model(request, builder, search, lambda cases: cases.choose(request.only))
+    return examine_model(request, builder, keep, report_case, _check, lambda cases: cases.choose(request.only))
 
 
-def _check(examination: Examination, chosen: Sequence[str]) -> Found:
+def _check(examination: Examination) -> Found:
     cases = examination.cases
-    full_name = cases.outline.full_name
+    full_name, chosen = cases.outline.full_name, cases.choose(examination.request.only)
     layers = [name for name in chosen if name != full_name]
     full = examination.examine(cases.full) if full_name in chosen else None
     accumulated, marked_failed = examination.accumulate() if layers else ({}, None)
     reports = list(_examine_layers(examination, layers, accumulated))
     if full is not None and full.verdict.kind in WRONG and all(each.verdict.kind not in WRONG for each in reports):
-        reports = _examine_skipped(examination, reports)
+        # layers that were only taken to be right are computed after all
+        names = [each.name for each in reports if each.skipped and not each.accumulated]
+        again = {case.name: examination.examine(case) for case in cases.iterate(names)} if names else {}
+        reports = [again.get(each.name, each) for each in reports]
     found = conclude(cases.outline.layers, accumulated, reports, full)
     notes = list(found.notes)
     if marked_failed is not None and (full is None or full.failed_step is None):
@@ -367,13 +340,6 @@ def _examine_layers(
         cases.discard(case)
         yield report
     trivial.conclude()
-
-
-def _examine_skipped(examination: Examination, reports: Sequence[CaseReport]) -> list[CaseReport]:
-    """The model is wrong and no layer is: those that were only taken to be right are computed after all."""
-    names = [each.name for each in reports if each.skipped and not each.accumulated]
-    found = {case.name: examination.examine(case) for case in examination.cases.iterate(names)} if names else {}
-    return [found.get(each.name, each) for each in reports]
 
 
 class Trivial:
@@ -426,157 +392,9 @@ class Trivial:
             )
 
 
-def conclude(
-    layers: Sequence[Layer],
-    accumulated: Mapping[str, TensorComparison],
-    reports: Sequence[CaseReport],
-    full: CaseReport | None,
-) -> Found:
-    """The first wrong layer, whether a second view confirms it, and what is to be said of the whole."""
-    by_name = {report.name: report for report in reports}
-    local = {each.name: each for report in reports for each in report.local}
-    excused = {report.name for report in reports if find_excuse(report)}
-    inside = localise(layers, accumulated, local, excused)
-    shown = inside.first
-    failure = build_signature(full) if full is not None and full.failed_step is not None else None
-    alone = find_same(reports, failure)
-    first = (alone.layer if alone else shown) if failure else _earlier(shown, alone.layer if alone else None)
-    if first is None:
-        hidden = () if excused else tuple(_find_hidden(layers, inside, reports, full))
-        return Found((), findings=hidden, notes=(inside.reason,) if inside.blame is Blame.DRIFT else ())
-    if first.name not in by_name:
-        return Found((), notes=(f"{first.label}, which was not requested, is the first to be wrong inside the model",))
-    notes = (describe_birth(inside),) if inside.first is first else ()
-    confirmed = confirm(by_name[first.name])
-    doubts = () if confirmed else (judge_inside(first, accumulated, confirmed, full),)
-    notes_of_all = (*notes, *describe_others(first, reports, full))
-    return Found((), first, confirmed, doubts, notes_of_all, unseen=_count_unseen(first, layers, accumulated, by_name))
-
-
-def _count_unseen(
-    first: Layer, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison], known: Mapping[str, CaseReport]
-) -> int:
-    """Layers before it that were neither asked for nor seen inside the model."""
-    earlier = [layer for layer in layers if layer.number < first.number and layer.name not in known]
-    return sum(not any(name in accumulated for name in layer.outputs) for layer in earlier)
-
-
-def judge_inside(
-    layer: Layer, accumulated: Mapping[str, TensorComparison], confirmed: bool | None, full: CaseReport | None
-) -> Finding:
-    """Of a layer that is wrong inside the model with every intermediate tensor as an output and not in isolation: the
-    unmarked model decides."""
-    off = ", ".join(f"{each.name} off by {each.error:.2g}" for each in select(layer, accumulated))
-    alone = "correct in isolation: see its neighbours" if confirmed is False else "cannot be judged in isolation"
-    text = f"{layer.label} is the first to be wrong inside the model ({off}), and {alone}"
-    if full is None or full.verdict.kind in WRONG:
-        return Finding(VerdictKind.FAIL, layer.name, text)
-    text += "; without intermediate outputs the model is correct"
-    return Finding(VerdictKind.INCONCLUSIVE, layer.name, text)
-
-
-def describe_birth(found: Localisation) -> str:
-    """Why it is this layer: what is off in it stands with the layer itself."""
-    first = found.first
-    assert first is not None
-    growth = next(each for each in found.ranking if each.layer is first)
-    if growth.is_inherited:
-        inputs = f"its inputs are off too (error {growth.before:.2g}), but it is also wrong in isolation"
-    else:
-        inputs = f"its inputs are correct (error {growth.before:.2g})" if growth.before else "its inputs are equal"
-    others = ", ".join(layer.label for layer in found.suspects if layer is not first)
-    unseen = f"; nothing between was compared, so it may be {others} as well" if others else ""
-    return f"{first.label} is where it begins: {inputs}{unseen}"
-
-
-def find_excuse(view: CaseReport | None) -> bool:
-    """Whether the references disagree there as much as the target is off."""
-    return (
-        view is not None
-        and view.verdict.kind is VerdictKind.INCONCLUSIVE
-        and any(each.verdict.kind is VerdictKind.FAIL for each in view.local)
-    )
-
-
-def confirm(view: CaseReport | None) -> bool | None:
-    """Of the layer alone. None: it says nothing, as it cannot stand alone or proves nothing there."""
-    if view is None or view.verdict.kind is VerdictKind.INCONCLUSIVE:
-        return None
-    return view.verdict.kind in WRONG
-
-
-def describe_others(first: Layer, reports: Sequence[CaseReport], full: CaseReport | None) -> list[str]:
-    """Layers before it that fail by themselves, and not as the whole does."""
-    if full is None or full.failed_step is None:
-        return []
-    earlier = [
-        report for report in reports if report.failed_step and report.layer and report.layer.number < first.number
-    ]
-    names = ", ".join(f"{report.layer.label} ({report.outcome})" for report in earlier if report.layer)
-    return [f"{names}: fails in isolation in another way than the full model"] if earlier else []
-
-
-def _earlier(one: Layer | None, other: Layer | None) -> Layer | None:
-    """Both views may be right: what is wrong in isolation need not show in this model, and the other way round."""
-    if one is None or other is None:
-        return one or other
-    return one if one.number <= other.number else other
-
-
-def _find_hidden(
-    layers: Sequence[Layer],
-    inside: Localisation,
-    reports: Sequence[CaseReport],
-    full: CaseReport | None,
-) -> list[Finding]:
-    """The whole is wrong and no part of it: fusion in the unmarked model, or drift; or a part that was not tried."""
-    if full is None or not reports or full.verdict.kind not in WRONG:
-        return []
-    untried = [report.layer for report in reports if report.layer and report.verdict.kind is not VerdictKind.PASS]
-    failed = full.failed_step
-    outcome = f" ({full.outcome}: {failed.message})".replace(": )", ")") if failed is not None else ""
-    if untried:
-        named = [layer for layer in untried if failed is not None and _names(failed.message, layer.ops)]
-        text = f"the full model is wrong{outcome}; {_join(untried)} could not be judged alone"
-        text += f", and its output names {_join_ops(named)}" if named else "; the other layers are correct"
-    else:
-        every = "every layer" if len(reports) == len(layers) else "every layer that was requested"
-        text = f"the full model is wrong{outcome} although {every} is correct{_suspect(inside)}"
-    return [Finding(full.verdict.kind, full.name, text)]
-
-
-def _suspect(inside: Localisation) -> str:
-    """How the layers were seen to be right, and what is left to suspect."""
-    if inside.blame is Blame.DRIFT:
-        return " in isolation: errors accumulate"
-    further = "and with intermediate outputs" if inside.ranking else "(with intermediate outputs the model fails)"
-    return f", in isolation {further}: suspect a fusion across layers, or errors that add up"
-
-
-def _names(message: str, ops: Sequence[str]) -> bool:
-    return any(re.search(rf"(?<![A-Za-z]){re.escape(op)}(?![A-Za-z])", message) for op in ops)
-
-
-def _join_ops(layers: Sequence[Layer]) -> str:
-    return " and ".join(dict.fromkeys(layer.ops[0] for layer in layers))
-
-
-def _join(layers: Sequence[Layer]) -> str:
-    """`Conv_1, Conv_2 and Add_3`."""
-    labels = [layer.label for layer in layers]
-    if len(labels) > _MOST_LABELS:
-        labels = [*labels[: _MOST_LABELS - 1], f"{len(labels) - _MOST_LABELS + 1} more layers"]
-    return " and ".join([", ".join(labels[:-1]), labels[-1]]) if len(labels) > 1 else labels[0]
-
-
 def judge_failure(case: str, outcome: StepOutcome) -> Verdict:
     words = outcome.message or str(outcome.ending)
     return Verdict.of([Finding(VerdictKind.ERROR, case, f"{outcome.step} {outcome.ending}: {words}")], 0)
-
-
-def _build_problem(case: Case, target: str) -> CaseReport:
-    finding = Finding(VerdictKind.INCONCLUSIVE, case.name, f"this layer cannot be computed alone: {case.problem}")
-    return CaseReport(case.name, target, Verdict.of([finding], 0), case.layer)
 
 
 def build_refused(
@@ -596,10 +414,6 @@ def build_refused(
     return (refused, *left)
 
 
-def select(layer: Layer | None, accumulated: Mapping[str, TensorComparison]) -> tuple[TensorComparison, ...]:
-    return tuple(accumulated[name] for name in (layer.outputs if layer else ()) if name in accumulated)
-
-
 def _keep_worst(worst: dict[str, TensorComparison], comparisons: Sequence[TensorComparison]) -> None:
     """By tensor: the sample in which it is furthest off."""
     for compared in comparisons:
@@ -610,8 +424,3 @@ def _keep_worst(worst: dict[str, TensorComparison], comparisons: Sequence[Tensor
 
 def _rank(compared: TensorComparison) -> tuple[bool, float]:
     return compared.verdict.kind is not VerdictKind.PASS, compared.error
-
-
-def _is_plain(dtype: str) -> bool:
-    """Types that numpy's own files know."""
-    return dtype in _PLAIN

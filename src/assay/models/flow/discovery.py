@@ -1,20 +1,72 @@
-"""Models in folders, and the names of their cases: from the graphs alone, so that listing them costs very little."""
+"""The models of a project: where they lie, the names of their cases, and names that tolerances are given for.
+
+Names come from the graphs alone, so that listing them costs very little. A tolerance for a name that nothing has would
+be a bound that nobody keeps: what is set for one model (a flag, its own table) has to be in it. What a project sets for
+all its models has to be in one of them; an operator of ONNX that none of them uses is not an error there.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 
-from assay.errors import AssayError, MissingExtraError
-from assay.models.flow.tolerance_names import Names, list_names
+from assay.config.settings import load_settings
+from assay.errors import AssayError, MissingExtraError, UsageError, did_you_mean
+from assay.models.config.settings import ModelSettings, parse_tolerance_text, read_model_settings
+from assay.models.config.targets import read_target_tables
 from assay.models.graph.graph import build_outline
-from assay.models.values.model import FULL_MODEL
+from assay.models.graph.operators import is_operator
+from assay.models.values.model import FULL_MODEL, Outline, Tolerances
 
 SUFFIX = ".onnx"
 SKIPPED = "disable"  # names that begin with it: models, and whole folders, that somebody has put aside
+SETTINGS_FILES = ("assay.toml", "pyproject.toml")
+CHIPS = "chips"  # the folder next to that of the models
+_FLAG = "--tolerance"
+_ELEMENT = re.compile(r"\[\d+\]$")  # of an output that is a sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    folder: str  # of its settings, else where it was looked for
+    settings: ModelSettings
+    targets: tuple[str, ...] = ()  # that its settings describe
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return tuple(os.path.join(self.folder, each) for each in self.settings.folders)
+
+    @property
+    def chip_folder(self) -> str:
+        return os.path.join(os.path.dirname(self.folders[0]), CHIPS)
+
+
+def load_project(folder: str) -> Project:
+    """Raises UsageError for settings that are wrong."""
+    settings = load_settings(folder, os.environ)
+    files = [path for path in settings.files if os.path.basename(path) in SETTINGS_FILES]
+    base = os.path.dirname(files[-1]) if files else os.path.abspath(folder)
+    return Project(base, read_model_settings(settings), tuple(read_target_tables(settings)))
+
+
+# ---------------------------------------------------------------- models and cases
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a tolerance can be for."""
+
+    operators: frozenset[str] = frozenset()  # that layers are judged by
+    tensors: frozenset[str] = frozenset()
+    leaders: tuple[tuple[str, str], ...] = ()  # (Clip, Conv): the first is only judged together with the second
+
+    def has_tensor(self, name: str) -> bool:
+        return name in self.tensors or _ELEMENT.sub("", name) in self.tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +90,16 @@ class ModelFile:
 def find_models(folders: Sequence[str], groups: tuple[tuple[str, ...], ...]) -> list[ModelFile]:
     """In the order of their names. Raises MissingExtraError where no model can be read at all."""
     found = [(path, base) for base in folders for path in sorted(_walk(base))]
-    return sorted(
-        (_read(path, _stem(path), shown, groups) for (path, _), shown in zip(found, _choose_names(found), strict=True)),
-        key=lambda each: (each.shown, each.path),
-    )
+    stems = Counter(_stem(path) for path, _ in found)
+    # the stem; where two have it the folders too; where that is not enough (`a/b_c` and `a_b/c`) a number
+    names = [_stem(path) if stems[_stem(path)] == 1 else _name_by_place(path, base) for path, base in found]
+    models = [_read(path, _stem(path), _number(names, index), groups) for index, (path, _) in enumerate(found)]
+    return sorted(models, key=lambda each: (each.shown, each.path))
 
 
 def list_stems(folders: Sequence[str]) -> list[str]:
     """Of all models, without a look into them."""
     return [_stem(path) for base in folders for path in sorted(_walk(base))]
-
-
-def _choose_names(found: Sequence[tuple[str, str]]) -> list[str]:
-    """The stem; where two have it the folders too; where that is not enough (`a/b_c` and `a_b/c`) a number."""
-    stems = Counter(_stem(path) for path, _ in found)
-    names = [_stem(path) if stems[_stem(path)] == 1 else _name_by_place(path, base) for path, base in found]
-    return [_number(names, index) for index in range(len(names))]
 
 
 def _number(names: Sequence[str], index: int) -> str:
@@ -76,11 +122,8 @@ def _walk(base: str) -> Iterator[str]:
             continue
         above[folder] = around | {real}
         folders[:] = sorted(name for name in folders if not name.startswith((SKIPPED, ".")))
-        yield from (os.path.join(folder, name) for name in names if _is_model(name))
-
-
-def _is_model(name: str) -> bool:
-    return name.endswith(SUFFIX) and not name.startswith((SKIPPED, "."))
+        models = [name for name in names if name.endswith(SUFFIX) and not name.startswith((SKIPPED, "."))]
+        yield from (os.path.join(folder, name) for name in models)
 
 
 def _stem(path: str) -> str:
@@ -104,3 +147,113 @@ def _read(path: str, stem: str, shown: str, groups: tuple[tuple[str, ...], ...])
         names, problem = (f"{stem}_{FULL_MODEL}",), error.render()
     cases = tuple(NamedCase(name, shown + name.removeprefix(stem)) for name in names)
     return ModelFile(os.path.abspath(path), stem, shown, cases, problem, known)
+
+
+# ---------------------------------------------------------------- names that tolerances are for
+
+
+def list_names(outline: Outline) -> Names:
+    leaders = {(op, layer.ops[0]) for layer in outline.layers for op in layer.ops[1:]}
+    return Names(
+        frozenset(layer.ops[0] for layer in outline.layers),
+        frozenset(name for layer in outline.layers for name in layer.outputs)
+        | frozenset(spec.name for spec in outline.outputs),
+        tuple(sorted(leaders)),
+    )
+
+
+def join_names(several: Iterable[Names]) -> Names:
+    each = list(several)
+    return Names(
+        frozenset().union(*(names.operators for names in each)),
+        frozenset().union(*(names.tensors for names in each)),
+        tuple(sorted({pair for names in each for pair in names.leaders})),
+    )
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def refuse_flags(texts: Sequence[str], known: Names) -> None:
+    """Raises UsageError for a name in `--tolerance` that the model does not have."""
+    given = Tolerances()
+    for text in texts:
+        given = parse_tolerance_text(text, given)
+    _refuse(given.by_op, given.by_tensor, known, "the model", dict.fromkeys(("ops", "tensors"), _FLAG))
+
+
+def refuse_own(settings: ModelSettings, stem: str, known: Names) -> None:
+    """The same for the table of one model."""
+    own = settings.models.get(stem)
+    if own is None:
+        return
+    locations = {key: f"models.models.{stem}.{key}" for key in ("ops", "tensors")}
+    _refuse(own.ops, own.tensors, known, "the model", locations)
+
+
+def refuse_general(settings: ModelSettings, known: Names) -> None:
+    """The same for what is set for all models. `known`: of all of them together."""
+    ops = [op for op in settings.tolerances.by_op if not is_operator(op)]
+    locations = {key: f"models.{key}" for key in ("ops", "tensors")}
+    _refuse(ops, settings.tolerances.by_tensor, known, "any model", locations)
+
+
+def refuse_strange_names(settings: ModelSettings, models: Sequence[ModelFile]) -> None:
+    """The same for all tolerances of the settings. A model that cannot be read may have it all."""
+    if not models or any(model.problem for model in models):
+        return
+    for model in models:
+        refuse_own(settings, model.stem, model.names)
+    refuse_general(settings, join_names(model.names for model in models))
+
+
+def has_strangers(settings: ModelSettings, known: Names) -> bool:
+    """Whether something is set for all models that this one does not have: others may."""
+    given = settings.tolerances
+    return any(op not in known.operators for op in given.by_op) or any(not known.has_tensor(x) for x in given.by_tensor)
+
+
+def find_strange_stems(settings: ModelSettings, stems: Sequence[str]) -> list[str]:
+    """Tables for models that are not there, each with what to say of it."""
+    strange = [stem for stem in settings.models if stem not in stems]
+    return [
+        f"models.models.{stem}: there is no such model; {did_you_mean(stem, stems) or 'it does nothing'}"
+        for stem in strange
+    ]
+
+
+def _refuse(ops: Iterable[str], tensors: Iterable[str], known: Names, whose: str, locations: Mapping[str, str]) -> None:
+    for op in ops:
+        if op not in known.operators:
+            leaders = [leader for follower, leader in known.leaders if follower == op]
+            hint = f"it is judged together with {' or '.join(leaders)}: name that" if leaders else None
+            message = f"{locations['ops']}: no layer of {whose} begins with {op!r}"
+            raise UsageError(message, hint or did_you_mean(op, known.operators))
+    for name in tensors:
+        if not known.has_tensor(name):
+            message = f"{locations['tensors']}: no layer of {whose} makes {name!r}"
+            raise UsageError(message, did_you_mean(name, known.tensors))
+
+
+# ---------------------------------------------------------------- for another model
+
+
+def keep_known(texts: Sequence[str], known: Names) -> list[str]:
+    """Of tolerances as flags take them, those for what is there: settings speak of other models too."""
+    return [text for text in texts if _fits(text, known)]
+
+
+def drop_strangers(manner: str, known: Names) -> str:
+    """Flags without the tolerances for what a smaller model does not have any more: it would refuse them."""
+    words = shlex.split(manner)
+    kept = []
+    for index, word in enumerate(words):
+        texts = [words[index + 1]] if word == _FLAG else [word] if index and words[index - 1] == _FLAG else []
+        if all(_fits(text, known) for text in texts):
+            kept.append(word)
+    return shlex.join(kept)
+
+
+def _fits(text: str, known: Names) -> bool:
+    given = parse_tolerance_text(text, Tolerances())
+    return all(op in known.operators for op in given.by_op) and all(map(known.has_tensor, given.by_tensor))

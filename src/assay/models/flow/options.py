@@ -9,28 +9,29 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Literal
 
-from assay.config.settings import load_settings
 from assay.errors import UsageError
 from assay.models.config.settings import (
     DEFAULT_REFERENCE,
     NO_VOTER,
     ModelSettings,
     parse_tolerance_text,
-    read_model_settings,
 )
-from assay.models.flow.discovery import find_models, list_stems
-from assay.models.flow.targets import choose_voter, load_checked_target
-from assay.models.flow.tolerance_names import (
+from assay.models.flow.discovery import (
     Names,
+    Project,
+    find_models,
     find_strange_stems,
     has_strangers,
     join_names,
     keep_known,
     list_names,
+    list_stems,
+    load_project,
     refuse_flags,
     refuse_general,
     refuse_own,
 )
+from assay.models.flow.targets import choose_voter, load_checked_target
 from assay.models.graph.graph import build_outline
 from assay.models.store.artifacts import choose_store_folder, parse_limit
 from assay.models.values.flags import ModelFlags
@@ -38,18 +39,13 @@ from assay.models.values.model import DEFAULT_GROUPS, InputChoice, Limits, Model
 from assay.models.values.tensors import Tolerance
 
 Goal = Literal["check", "bisect", "reduce"]
-SETTINGS_FILES = ("assay.toml", "pyproject.toml")
-
-
-def load_model_settings(folder: str | None = None) -> ModelSettings:
-    """Of the project that this folder is in."""
-    return read_model_settings(load_settings(folder or os.getcwd(), os.environ))
 
 
 def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     """Raises UsageError for what cannot be meant, before anything runs."""
     _check_flags(flags, goal)
-    settings = load_model_settings()
+    project = load_project(os.getcwd())
+    settings = project.settings
     stem = os.path.splitext(os.path.basename(flags.model))[0]
     tolerances, inputs = settings.choose(stem)
     reference = load_checked_target(flags.reference or settings.reference or DEFAULT_REFERENCE)
@@ -57,7 +53,8 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     held = _choose_tolerances(flags.tolerances, tolerances)
     groups = choose_groups(flags.groups, settings.groups)
     known = list_names(build_outline(flags.model, groups=groups)) if held.by_op or held.by_tensor else Names()
-    named = _judge_names(flags, settings, stem, known)
+    others = list_stems(project.folders) if settings.models else []
+    notes = [*_judge_names(flags, project, stem, known), *find_strange_stems(settings, [stem, *others])]
     vote = choose_voter(flags.vote, settings.vote, reference, target, None)
     is_own = tolerances != settings.tolerances  # of the model's own name: another file would not get them
     return ModelRequest(
@@ -84,7 +81,7 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
             flags, reference, target, keep_known(render_tolerances(held), known) if is_own else flags.tolerances
         ),
         origin=render_origin(flags),
-        notes=(*named, *_judge_stems(settings, stem), *([vote.note] if vote.note else [])),
+        notes=(*notes, *([vote.note] if vote.note else [])),
     )
 
 
@@ -101,12 +98,13 @@ def _check_flags(flags: ModelFlags, goal: Goal) -> None:
         raise UsageError("inputs come from files or from a function, not from both", "give --input or --function")
 
 
-def _judge_names(flags: ModelFlags, settings: ModelSettings, stem: str, known: Names) -> tuple[str, ...]:
+def _judge_names(flags: ModelFlags, project: Project, stem: str, known: Names) -> tuple[str, ...]:
     """Raises UsageError for tolerances of what is not there. What the settings say of all models may be for others;
     where the project has none to look at, it is only noted."""
+    settings = project.settings
     refuse_flags(flags.tolerances, known)
     refuse_own(settings, stem, known)
-    others = find_models(_find_folders(settings), settings.groups) if has_strangers(settings, known) else []
+    others = find_models(project.folders, settings.groups) if has_strangers(settings, known) else []
     try:
         refuse_general(settings, join_names([known, *(each.names for each in others)]))
     except UsageError as error:
@@ -116,25 +114,9 @@ def _judge_names(flags: ModelFlags, settings: ModelSettings, stem: str, known: N
     return ()
 
 
-def _judge_stems(settings: ModelSettings, stem: str) -> tuple[str, ...]:
-    others = list_stems(_find_folders(settings)) if settings.models else []
-    return tuple(find_strange_stems(settings, [stem, *others]))
-
-
-def _find_folders(settings: ModelSettings) -> list[str]:
-    base = find_settings_folder(os.getcwd())
-    return [os.path.join(base, each) for each in settings.folders]
-
-
-def find_settings_folder(folder: str) -> str:
-    """Of the project's file with settings; without one, this one."""
-    files = [path for path in load_settings(folder, os.environ).files if os.path.basename(path) in SETTINGS_FILES]
-    return os.path.dirname(files[-1]) if files else os.path.abspath(folder)
-
-
 def build_split_request(flags: ModelFlags) -> ModelRequest:
     """Only the reference computes: it is its own target."""
-    name = flags.reference or load_model_settings().reference or DEFAULT_REFERENCE
+    name = flags.reference or load_project(os.getcwd()).settings.reference or DEFAULT_REFERENCE
     return build_request(flags.replace(target=name, vote=NO_VOTER), "check")
 
 

@@ -15,13 +15,14 @@ from typing import Any
 
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
 from assay.models.flow.bisect import Search, find_wrong
-from assay.models.flow.cases import Case, Cases, StepFailedError, Tensors, Trial, is_quantized, load_specs
-from assay.models.flow.check import Examination, Found, Report, examine_model, quiet
-from assay.models.flow.tolerance_names import Names, drop_strangers, list_names
+from assay.models.flow.cases import Case, StepFailedError, Tensors, Trial, is_quantized, load_specs
+from assay.models.flow.check import Examination, Report, examine_model, quiet
+from assay.models.flow.discovery import Names, drop_strangers, list_names
 from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.reduction import Candidate, Reduced, count_nodes, reduce_model
 from assay.models.graph.submodel import build_marked
 from assay.models.graph.tensorfile import write_tensors
+from assay.models.judge.layers import Found
 from assay.models.values.model import WRONG, CaseReport, Layer, ModelReport, ModelRequest, Signature, build_signature
 from assay.values.verdict import Finding, VerdictKind
 
@@ -29,19 +30,20 @@ from assay.values.verdict import Finding, VerdictKind
 def reduce_failure(
     request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet
 ) -> ModelReport:
-    def search_all(cases: Cases) -> Found:
-        search = Search(Examination(request, builder, cases, keep, report_case))
-        with builder.forgetting():  # nobody wants a copy of everything that was tried
-            find_wrong(search)
-            start = _choose_start(search)
-            if start[1].verdict.kind not in WRONG:
-                return _report_right(search, start[1])
-            trials = _choose_samples(search, *start)
-            search.examination.report_case = quiet
-            smallest = _reduce(trials, report_case)
-        return _report(trials, smallest, report_case)
+    return examine_model(request, builder, keep, report_case, _search)
 
-    return examine_model(request, builder, search_all, lambda cases: [cases.outline.full_name])
+
+def _search(examination: Examination) -> Found:
+    search, report_case = Search(examination), examination.report_case
+    with examination.builder.forgetting():  # nobody wants a copy of everything that was tried
+        find_wrong(search)
+        case, report = _choose_start(search)
+        if report.verdict.kind not in WRONG:
+            return _report_right(search, report)
+        trials = _choose_samples(search, case, report)
+        examination.report_case = quiet
+        smallest = _reduce(trials, report_case)
+    return _report(trials, smallest, report_case)
 
 
 def _choose_start(search: Search) -> tuple[Case, CaseReport]:
@@ -57,7 +59,7 @@ def _report_right(search: Search, full: CaseReport) -> Found:
     """No failure of the whole to make smaller. What it is, right or not decided, the verdict tells."""
     state = "right" if full.verdict.kind is VerdictKind.PASS else "not shown to be wrong"
     text = f"as a whole it is {state} on {full.target}: there is nothing to reduce; assay model check shows every layer"
-    return Found((full,), findings=tuple(search.findings), notes=(text, *search.examination.notes))
+    return Found((full,), findings=tuple(search.findings), notes=(text,))
 
 
 def _choose_samples(search: Search, case: Case, report: CaseReport) -> _Trials:
@@ -104,31 +106,24 @@ def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> Found:
     report_case(again)
     path, inputs = write_result(search, reduced)
     ops = ", ".join(node.op_type for node in reduced.model.graph.node)
+    tried_with = "one sample" if len(reduced.samples) == 1 else f"{len(reduced.samples)} samples"
     notes = [
         f"{_count_nodes(search.cases.proto)} → {count_nodes(reduced.model)}: {ops}",
         f"the failure: {trials.signature}",
-        f"{reduced.tried} models tried, with {_count_samples(reduced)} each",
+        f"{reduced.tried} models tried, with {tried_with} each",
         f"smallest model: {path}",
         f"its inputs: {', '.join(inputs)}",
     ]
     if not is_same:
         notes.append("computed again, the smallest model does not fail in this way: the failure comes and goes")
-    command = render_again(search.examination.request, path, inputs, _list_names(search, path))
-    notes_of_all = (*notes, *search.examination.notes)
-    return Found((again,), search.first, search.confirmed, notes=notes_of_all, command=command)
-
-
-def _list_names(search: Search, path: str) -> Names:
-    return list_names(build_outline(path, groups=search.examination.request.groups))
+    request = search.examination.request
+    command = render_again(request, path, inputs, list_names(build_outline(path, groups=request.groups)))
+    return Found((again,), search.first, search.confirmed, notes=tuple(notes), command=command)
 
 
 def _count_nodes(model: Any) -> str:
     count = count_nodes(model)
     return "1 node" if count == 1 else f"{count} nodes"
-
-
-def _count_samples(reduced: Reduced) -> str:
-    return "one sample" if len(reduced.samples) == 1 else f"{len(reduced.samples)} samples"
 
 
 def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names: Names) -> str:

@@ -1,4 +1,5 @@
-"""Targets by name, checked before anything runs, and the second reference that votes where a target differs.
+"""Targets by name, checked before anything runs; the targets of a project; the second reference, which votes where a
+target differs.
 
 The second reference is neither the target nor the first reference: a target that votes for itself always agrees with
 itself, and nothing could ever fail. An evaluator that computes an operator wrong would excuse whatever a target does to
@@ -10,17 +11,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.config.settings import Settings, load_settings
-from assay.errors import ConfigError, MissingExtraError, UsageError
+from assay.errors import ConfigError, MissingExtraError, UsageError, did_you_mean
 from assay.models.backends.registry import BACKENDS, build_backend
-from assay.models.config.settings import NO_VOTER
-from assay.models.config.targets import TargetTable, parse_target, read_target_tables
+from assay.models.config.chips import name_chip, read_flags
+from assay.models.config.settings import DEFAULT_REFERENCE, NO_VOTER
+from assay.models.config.targets import TargetTable, build_board_target, parse_target, read_target_tables
 from assay.models.flow.artifact_builder import ArtifactBuilder, Wants
 from assay.models.flow.cases import Case, Cases, Tensors
+from assay.models.flow.discovery import Project
 from assay.models.graph.graph import load_model
 from assay.models.graph.onnx_library import find_opset
 from assay.models.graph.operators import Magnitudes, compute_model_float64, draw_ordinary, identify_use, is_finite
@@ -30,6 +33,9 @@ from assay.models.values.tensors import Tolerance
 from assay.values.study import Problem
 from assay.values.verdict import VerdictKind
 
+LLVM_CPU = "iree"  # the reference of the Torq spellings
+TORQ = "torq"  # their target, where the project has none of the hardware's name
+_WITH_TOOLS = ("command", "ssh")
 _MESSAGE = re.compile(r"target [^:]+: (?:(?P<key>\w+)(?P<rest>\b.*)|.*)", re.DOTALL)
 
 
@@ -76,6 +82,89 @@ def _find_table(settings: Settings, name: str, key: str) -> TargetTable:
     return table if key in table.content else own
 
 
+# ---------------------------------------------------------------- the targets of a project
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a target gets next to its own settings. An absent value changes nothing."""
+
+    chip: Mapping[str, Any] = field(default_factory=dict)
+    hardware: str | None = None
+    compile_flags: tuple[str, ...] = ()
+    run_flags: tuple[str, ...] = ()
+    address: str | None = None
+    port: int | None = None
+    key: str | None = None
+
+
+def choose_target_names(project: Project, given: Sequence[str]) -> tuple[str, ...]:
+    """Flags, then `targets` of the settings, then every target that they describe. Raises UsageError."""
+    names = tuple(given) or project.settings.targets or project.targets
+    for name in names:
+        load_checked_target(name, project.folder)
+    if not names:
+        raise UsageError(
+            "there is no target to test the models on",
+            'name one in the settings, [tool.assay.models] targets = ["iree"], or with --assay-target',
+        )
+    return names
+
+
+def build_target(project: Project, name: str, extras: Extras) -> Target:
+    return load_checked_target(name, project.folder, lambda target: _equip(target, extras))
+
+
+def build_hardware_target(project: Project, hardware: str, extras: Extras) -> Target:
+    """The project's own target of this name; else Torq's tools, told the name of the hardware."""
+    own = hardware in project.targets
+    with_hardware = replace(extras, hardware=hardware)
+    found = load_checked_target(hardware if own else TORQ, project.folder, lambda target: _equip(target, with_hardware))
+    return replace(found, name=hardware)
+
+
+def explain_hardware(project: Project, hardware: str) -> str:
+    """For when Torq's own tools fail: perhaps a target of the project was meant."""
+    if hardware in project.targets:
+        return ""
+    known = did_you_mean(hardware, project.targets)
+    return f"no target {hardware!r} in the settings, so Torq's own tools are called" + (f"; {known}" if known else "")
+
+
+def build_reference(
+    project: Project, name: str | None, compile_flags: Sequence[str], run_flags: Sequence[str]
+) -> Target:
+    """Flags are for the compiler of a reference: onnxruntime has none."""
+    found = load_checked_target(name or project.settings.reference or DEFAULT_REFERENCE, project.folder)
+    if found.backend != "iree":
+        return found
+    return replace(
+        found, compile_flags=(*found.compile_flags, *compile_flags), run_flags=(*found.run_flags, *run_flags)
+    )
+
+
+def _equip(target: Target, extras: Extras) -> Target:
+    chip = name_chip(extras.chip)
+    has_tools = target.backend in _WITH_TOOLS
+    commands = str([target.options.get(name) for name in ("import", "compile", "run")])
+    has_flags = extras.chip.get("compile_flags") or extras.chip.get("run_flags")
+    if chip and not (has_tools and ("{chip}" in commands or has_flags)):
+        # it would compute the same for all of them, and every test would pass for the wrong chip
+        raise UsageError(
+            f"the target {target.name} does not use chips", "name {chip} in its commands, or leave --torq-chips out"
+        )
+    with_hardware = {"chip": chip, "hardware": extras.hardware} if has_tools else {}
+    found = replace(
+        target,
+        options={**target.options, **{name: value for name, value in with_hardware.items() if value}},
+        compile_flags=(*target.compile_flags, *read_flags(extras.chip, "compile_flags"), *extras.compile_flags),
+        run_flags=(*target.run_flags, *read_flags(extras.chip, "run_flags"), *extras.run_flags),
+    )
+    if extras.address is None:
+        return found
+    return build_board_target(found, extras.address, port=extras.port, key=extras.key)
+
+
 # ---------------------------------------------------------------- the second reference
 
 _USUAL = ("reference", "ort")  # onnx's own evaluator; onnxruntime where that is the first
@@ -87,7 +176,6 @@ _COMMAND_OPTIONS = (
     "chip",
     "hardware",
 )  # to a program; where it runs makes no other of it
-_WITH_TOOLS = ("command", "ssh")
 
 
 @dataclass(frozen=True, slots=True)

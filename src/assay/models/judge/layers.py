@@ -12,15 +12,17 @@ What no rounding explains (a NaN, a shape, a type, a dead output) is blamed wher
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from assay.models.values.model import Layer
+from assay.models.values.model import WRONG, CaseReport, Layer, build_signature, find_same
 from assay.models.values.tensors import TensorComparison
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 JUMP = 4.0  # an error that is at most so many times that of the inputs has grown, it was not born
+_MOST_LABELS = 5
 _NOISE_SHARE = 0.05  # of the tolerance: errors of inputs below it count as that much, they are what rounding leaves
 
 
@@ -43,19 +45,16 @@ class Growth:
     is_wrong: bool
     is_inherited: bool  # one of its inputs is wrong already
     is_wrong_alone: bool = False  # fed with the reference's inputs
-    what: str = ""  # "NaN is born here", the finding's own words
 
 
 @dataclass(frozen=True, slots=True)
 class Localisation:
-    """`ranking` has the layer that adds most first; `suspects` are layers between which nothing was compared: the first
-    wrong layer is the last of them, or one of those before it."""
+    """`ranking` has the layer that adds most first."""
 
     blame: Blame
     first: Layer | None
     reason: str
     ranking: tuple[Growth, ...] = ()
-    suspects: tuple[Layer, ...] = ()
 
 
 def localise(
@@ -79,9 +78,8 @@ def localise(
     born = [each for each in wrong if each.is_wrong_alone or (not each.is_inherited and each.factor > JUMP)]
     if not born:
         return Localisation(Blame.DRIFT, None, _describe_drift(wrong[0], ranking), ranking)
-    first = born[0]
-    suspects = (*graph.find_unseen(first.layer), first.layer)
-    return Localisation(Blame.BORN, first.layer, _describe_birth(first, suspects), ranking, suspects)
+    reason = _describe_birth(born[0], graph.find_unseen(born[0].layer))
+    return Localisation(Blame.BORN, born[0].layer, reason, ranking)
 
 
 # ---------------------------------------------------------------- the graph
@@ -111,11 +109,11 @@ class _Graph:
                 waiting.extend(missing)
                 continue
             waiting.pop()
-            self._memory[name] = self._known(name) or _worst(self._memory[each] for each in self._sources(name))
-
-    def _known(self, tensor: str) -> tuple[float, bool] | None:
-        found = self.comparisons.get(tensor)
-        return None if found is None else (_find_error(found), is_wrong(found))
+            found = self.comparisons.get(name)
+            if found is not None:
+                self._memory[name] = _find_error(found), is_wrong(found)
+            else:
+                self._memory[name] = _worst(self._memory[each] for each in self._sources(name))
 
     def _sources(self, tensor: str) -> tuple[str, ...]:
         """What an unseen tensor was made from; a graph input, or what was compared, needs no explanation."""
@@ -166,9 +164,7 @@ def _measure(graph: _Graph, layer: Layer, local: Mapping[str, TensorComparison])
     is_right_alone = bool(alone) and all(each.verdict.kind is VerdictKind.PASS for each in alone)
     if wrong and before > 0 and is_right_alone and not any(each.is_broken for each in outputs):
         factor = min(factor, JUMP)
-    worst = max(outputs, key=lambda each: (is_wrong(each), each.error))
-    what = _describe(worst) if wrong else ""
-    return Growth(layer, before, after, factor, wrong, inherited, any(map(is_wrong, alone)), what)
+    return Growth(layer, before, after, factor, wrong, inherited, any(map(is_wrong, alone)))
 
 
 def _find_factor(output: TensorComparison, before: float) -> float:
@@ -185,24 +181,15 @@ def _find_factor(output: TensorComparison, before: float) -> float:
 # ---------------------------------------------------------------- words
 
 
-def _describe(comparison: TensorComparison) -> str:
-    if comparison.misplaced and comparison.nan[1] > comparison.nan[0]:
-        return f"NaN first appears in {comparison.name}"
-    if comparison.misplaced:
-        return f"an infinity appears or disappears in {comparison.name}"
-    found = [finding for finding in comparison.verdict.findings if finding.kind is VerdictKind.FAIL]
-    return f"{comparison.name}: {found[0].message}" if found else comparison.name
-
-
-def _describe_birth(growth: Growth, suspects: Sequence[Layer]) -> str:
-    before = f"its inputs are correct (error {growth.before:.2g})" if growth.before else "its inputs are equal"
+def _describe_birth(growth: Growth, unseen: Sequence[Layer]) -> str:
+    """Why it is this layer: what is off in it is said with the layer itself. `unseen`: see `_Graph.find_unseen`."""
     if growth.is_inherited:
-        before = f"its inputs are off too (error {growth.before:.2g}), but it is also wrong in isolation"
-    text = f"{growth.layer.label}: {growth.what}; {before}"
-    if len(suspects) > 1:
-        names = ", ".join(layer.label for layer in suspects[:-1])
-        text += f"; nothing between was compared, so it may be {names} as well"
-    return text
+        inputs = f"its inputs are off too (error {growth.before:.2g}), but it is also wrong in isolation"
+    else:
+        inputs = f"its inputs are correct (error {growth.before:.2g})" if growth.before else "its inputs are equal"
+    others = ", ".join(layer.label for layer in unseen)
+    more = f"; nothing between was compared, so it may be {others} as well" if others else ""
+    return f"{growth.layer.label} is where it begins: {inputs}{more}"
 
 
 def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
@@ -213,6 +200,135 @@ def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
     if largest.after - largest.before > first.after / 2 and largest.layer != first.layer:
         return f"{text}; most of it comes from {largest.layer.label}, which is within its own: {steps}"
     return f"{text}, no single layer adds much" + (f": {steps}" if steps else "")
+
+
+# ---------------------------------------------------------------- all views of a model
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search came to."""
+
+    cases: tuple[CaseReport, ...]
+    first: Layer | None = None
+    confirmed: bool | None = None
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    command: str = ""
+    unseen: int = 0  # layers before the first that were neither requested nor seen inside the model
+
+
+def conclude(
+    layers: Sequence[Layer],
+    accumulated: Mapping[str, TensorComparison],
+    reports: Sequence[CaseReport],
+    full: CaseReport | None,
+) -> Found:
+    """The first wrong layer, whether a second view confirms it, and what is to be said of the whole."""
+    by_name = {report.name: report for report in reports}
+    local = {each.name: each for report in reports for each in report.local}
+    excused = {report.name for report in reports if is_excused(report)}
+    inside = localise(layers, accumulated, local, excused)
+    failure = build_signature(full) if full is not None and full.failed_step is not None else None
+    alone = find_same(reports, failure)
+    if failure is not None and alone is not None:
+        first = alone.layer
+    else:  # both views may be right: what is wrong in isolation need not show in this model, and the other way round
+        views = (inside.first, alone.layer if alone else None)
+        first = min(filter(None, views), key=lambda layer: layer.number, default=None)
+    if first is None:
+        hidden = () if excused else tuple(_find_hidden(layers, inside, reports, full))
+        return Found((), findings=hidden, notes=(inside.reason,) if inside.blame is Blame.DRIFT else ())
+    if first.name not in by_name:
+        return Found((), notes=(f"{first.label}, which was not requested, is the first to be wrong inside the model",))
+    notes = [inside.reason] if inside.first is first else []
+    notes += describe_others(first, reports, full)
+    confirmed = confirm(by_name[first.name])
+    doubts = () if confirmed else (judge_inside(first, accumulated, confirmed, full),)
+    earlier = [layer for layer in layers if layer.number < first.number and layer.name not in by_name]
+    unseen = sum(not select(layer, accumulated) for layer in earlier)
+    return Found((), first, confirmed, doubts, tuple(notes), unseen=unseen)
+
+
+def judge_inside(
+    layer: Layer, accumulated: Mapping[str, TensorComparison], confirmed: bool | None, full: CaseReport | None
+) -> Finding:
+    """Of a layer that is wrong inside the model with every intermediate tensor as an output and not in isolation: the
+    unmarked model decides."""
+    off = ", ".join(f"{each.name} off by {each.error:.2g}" for each in select(layer, accumulated))
+    alone = "correct in isolation: see its neighbours" if confirmed is False else "cannot be judged in isolation"
+    text = f"{layer.label} is the first to be wrong inside the model ({off}), and {alone}"
+    if full is None or full.verdict.kind in WRONG:
+        return Finding(VerdictKind.FAIL, layer.name, text)
+    text += "; without intermediate outputs the model is correct"
+    return Finding(VerdictKind.INCONCLUSIVE, layer.name, text)
+
+
+def is_excused(alone: CaseReport) -> bool:
+    """Whether the references disagree there as much as the target is off."""
+    is_wrong_somewhere = any(each.verdict.kind is VerdictKind.FAIL for each in alone.local)
+    return alone.verdict.kind is VerdictKind.INCONCLUSIVE and is_wrong_somewhere
+
+
+def confirm(alone: CaseReport) -> bool | None:
+    """None: it says nothing, as the layer cannot be computed alone or proves nothing there."""
+    return None if alone.verdict.kind is VerdictKind.INCONCLUSIVE else alone.verdict.kind in WRONG
+
+
+def describe_others(first: Layer, reports: Sequence[CaseReport], full: CaseReport | None) -> list[str]:
+    """Layers before it that fail by themselves, and not as the whole does."""
+    if full is None or full.failed_step is None:
+        return []
+    earlier = [
+        report for report in reports if report.failed_step and report.layer and report.layer.number < first.number
+    ]
+    names = ", ".join(f"{report.layer.label} ({report.outcome})" for report in earlier if report.layer)
+    return [f"{names}: fails in isolation in another way than the full model"] if earlier else []
+
+
+def _find_hidden(
+    layers: Sequence[Layer], inside: Localisation, reports: Sequence[CaseReport], full: CaseReport | None
+) -> list[Finding]:
+    """The whole is wrong and no part of it: fusion in the unmarked model, or drift; or a part that was not tried."""
+    if full is None or not reports or full.verdict.kind not in WRONG:
+        return []
+    untried = [report.layer for report in reports if report.layer and report.verdict.kind is not VerdictKind.PASS]
+    failed = full.failed_step
+    outcome = f" ({full.outcome}: {failed.message})".replace(": )", ")") if failed is not None else ""
+    if untried:
+        message = failed.message if failed is not None else ""
+        named = [layer.ops[0] for layer in untried if any(_mentions(message, op) for op in layer.ops)]
+        text = f"the full model is wrong{outcome}; {_join(untried)} could not be judged alone"
+        ops = " and ".join(dict.fromkeys(named))
+        text += f", and its output names {ops}" if ops else "; the other layers are correct"
+    else:
+        every = "every layer" if len(reports) == len(layers) else "every layer that was requested"
+        text = f"the full model is wrong{outcome} although {every} is correct{_suspect(inside)}"
+    return [Finding(full.verdict.kind, full.name, text)]
+
+
+def _suspect(inside: Localisation) -> str:
+    """How the layers were seen to be right, and what is left to suspect."""
+    if inside.blame is Blame.DRIFT:
+        return " in isolation: errors accumulate"
+    further = "and with intermediate outputs" if inside.ranking else "(with intermediate outputs the model fails)"
+    return f", in isolation {further}: suspect a fusion across layers, or errors that add up"
+
+
+def _mentions(message: str, op: str) -> bool:
+    return re.search(rf"(?<![A-Za-z]){re.escape(op)}(?![A-Za-z])", message) is not None
+
+
+def _join(layers: Sequence[Layer]) -> str:
+    """`Conv_1, Conv_2 and Add_3`."""
+    labels = [layer.label for layer in layers]
+    if len(labels) > _MOST_LABELS:
+        labels = [*labels[: _MOST_LABELS - 1], f"{len(labels) - _MOST_LABELS + 1} more layers"]
+    return " and ".join([", ".join(labels[:-1]), labels[-1]]) if len(labels) > 1 else labels[0]
+
+
+def select(layer: Layer | None, accumulated: Mapping[str, TensorComparison]) -> tuple[TensorComparison, ...]:
+    return tuple(accumulated[name] for name in (layer.outputs if layer else ()) if name in accumulated)
 
 
 # ---------------------------------------------------------------- votes of two references

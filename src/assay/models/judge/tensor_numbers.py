@@ -1,4 +1,4 @@
-"""From the errors of all elements to the numbers that a person asks for."""
+"""From the errors of all elements to the numbers that a person asks for, the histogram and the heat map."""
 
 from __future__ import annotations
 
@@ -7,13 +7,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from assay.models.judge.tensor_blocks import Array, Block, Scale, load_numpy, name_dtype
-from assay.models.judge.tensor_errors import Errors, walk_errors
-from assay.models.values.tensors import Element, Number, Tolerance
+from assay.models.judge.tensor_errors import (
+    Array,
+    Block,
+    Errors,
+    Kind,
+    Scale,
+    build_scale,
+    find_common_kind,
+    load_numpy,
+    name_dtype,
+    survey,
+    walk_errors,
+)
+from assay.models.judge.tolerances import complete_tolerance
+from assay.models.values.tensors import Element, Heat, Histogram, Number, Tolerance
 
 _LEAST = 1e-300  # nothing is divided by less
 _UNBOUNDED = 1e250  # such a relative error comes from dividing by nothing
 _TIE = 1e-6  # relative errors closer than this are the same to a person: the absolute ones decide
+
+
+_LOWEST, _HIGHEST = -330, 310  # powers of ten that a double knows
+_LARGEST = 1e300
+_MOST_BARS = 16  # decades; smaller errors are counted with the smallest ones shown
 
 
 class Extreme(NamedTuple):
@@ -167,12 +184,7 @@ def _number_reader(array: Array) -> Callable[[Any], Number]:
         return int
     if array.dtype.kind == "c":
         return lambda value: str(complex(value)).strip("()")
-    return _read_float
-
-
-def _read_float(value: Any) -> Number:
-    plain = float(value)
-    return plain if math.isfinite(plain) else str(plain)
+    return lambda value: float(value) if math.isfinite(value) else str(float(value))
 
 
 def _distance(expected: Any, actual: Any) -> float:
@@ -253,3 +265,97 @@ def _rows_agree(left: Array, right: Array, k: int) -> Array:
     surely = (left > edges[0]) | (right > edges[1])
     maybe = (left >= edges[0]) & (right >= edges[1])
     return ~(surely & ~maybe).any(-1) & (surely.sum(-1) <= k) & (maybe.sum(-1) >= k)
+
+
+# ---------------------------------------------------------------- pictures
+
+
+def can_draw(expected: Array, actual: Array) -> bool:
+    """Numbers on both sides, in one shape, and at least one."""
+    kind = find_common_kind(expected, actual)
+    return kind not in (None, Kind.TEXT) and expected.shape == actual.shape and expected.size > 0
+
+
+def build_histogram(expected: Array, actual: Array) -> Histogram:
+    """Of absolute errors by powers of ten, the sixteen largest of them."""
+    np = load_numpy()
+    expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
+    totals = np.zeros(_HIGHEST - _LOWEST, dtype=np.int64)
+    zero = broken = 0
+    for _, errors in walk_errors(expected, actual, *_prepare(expected, actual, None)):
+        odd = 0 if errors.misplaced is None else int(errors.misplaced.sum())
+        broken += odd
+        some = errors.error[errors.error > 0]
+        zero += errors.error.size - some.size - odd
+        powers = np.floor(np.log10(np.minimum(some, _LARGEST))).astype(np.int64)
+        totals += np.bincount(powers - _LOWEST, minlength=totals.size)
+    return _cut_histogram(totals.tolist(), zero, broken)
+
+
+def _cut_histogram(totals: list[int], zero: int, broken: int) -> Histogram:
+    used = [index for index, count in enumerate(totals) if count]
+    if not used:
+        return Histogram((), (), zero, broken)
+    last = used[-1]
+    first = max(used[0], last - _MOST_BARS + 1)
+    counts = [sum(totals[: first + 1]), *totals[first + 1 : last + 1]]
+    edges = [0.0 if used[0] < first else 10.0 ** (first + _LOWEST)]
+    edges += [10.0 ** (index + 1 + _LOWEST) for index in range(first, last + 1)]
+    return Histogram(tuple(edges), tuple(counts), zero, broken)
+
+
+def build_heat(
+    expected: Array,
+    actual: Array,
+    rows: int,
+    columns: int,
+    tolerance: Tolerance | None = None,
+    *,
+    op: str | None = None,
+) -> Heat:
+    """At most so many rows and columns over the two longest axes; of everything else the largest error."""
+    np = load_numpy()
+    expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
+    axes = find_longest(expected.shape)
+    across, down = [*(expected.shape[axis] for axis in reversed(axes)), 1][:2]
+    lengths = down, across
+    grid = np.zeros((min(rows, lengths[0]), min(columns, lengths[1])))
+    full, scale = _prepare(expected, actual, tolerance, op)
+    for block, errors in walk_errors(expected, actual, full, scale):
+        excess = np.minimum(errors.error / np.maximum(errors.bound, _LEAST), _LARGEST)
+        # what is wrong for another reason (its ULP) is more than 1 in any case
+        excess = np.where(errors.wrong, np.maximum(excess, math.nextafter(1.0, 2.0)), excess)
+        if errors.misplaced is not None:
+            excess = np.where(errors.misplaced, math.inf, excess)
+        _add_block(grid, axes, lengths, block, excess)
+    return Heat(axes, lengths, tuple(tuple(row) for row in grid.tolist()))
+
+
+def find_longest(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The two longest axes, in the order of the tensor; one where there is only one."""
+    order = sorted(range(len(shape)), key=lambda axis: -shape[axis])
+    longer = [axis for axis in order[:2] if shape[axis] > 1] or order[:1]
+    return tuple(sorted(longer))
+
+
+def _prepare(
+    expected: Array, actual: Array, tolerance: Tolerance | None, op: str | None = None
+) -> tuple[Tolerance, Scale]:
+    full = complete_tolerance(tolerance or Tolerance(), (name_dtype(expected), name_dtype(actual)), op)
+    return full, build_scale(expected, survey(expected))
+
+
+def _add_block(grid: Array, axes: tuple[int, ...], lengths: tuple[int, int], block: Block, excess: Array) -> None:
+    np = load_numpy()
+    others = tuple(axis for axis in range(excess.ndim) if axis not in axes)
+    flat = excess.max(axis=others) if others else excess
+    flat = flat.reshape((1,) * (2 - flat.ndim) + flat.shape)
+    starts = [0] * (2 - len(axes)) + [block[axis].start for axis in axes]
+    cells = [
+        (np.arange(start, start + size) * count) // length
+        for start, size, count, length in zip(starts, flat.shape, grid.shape, lengths, strict=True)
+    ]
+    firsts = [np.flatnonzero(np.diff(indices, prepend=-1)) for indices in cells]
+    reduced = np.maximum.reduceat(np.maximum.reduceat(flat, firsts[0], axis=0), firsts[1], axis=1)
+    where = np.ix_(cells[0][firsts[0]], cells[1][firsts[1]])
+    grid[where] = np.maximum(grid[where], reduced)

@@ -16,18 +16,18 @@ from functools import partial
 from typing import Any
 
 from assay.errors import did_you_mean
-from assay.models.judge.tensor_blocks import (
+from assay.models.judge.tensor_errors import (
     FEWEST,
     Array,
     Kind,
     Survey,
     build_scale,
+    find_common_kind,
     load_numpy,
     name_dtype,
     survey,
     walk_blocks,
 )
-from assay.models.judge.tensor_errors import find_common_kind
 from assay.models.judge.tensor_numbers import Ranking, Tally, build_elements, measure, measure_texts, measure_top_k
 from assay.models.judge.tolerances import complete_tolerance, default_tolerance, is_zero_significant, rounding_units
 from assay.models.values.model import Tolerances
@@ -74,8 +74,9 @@ def compare_tensors(
     dtypes = name_dtype(left), name_dtype(right)
     full = complete_tolerance(tolerance, dtypes, op, maker)
     empty = TensorComparison(name, Verdict.of((), 0), dtypes, (left.shape, right.shape), tolerance=full)
-    formal = list(_judge_form(empty, find_common_kind(left, right)))
-    if left.shape != right.shape or find_common_kind(left, right) is None:
+    kind = find_common_kind(left, right)
+    formal = list(_judge_form(empty, kind))
+    if left.shape != right.shape or kind is None:
         return replace(empty, verdict=Verdict.of(formal, 0))
     if not left.size:
         text = f"both tensors have no elements (shape {left.shape}): there is nothing to compare"
@@ -84,10 +85,11 @@ def compare_tensors(
     is_single = left.ndim == 0
     if is_single:
         left, right = left.reshape(1), right.reshape(1)
-    if find_common_kind(left, right) is Kind.TEXT:
+    if kind is Kind.TEXT:
         found = _compare_texts(empty, left, right, formal, worst)
     else:
-        found = _compare_numbers(empty, left, right, formal, op, worst, None if tolerance.abs is not None else reach)
+        asked = None if tolerance.abs is not None else reach
+        found = _compare_numbers(empty, left, right, formal, kind, op, worst, asked)
         found = found if found.verdict.kind is VerdictKind.FAIL else _doubt(found, left, tolerance)
     return replace(found, worst=tuple(replace(each, index=()) for each in found.worst)) if is_single else found
 
@@ -209,6 +211,7 @@ def _compare_numbers(
     expected: Array,
     actual: Array,
     formal: Sequence[Finding],
+    kind: Kind,
     op: str | None,
     worst: int,
     reach: Reach | None,
@@ -216,7 +219,6 @@ def _compare_numbers(
     surveys = survey(expected), survey(actual)
     scale = build_scale(expected, surveys[0])
     tally = measure(expected, actual, given.tolerance, scale, max(worst, 1))
-    kind = find_common_kind(expected, actual)
     is_doubtful = tally.wrong > tally.misplaced or surveys[0].is_constant != surveys[1].is_constant
     slack = _build_slack(reach, expected, given) if reach is not None and is_doubtful else None
     if slack is not None:
@@ -224,7 +226,9 @@ def _compare_numbers(
         largest = (given.tolerance.abs or 0.0) + float(slack.max())
         given = replace(given, tolerance=replace(given.tolerance, abs=largest))
     is_asked = given.tolerance.top_k is not None
-    is_ranked = is_asked or (op is None and kind is Kind.FLOAT and _looks_like_scores(expected))
+    # of classes or tokens: a row or a few of them, and something to choose between
+    looks_like_scores = 1 <= expected.ndim <= 3 and expected.shape[-1] > 1 and expected.size <= _MOST_SCORES
+    is_ranked = is_asked or (op is None and kind is Kind.FLOAT and looks_like_scores)
     ranking = measure_top_k(expected, actual, given.tolerance.top_k or 1) if is_ranked else None
     elements = build_elements(expected, actual, tally)
     found = replace(
@@ -362,7 +366,9 @@ def _judge_constants(
         what = "all zero" if actual.is_zero else "constant"
         text = f"the actual tensor is {what}; the expected one varies by {expected.spread:.3g}"
         yield Finding(VerdictKind.FAIL, found.name, text)
-    elif expected.is_zero and actual.is_zero and not found.tolerance.allow_constant and not _is_significant(found, op):
+    elif expected.is_zero and actual.is_zero and not found.tolerance.allow_constant:
+        if is_zero_significant(op) if op is not None else found.dtype[0] in _COUNTED:
+            return
         text = f"both are all zero: this proves nothing (other inputs may; {ALLOW_CONSTANT} lets it pass)"
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, text)
 
@@ -372,12 +378,6 @@ def _varies(found: TensorComparison, expected: Survey, rounding: float) -> bool:
     rel = default_tolerance(found.dtype[0]).rel or 0.0
     least = max(rel * expected.largest, rounding)
     return found.count > 1 and (found.count > expected.finite or expected.spread > least)
-
-
-def _is_significant(found: TensorComparison, op: str | None) -> bool:
-    if op is None:
-        return found.dtype[0] in _COUNTED
-    return is_zero_significant(op)
 
 
 def _find_flags(
@@ -393,11 +393,6 @@ def _find_flags(
         yield from find_dead_parts(expected, actual)
     if found.nan[0] + found.inf[0] and not found.misplaced:
         yield "NaN or infinite on both sides, in the same places"
-
-
-def _looks_like_scores(expected: Array) -> bool:
-    """Of classes or tokens: a row or a few of them, and something to choose between."""
-    return bool(1 <= expected.ndim <= 3 and expected.shape[-1] > 1 and expected.size <= _MOST_SCORES)
 
 
 def _flag_ranking(ranking: Ranking | None) -> Iterator[str]:

@@ -108,16 +108,13 @@ def default_tolerance(
     if kind.bits < 16:
         return Tolerance(abs=kind.least, rel=kind.rel, ulp=1 if kind.rel else 0, int_abs=0, int_share=0.0)
     rel = kind.rel * _WIDER.get(op or "", 1.0)
-    plain = Tolerance(abs=_absolute(kind, op), rel=rel, int_abs=0, int_share=0.0)
+    # units of one for what is computed around one; for the others what may get lost near zero
+    absolute = _count_units(kind) * kind.eps if op in _SQUASHING.split() else kind.least
+    plain = Tolerance(abs=absolute, rel=rel, int_abs=0, int_share=0.0)
     if op in _QUANTIZING:
         return replace(plain, rel=max(rel, _QUANTIZING[op]), min_cosine=_QUANTIZED_COSINE)
     loose = _QUANTIZED_REL * _WIDER.get(maker or "", 1.0)
     return replace(plain, rel=max(rel, loose), min_cosine=_QUANTIZED_COSINE) if is_loose else plain
-
-
-def _absolute(kind: FloatType, op: str | None) -> float:
-    """Units of one for what is computed around one; for the others what may get lost near zero."""
-    return _count_units(kind) * kind.eps if op in _SQUASHING.split() else kind.least
 
 
 def _count_units(kind: FloatType) -> int:
@@ -158,22 +155,16 @@ def complete_tolerance(
     defaults = [default_tolerance(dtype, op, quantized=given.quantized, maker=maker) for dtype in dtypes]
     default = max(defaults, key=lambda each: each.rel or 0.0)
     has_bounds = given.abs is not None or given.rel is not None
+    share = default.int_share if given.int_abs is None else 1.0  # a step without a share is meant for all elements
     return replace(
         given,
         abs=default.abs if given.abs is None else given.abs,
         rel=default.rel if given.rel is None else given.rel,
         ulp=default.ulp if given.ulp is None and not has_bounds else given.ulp,
         int_abs=default.int_abs if given.int_abs is None else given.int_abs,
-        int_share=_fill_share(given, default),
+        int_share=share if given.int_share is None else given.int_share,
         min_cosine=default.min_cosine if given.min_cosine is None else given.min_cosine,
     )
-
-
-def _fill_share(given: Tolerance, default: Tolerance) -> float | None:
-    """Whoever names a step and no share means all elements."""
-    if given.int_share is not None:
-        return given.int_share
-    return default.int_share if given.int_abs is None else 1.0
 
 
 def check_tolerance(tolerance: Tolerance) -> None:
@@ -194,7 +185,7 @@ def check_tolerance(tolerance: Tolerance) -> None:
         raise UsageError(f"top_k is {tolerance.top_k}", "1 asks for the same largest element")
 
 
-def is_zero_significant(op: str | None) -> bool:
-    """Whether all zeros, as expected, say something of a target. Not so for a whole model, and not for sums of
-    products; a mask, a dead Relu, a padded block or a first hidden state is all zero in models that are well."""
-    return op is not None and op not in _SUMMING.split()
+def is_zero_significant(op: str) -> bool:
+    """Whether all zeros, as expected, say something of a target. Not so for sums of products; a mask, a dead Relu, a
+    padded block or a first hidden state is all zero in models that are well."""
+    return op not in _SUMMING.split()

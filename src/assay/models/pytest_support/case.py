@@ -1,7 +1,8 @@
-"""Tests of models: which cases options and settings give, and one case in one test.
+"""One case in one test, and what the test says when it does not pass.
 
 The steps of a case run as fixtures request them; the comparison comes last. A step that fails fails the fixture, so
-pytest reports ERROR with its name; outputs that differ fail the test.
+pytest reports ERROR with its name; outputs that differ fail the test. The texts hold everything that a person needs to
+go on, and no traceback of ours.
 """
 
 from __future__ import annotations
@@ -9,174 +10,32 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import PosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from assay.models.pytest_support.options import ModelOptions, is_in_cache, read_options
-from assay.models.pytest_support.report import (
-    PROPERTY_PROFILE,
-    build_failure,
-    render_error,
-    render_failed_step,
-    render_mismatch,
-)
+from assay.models.pytest_support.options import Given, Plan
 
 if TYPE_CHECKING:
+    from assay.errors import AssayError
     from assay.models.flow.artifact_builder import Product
-    from assay.models.flow.discovery import ModelFile, NamedCase
-    from assay.models.flow.project import Extras, Project
-    from assay.models.flow.stepwise import CaseSteps, Stepwise
-    from assay.models.values.model import CaseReport, InputChoice, Target, Tolerances
+    from assay.models.flow.cases import StepFailedError
+    from assay.models.flow.stepwise import CaseSteps
+    from assay.models.values.model import CaseReport, Target
 
-
-DEFAULT_HARDWARE = "sim"
 CACHE_SECTION = "artifact cache"
-_NO_MODEL = "no_model"
-_PLAN = pytest.StashKey["Plan"]()
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What one test is given."""
-
-    label: str  # between the brackets of its name
-    model: ModelFile | None
-    case: NamedCase | None
-    middle: str  # the target, or the hardware type
-    chip: str
-    problem: str = ""
-
-
-class Plan:
-    """What options and settings come to. One for each pytest process; settings are read when a test needs them."""
-
-    TRACERS = ("ort", "iree", "reference")
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
-        self._listener: Callable[[str], None] | None = None
-        self.options: ModelOptions = read_options(config)
-
-    @cached_property
-    def project(self) -> Project:
-        from assay.models.flow.project import load_project
-
-        return load_project(str(self.config.rootpath))
-
-    @cached_property
-    def models(self) -> list[ModelFile]:
-        from assay.models.flow.project import find_project_models, refuse_strange_names
-
-        found = find_project_models(self.project, self.options.folders)
-        if not self.options.folders:  # else these are not the models that the settings speak of
-            refuse_strange_names(self.project, found)
-        return found
-
-    @cached_property
-    def chips(self) -> tuple[str, ...]:
-        from assay.models.flow.project import choose_chip_names
-
-        return choose_chip_names(self.project, self.options.chips)
-
-    @cached_property
-    def targets(self) -> tuple[str, ...]:
-        from assay.models.flow.project import choose_target_names
-
-        return choose_target_names(self.project, self.options.targets)
-
-    @property
-    def hardware(self) -> tuple[str, ...]:
-        words = (self.options.hardware or DEFAULT_HARDWARE).split(",")
-        return tuple(word.strip() for word in words if word.strip()) or (DEFAULT_HARDWARE,)
-
-    @property
-    def ir_dir(self) -> str | None:
-        return self.find_folder("ir") if is_in_cache(self.options.ir_dir) else self.options.ir_dir
-
-    @cached_property
-    def _base(self) -> str:
-        cache = getattr(self.config, "cache", None)
-        return str(cache.mkdir("assay-models")) if cache is not None else tempfile.mkdtemp(prefix="assay-models-")
-
-    def find_folder(self, name: str) -> str:
-        """In pytest's cache; without one, in a folder for temporary files."""
-        return os.path.join(self._base, name)
-
-    def build_rows(self, middles: Sequence[str]) -> Iterator[Given]:
-        for model in self.models:
-            for case in model.cases:
-                for middle in middles:
-                    for chip in self.chips:
-                        label = f"{case.shown}-{middle}-{chip}"
-                        yield Given(label, model, case, middle, chip, model.problem)
-
-    def build_empty(self, middle: str) -> Given:
-        """No model is not a pass: one case says so."""
-        folders = ", ".join(self.options.folders or self.project.folders)
-        hint = 'put .onnx files there, or name their folder: [tool.assay.models] folder = "…", or --model-folder'
-        problem = f"there is no model in {folders}\n  {hint}"
-        return Given(f"{_NO_MODEL}-{middle}-{self.chips[0]}", None, None, middle, self.chips[0], problem)
-
-    # ------------------------------------------------------------ targets
-
-    def build_extras(self, chip: Any = None) -> Extras:
-        from assay.models.flow.project import Extras
-
-        asked = self.options
-        flags = asked.compile_flags, asked.run_flags
-        return Extras(chip or {}, None, *flags, asked.address, asked.port, asked.key)
-
-    def build_reference(self, name: str | None) -> Target:
-        from assay.models.flow.project import build_reference
-
-        return build_reference(self.project, name, self.options.llvmcpu_compile_flags, self.options.llvmcpu_run_flags)
-
-    # ------------------------------------------------------------ one model
-
-    def choose(self, model: ModelFile) -> tuple[Tolerances, InputChoice]:
-        tolerances, inputs = self.project.settings.choose(model.stem)
-        files = tuple(os.path.join(self.project.folder, path) for path in inputs.files)
-        asked = self.options.samples
-        return tolerances, replace(inputs, files=files, samples=asked or inputs.samples, most=asked if files else None)
-
-    # ------------------------------------------------------------ doing it
-
-    def attend(self, listener: Callable[[str], None]) -> None:
-        """Keep what is reported about the cache for the test that runs now."""
-        self._listener = listener
-
-    def record(self, text: str) -> None:
-        if self._listener is not None:
-            self._listener(text)
-
-    def open_stepwise(self, explain: Any) -> Stepwise:
-        from assay.models.flow.artifact_builder import Dumps
-        from assay.models.flow.project import BuildOptions, open_stepwise
-        from assay.models.values.model import Limits
-
-        asked, limits = self.options, Limits()
-        limits = replace(limits, compile_s=asked.compile_s or limits.compile_s, run_s=asked.run_s or limits.run_s)
-        live = self.config.getoption("capture") == "no"
-        dumps = Dumps(self.ir_dir, asked.compile_profile_dir, asked.run_profile_dir)
-        return open_stepwise(
-            self.project, BuildOptions(limits, asked.recompute, live), dumps, explain if asked.debug_cache else None
-        )
-
-
-def set_plan(config: pytest.Config) -> None:
-    config.stash[_PLAN] = Plan(config)
-
-
-def get_plan(config: pytest.Config) -> Plan:
-    return config.stash[_PLAN]
+PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE = "case", "linked_issue", "profiling_output"  # of a test
+_ALLOWED = "tolerance = {allow_constant = true} in the model's settings"
+_MOST_LINES = 200  # of a tool's output: the first and the last of them
+_REASON = "assay_reason"
+_SECTION = "models that did not pass"
+_NAMES = {"error": "ERROR", "failed": "FAILED"}
+_LEAST_WIDTH = 30  # columns that a reason needs in the short summary to say anything
 
 
 class MadePath(PosixPath):
@@ -214,30 +73,6 @@ def list_arrays(value: Any) -> Any:
         return value
     first = dict(zip(value.samples[0], value, strict=False))
     return [first, *value.samples[1:]]
-
-
-# ---------------------------------------------------------------- errors
-
-
-@contextmanager
-def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
-    """What goes wrong in a fixture ends it with a text, without a traceback of ours. `note` is for trouble with tools
-    or settings, not for what a tool says of a model."""
-    from assay.errors import AssayError
-    from assay.models.flow.cases import StepFailedError
-
-    try:
-        yield
-    except StepFailedError as error:
-        outcome = error.outcome
-        text_of_error = render_failed_step(fixture, error, outcome, model)
-        reason = f"{outcome.step} {outcome.ending}: {outcome.message or fixture}"
-    except AssayError as error:
-        text_of_error = render_error(fixture, error, model) + (f"\n  {note}" if note else "")
-        reason = error.message
-    else:
-        return
-    raise build_failure(text_of_error, reason) from None
 
 
 # ---------------------------------------------------------------- a case
@@ -309,15 +144,17 @@ class ModelCase:
         raise build_failure(text_of_error, text_of_error)
 
     def _compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> CaseReport:
-        from assay.models.flow.project import choose_project_voter
         from assay.models.flow.stepwise import Comparing, read_samples
+        from assay.models.flow.targets import Vote, choose_voter
 
         assert self.given.model is not None
         tolerances, _ = self.plan.choose(self.given.model)
         self.is_replaced |= not (isinstance(expected, Arrays) and isinstance(actual, Arrays))
-        vote = None if self.is_replaced else choose_project_voter(self.plan.project, reference, target)
-        self.note = vote.note if vote is not None else ""
-        comparing = Comparing(reference, target, tolerances, vote.voter if vote is not None else None, self._keep)
+        project, vote = self.plan.project, Vote()
+        if not self.is_replaced:
+            vote = choose_voter(None, project.settings.vote, reference, target, project.folder)
+        self.note = vote.note
+        comparing = Comparing(reference, target, tolerances, vote.voter, self._keep)
         names = self.steps.case.outputs
         return self.steps.compare(
             comparing, read_samples(list_arrays(expected), names), read_samples(list_arrays(actual), names)
@@ -351,3 +188,124 @@ def _judge(label: str, reference: str, report: CaseReport, note: str) -> None:
     if report.verdict.kind == "INCONCLUSIVE" and "FAIL" in kinds:
         pytest.skip(text)
     raise build_failure(text, text.removeprefix(f"{label}: "))
+
+
+# ---------------------------------------------------------------- errors
+
+
+@contextmanager
+def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
+    """What goes wrong in a fixture ends it with a text, without a traceback of ours. `note` is for trouble with tools
+    or settings, not for what a tool says of a model."""
+    from assay.errors import AssayError
+    from assay.models.flow.cases import StepFailedError
+
+    try:
+        yield
+    except StepFailedError as error:
+        outcome = error.outcome
+        text_of_error = render_failed_step(fixture, error, model)
+        reason = f"{outcome.step} {outcome.ending}: {outcome.message or fixture}"
+    except AssayError as error:
+        text_of_error = render_error(fixture, error, model) + (f"\n  {note}" if note else "")
+        reason = error.message
+    else:
+        return
+    raise build_failure(text_of_error, reason) from None
+
+
+def render_failed_step(fixture: str, error: StepFailedError, model: str) -> str:
+    """Which step, its command line, and all that the tool said."""
+    outcome = error.outcome
+    parts = [f"{fixture}: {error.message}"]
+    if outcome.command:
+        parts.append(f"command: {outcome.command}")
+    for name, text in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+        parts.append(f"{name}:\n{_shorten_output(text.strip(chr(10))) if text.strip() else '(nothing)'}")
+    if error.hint:
+        parts.append(f"what to do: {_name_model(error.hint, model)}")
+    return "\n".join(parts)
+
+
+def _shorten_output(text: str) -> str:
+    lines = text.splitlines()
+    if len(lines) <= _MOST_LINES:
+        return text
+    half = _MOST_LINES // 2
+    return "\n".join([*lines[:half], f"… {len(lines) - 2 * half} lines left out …", *lines[-half:]])
+
+
+def _name_model(hint: str, model: str) -> str:
+    """A command in a hint is one that can be pasted: the file is the model's, not that of a layer cut out of it."""
+    return hint.replace(" MODEL ", f" {shlex.quote(model)} ")
+
+
+def render_error(fixture: str, error: AssayError, model: str) -> str:
+    hint = f"\n  {_name_model(error.hint, model)}" if error.hint else ""
+    return f"{fixture}: {error.message}{hint}"
+
+
+def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
+    """The numbers, and the command that shows them."""
+    from assay.models.report.summary import build_diff_commands, describe_finding, find_bad
+    from assay.models.report.tensor_diff import build_document
+    from assay.models.values.tensors import ALLOW_CONSTANT, TensorDiff
+    from assay.show.terminal_report import render_terminal
+
+    bad = [each for each in report.local if each.verdict.kind != "PASS"]
+    found = "; ".join(describe_finding(finding, report) for finding in find_bad(report))
+    differs = any(each.verdict.kind == "FAIL" for each in bad) or report.verdict.kind != "INCONCLUSIVE"
+    verb = "differs from" if differs else "cannot be distinguished from"
+    lines = [f"{label}: {report.target} {verb} {reference}: {found}"]
+    files = dict(zip([each.name for each in bad], report.diffs, strict=False))
+    diffs = [TensorDiff(each, *files.get(each.name, ("-", "-"))) for each in bad]
+    if diffs:
+        lines.append(render_terminal(build_document(diffs, report.verdict), width=110, plain=True).rstrip())
+    lines += [f"show it: {command}" for command in build_diff_commands(report)]
+    return "\n".join(lines).replace(ALLOW_CONSTANT, _ALLOWED)
+
+
+def build_failure(text: str, reason: str) -> BaseException:
+    """To be raised: the whole text for the report, and the reason alone."""
+    error: BaseException = pytest.fail.Exception(text, pytrace=False)
+    setattr(error, _REASON, reason.partition("\n")[0])
+    return error
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Without a traceback pytest knows no place where it went wrong, and shows no reason in its summary."""
+    report = yield
+    reason = getattr(call.excinfo.value, _REASON, None) if call.excinfo is not None else None
+    if call.excinfo is None or reason is None:
+        return report
+    setattr(report, _REASON, reason)  # pytest hands on what it does not know, between processes too
+    shown: Any = report.longrepr
+    crash = call.excinfo.getrepr(style="short", chain=False).reprcrash
+    if crash is not None and getattr(shown, "chain", None):
+        crash.path, crash.lineno, crash.message = str(item.path), (report.location[1] or 0) + 1, reason
+        report.longrepr = type(shown)([*shown.chain[:-1], (shown.chain[-1][0], crash, shown.chain[-1][2])])
+    return report
+
+
+def report_reasons(reporter: Any) -> None:
+    """Of tests whose names fill the whole line of pytest's own summary."""
+    width: int = reporter._tw.fullwidth  # noqa: SLF001 pytest has no other way to ask
+    lines = [
+        f"{word} {find_label(report.nodeid)}: {getattr(report, _REASON)}"
+        for kind, word in _NAMES.items()
+        for report in reporter.stats.get(kind, ())
+        if hasattr(report, _REASON) and len(report.nodeid) + _LEAST_WIDTH > width
+    ]
+    if lines:
+        reporter.section(_SECTION)
+    for line in lines:
+        reporter.write_line(line)
+
+
+def find_label(name: str) -> str:
+    """What is between the brackets of a test's name."""
+    match = re.search(r"\[(.*)\]$", name)
+    return match[1] if match else name

@@ -24,11 +24,16 @@ from typing import Any
 
 import pytest
 
+from assay.models.pytest_support import case as model_case
 from assay.models.pytest_support import fixtures
-from assay.models.pytest_support import report as model_report
-from assay.models.pytest_support.case import CACHE_SECTION, Given, Plan, get_plan, set_plan
-from assay.models.pytest_support.options import ModelOptions
-from assay.models.pytest_support.report import report_reasons
+from assay.models.pytest_support.case import (
+    CACHE_SECTION,
+    PROPERTY_CASE,
+    PROPERTY_ISSUE,
+    find_label,
+    report_reasons,
+)
+from assay.models.pytest_support.options import Given, ModelOptions, Plan, get_plan, set_plan
 
 _LINE = re.compile(
     r"(?P<name>\S.*?)(?:\s+\[?(?P<issue>[\w.-]+/[\w.-]+#\d+|#\d+|https?://\S+?/\d+)\]?)?(?:\s+#(?:\s.*)?)?\s*"
@@ -49,12 +54,6 @@ class Entry:
     @property
     def reason(self) -> str:
         return f"expected to fail ({self.where})" + (f": {self.issue}" if self.issue else "")
-
-    @property
-    def label(self) -> str:
-        """Between the brackets."""
-        match = re.search(r"\[(.*)\]$", self.name)
-        return match[1] if match else self.name
 
     def is_linked(self, issue: str) -> bool:
         """`12`, `#12` or `owner/repo#12`."""
@@ -113,7 +112,9 @@ class Lists:
         """Entries of no case, whatever the hardware and the chip: mistyped, or of a model that is missing."""
         entries = [entry for entries in self._loaded.values() for entry in entries]
         spelled = [name for case in cases for name in (case, case.encode("unicode_escape").decode())]
-        return [entry for entry in entries if not any(entry.label.startswith(f"{case}-") for case in spelled)]
+        return [
+            entry for entry in entries if not any(find_label(entry.name).startswith(f"{case}-") for case in spelled)
+        ]
 
 
 def _unescape(name: str, item: pytest.Item) -> str:
@@ -121,11 +122,6 @@ def _unescape(name: str, item: pytest.Item) -> str:
     params = getattr(getattr(item, "callspec", None), "params", {})
     label = getattr(params.get("assay_case"), "label", None)
     return name if label is None else name.replace(find_label(item.name), label)
-
-
-def find_label(name: str) -> str:
-    match = re.search(r"\[(.*)\]$", name)
-    return match[1] if match else name
 
 
 CASE, TARGET, HARDWARE, CHIP = "assay_case", "assay_target", "assay_hardware", "assay_chip"
@@ -141,17 +137,14 @@ def register_markers(config: pytest.Config) -> None:
 
 def register_fixtures(config: pytest.Config) -> None:
     """All of ours but those that another plugin has under the same name."""
-    others = [each for each in config.pluginmanager.get_plugins() if not _is_conftest(each)]
+    files = [(each, getattr(each, "__file__", None) or "") for each in config.pluginmanager.get_plugins()]
+    others = [each for each, file in files if os.path.basename(file) != "conftest.py"]
     offered = types.ModuleType("assay_model_fixtures")
     for name in fixtures.NAMES:
         if not any(hasattr(other, name) for other in others):
             setattr(offered, name, getattr(fixtures, name))
     config.pluginmanager.register(offered, "assay-model-fixtures")
-    config.pluginmanager.register(model_report, "assay-model-report")
-
-
-def _is_conftest(plugin: object) -> bool:
-    return os.path.basename(getattr(plugin, "__file__", None) or "") == "conftest.py"
+    config.pluginmanager.register(model_case, "assay-model-report")
 
 
 def refuse_options(config: pytest.Config) -> None:
@@ -184,21 +177,21 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     plan = get_plan(metafunc.config)
     try:
         if CASE in asked:
-            _parametrize_cases(metafunc, plan, plan.targets if TARGET in asked else plan.hardware)
-        else:
-            _parametrize_parts(metafunc, plan, asked)
+            middles = plan.targets if TARGET in asked else plan.hardware
+            rows = [row for row in plan.build_rows(middles) if _is_wanted(metafunc, row)]
+            if not plan.models:
+                rows = [plan.build_empty(middles[0])]
+            metafunc.parametrize(CASE, rows, ids=[row.label for row in rows], indirect=True)
+        else:  # a test that has to do with the chips alone is run once for each of them, not once for each layer
+            for name, known in ((TARGET, "targets"), (HARDWARE, "hardware"), (CHIP, "chips")):
+                if name in asked:
+                    values = getattr(plan, known)
+                    metafunc.parametrize(name, values, ids=list(values), indirect=True)
     except AssayError as error:
         message = error.render()
     else:
         return
     raise pytest.Collector.CollectError(message)  # behind the handler: pytest would print the error as its cause
-
-
-def _parametrize_cases(metafunc: pytest.Metafunc, plan: Plan, middles: Sequence[str]) -> None:
-    rows = [row for row in plan.build_rows(middles) if _is_wanted(metafunc, row)]
-    if not plan.models:
-        rows = [plan.build_empty(middles[0])]
-    metafunc.parametrize(CASE, rows, ids=[row.label for row in rows], indirect=True)
 
 
 def _is_wanted(metafunc: pytest.Metafunc, row: Given) -> bool:
@@ -211,14 +204,6 @@ def _is_wanted(metafunc: pytest.Metafunc, row: Given) -> bool:
     assert row.case is not None
     names = (row.model.shown, row.case.shown)
     return not marks or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
-
-
-def _parametrize_parts(metafunc: pytest.Metafunc, plan: Plan, asked: set[str]) -> None:
-    """A test that has to do with the chips alone is run once for each of them, not once for each layer."""
-    for name, known in ((TARGET, "targets"), (HARDWARE, "hardware"), (CHIP, "chips")):
-        if name in asked:
-            values = getattr(plan, known)
-            metafunc.parametrize(name, values, ids=list(values), indirect=True)
 
 
 def is_model_test(item: pytest.Item) -> bool:
@@ -236,10 +221,11 @@ def place_in_file(item: pytest.Item) -> None:
 
 def expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     from assay.errors import AssayError
+    from assay.models.flow.discovery import find_strange_stems
 
     plan = get_plan(config)
     for item in items:
-        item.user_properties.append((model_report.PROPERTY_CASE, find_label(item.name)))
+        item.user_properties.append((PROPERTY_CASE, find_label(item.name)))
     try:
         lists = Lists(plan.project.settings.expected_failures, plan.project.folder)
         for item in items:
@@ -247,18 +233,14 @@ def expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None
         strange = lists.find_strange([case.shown for model in plan.models for case in model.cases])
     except AssayError as error:
         raise pytest.UsageError(error.render()) from None
-    _warn_of_models(plan)
-    for entry in strange if not plan.options.folders else ():
+    if plan.options.folders:  # these are not the models that lists and settings speak of
+        return
+    stems = [model.stem for model in plan.models]
+    for text in find_strange_stems(plan.project.settings, stems) if stems else ():
+        warnings.warn(pytest.PytestWarning(text), stacklevel=1)
+    for entry in strange:
         text = f"{entry.where}: there is no such case: {entry.name}"
         warnings.warn_explicit(pytest.PytestWarning(text), None, entry.path, entry.line)
-
-
-def _warn_of_models(plan: Plan) -> None:
-    """Settings for models that are not there. With a folder of its own, these are not the models that they speak of."""
-    from assay.models.flow.project import find_strange_models
-
-    for text in find_strange_models(plan.project, plan.models) if plan.models and not plan.options.folders else ():
-        warnings.warn(pytest.PytestWarning(text), stacklevel=1)
 
 
 def _mark(item: pytest.Item, entry: Entry | None, options: ModelOptions) -> None:
@@ -266,7 +248,7 @@ def _mark(item: pytest.Item, entry: Entry | None, options: ModelOptions) -> None
         return
     runs = options.try_xfails or (options.issue is not None and entry.is_linked(options.issue))
     if entry.issue:
-        item.user_properties.append((model_report.PROPERTY_ISSUE, entry.issue))
+        item.user_properties.append((PROPERTY_ISSUE, entry.issue))
     item.add_marker(pytest.mark.xfail(reason=entry.reason, run=runs, strict=True))
 
 

@@ -24,15 +24,13 @@ import pytest
 
 from assay.models.pytest_support.case import (
     CACHE_SECTION,
-    Given,
     ModelCase,
-    Plan,
     build_arrays,
+    build_failure,
     clear_keep,
-    get_plan,
     reporting,
 )
-from assay.models.pytest_support.report import build_failure
+from assay.models.pytest_support.options import Given, get_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from assay.models.flow.stepwise import Stepwise
     from assay.models.values.model import Target
 
+TRACERS = ("ort", "iree", "reference")  # IREE knows types that onnxruntime lacks
 NAMES = (
     "assay_stand", "assay_case", "assay_chip", "assay_hardware", "chip_config", "runtime_hw_type",
     "tweaked_random_input_data", "onnx_mlir_model_file", "assay_llvmcpu", "llvmcpu_compiled_model",
@@ -56,7 +55,7 @@ NAMES = (
 def assay_stand(request: pytest.FixtureRequest) -> Iterator[Stepwise]:
     """Workers and the artifact store, for the whole of this process."""
     plan = get_plan(request.config)
-    with reporting("assay_stand", ""):
+    with reporting("assay_stand"):
         stand = plan.open_stepwise(plan.record)
     yield stand
     stand.builder.close()
@@ -77,19 +76,15 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
         with reporting("assay_case", given.model.path):
             _, inputs = plan.choose(given.model)
             groups, folder = plan.project.settings.groups, plan.project.folder
-            tracers = _choose_tracers(request, plan)
+            # who tells which values a layer sees, the first that can. In Torq's tests that is not the reference: IREE
+            # may be unable to compile one layer, and the others are tested all the same
+            is_ours = "assay_target" in request.fixturenames
+            tracers = [plan.build_reference(name) for name in ([plan.options.reference] if is_ours else TRACERS)]
             sources = [Source(given.model.path, tracer, inputs, groups, folder) for tracer in tracers]
             steps = assay_stand.open_first(sources, given.case.name, given.label)
         if steps.case.problem:
             pytest.skip(f"{given.label} cannot be computed alone: {steps.case.problem}")
         yield ModelCase(plan, given, steps, request.node, keep)
-
-
-def _choose_tracers(request: pytest.FixtureRequest, plan: Plan) -> list[Target]:
-    """Who tells which values a layer sees, the first that can. In Torq's tests that is not the reference: IREE may be
-    unable to compile one layer, and the others are tested all the same. But it knows types that onnxruntime lacks."""
-    is_ours = "assay_target" in request.fixturenames
-    return [plan.build_reference(name) for name in ([plan.options.reference] if is_ours else plan.TRACERS)]
 
 
 def _find_given(request: pytest.FixtureRequest) -> Given | None:
@@ -114,10 +109,10 @@ def assay_hardware(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def chip_config(request: pytest.FixtureRequest, assay_chip: str) -> dict[str, Any]:
     """The content of the chip's file; empty for `default`, where the compiler gets no chip."""
-    from assay.models.flow.project import load_project_chip
+    from assay.models.config.chips import load_chip
 
-    with reporting("chip_config", ""):
-        return load_project_chip(get_plan(request.config).project, assay_chip)
+    with reporting("chip_config"):
+        return load_chip(assay_chip, get_plan(request.config).project.chip_folder)
 
 
 @pytest.fixture
@@ -145,9 +140,9 @@ def onnx_mlir_model_file(assay_case: ModelCase, assay_llvmcpu: Target) -> Path:
 @pytest.fixture
 def assay_llvmcpu(request: pytest.FixtureRequest) -> Target:
     """IREE on the CPU, with the flags of --llvmcpu-compiler-options and --llvmcpu-runtime-options."""
-    from assay.models.flow.project import LLVM_CPU
+    from assay.models.flow.targets import LLVM_CPU
 
-    with reporting("assay_llvmcpu", ""):
+    with reporting("assay_llvmcpu"):
         return get_plan(request.config).build_reference(LLVM_CPU)
 
 
@@ -175,10 +170,10 @@ def llvmcpu_reference_results(
 @pytest.fixture
 def assay_torq(request: pytest.FixtureRequest, chip_config: dict[str, Any], runtime_hw_type: str) -> Target:
     """The project's target of the hardware's name, else Torq's own tools."""
-    from assay.models.flow.project import build_hardware_target
+    from assay.models.flow.targets import build_hardware_target
 
     plan = get_plan(request.config)
-    with reporting("assay_torq", ""):
+    with reporting("assay_torq"):
         return build_hardware_target(plan.project, runtime_hw_type, plan.build_extras(chip_config))
 
 
@@ -186,7 +181,8 @@ def assay_torq(request: pytest.FixtureRequest, chip_config: dict[str, Any], runt
 def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: ModelCase, assay_torq: Target) -> Path:
     """The folder with what the hardware's compiler made of the case."""
     sources = assay_case.steps.models
-    if _takes_mlir(assay_torq):
+    is_handed_mlir = assay_torq.backend == "iree" or assay_torq.options.get("input") == "mlir"  # IREE's importer's
+    if is_handed_mlir and "import" not in assay_torq.options:
         sources = assay_case.take_in(request.getfixturevalue("onnx_mlir_model_file"))
     with assay_case.reporting("torq_compiled_model_dir", _explain(request, assay_torq)):
         if "import" in assay_torq.options:
@@ -195,15 +191,9 @@ def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: ModelCas
 
 
 def _explain(request: pytest.FixtureRequest, target: Target) -> str:
-    from assay.models.flow.project import explain_hardware
+    from assay.models.flow.targets import explain_hardware
 
     return explain_hardware(get_plan(request.config).project, target.name)
-
-
-def _takes_mlir(target: Target) -> bool:
-    """Whether it is handed what IREE's importer makes, as Torq's compiler is."""
-    is_handed = target.backend == "iree" or target.options.get("input") == "mlir"
-    return is_handed and "import" not in target.options
 
 
 @pytest.fixture
@@ -228,18 +218,18 @@ def torq_results(
 def assay_reference(request: pytest.FixtureRequest) -> Target:
     """What is correct: --assay-reference, else the settings' reference, else onnxruntime."""
     plan = get_plan(request.config)
-    with reporting("assay_reference", ""):
+    with reporting("assay_reference"):
         return plan.build_reference(plan.options.reference)
 
 
 @pytest.fixture
 def assay_target(request: pytest.FixtureRequest, chip_config: dict[str, Any]) -> Target:
     """What is tested."""
-    from assay.models.flow.project import build_target
+    from assay.models.flow.targets import build_target
 
     given, plan = _find_given(request), get_plan(request.config)
     name = given.middle if given is not None else str(request.param)
-    with reporting("assay_target", ""):
+    with reporting("assay_target"):
         return build_target(plan.project, name, plan.build_extras(chip_config))
 
 
@@ -269,3 +259,32 @@ def assay_target_results(
         artifacts: list[Product] = assay_case.take_in(assay_compiled_model)
         inputs = assay_case.take_inputs(tweaked_random_input_data)
         return build_arrays(assay_case.steps.run(assay_target, artifacts, inputs, tested=True))
+
+
+# ---------------------------------------------------------------- the tests that `assay.models` hands to test files
+
+
+def test_onnx_model(
+    assay_case: Any,
+    assay_reference: Any,
+    assay_target: Any,
+    assay_reference_results: Any,
+    assay_target_results: Any,
+) -> None:
+    """The target computes what the reference computes."""
+    assay_case.compare(assay_reference, assay_target, assay_reference_results, assay_target_results)
+
+
+def test_onnx_model_llvmcpu_torq(
+    assay_case: Any,
+    assay_llvmcpu: Any,
+    assay_torq: Any,
+    llvmcpu_reference_results: Any,
+    torq_results: Any,
+) -> None:
+    """The hardware computes what IREE computes on the CPU."""
+    assay_case.compare(assay_llvmcpu, assay_torq, llvmcpu_reference_results, torq_results)
+
+
+for _function in (test_onnx_model, test_onnx_model_llvmcpu_torq):
+    _function.__module__ = "assay.models"  # where test files import them from, and where collection looks for them

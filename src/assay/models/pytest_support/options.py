@@ -1,4 +1,4 @@
-"""Options for models: the Torq tests' own spellings next to ours.
+"""Options for models, the Torq tests' own spellings next to ours, and what they come to with the project's settings.
 
 A name that somebody else has registered stays theirs, and ours is left out: installing Assay breaks nobody's pytest.
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,9 +20,18 @@ from assay.models.values.flags import ModelFlags, split_words
 from assay.system.fast_dataclasses import replace
 from assay.values.options import Option, Request, option
 
+if TYPE_CHECKING:
+    from assay.models.flow.discovery import ModelFile, NamedCase, Project
+    from assay.models.flow.stepwise import Stepwise
+    from assay.models.flow.targets import Extras
+    from assay.models.values.model import InputChoice, Target, Tolerances
+
+DEFAULT_HARDWARE = "sim"
 GROUP = "assay-models"
 _PREFIX = "assay_model_"
 _IN_CACHE = "\0cache"  # --debug-ir without a folder
+_NO_MODEL = "no_model"
+_PLAN = pytest.StashKey["Plan"]()
 _PATHS = ("ir_dir", "compile_profile_dir", "run_profile_dir", "key", "report_file")
 
 
@@ -148,6 +160,143 @@ def read_options(config: pytest.Config) -> ModelOptions:
     return found.replace(**absolute, folders=folders)
 
 
-def is_in_cache(folder: str | None) -> bool:
-    """Whether a dump was asked for without a folder."""
-    return folder == _IN_CACHE
+# ---------------------------------------------------------------- with the settings
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What one test is given."""
+
+    label: str  # between the brackets of its name
+    model: ModelFile | None
+    case: NamedCase | None
+    middle: str  # the target, or the hardware type
+    chip: str
+    problem: str = ""
+
+
+class Plan:
+    """What options and settings come to. One for each pytest process; settings are read when a test needs them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self._listener: Callable[[str], None] | None = None
+        self.options: ModelOptions = read_options(config)
+
+    @cached_property
+    def project(self) -> Project:
+        from assay.models.flow.discovery import load_project
+
+        return load_project(str(self.config.rootpath))
+
+    @cached_property
+    def models(self) -> list[ModelFile]:
+        from assay.models.flow.discovery import find_models, refuse_strange_names
+
+        settings = self.project.settings
+        found = find_models(self.options.folders or self.project.folders, settings.groups)
+        if not self.options.folders:  # else these are not the models that the settings speak of
+            refuse_strange_names(settings, found)
+        return found
+
+    @cached_property
+    def chips(self) -> tuple[str, ...]:
+        from assay.models.config.chips import choose_chips
+
+        return choose_chips(self.options.chips, self.project.chip_folder)
+
+    @cached_property
+    def targets(self) -> tuple[str, ...]:
+        from assay.models.flow.targets import choose_target_names
+
+        return choose_target_names(self.project, self.options.targets)
+
+    @property
+    def hardware(self) -> tuple[str, ...]:
+        words = (self.options.hardware or DEFAULT_HARDWARE).split(",")
+        return tuple(word.strip() for word in words if word.strip()) or (DEFAULT_HARDWARE,)
+
+    @property
+    def ir_dir(self) -> str | None:
+        return self.find_folder("ir") if self.options.ir_dir == _IN_CACHE else self.options.ir_dir
+
+    @cached_property
+    def _base(self) -> str:
+        cache = getattr(self.config, "cache", None)
+        return str(cache.mkdir("assay-models")) if cache is not None else tempfile.mkdtemp(prefix="assay-models-")
+
+    def find_folder(self, name: str) -> str:
+        """In pytest's cache; without one, in a folder for temporary files."""
+        return os.path.join(self._base, name)
+
+    def build_rows(self, middles: Sequence[str]) -> Iterator[Given]:
+        for model in self.models:
+            for case in model.cases:
+                for middle in middles:
+                    for chip in self.chips:
+                        label = f"{case.shown}-{middle}-{chip}"
+                        yield Given(label, model, case, middle, chip, model.problem)
+
+    def build_empty(self, middle: str) -> Given:
+        """No model is not a pass: one case says so."""
+        folders = ", ".join(self.options.folders or self.project.folders)
+        hint = 'put .onnx files there, or name their folder: [tool.assay.models] folder = "…", or --model-folder'
+        problem = f"there is no model in {folders}\n  {hint}"
+        return Given(f"{_NO_MODEL}-{middle}-{self.chips[0]}", None, None, middle, self.chips[0], problem)
+
+    # ------------------------------------------------------------ targets
+
+    def build_extras(self, chip: Mapping[str, Any]) -> Extras:
+        from assay.models.flow.targets import Extras
+
+        asked = self.options
+        return Extras(chip, None, asked.compile_flags, asked.run_flags, asked.address, asked.port, asked.key)
+
+    def build_reference(self, name: str | None) -> Target:
+        from assay.models.flow.targets import build_reference
+
+        return build_reference(self.project, name, self.options.llvmcpu_compile_flags, self.options.llvmcpu_run_flags)
+
+    # ------------------------------------------------------------ one model
+
+    def choose(self, model: ModelFile) -> tuple[Tolerances, InputChoice]:
+        tolerances, inputs = self.project.settings.choose(model.stem)
+        files = tuple(os.path.join(self.project.folder, path) for path in inputs.files)
+        asked = self.options.samples
+        return tolerances, replace(inputs, files=files, samples=asked or inputs.samples, most=asked if files else None)
+
+    # ------------------------------------------------------------ doing it
+
+    def attend(self, listener: Callable[[str], None]) -> None:
+        """Keep what is reported about the cache for the test that runs now."""
+        self._listener = listener
+
+    def record(self, text: str) -> None:
+        if self._listener is not None:
+            self._listener(text)
+
+    def open_stepwise(self, explain: Any) -> Stepwise:
+        """With the artifact store that every command of this user shares."""
+        from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps
+        from assay.models.flow.stepwise import Stepwise
+        from assay.models.store.artifacts import ArtifactStore, choose_store_folder
+        from assay.models.values.model import Limits
+
+        asked, limits = self.options, Limits()
+        limits = replace(limits, compile_s=asked.compile_s or limits.compile_s, run_s=asked.run_s or limits.run_s)
+        builder = ArtifactBuilder(
+            ArtifactStore(choose_store_folder(os.environ, self.project.folder)),
+            limits,
+            recompute=asked.recompute,
+            live=self.config.getoption("capture") == "no",
+            explain_to=explain if asked.debug_cache else None,
+        )
+        return Stepwise(builder, Dumps(self.ir_dir, asked.compile_profile_dir, asked.run_profile_dir))
+
+
+def set_plan(config: pytest.Config) -> None:
+    config.stash[_PLAN] = Plan(config)
+
+
+def get_plan(config: pytest.Config) -> Plan:
+    return config.stash[_PLAN]
