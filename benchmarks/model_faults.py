@@ -34,7 +34,7 @@ EXAMPLES = ROOT / "examples" / "models"
 sys.path[:0] = [str(ROOT / "src"), str(EXAMPLES)]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
 
-from assay.models.flow.artifact_builder import Workshop  # noqa: E402
+from assay.models.flow.artifact_builder import ArtifactBuilder  # noqa: E402
 from assay.models.flow.bisect import bisect_model  # noqa: E402 behind the path
 from assay.models.flow.cases import Cases  # noqa: E402
 from assay.models.flow.check import Examination, build_source, check_model  # noqa: E402
@@ -133,11 +133,11 @@ def _quantize(model: Model, folder: Path) -> dict[str, Model]:
 # ---------------------------------------------------------------- faults
 
 
-def draw_faults(model: Model, count: int, rng: random.Random, workshop: Workshop) -> Iterator[Fault]:
+def draw_faults(model: Model, count: int, rng: random.Random, builder: ArtifactBuilder) -> Iterator[Fault]:
     """As many kinds as the model can have, each at a place of its own; only those that change something."""
     from faulty import PLANTS
 
-    cases = Cases(build_source(model.request(Target("ort", "ort"))), workshop)
+    cases = Cases(build_source(model.request(Target("ort", "ort"))), builder)
     owner = {place: layer for layer in cases.outline.layers for place in layer.nodes}
     nodes = [(place, node) for place, node in enumerate(cases.proto.graph.node) if place in owner and node.output]
     taken: set[int] = set()
@@ -148,7 +148,7 @@ def draw_faults(model: Model, count: int, rng: random.Random, workshop: Workshop
         for kind in kinds:
             options = [(place, node) for place, node in nodes if place not in taken]
             rng.shuffle(options)
-            fault = next((f for f in _try_places(model, kind, options[:40], owner, cases, workshop)), None)
+            fault = next((f for f in _try_places(model, kind, options[:40], owner, cases, builder)), None)
             if fault is not None:
                 taken.add(fault.layer.nodes[0])
                 drawn += 1
@@ -160,7 +160,7 @@ def draw_faults(model: Model, count: int, rng: random.Random, workshop: Workshop
 
 
 def _try_places(
-    model: Model, kind: str, options: list[Any], owner: dict[int, Layer], cases: Cases, workshop: Workshop
+    model: Model, kind: str, options: list[Any], owner: dict[int, Layer], cases: Cases, builder: ArtifactBuilder
 ) -> Iterator[Fault]:
     from faulty import plant
 
@@ -168,19 +168,19 @@ def _try_places(
         fault = Fault(model, kind, node.output[0], owner[place])
         trial = type(cases.proto)()
         trial.CopyFrom(cases.proto)
-        if plant(trial, kind, fault.at) and _changes(fault, cases, workshop):
+        if plant(trial, kind, fault.at) and _changes(fault, cases, builder):
             yield fault
 
 
-def _changes(fault: Fault, cases: Cases, workshop: Workshop) -> bool:
+def _changes(fault: Fault, cases: Cases, builder: ArtifactBuilder) -> bool:
     """Its layer alone gives other numbers: by more than rounding would."""
     case = next(cases.iterate([fault.layer.name]))
     if case.problem:
         return False
     request = fault.model.request(fault.target)
-    examination = Examination(request, workshop, cases, "")
+    examination = Examination(request, builder, cases, "")
     work, results = examination.compute(case)
-    workshop.forget(fault.target)
+    builder.forget(fault.target)
     if work.failed is not None:
         return True  # a shape that contradicts what the layer says of itself
     expected, actual = case.trials[0].expected, results[0]
@@ -209,8 +209,8 @@ class Score:
     by_rule: int = 0  # found in their own layer by the other tool's rule
 
 
-def localise(fault: Fault, workshop: Workshop, keep: Path, score: Score) -> str:
-    report = bisect_model(fault.model.request(fault.target), workshop, str(keep))
+def localise(fault: Fault, builder: ArtifactBuilder, keep: Path, score: Score) -> str:
+    report = bisect_model(fault.model.request(fault.target), builder, str(keep))
     score.planted += 1
     score.found += report.first_wrong == fault.layer.name
     score.confirmed += bool(report.confirmed) and report.first_wrong == fault.layer.name
@@ -220,15 +220,15 @@ def localise(fault: Fault, workshop: Workshop, keep: Path, score: Score) -> str:
         score.passed += kind is VerdictKind.PASS
         score.inconclusive += kind is VerdictKind.INCONCLUSIVE
         score.unnamed += kind in (VerdictKind.FAIL, VerdictKind.ERROR)
-    score.by_rule += _is_seen_by_rule(fault, workshop)
-    workshop.forget(fault.target)
+    score.by_rule += _is_seen_by_rule(fault, builder)
+    builder.forget(fault.target)
     return (report.first_wrong or "nothing").split("_layer_")[-1]
 
 
-def _is_seen_by_rule(fault: Fault, workshop: Workshop) -> bool:
-    cases = Cases(build_source(fault.model.request(fault.target)), workshop)
+def _is_seen_by_rule(fault: Fault, builder: ArtifactBuilder) -> bool:
+    cases = Cases(build_source(fault.model.request(fault.target)), builder)
     case = next(cases.iterate([fault.layer.name]))
-    work, results = Examination(fault.model.request(fault.target), workshop, cases, "").compute(case)
+    work, results = Examination(fault.model.request(fault.target), builder, cases, "").compute(case)
     if work.failed is not None:
         return True
     return any(breaks_rule(case.trials[0].expected[name], results[0][name]) for name in case.outputs)
@@ -248,19 +248,19 @@ def breaks_rule(expected: Any, actual: Any) -> bool:
 # ---------------------------------------------------------------- clean pairs
 
 
-def check_clean(model: Model, name: str, workshop: Workshop, keep: Path) -> tuple[str, int, list[str]]:
+def check_clean(model: Model, name: str, builder: ArtifactBuilder, keep: Path) -> tuple[str, int, list[str]]:
     """An alarm is true where the target's operator is wrong by float64's measure, with ordinary numbers."""
     backend, _, variant = name.partition(":")
     options: dict[str, Any] = {"optimize": "none"} if variant else {}
     target = Target(name, backend, options)
     request = model.request(target)
     search = bisect_model if model.is_quantized else check_model
-    report = search(request, workshop, str(keep))
+    report = search(request, builder, str(keep))
     failed = [case for case in report.cases if case.verdict.kind is VerdictKind.FAIL]
-    cases = Cases(build_source(request), workshop)
-    tests = VoterTests(workshop, cases)
+    cases = Cases(build_source(request), builder)
+    tests = VoterTests(builder, cases)
     true = {case.name for case in failed if tests.find_fault(target, cases.find(case.name))}
-    workshop.forget(target)
+    builder.forget(target)
     for case in failed:
         if case.name in true:
             print(f"  (a true alarm: {tests.find_fault(target, cases.find(case.name))})")
@@ -280,15 +280,15 @@ def main() -> int:
     begun = time.monotonic()
     with quick_folder() as folder:
         models = load_models(folder / "models")
-        workshop = Workshop(ArtifactStore(str(folder / "store")))
-        with workshop:
+        builder = ArtifactBuilder(ArtifactStore(str(folder / "store")))
+        with builder:
             groups = {given.group: GROUPS[given.group]} if given.group else GROUPS
             groups = {"chosen": given.models} if given.models else groups
             scores = {} if given.clean_only else {
-                word: _run_faults(given, names, models, workshop, folder / "keep") for word, names in groups.items()
+                word: _run_faults(given, names, models, builder, folder / "keep") for word, names in groups.items()
             }  # fmt: skip
             given.models = [name for names in groups.values() for name in names]
-            pairs = [] if given.faults_only else list(_run_clean(given, models, workshop, folder / "keep"))
+            pairs = [] if given.faults_only else list(_run_clean(given, models, builder, folder / "keep"))
     alarms = [pair for pair in pairs if pair[2]]
     print(f"\ntook {time.monotonic() - begun:.0f} s")
     if pairs:
@@ -319,15 +319,15 @@ def render_share(part: int, whole: int) -> str:
 
 
 def _run_faults(
-    given: argparse.Namespace, names: Sequence[str], models: dict[str, Model], workshop: Workshop, keep: Path
+    given: argparse.Namespace, names: Sequence[str], models: dict[str, Model], builder: ArtifactBuilder, keep: Path
 ) -> Score:
     score, kinds = Score(), Counter[str]()
     for name in names:
         if name not in models:
             continue
         rng = random.Random(f"{given.seed} {name}")
-        for fault in draw_faults(models[name], given.faults, rng, workshop):
-            named = localise(fault, workshop, keep, score)
+        for fault in draw_faults(models[name], given.faults, rng, builder):
+            named = localise(fault, builder, keep, score)
             mark = "ok" if named == fault.layer.label else "WRONG"
             kinds[fault.kind] += 1
             print(f"{name:10} {fault.kind:14} in {fault.layer.label:24} → {named:24} {mark}", flush=True)
@@ -336,14 +336,14 @@ def _run_faults(
 
 
 def _run_clean(
-    given: argparse.Namespace, models: dict[str, Model], workshop: Workshop, keep: Path
+    given: argparse.Namespace, models: dict[str, Model], builder: ArtifactBuilder, keep: Path
 ) -> Iterator[tuple[str, int, list[str]]]:
     for name in given.models:
         for target in given.targets if name in models else ():
             if name in SLOW and target == "iree":
                 continue
             started = time.monotonic()
-            kind, cases, alarms = check_clean(models[name], target, workshop, keep)
+            kind, cases, alarms = check_clean(models[name], target, builder, keep)
             took = time.monotonic() - started
             print(
                 f"{name:10} on {target:16} {kind:13} {cases:4} cases {took:6.1f} s {' '.join(alarms[:5])}", flush=True

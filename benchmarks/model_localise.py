@@ -25,7 +25,7 @@ EXAMPLES = ROOT / "examples" / "models"
 sys.path[:0] = [str(ROOT / "src"), str(EXAMPLES)]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
 
-from assay.models.flow.artifact_builder import Workshop  # noqa: E402
+from assay.models.flow.artifact_builder import ArtifactBuilder  # noqa: E402
 from assay.models.flow.bisect import Search, find_wrong  # noqa: E402 behind the path
 from assay.models.flow.cases import Cases  # noqa: E402
 from assay.models.flow.check import Examination, build_source, check_model  # noqa: E402
@@ -75,22 +75,22 @@ class Bench:
 
     def request(self, kind: str, number: int) -> ModelRequest:
         clean = ModelRequest(self.model, Target("ort", "ort"), Target("iree", "iree"), folder=str(EXAMPLES))
-        with self.workshop() as workshop:
-            cases = Cases(build_source(clean), workshop)
+        with self.builder() as builder:
+            cases = Cases(build_source(clean), builder)
             layer = cases.outline.layers[number]
             at = cases.proto.graph.node[layer.nodes[0]].output[0]
         target = Target("iree", "faulty:FaultyIree", {"device": "llvm-cpu", "fault": {"kind": kind, "at": at}})
         return ModelRequest(self.model, Target("ort", "ort"), target, folder=str(EXAMPLES))
 
-    def workshop(self, store: str | None = None) -> Workshop:
+    def builder(self, store: str | None = None) -> ArtifactBuilder:
         self.numbers += 1
-        return Workshop(ArtifactStore(store or str(self.folder / f"store{self.numbers}")))
+        return ArtifactBuilder(ArtifactStore(store or str(self.folder / f"store{self.numbers}")))
 
     def one_by_one(self, request: ModelRequest) -> tuple[tuple[float, float], str]:
         """Every layer imported, compiled, run and compared."""
         found: list[str] = []
-        with self.workshop() as workshop:
-            examination = self.examine(request, workshop)
+        with self.builder() as builder:
+            examination = self.examine(request, builder)
 
             def work() -> None:
                 cases = examination.cases
@@ -101,27 +101,27 @@ class Bench:
 
     def bisect(self, request: ModelRequest) -> tuple[tuple[float, float], tuple[float, float], str]:
         """Until the layer is named; and until it is confirmed by itself as well."""
-        with self.workshop() as workshop:
-            search = Stopwatch(self.examine(request, workshop))
+        with self.builder() as builder:
+            search = Stopwatch(self.examine(request, builder))
             begun = (time.perf_counter(), _cpu())
             whole = measure(lambda: find_wrong(search))
             label = search.first.label if search.first else "nothing"
             named = search.named
             return (named[0] - begun[0], named[1] - begun[1]), whole, label
 
-    def examine(self, request: ModelRequest, workshop: Workshop) -> Examination:
+    def examine(self, request: ModelRequest, builder: ArtifactBuilder) -> Examination:
         """With its workers running."""
-        workshop.begin(request.reference, request.target)
-        workshop.find_tools(request.reference)
-        workshop.find_tools(request.target)
-        return Examination(request, workshop, Cases(build_source(request), workshop), str(self.folder / "keep"))
+        builder.begin(request.reference, request.target)
+        builder.find_tools(request.reference)
+        builder.find_tools(request.target)
+        return Examination(request, builder, Cases(build_source(request), builder), str(self.folder / "keep"))
 
     def check(self, store: str) -> tuple[float, float]:
         request = ModelRequest(self.model, Target("ort", "ort"), Target("iree", "iree"), folder=str(EXAMPLES))
 
         def work() -> None:
-            with self.workshop(store) as workshop:
-                check_model(request, workshop, str(self.folder / "keep"))
+            with self.builder(store) as builder:
+                check_model(request, builder, str(self.folder / "keep"))
 
         return measure(work)
 

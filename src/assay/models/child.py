@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from assay.errors import AssayError, InfrastructureError
 from assay.models.flow.artifact_builder import ArtifactBuilder
@@ -23,7 +24,7 @@ from assay.models.records import write_report
 from assay.models.report.check import render_case_line
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_TENSORS_DIR
-from assay.models.values.model import CaseReport, ModelReport, ModelRequest
+from assay.models.values.model import ModelReport, ModelRequest
 from assay.system.files import write_atomic
 from assay.values.plain import build_plain, parse_plain
 
@@ -60,23 +61,15 @@ def examine(request: ModelRequest, run_dir: str) -> ModelReport:
         ArtifactStore(request.store),
         request.limits,
         recompute=request.recompute,
-        explain_to=_explain if request.explain else None,
+        explain_to=partial(print, flush=True) if request.explain else None,
         failure_dir=keep,
     ) as builder:
-        report = _GOALS[request.goal](request, builder, keep, _tell)
+        report = _GOALS[request.goal](request, builder, keep, lambda case: print(render_case_line(case), flush=True))
         slices = tuple(builder.slices)
     write_metrics(run_dir, report)
     write_trace(run_dir, slices)
     write_report(run_dir, report)  # last: where it is, everything is
     return report
-
-
-def _explain(text: str) -> None:
-    print(text, flush=True)
-
-
-def _tell(report: CaseReport) -> None:
-    print(render_case_line(report), flush=True)
 
 
 def write_error(run_dir: str, error: AssayError) -> None:

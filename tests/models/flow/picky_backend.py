@@ -16,8 +16,8 @@ from assay.models.values.model import Ending, Job, Step
 
 
 class Picky(OrtBackend):
-    """Options, each an operator: `refuses`, `abort`, `hang`; `refuses_alone`: where it is the only node; `refuses_among`:
-    where it is not. `says`: a file that is there once it hangs. `turns`: how often it refuses before it gives in,
+    """Options, each an operator: `refuses`, `abort`, `hang`; `refuses_alone`, `hang_alone`: where it is the only node;
+    `refuses_among`: where it is not. `says`: a file that is there once it hangs; `until`: one that ends this. `turns`: how often it refuses before it gives in,
     counted in the file `count`; `wordy`: never twice in the same words."""
 
     def perform(self, job: Job) -> Made:
@@ -40,10 +40,11 @@ class Picky(OrtBackend):
                 )
         if options.get("abort") in ops:
             os.kill(os.getpid(), signal.SIGABRT)
-        if options.get("hang") in ops:
+        if options.get("hang") in ops or [options.get("hang_alone")] == ops:
             if "says" in options:
                 open(options["says"], "w").close()
-            time.sleep(600)
+            while not os.path.exists(options.get("until", "")):
+                time.sleep(0.05)
 
     def _has_turns(self) -> bool:
         if "turns" not in self.target.options:

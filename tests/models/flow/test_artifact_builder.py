@@ -14,7 +14,7 @@ import pytest
 from tests.models.models import ORT, faulty, write_chain
 
 from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageError
-from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, hash_model, load_product
+from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, load_product
 from assay.models.graph.tensorfile import load_tensors, write_tensors
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.values.model import Ending, Limits, Step, Target
@@ -29,7 +29,7 @@ def inputs(tmp_path: Path, value: float = 1.0) -> Product:
 
 
 def product(path: Path) -> Product:
-    return Product(str(path), hash_model(str(path)))
+    return load_product(str(path))
 
 
 def test_a_model_is_compiled_and_run(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
@@ -152,16 +152,6 @@ def test_after_forgetting_a_target_it_still_works(builder: ArtifactBuilder, chai
     builder.forget(ORT)
     work = builder.compute(ORT, product(chain), inputs(tmp_path, 3.0), WANTS, "case")
     assert work.failed is None
-
-
-def test_external_data_is_part_of_what_a_model_is_made_of(tmp_path: Path) -> None:
-    model, data = tmp_path / "m.onnx", tmp_path / "m.data"
-    model.write_bytes(b"model")
-    data.write_bytes(b"one")
-    before = hash_model(str(model), (str(data),))
-    data.write_bytes(b"two")
-    assert hash_model(str(model), (str(data),)) != before
-    assert hash_model(str(model)) not in (before, hash_model(str(model), (str(data),)))
 
 
 # ---------------------------------------------------------------- what leaves the store again

@@ -132,7 +132,7 @@ def test_a_target_without_the_operator_fails_in_that_step_and_the_others_go_on(
     assert report.first_wrong == "chain_layer_Add_1"
 
 
-@pytest.mark.parametrize(("way", "ending"), [("abort", Ending.CRASH), ("hang", Ending.TIMEOUT)])
+@pytest.mark.parametrize(("way", "ending"), [("abort", Ending.CRASH), ("hang_alone", Ending.TIMEOUT)])
 def test_a_target_that_dies_or_hangs_costs_its_case_only(
     chain: Path, tmp_path: Path, builder: ArtifactBuilder, way: str, ending: Ending
 ) -> None:

@@ -19,7 +19,7 @@ from assay.execute.machine_lease import MachineLease
 from assay.execute.slots import SlotPool, build_entries
 from assay.models.flow.run import Finished, RunChoice, build_spec, conclude, run_model
 from assay.models.records import load_report
-from assay.models.values.model import Limits, ModelRequest, Target
+from assay.models.values.model import ModelRequest, Target
 from assay.record.run_directory import load_record
 from assay.study.locations import StudyLocation
 from assay.study.prepared import Report
@@ -65,7 +65,7 @@ def test_a_missing_extra_is_raised_with_its_command(
 
 def test_a_time_limit_of_the_whole_is_no_report_and_says_so(chain: Path, tmp_path: Path) -> None:
     with pytest.raises(AssayError, match=r"the check ended without a report: .*time limit") as caught:
-        go(ask(chain, tmp_path, picky(hang="Add")), timeout_s=4.0)
+        go(ask(chain, tmp_path, picky(hang="Add")), timeout_s=1.0)
     assert caught.value.exit_code == 1
 
 
@@ -276,8 +276,8 @@ print("in", flush=True); time.sleep(100)
 def test_what_a_killed_check_leaves_holds_no_slot_and_a_benchmark_waits_for_it(
     chain: Path, tmp_path: Path, slots: Path
 ) -> None:
-    mark = tmp_path / "hangs"
-    request = ask(chain, tmp_path, picky(hang="Add", says=str(mark)), limits=Limits(compile_s=4.0))
+    mark, end = tmp_path / "hangs", tmp_path / "end"
+    request = ask(chain, tmp_path, picky(hang="Add", says=str(mark), until=str(end)))
     code = f"""
 import json
 from assay.models.flow.run import RunChoice, run_model
@@ -293,6 +293,7 @@ run_model(parse_plain(ModelRequest, json.loads({json.dumps(build_plain(request))
     assert not pool.busy()
     assert not benchmark.try_enter()
     assert "_picky_check_" in benchmark.holders()[0].name
+    end.touch()
     wait_for(benchmark.try_enter)
     assert len(list((tmp_path / "runs" / "model").glob("*/model.json"))) == 1  # it went on to its end
     for each in (pool, benchmark):

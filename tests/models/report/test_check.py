@@ -245,10 +245,10 @@ def test_a_failed_step_has_its_command_and_the_end_of_what_it_said() -> None:
 
 def test_errors_on_stdout_are_shown_where_stderr_is_silent() -> None:
     outcome = made.step(Step.RUN, Ending.CRASH, message="killed by SIGSEGV", stdout="a\n\tb\n", stderr=" \n")
-    assert build_tail(outcome) == ["a", "        b"]
-    assert build_tail(made.step(Step.RUN, Ending.TIMEOUT)) == []
+    assert build_tail(outcome, 8) == ["a", "        b"]
+    assert build_tail(made.step(Step.RUN, Ending.TIMEOUT), 8) == []
     long = made.step(Step.RUN, Ending.ERROR, stderr="x" * 5000)
-    assert len(build_tail(long)[0]) == 400
+    assert len(build_tail(long, 8)[0]) == 400
 
 
 def test_different_failures_are_told_apart_and_many_are_listed() -> None:
@@ -703,11 +703,11 @@ def test_of_a_crash_of_python_the_innermost_frames_are_shown() -> None:
     ours = [f'  File "/assay/probe/worker.py", line {number} in f{number}' for number in range(20)]
     trace = ["Fatal Python error: Aborted", "", "Current thread 0x1 (most recent call first):"]
     said = "\n".join(["before", *trace, '  File "/home/mine.py", line 7 in perform', *ours, "Extension modules: a, b"])
-    shown = build_tail(made.step(Step.COMPILE, Ending.CRASH, stderr=said))
+    shown = build_tail(made.step(Step.COMPILE, Ending.CRASH, stderr=said), 8)
     assert shown[0] == "Fatal Python error: Aborted"
     assert '  File "/home/mine.py", line 7 in perform' in shown
     assert len(shown) == 8
-    assert build_tail(made.step(Step.COMPILE, Ending.CRASH, stderr="\n".join(ours)))[-1] == ours[-1]
+    assert build_tail(made.step(Step.COMPILE, Ending.CRASH, stderr="\n".join(ours)), 8)[-1] == ours[-1]
 
 
 def test_commands_go_where_they_are_to_be_typed_first() -> None:

@@ -225,9 +225,8 @@ class ArtifactBuilder:
             return model
         if find_newer_use(proto, most):
             return model
-        text = (
-            f"the model's IR version {proto.ir_version} was lowered to {most} for {target.name}: it uses nothing newer"
-        )
+        done = f"the model's IR version {proto.ir_version} was lowered to {most} for {target.name}"
+        text = f"{done}: it uses nothing newer"
         if text not in self.notes:
             self.notes.append(text)
         proto.ir_version = most
@@ -301,10 +300,7 @@ class ArtifactBuilder:
         def build(folder: str) -> dict[str, Any] | None:
             outcome = self._work(target, replace(job, folder=folder))
             if not outcome.is_ok:
-                failure_dir = (
-                    os.path.abspath(self.failure_dir) if self.failure_dir else ""
-                )  # commands may be pasted anywhere
-                failed.append(keep_failure(failure_dir, target, replace(job, folder=folder), outcome))
+                failed.append(keep_failure(self.failure_dir, target, replace(job, folder=folder), outcome))
                 return None
             facts: dict[str, Any] = build_plain(replace(outcome, path=os.path.relpath(outcome.path, folder)))
             return facts
@@ -377,13 +373,8 @@ def load_product(path: str) -> Product:
     except BackendError as error:
         raise UsageError(error.message, error.hint or None) from None
     folder = os.path.dirname(os.path.abspath(path))
-    return Product(path, hash_model(path, tuple(os.path.join(folder, name) for name in others)))
-
-
-def hash_model(path: str, others: tuple[str, ...] = ()) -> str:
-    """Of the file and of the external data next to it."""
     total = hashlib.sha256()
-    for each in (path, *others):
+    for each in (path, *(os.path.join(folder, name) for name in others)):
         with open(each, "rb") as file:
             total.update(hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()
+    return Product(path, total.hexdigest())

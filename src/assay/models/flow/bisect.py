@@ -257,17 +257,13 @@ def _is_wrong(search: Search, layers: Sequence[Layer], wanted: Signature | None,
     """As the whole is. A beginning that fails in another way says nothing of the failure that is looked for."""
     examination, case = search.examination, build_beginning(search.cases, layers)
     with examination.builder.borrowing(), examination.builder.forgetting():
-        found = _sign(examination, case)
+        work, results = examination.compute(case)
+        if work.failed is not None:
+            found: Signature | None = sign_failure(work.failed)
+        else:
+            found = Signature("") if examination.judge(case, results)[0].kind in WRONG else None
     search.cases.discard(case)
     return found is not None and (found == wanted if exact else found.resembles(wanted))
-
-
-def _sign(examination: Examination, case: Case) -> Signature | None:
-    work, results = examination.compute(case)
-    if work.failed is not None:
-        return sign_failure(work.failed)
-    verdict, _ = examination.judge(case, results)
-    return Signature("") if verdict.kind in WRONG else None
 
 
 def build_beginning(cases: Cases, layers: Sequence[Layer], *, with_inside: bool = False) -> Case:

@@ -122,7 +122,7 @@ class Cases:
         self.source = source
         self.notes: list[str] = []  # about what goes in
         self._magnitudes: dict[int, Magnitudes] = {}  # by sample
-        self._workshop = builder
+        self._builder = builder
 
     @cached_property
     def outline(self) -> Outline:
@@ -164,8 +164,8 @@ class Cases:
         return found[:most]
 
     def write_inputs(self, arrays: Arrays) -> Product:
-        folder = self._workshop.make_folder("inputs")
-        return Product(folder, _hash_refs(write_tensors(folder, arrays)))
+        folder = self._builder.make_folder("inputs")
+        return Product(folder, hash_refs(write_tensors(folder, arrays)))
 
     # ------------------------------------------------------------ the whole
 
@@ -174,15 +174,14 @@ class Cases:
         """The model as it is, with the reference's outputs; a target gets open dimensions closed, as the sample is."""
         specs = self.outline.outputs
         names = tuple(spec.name for spec in specs)
-        with self._workshop.keeping():
+        with self._builder.keeping():
             folders = [self.ask(self.model, sample, Wants(names, specs), "full_model") for sample in self.samples]
             trials = tuple(
-                Trial(self._close_dims(number), sample, Tensors(folder), load_specs(folder))
-                for number, (sample, folder) in enumerate(zip(self.samples, folders, strict=True))
+                Trial(self._close_dims(number), self.samples[number], Tensors(folder), load_specs(folder))
+                for number, folder in enumerate(folders)
             )
-        return Case(
-            self.outline.full_name, None, names, specs, trials, quantized=self.quantized, makers=self.makers
-        )  # fmt: skip
+        name = self.outline.full_name
+        return Case(name, None, names, specs, trials, quantized=self.quantized, makers=self.makers)
 
     @cached_property
     def makers(self) -> dict[str, str]:
@@ -202,7 +201,7 @@ class Cases:
         if all(spec.is_static for spec in self.outline.inputs):
             return self.model
         proto = build_typed(self.proto, self.find_types(number))
-        return self.write_model(proto, self._workshop.make_folder("closed"), self.outline.full_name)
+        return self.write_model(proto, self._builder.make_folder("closed"), self.outline.full_name)
 
     def find_types(self, number: int) -> dict[str, TensorSpec]:
         specs = [*load_specs(self.samples[number].path), *load_specs(self.activations[number])]
@@ -213,8 +212,8 @@ class Cases:
         """Folders with every tensor that the reference makes, one for each sample."""
         proto = build_marked(self.proto)
         names = tuple(value.name for value in proto.graph.output)
-        model = self.write_model(proto, self._workshop.make_folder("marked"), self.outline.stem)
-        with self._workshop.keeping():
+        model = self.write_model(proto, self._builder.make_folder("marked"), self.outline.stem)
+        with self._builder.keeping():
             return tuple(self.ask(model, sample, Wants(names), "activations") for sample in self.samples)
 
     @cached_property
@@ -226,7 +225,7 @@ class Cases:
             proto = build_marked(self.proto, wanted, types=self.find_types(number))
             names = tuple(value.name for value in proto.graph.output)
             name = f"{self.outline.stem}_marked"
-            model = self.write_model(proto, self._workshop.make_folder("marked"), name)
+            model = self.write_model(proto, self._builder.make_folder("marked"), name)
             specs = tuple(spec for spec in load_specs(folder) if spec.name in set(names))
             trials.append(Trial(model, self.samples[number], Tensors(folder), specs))
         return Case(f"{self.outline.stem}_marked", None, names, (), tuple(trials), quantized=self.quantized)
@@ -252,7 +251,7 @@ class Cases:
         return self._magnitudes[number].find(tensor, _CARRIED)
 
     def make_folder(self, hint: str) -> str:
-        return self._workshop.make_folder(hint)
+        return self._builder.make_folder(hint)
 
     def write_model(self, proto: Any, folder: str, name: str) -> Product:
         path = os.path.join(folder, f"{name}.onnx")
@@ -260,7 +259,7 @@ class Cases:
         return load_product(path)
 
     def ask(self, model: Product, inputs: Product, wants: Wants, what: str) -> str:
-        work = self._workshop.compute(self.source.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
+        work = self._builder.compute(self.source.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
         if work.failed is not None:
             failed = self._add_invented(self.fix_hint(work.failed))
             raise StepFailedError(f"the reference {self.source.reference.name} cannot compute this model", failed)
@@ -286,15 +285,12 @@ class Cases:
         lacking = _LACKING.search(outcome.message)
         helps = can_help(self.outline.opset, int(asked["opset"]), outcome.message, lacking["op"] if lacking else "")
         path = os.path.abspath(self.source.model)
-        obstacle = find_obstacle(self.proto, int(asked["opset"]), path) if helps or self._is_too_new else ""
+        is_too_new = self.outline.opset > find_newest_opset()
+        obstacle = find_obstacle(self.proto, int(asked["opset"]), path) if helps or is_too_new else ""
         if obstacle:
             return replace(outcome, hint=f"another opset does not help: {obstacle}")
         hint = outcome.hint.replace("convert MODEL", f"convert {shlex.quote(path)}") if helps else ""
         return replace(outcome, hint=hint)
-
-    @property
-    def _is_too_new(self) -> bool:
-        return self.outline.opset > find_newest_opset()
 
     # ------------------------------------------------------------ layers
 
@@ -328,7 +324,7 @@ class Cases:
         problem = next((part.problem for part in parts if part.problem), "")
         if problem:
             return Case(layer.name, layer, layer.outputs, (), (), problem)
-        folder = self._workshop.make_folder(layer.label)
+        folder = self._builder.make_folder(layer.label)
         trials = []
         for number, part in enumerate(parts):
             model = self.write_model(part.model, folder, f"{layer.name}.{number}" if number else layer.name)
@@ -340,7 +336,7 @@ class Cases:
         """One that has been looked at: the copies that were made for it alone go. Of a large model they are many."""
         for trial in case.trials:
             for folder in (os.path.dirname(trial.model.path), trial.inputs.path):
-                if os.path.dirname(folder) == self._workshop.scratch and trial.inputs not in self.samples:
+                if os.path.dirname(folder) == self._builder.scratch and trial.inputs not in self.samples:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -394,7 +390,7 @@ def is_quantized(model: Any) -> bool:
     return False
 
 
-def _hash_refs(refs: Sequence[TensorRef]) -> str:
+def hash_refs(refs: Sequence[TensorRef]) -> str:
     return hashlib.sha256(repr([(ref.name, ref.sha) for ref in refs]).encode()).hexdigest()
 
 

@@ -50,11 +50,14 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     tolerances, inputs = settings.choose(stem)
     reference = load_checked_target(flags.reference or settings.reference or DEFAULT_REFERENCE)
     target = _choose_target(flags, settings)
-    held = _choose_tolerances(flags.tolerances, tolerances)
+    held = tolerances
+    for text in flags.tolerances:
+        held = parse_tolerance_text(text, held)
     groups = choose_groups(flags.groups, settings.groups)
     known = list_names(build_outline(flags.model, groups=groups)) if held.by_op or held.by_tensor else Names()
     others = list_stems(project.folders) if settings.models else []
     notes = [*_judge_names(flags, project, stem, known), *find_strange_stems(settings, [stem, *others])]
+    limits = Limits()
     vote = choose_voter(flags.vote, settings.vote, reference, target, None)
     is_own = tolerances != settings.tolerances  # of the model's own name: another file would not get them
     return ModelRequest(
@@ -67,7 +70,12 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
         tolerances=held,
         groups=groups,
         only=flags.only,
-        limits=_choose_limits(flags),
+        limits=replace(
+            limits,
+            compile_s=flags.compile_timeout_s or limits.compile_s,
+            run_s=flags.run_timeout_s or limits.run_s,
+            memory_bytes=_parse_memory(flags.memory) if flags.memory else None,
+        ),
         repeats=flags.repeats,
         recompute=flags.recompute,
         explain=flags.explain,
@@ -211,12 +219,6 @@ def parse_dim(text: str) -> tuple[str, int | tuple[int, ...]]:
     return name, int(sizes) if len(numbers) == 1 else tuple(map(int, numbers))
 
 
-def _choose_tolerances(texts: Sequence[str], base: Tolerances) -> Tolerances:
-    for text in texts:
-        base = parse_tolerance_text(text, base)
-    return base
-
-
 def choose_groups(
     texts: Sequence[str], default: tuple[tuple[str, ...], ...] = DEFAULT_GROUPS
 ) -> tuple[tuple[str, ...], ...]:
@@ -225,16 +227,6 @@ def choose_groups(
         if len(group) < 2 or not all(group):
             raise UsageError(f"--group {text}: a group has at least two operators", "as in --group Conv,Relu")
     return groups or default
-
-
-def _choose_limits(flags: ModelFlags) -> Limits:
-    base = Limits()
-    return Limits(
-        import_s=base.import_s,
-        compile_s=flags.compile_timeout_s or base.compile_s,
-        run_s=flags.run_timeout_s or base.run_s,
-        memory_bytes=_parse_memory(flags.memory) if flags.memory else None,
-    )
 
 
 def _parse_memory(text: str) -> int:

@@ -24,6 +24,7 @@ from assay.models.graph.submodel import build_marked
 from assay.models.graph.tensorfile import write_tensors
 from assay.models.judge.layers import Found
 from assay.models.values.model import WRONG, CaseReport, Layer, ModelReport, ModelRequest, Signature, build_signature
+from assay.show.formatting import render_count
 from assay.values.verdict import Finding, VerdictKind
 
 
@@ -38,8 +39,11 @@ def _search(examination: Examination) -> Found:
     with examination.builder.forgetting():  # nobody wants a copy of everything that was tried
         find_wrong(search)
         case, report = _choose_start(search)
-        if report.verdict.kind not in WRONG:
-            return _report_right(search, report)
+        if report.verdict.kind not in WRONG:  # what it is, right or not decided, the verdict tells
+            state = "right" if report.verdict.kind is VerdictKind.PASS else "not shown to be wrong"
+            what = f"as a whole it is {state} on {report.target}: there is nothing to reduce"
+            text = f"{what}; assay model check shows every layer"
+            return Found((report,), findings=tuple(search.findings), notes=(text,))
         trials = _choose_samples(search, case, report)
         examination.report_case = quiet
         smallest = _reduce(trials, report_case)
@@ -53,13 +57,6 @@ def _choose_start(search: Search) -> tuple[Case, CaseReport]:
         return search.cases.find(report.name), report
     full = search.reports.get(search.cases.outline.full_name) or search.examine(search.cases.full)
     return search.cases.full, full
-
-
-def _report_right(search: Search, full: CaseReport) -> Found:
-    """No failure of the whole to make smaller. What it is, right or not decided, the verdict tells."""
-    state = "right" if full.verdict.kind is VerdictKind.PASS else "not shown to be wrong"
-    text = f"as a whole it is {state} on {full.target}: there is nothing to reduce; assay model check shows every layer"
-    return Found((full,), findings=tuple(search.findings), notes=(text,))
 
 
 def _choose_samples(search: Search, case: Case, report: CaseReport) -> _Trials:
@@ -81,16 +78,15 @@ def _reduce(trials: _Trials, report_case: Report) -> Reduced:
         report = trials.examine(candidate)
         if report is None or build_signature(report) != trials.signature:
             return False
-        report_case(_rename(report, f"{report.name} ({candidate.nodes} node{'s' * (candidate.nodes != 1)})"))
+        report_case(_rename(report, f"{report.name} ({render_count(candidate.nodes, 'node')})"))
         return True
 
     return reduce_model(proto, samples, trials.activations_for, fails)
 
 
 def _rename(report: CaseReport, name: str) -> CaseReport:
-    subjects = {report.name: name}
     findings = tuple(
-        replace(each, subject=subjects.get(each.subject, each.subject)) for each in report.verdict.findings
+        replace(each, subject=name) if each.subject == report.name else each for each in report.verdict.findings
     )
     return replace(report, name=name, verdict=replace(report.verdict, findings=findings))
 
@@ -106,11 +102,10 @@ def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> Found:
     report_case(again)
     path, inputs = write_result(search, reduced)
     ops = ", ".join(node.op_type for node in reduced.model.graph.node)
-    tried_with = "one sample" if len(reduced.samples) == 1 else f"{len(reduced.samples)} samples"
     notes = [
-        f"{_count_nodes(search.cases.proto)} → {count_nodes(reduced.model)}: {ops}",
+        f"{render_count(count_nodes(search.cases.proto), 'node')} → {count_nodes(reduced.model)}: {ops}",
         f"the failure: {trials.signature}",
-        f"{reduced.tried} models tried, with {tried_with} each",
+        f"{reduced.tried} models tried, with {render_count(len(reduced.samples), 'sample')} each",
         f"smallest model: {path}",
         f"its inputs: {', '.join(inputs)}",
     ]
@@ -119,11 +114,6 @@ def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> Found:
     request = search.examination.request
     command = render_again(request, path, inputs, list_names(build_outline(path, groups=request.groups)))
     return Found((again,), search.first, search.confirmed, notes=tuple(notes), command=command)
-
-
-def _count_nodes(model: Any) -> str:
-    count = count_nodes(model)
-    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names: Names) -> str:

@@ -72,7 +72,9 @@ def run_model(
     spec = build_spec(request, choice, location)
     observer = MachineObserver()
     given = hooks or RunHooks(tick_s=0.1)
-    use: Use = "benchmark" if is_profiling(request) else "check"
+    # one that profiles is a measurement: it has the machine for itself, as a benchmark has
+    is_profiling = request.compile_profile_dir is not None or request.run_profile_dir is not None
+    use: Use = "benchmark" if is_profiling else "check"
     watched = run_specs(
         build_bare_study(STUDY, "assay model", os.getcwd()),
         location,
@@ -82,13 +84,12 @@ def run_model(
         command_line=choice.command_line,
     )
     finished = conclude(watched)
-    if finished.report is not None:
-        verdicts = {os.path.basename(finished.run_dir): finished.report.verdict}
-        notes = record_verdicts(location, f"model {request.goal}", verdicts)
-        finished = replace(finished, notes=(*finished.notes, *notes))
-    if keep_timings is not None and finished.report is not None:
+    if finished.report is None:
+        return finished
+    verdicts = {os.path.basename(finished.run_dir): finished.report.verdict}
+    notes = [*finished.notes, *record_verdicts(location, f"model {request.goal}", verdicts)]
+    if keep_timings is not None:
         outcome = watched.entries[0].outcome
-        notes = [*finished.notes]
         try:
             cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
             timings = build_timings(request, finished.report, observer, cpu_s, notes.append)
@@ -96,13 +97,7 @@ def run_model(
                 keep_timings(location.root, timings, choice.label)
         except (AssayError, OSError) as error:  # changes no verdict
             notes.append(f"the times are not in the benchmark history: {error}")
-        finished = replace(finished, notes=tuple(dict.fromkeys(notes)))
-    return finished
-
-
-def is_profiling(request: ModelRequest) -> bool:
-    """Such a check is a measurement: it has the machine for itself, as a benchmark has."""
-    return request.compile_profile_dir is not None or request.run_profile_dir is not None
+    return replace(finished, notes=tuple(dict.fromkeys(notes)))
 
 
 def render_request(request: ModelRequest, location: StudyLocation) -> str:

@@ -30,17 +30,14 @@ def keep_failure(failure_dir: str, target: Target, job: Job, outcome: StepOutcom
     """The outcome with paths that stay. A full disk costs the copy, not the outcome."""
     if not failure_dir:
         return outcome
-    target_dir = os.path.join(failure_dir, job.case or "case", re.sub(r"[^\w.+-]+", "_", f"{job.step}-{target.name}"))
+    name = re.sub(r"[^\w.+-]+", "_", f"{job.step}-{target.name}")
+    target_dir = os.path.join(os.path.abspath(failure_dir), job.case or "case", name)  # commands are pasted anywhere
     shutil.rmtree(target_dir, ignore_errors=True)
-    moved = {old: new for old, new in _list_moves(job, target_dir) if _copy(old, new)}
-    return _rewrite(outcome, moved)
-
-
-def _list_moves(job: Job, target_dir: str) -> Iterator[tuple[str, str]]:
-    yield job.folder, os.path.join(target_dir, "made")
-    yield job.source, os.path.join(target_dir, os.path.basename(job.source))
+    copies = {job.folder: "made", job.source: os.path.basename(job.source)}
     if job.inputs:
-        yield job.inputs, os.path.join(target_dir, "inputs")
+        copies[job.inputs] = "inputs"
+    moved = {old: os.path.join(target_dir, new) for old, new in copies.items()}
+    return _rewrite(outcome, {old: new for old, new in moved.items() if _copy(old, new)})
 
 
 def _copy(old: str, new: str) -> bool:
@@ -131,7 +128,13 @@ class DumpFolders:
         """What an earlier dump wrote goes; once for each process."""
         if folder in self._begun:
             return
-        for name in _load_note(folder):
+        names: list[str] = []
+        with (
+            suppress(OSError),
+            open(os.path.join(folder, NOTE), encoding="utf-8", errors="surrogateescape") as stream,
+        ):
+            names = stream.read().splitlines()
+        for name in names:
             _remove(folder, os.path.normpath(os.path.join(folder, name)))
         self._begun[folder] = survey(folder)
 
@@ -151,14 +154,6 @@ def survey(folder: str) -> Stamps:
     paths = [os.path.join(target_dir, name) for target_dir, _, names in os.walk(folder) for name in names]
     found = {os.path.relpath(path, folder): os.lstat(path) for path in paths}
     return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
-
-
-def _load_note(folder: str) -> list[str]:
-    try:
-        with open(os.path.join(folder, NOTE), encoding="utf-8", errors="surrogateescape") as stream:
-            return stream.read().splitlines()
-    except OSError:
-        return []
 
 
 def _remove(folder: str, path: str) -> None:

@@ -6,7 +6,6 @@ store has it. Several samples are several of everything; what is the same for al
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from assay.errors import UsageError
 from assay.models.backends.programs import hash_tree
 from assay.models.backends.registry import build_backend
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, load_product
-from assay.models.flow.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, Trial
+from assay.models.flow.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, Trial, hash_refs
 from assay.models.flow.check import Examination
 from assay.models.graph.tensorfile import load_refs, write_tensors
 from assay.models.values.model import CaseReport, ModelRequest, Step, StepOutcome, Target, Tolerances
@@ -154,14 +153,12 @@ class CaseSteps:
         missing = [name for name in self.input_names if name not in arrays]
         extra = [name for name in arrays if name not in self.input_names]
         if missing or extra:
-            problems = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"too many: {', '.join(extra)}"] * bool(
-                extra
-            )
+            named = (("missing", missing), ("too many", extra))
+            problems = [f"{what}: {', '.join(names)}" for what, names in named if names]
             raise UsageError(f"these inputs do not fit {self.case.name}; {'; '.join(problems)}")
         folder = self.stand.builder.make_folder("given")
-        ordered = {name: arrays[name] for name in self.input_names}
-        refs = write_tensors(folder, ordered)
-        return Product(folder, hashlib.sha256(repr([(ref.name, ref.sha) for ref in refs]).encode()).hexdigest())
+        refs = write_tensors(folder, {name: arrays[name] for name in self.input_names})
+        return Product(folder, hash_refs(refs))
 
     # ------------------------------------------------------------ steps
 
@@ -224,13 +221,8 @@ class CaseSteps:
 
     @contextmanager
     def _dumping(self, *, tested: bool) -> Iterator[None]:
-        builder = self.stand.builder
-        before = builder.dumps
-        builder.dumps = replace(self.stand.dumps, name=self.label) if tested else Dumps()
-        try:
+        with self.stand.builder.dumping(replace(self.stand.dumps, name=self.label) if tested else Dumps()):
             yield
-        finally:
-            builder.dumps = before
 
     # ------------------------------------------------------------ the reference
 

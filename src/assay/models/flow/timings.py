@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from assay.models.trace import Slice, render_chrome, render_perfetto, render_slices_csv
 from assay.models.values.layout import MODEL_TRACE_FILES
-from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step, StepOutcome
+from assay.models.values.model import FULL_MODEL, CaseReport, ModelReport, ModelRequest, Step
 from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
 from assay.observe.machine import CpuMeter, find_contamination, load_machine
@@ -62,10 +62,10 @@ def build_numbers(case: CaseReport) -> dict[str, float]:
 def find_fresh(case: CaseReport, step: Step) -> tuple[float, ...]:
     """Seconds that were measured now: of each timed execution, or of the step as a whole; none where it is from the
     store or failed."""
-    outcomes: list[StepOutcome] = [
-        each for each in case.steps if each.step is step and each.is_ok and not each.cached and not each.is_copy
-    ]
-    return (outcomes[-1].times_s or (outcomes[-1].elapsed_s,)) if outcomes else ()
+    for each in reversed(case.steps):
+        if each.step is step and each.is_ok and not each.cached and not each.is_copy:
+            return each.times_s or (each.elapsed_s,)
+    return ()
 
 
 # ---------------------------------------------------------------- what was done when
@@ -97,9 +97,7 @@ class MachineObserver:
     begun_at: float = field(default_factory=time.time)
     meter: CpuMeter | None = field(default_factory=_open_meter)
 
-    def load_state(
-        self, folder: str, own_cpu_s: float, complain: Callable[[str], None] = lambda _text: None
-    ) -> tuple[Machine, str | None]:
+    def load_state(self, folder: str, own_cpu_s: float, complain: Callable[[str], None]) -> tuple[Machine, str | None]:
         """The machine as it stood, and the commit of what is in the folder."""
         devices = Devices()
         environment = load_environment(folder, (), devices, complain=complain)
@@ -158,17 +156,11 @@ def name_method(report: ModelReport) -> str:
 
 def collect_samples(report: ModelReport) -> dict[str, tuple[float, ...]]:
     """`Conv_3.compile_s`, `full_model.run_s`: every time that was measured."""
-    return {
-        f"{_label(case)}.{step}_s": tuple(found)
-        for case in _choose_cases(report)
-        for step in _choose_steps(report)
-        if (found := find_fresh(case, step))
-    }
-
-
-def _choose_steps(report: ModelReport) -> tuple[Step, ...]:
-    return tuple(step for step in Step if step is not Step.RUN or not report.is_estimate)
-
-
-def _label(case: CaseReport) -> str:
-    return case.layer.label if case.layer else "full_model"
+    samples = {}
+    for case in _choose_cases(report):
+        label = case.layer.label if case.layer else FULL_MODEL
+        for step in Step:
+            found = find_fresh(case, step)
+            if found and not (step is Step.RUN and report.is_estimate):
+                samples[f"{label}.{step}_s"] = found
+    return samples

@@ -8,7 +8,6 @@ from typing import Any
 
 from assay.models.report.error_chart import build_chart
 from assay.models.report.summary import (
-    WRONG,
     FailedSteps,
     build_case_metrics,
     build_diff_commands,
@@ -31,7 +30,7 @@ from assay.models.report.summary import (
     render_error,
     render_ms,
 )
-from assay.models.values.model import CaseReport, ModelReport, Step
+from assay.models.values.model import WRONG, CaseReport, ModelReport, Step
 from assay.show import formatting
 from assay.values.document import (
     Block,
@@ -200,11 +199,8 @@ def _build_page(report: ModelReport) -> Iterator[Block]:
     if groups:
         yield Section([_build_failure(each, "html", is_open=len(groups) == 1) for each in groups], "Steps that failed")
     origin = [("model", report.model), ("reference", report.reference), ("target", report.target)]
-    yield Details("Provenance", [Facts([*origin, *report.tools.items(), *_list_run(report)])])
-
-
-def _list_run(report: ModelReport) -> list[tuple[str, str]]:
-    return [("run", report.run_dir)] if report.run_dir else []
+    run = [("run", report.run_dir)] if report.run_dir else []
+    yield Details("Provenance", [Facts([*origin, *report.tools.items(), *run])])
 
 
 _LEGEND = (

@@ -8,13 +8,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from assay.models.values.model import FULL_MODEL, CaseReport, ModelReport, Step, StepOutcome
+from assay.models.values.model import FULL_MODEL, WRONG, CaseReport, ModelReport, Step, StepOutcome
 from assay.models.values.tensors import OTHER_LARGEST, TensorComparison
 from assay.show import formatting
 from assay.values.verdict import Finding, VerdictKind
 
-WRONG = (VerdictKind.FAIL, VerdictKind.ERROR)
-TAIL_LINES = 8
 _TAIL_WIDTH = 400  # of one line of a tool's output
 _MOST_NAMES = 6
 _LARGE = 1e4  # an error beyond this is shown by its power of ten
@@ -45,8 +43,8 @@ def build_case_metrics(case: CaseReport) -> CaseMetrics:
     if case.layer is None and not accumulated:
         local, accumulated = (), case.local
     return CaseMetrics(
-        local=_worst_error(local),
-        accumulated=_worst_error(accumulated),
+        local=max(map(_rank_error, local), default=None),
+        accumulated=max(map(_rank_error, accumulated), default=None),
         cosine=_least([each.cosine for each in case.local]),
         sqnr_db=_least([each.sqnr_db for each in case.local]),
         compile_s=_measured(case, Step.COMPILE),
@@ -57,10 +55,6 @@ def build_case_metrics(case: CaseReport) -> CaseMetrics:
 def _measured(case: CaseReport, step: Step) -> float | None:
     """A step that failed took some time too, which says nothing about the target's speed."""
     return None if any(each.step is step and not each.is_ok for each in case.steps) else case.seconds(step)
-
-
-def _worst_error(comparisons: Sequence[TensorComparison]) -> float | None:
-    return max(map(_rank_error, comparisons), default=None)
 
 
 def _least(values: Sequence[float | None]) -> float | None:
@@ -123,17 +117,23 @@ def describe_outcome(report: ModelReport) -> str:
     """The one sentence to read: the first wrong layer, or what else is wrong, or that nothing is."""
     first = find_first(report)
     if report.command and report.cases:
-        return f"the smallest model that fails is {_name_nodes(report.cases[0])}: {_describe_trouble(report.cases[0])}"
+        case = report.cases[0]
+        nodes = f"one {ops_of(case)}, {label_of(case)}" if case.layer else "made of several nodes"
+        return f"the smallest model that fails is {nodes}: {_describe_trouble(case)}"
     if first is not None:
         return _describe_first(report, first)
-    if report.verdict.kind is VerdictKind.PASS:
+    kind = report.verdict.kind
+    if kind is VerdictKind.PASS:
         return f"{_count_cases(report)} with {report.reference}"
-    found = _find_worst(report)
-    return _describe_finding(report, *found) if found else "nothing was compared"
-
-
-def _name_nodes(case: CaseReport) -> str:
-    return f"one {ops_of(case)}, {label_of(case)}" if case.layer else "made of several nodes"
+    for finding in report.findings:  # what the verdict stands on; a word about the whole before one about a part
+        if finding.kind is kind:
+            return finding.message
+    for case in report.cases:
+        for finding in case.verdict.findings:
+            if finding.kind is kind:
+                about = f" {finding.subject}" if finding.subject != case.name else ""
+                return f"{label_of(case, report)}{about}: {finding.message}"
+    return "nothing was compared"
 
 
 def find_first(report: ModelReport) -> CaseReport | None:
@@ -144,7 +144,9 @@ def _describe_first(report: ModelReport, case: CaseReport) -> str:
     name = label_of(case, report)
     group = f" ({ops_of(case)})" if case.layer and len(case.layer.ops) > 1 else ""
     full = next((each for each in report.cases if each.layer is None), None)
-    if full is not None and not _is_seen(case):
+    verdicts = [case.verdict, *(each.verdict for each in (*case.local, *case.accumulated))]
+    if full is not None and all(verdict.kind not in WRONG for verdict in verdicts):
+        # the case itself does not show what is wrong; the model as a whole does, once it holds this layer
         return f"the model is wrong with {name}{group}: {_describe_trouble(full)}; {_describe_alone(case)}"
     what = f"the first wrong layer is {name}{group}: {_describe_trouble(case)}"
     if report.unseen:
@@ -153,11 +155,6 @@ def _describe_first(report: ModelReport, case: CaseReport) -> str:
     if report.confirmed is False:
         return f"{what}; in isolation the layer is correct: check its neighbours"
     return what if case.failed_step or report.confirmed is None else f"{what}; it is also wrong in isolation"
-
-
-def _is_seen(case: CaseReport) -> bool:
-    """Whether the case itself shows what is wrong; if not, the model as a whole does, once it holds this layer."""
-    return case.verdict.kind in WRONG or any(each.verdict.kind in WRONG for each in (*case.local, *case.accumulated))
 
 
 def _describe_alone(case: CaseReport) -> str:
@@ -216,21 +213,6 @@ def _count_cases(report: ModelReport) -> str:
     return f"{formatting.render_count(layers, 'layer')} and the full model agree"
 
 
-def _find_worst(report: ModelReport) -> tuple[CaseReport | None, Finding] | None:
-    """What the verdict stands on; a word about the whole before one about a part."""
-    kind = report.verdict.kind
-    every: list[tuple[CaseReport | None, Finding]] = [(None, finding) for finding in report.findings]
-    every += [(case, finding) for case in report.cases for finding in case.verdict.findings]
-    return next((each for each in every if each[1].kind is kind), None)
-
-
-def _describe_finding(report: ModelReport, case: CaseReport | None, finding: Finding) -> str:
-    if case is None:
-        return finding.message
-    about = f" {finding.subject}" if finding.subject != case.name else ""
-    return f"{label_of(case, report)}{about}: {finding.message}"
-
-
 def find_bad(case: CaseReport) -> list[Finding]:
     return [finding for finding in case.verdict.findings if finding.kind is not VerdictKind.PASS]
 
@@ -272,19 +254,13 @@ def group_failures(report: ModelReport) -> list[FailedSteps]:
     return sorted(groups, key=lambda each: (not {*first} & {*each.cases}, not {*whole} & {*each.cases}))
 
 
-def build_tail(step: StepOutcome, lines: int = TAIL_LINES) -> list[str]:
+def build_tail(step: StepOutcome, lines: int) -> list[str]:
     """The end of what the tool said: on stderr, or on stdout where it keeps its errors there."""
-    lines_of_output = [line.rstrip() for line in _tail(step).splitlines() if line.strip()]
-    return [
-        formatting.shorten(formatting.clean(line.expandtabs()), _TAIL_WIDTH)
-        for line in _choose_lines(lines_of_output, lines)
-    ]
-
-
-def _choose_lines(lines_of_output: Sequence[str], count: int) -> Sequence[str]:
-    """The last ones; where Python itself died the first of its trace, which has the innermost frame first."""
-    fatal = [index for index, line in enumerate(lines_of_output) if line.startswith(_FATAL)]
-    return lines_of_output[fatal[-1] :][:count] if fatal else lines_of_output[-count:]
+    said = [line.rstrip() for line in _tail(step).splitlines() if line.strip()]
+    fatal = [index for index, line in enumerate(said) if line.startswith(_FATAL)]
+    # where Python itself died the first lines of its trace, which has the innermost frame first
+    chosen = said[fatal[-1] :][:lines] if fatal else said[-lines:]
+    return [formatting.shorten(formatting.clean(line.expandtabs()), _TAIL_WIDTH) for line in chosen]
 
 
 def render_command(step: StepOutcome) -> str:
@@ -318,29 +294,25 @@ def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
     commands = build_diff_commands(first)
     if commands:
         yield "show the numbers", commands[0]
+    # a command can be pasted anywhere: targets are found in the settings of a folder, inputs often next to them
+    there = f"cd {shlex.quote(report.folder)} && " if report.folder else ""
     if report.command:
-        yield "reproduce it", _go_there(report) + report.command
+        yield "reproduce it", there + report.command
         return
     manner = report.manner or f"--reference {shlex.quote(report.reference)} --target {shlex.quote(report.target)}"
     model = report.model.removeprefix(f"{report.folder}/") if report.folder else report.model
     command = f"assay model reduce {shlex.quote(model)} {manner} {report.origin}"
-    yield "reduce it", _go_there(report) + command.rstrip()
-
-
-def _go_there(report: ModelReport) -> str:
-    """A command can be pasted anywhere: targets are found in the settings of a folder, inputs often next to them."""
-    return f"cd {shlex.quote(report.folder)} && " if report.folder else ""
+    yield "reduce it", there + command.rstrip()
 
 
 def describe_times(report: ModelReport) -> str:
     """Times that are not what they seem."""
     remembered = sum(step.cached for case in report.cases for step in case.steps)
-    lines_of_output = ["times are a simulator's estimates"] if report.is_estimate else []
+    parts = ["times are a simulator's estimates"] if report.is_estimate else []
     if remembered:
-        lines_of_output.append(
-            f"times of {formatting.render_count(remembered, 'step')} are from the cache, as measured when it was made"
-        )
-    return "; ".join(lines_of_output)
+        steps = formatting.render_count(remembered, "step")
+        parts.append(f"times of {steps} are from the cache, as measured when it was made")
+    return "; ".join(parts)
 
 
 def describe_surroundings(report: ModelReport) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from assay.models.values.tensors import Element, Heat, Histogram, TensorComparison, TensorDiff
+from assay.models.values.tensors import Heat, Histogram, TensorComparison, TensorDiff
 from assay.show import formatting
 from assay.values.document import (
     Bars,
@@ -25,7 +25,7 @@ from assay.values.document import (
     Text,
 )
 from assay.values.table import Column, Table
-from assay.values.verdict import Finding, Verdict, VerdictKind
+from assay.values.verdict import Verdict, VerdictKind
 
 _LEAST_ABS = 1e-30  # a smaller absolute bound is only what a type may lose near zero
 _LIMITS = (0.0, 1.0, 10.0, 100.0)  # multiples of the tolerance
@@ -92,7 +92,7 @@ def _build_overview(diffs: Sequence[TensorDiff]) -> Table:
     )
     rows = [
         [
-            str(each.verdict.kind), each.name, render_shape(each.shape[0]), each.wrong, render_error(each.max_abs),
+            str(each.verdict.kind), each.name, str(each.shape[0]), each.wrong, render_error(each.max_abs),
             render_error(each.error),
         ]
         for each in (diff.comparison for diff in diffs)
@@ -108,11 +108,7 @@ def _build_terminal(diff: TensorDiff, *, titled: bool) -> Iterator[Block]:
     yield Section([Facts(_list_files(diff))], found.name if titled else "")
     yield Section([Notes(_list_notes(found))])
     yield Section([Facts(list_numbers(found))], "Numbers")
-    yield Section([TableBlock(build_worst(found))], "Worst elements")
-    if diff.histogram is not None:
-        yield Section([_build_bars(diff.histogram)], "Absolute errors")
-    if diff.heat is not None and found.wrong:
-        yield _build_heat_section(diff.heat, found)
+    yield from _build_pictures(diff, found.wrong > 0)
 
 
 def _build_page(diff: TensorDiff) -> Iterator[Block]:
@@ -121,12 +117,19 @@ def _build_page(diff: TensorDiff) -> Iterator[Block]:
     yield Facts(_list_files(diff))
     yield Notes(_list_notes(found))
     yield Facts(list_numbers(found))
+    yield from _build_pictures(diff, with_heat=True)
+
+
+def _build_pictures(diff: TensorDiff, with_heat: bool) -> Iterator[Block]:
+    found = diff.comparison
     if found.worst:
         yield Section([TableBlock(build_worst(found))], "Worst elements")
     if diff.histogram is not None:
-        yield Section([_build_bars(diff.histogram)], "Absolute errors")
-    if diff.heat is not None:
-        yield _build_heat_section(diff.heat, found)
+        yield Section([Bars(list_bars(diff.histogram), "histogram of absolute errors")], "Absolute errors")
+    if diff.heat is not None and with_heat:
+        cells, lengths, axes = diff.heat.cells, diff.heat.lengths, diff.heat.axes
+        block = HeatMap(cells, _LIMITS, _LEVELS, lengths, axes, "times the tolerance", "heat map of errors")
+        yield Section([block], f"Where: {describe_axes(diff.heat, found.shape[0])}")
 
 
 def _list_files(diff: TensorDiff) -> list[tuple[str, str]]:
@@ -139,20 +142,9 @@ def _list_notes(found: TensorComparison) -> list[str]:
     return [*findings, *(f"note: {flag}" for flag in found.flags)]
 
 
-def _build_bars(histogram: Histogram) -> Bars:
-    return Bars(list_bars(histogram), "histogram of absolute errors")
-
-
-def _build_heat_section(heat: Heat, found: TensorComparison) -> Section:
-    block = HeatMap(
-        heat.cells, _LIMITS, _LEVELS, heat.lengths, heat.axes, "times the tolerance", "heat map of errors"
-    )  # fmt: skip
-    return Section([block], f"Where: {describe_axes(heat, found.shape[0])}")
-
-
 def list_numbers(found: TensorComparison) -> list[tuple[str, str]]:
     """Label and value of everything that was measured."""
-    facts = [("shape", _both(*(render_shape(shape) for shape in found.shape))), ("dtype", _both(*found.dtype))]
+    facts = [("shape", _both(*map(str, found.shape))), ("dtype", _both(*found.dtype))]
     if not found.count:
         return facts
     share = f" ({100 * found.wrong / found.count:.3g}%)" if found.wrong else ""
@@ -207,10 +199,6 @@ def _both(expected: str, actual: str) -> str:
     return expected if expected == actual else f"{expected} expected, {actual} actual"
 
 
-def render_shape(shape: tuple[int, ...]) -> str:
-    return str(tuple(shape))
-
-
 def render_error(value: float) -> str:
     return f"{value:.4g}"
 
@@ -223,13 +211,17 @@ def build_worst(found: TensorComparison) -> Table:
         Column("abs error", "text", "right"),
         Column("rel error", "text", "right"),
     )
-    return Table(columns, [_build_row(each) for each in found.worst])
-
-
-def _build_row(element: Element) -> list[str]:
-    index = f"[{', '.join(map(str, element.index))}]"
-    values = [render_value(value) for value in (element.expected, element.actual)]
-    return [index, *values, *(render_error(value) for value in (element.abs_error, element.rel_error))]
+    rows = [
+        [
+            str(list(each.index)),
+            render_value(each.expected),
+            render_value(each.actual),
+            render_error(each.abs_error),
+            render_error(each.rel_error),
+        ]
+        for each in found.worst
+    ]
+    return Table(columns, rows)
 
 
 def render_value(value: float | str) -> str:
@@ -264,13 +256,12 @@ def describe_axes(heat: Heat, shape: tuple[int, ...]) -> str:
 def build_diff_facts(diffs: Sequence[TensorDiff], verdict: Verdict) -> dict[str, Any]:
     return {
         "verdict": str(verdict.kind),
-        "findings": [_build_finding(finding) for finding in verdict.findings],
+        "findings": [
+            {"kind": str(finding.kind), "subject": finding.subject, "message": finding.message}
+            for finding in verdict.findings
+        ],
         "tensors": [_build_facts(diff) for diff in diffs],
     }
-
-
-def _build_finding(finding: Finding) -> dict[str, Any]:
-    return {"kind": str(finding.kind), "subject": finding.subject, "message": finding.message}
 
 
 def _build_facts(diff: TensorDiff) -> dict[str, Any]:
