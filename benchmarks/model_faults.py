@@ -37,7 +37,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(EXAMPLES), os
 from assay.models.flow.artifact_builder import ArtifactBuilder  # noqa: E402
 from assay.models.flow.bisect import bisect_model  # noqa: E402 behind the path
 from assay.models.flow.cases import Cases  # noqa: E402
-from assay.models.flow.check import Examination, build_source, check_model  # noqa: E402
+from assay.models.flow.check import Examination, check_model  # noqa: E402
 from assay.models.flow.targets import VoterTests  # noqa: E402
 from assay.models.store.artifacts import ArtifactStore  # noqa: E402
 from assay.models.values.model import InputChoice, Layer, ModelRequest, Target  # noqa: E402
@@ -137,7 +137,7 @@ def draw_faults(model: Model, count: int, rng: random.Random, builder: ArtifactB
     """As many kinds as the model can have, each at a place of its own; only those that change something."""
     from faulty import PLANTS
 
-    cases = Cases(build_source(model.request(Target("ort", "ort"))), builder)
+    cases = Cases(model.request(Target("ort", "ort")), builder)
     owner = {place: layer for layer in cases.outline.layers for place in layer.nodes}
     nodes = [(place, node) for place, node in enumerate(cases.proto.graph.node) if place in owner and node.output]
     taken: set[int] = set()
@@ -226,7 +226,7 @@ def localise(fault: Fault, builder: ArtifactBuilder, keep: Path, score: Score) -
 
 
 def _is_seen_by_rule(fault: Fault, builder: ArtifactBuilder) -> bool:
-    cases = Cases(build_source(fault.model.request(fault.target)), builder)
+    cases = Cases(fault.model.request(fault.target), builder)
     case = next(cases.iterate([fault.layer.name]))
     work, results = Examination(fault.model.request(fault.target), builder, cases, "").compute(case)
     if work.failed is not None:
@@ -257,7 +257,7 @@ def check_clean(model: Model, name: str, builder: ArtifactBuilder, keep: Path) -
     search = bisect_model if model.is_quantized else check_model
     report = search(request, builder, str(keep))
     failed = [case for case in report.cases if case.verdict.kind is VerdictKind.FAIL]
-    cases = Cases(build_source(request), builder)
+    cases = Cases(request, builder)
     tests = VoterTests(builder, cases)
     true = {case.name for case in failed if tests.find_fault(target, cases.find(case.name))}
     builder.forget(target)

@@ -28,7 +28,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(EXAMPLES), os
 from assay.models.flow.artifact_builder import ArtifactBuilder  # noqa: E402
 from assay.models.flow.bisect import Search, find_wrong  # noqa: E402 behind the path
 from assay.models.flow.cases import Cases  # noqa: E402
-from assay.models.flow.check import Examination, build_source, check_model  # noqa: E402
+from assay.models.flow.check import Examination, check_model  # noqa: E402
 from assay.models.store.artifacts import ArtifactStore  # noqa: E402
 from assay.models.values.model import CaseReport, Layer, ModelRequest, Target  # noqa: E402
 from assay.models.values.tensors import TensorComparison  # noqa: E402
@@ -76,7 +76,7 @@ class Bench:
     def request(self, kind: str, number: int) -> ModelRequest:
         clean = ModelRequest(self.model, Target("ort", "ort"), Target("iree", "iree"), folder=str(EXAMPLES))
         with self.builder() as builder:
-            cases = Cases(build_source(clean), builder)
+            cases = Cases(clean, builder)
             layer = cases.outline.layers[number]
             at = cases.proto.graph.node[layer.nodes[0]].output[0]
         target = Target("iree", "faulty:FaultyIree", {"device": "llvm-cpu", "fault": {"kind": kind, "at": at}})
@@ -114,7 +114,7 @@ class Bench:
         builder.begin(request.reference, request.target)
         builder.find_tools(request.reference)
         builder.find_tools(request.target)
-        return Examination(request, builder, Cases(build_source(request), builder), str(self.folder / "keep"))
+        return Examination(request, builder, Cases(request, builder), str(self.folder / "keep"))
 
     def check(self, store: str) -> tuple[float, float]:
         request = ModelRequest(self.model, Target("ort", "ort"), Target("iree", "iree"), folder=str(EXAMPLES))

@@ -10,12 +10,12 @@ from tests.models.models import ORT, faulty
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.cases import Cases, Source, StepFailedError, Tensors
-from assay.models.values.model import InputChoice, Target
+from assay.models.flow.cases import Cases, StepFailedError, Tensors
+from assay.models.values.model import InputChoice, ModelRequest, Target
 
 
 def open_cases(model: Path, builder: ArtifactBuilder, reference: Target = ORT, **inputs: object) -> Cases:
-    return Cases(Source(str(model), reference, InputChoice(**inputs)), builder)  # type: ignore[arg-type]
+    return Cases(ModelRequest(str(model), reference, reference, inputs=InputChoice(**inputs)), builder)  # type: ignore[arg-type]
 
 
 def test_the_names_come_from_the_graph_alone(chain: Path, builder: ArtifactBuilder) -> None:

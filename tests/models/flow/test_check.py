@@ -25,7 +25,7 @@ from tests.models.models import (
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Cases, is_quantized
-from assay.models.flow.check import build_source, check_model
+from assay.models.flow.check import check_model
 from assay.models.graph.onnx_library import find_newer_use
 from assay.models.graph.tensorfile import load_array
 from assay.models.values.model import WRONG, Ending, InputChoice, ModelReport, Step, StepOutcome, Target, Tolerances
@@ -483,7 +483,7 @@ def test_another_opset_is_offered_where_it_may_help(
     model = write_model(
         tmp_path / "my net.onnx", [helper.make_node("Abs", ["x"], ["y"])], {"x": [4]}, {"y": [4]}, opset=opset
     )
-    cases = Cases(build_source(request_for(model)), shared)
+    cases = Cases(request_for(model), shared)
     hint = "convert the model: assay model convert MODEL --opset 17"
     mended = cases.fix_hint(StepOutcome(Step.COMPILE, Ending.UNSUPPORTED, message, hint=hint))
     assert mended.hint == (f"convert the model: assay model {expected}".format(model=f"'{model}'") if expected else "")

@@ -29,7 +29,7 @@ from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import Search, bisect_model
 from assay.models.flow.cases import Cases
-from assay.models.flow.check import Examination, build_source, check_model
+from assay.models.flow.check import Examination, check_model
 from assay.models.flow.discovery import Names
 from assay.models.flow.reduce import _Trials, reduce_failure, render_again
 from assay.models.graph.tensorfile import load_tensors
@@ -298,7 +298,7 @@ def test_what_is_left_has_the_name_that_it_has_in_the_model(tmp_path: Path, shar
         helper.make_node("Neg", ["t"], ["y"]),
     ]
     model = write_model(tmp_path / "three.onnx", nodes, {"x": [4]}, {"y": [4]})
-    search = Search(Examination(request_for(model), shared, Cases(build_source(request_for(model)), shared), "keep"))
+    search = Search(Examination(request_for(model), shared, Cases(request_for(model), shared), "keep"))
     search.first = search.cases.outline.layers[0]
     trials = _Trials(search, search.cases.full, Signature(""))
     part = write_model(tmp_path / "part.onnx", nodes[2:], {"t": [4]}, {"y": [4]})

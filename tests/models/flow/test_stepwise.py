@@ -15,10 +15,10 @@ from tests.models.model_shelf import parse
 
 from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, load_product
-from assay.models.flow.cases import Source, StepFailedError
-from assay.models.flow.stepwise import CaseSteps, Comparing, Stepwise, read_samples
+from assay.models.flow.cases import StepFailedError
+from assay.models.flow.stepwise import CaseSteps, Stepwise, read_samples
 from assay.models.store.artifacts import ArtifactStore
-from assay.models.values.model import InputChoice, Target, Tolerances
+from assay.models.values.model import InputChoice, ModelRequest, Target
 from assay.models.values.tensors import TensorSpec
 
 ORT, EVALUATOR = Target("ort", "ort"), Target("reference", "reference")
@@ -32,18 +32,17 @@ def stand(tmp_path: Path):
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
+def request_of_net(tmp_path: Path) -> ModelRequest:
     onnx.save(parse(BODY), tmp_path / "net.onnx")
-    return Source(str(tmp_path / "net.onnx"), ORT, InputChoice(samples=2))
+    return ModelRequest(str(tmp_path / "net.onnx"), ORT, EVALUATOR, inputs=InputChoice(samples=2))
 
 
 def compare(steps: CaseSteps, tmp_path: Path, expected, actual):
-    comparing = Comparing(ORT, EVALUATOR, Tolerances(), None, str(tmp_path / "keep"))
-    return steps.compare(comparing, expected, actual)
+    return steps.compare(steps.cases.request, str(tmp_path / "keep"), expected, actual)
 
 
-def test_a_layer_from_its_inputs_to_the_comparison(stand, source, tmp_path):
-    steps = stand.open_case(source, "net_layer_Neg_1", "net_layer_Neg_1-reference-default")
+def test_a_layer_from_its_inputs_to_the_comparison(stand, request_of_net, tmp_path):
+    steps = stand.open_case(request_of_net, "net_layer_Neg_1", "net_layer_Neg_1-reference-default")
     inputs = steps.write_inputs(steps.inputs)
     assert [product.sha for product in inputs] == [trial.inputs.sha for trial in steps.case.trials]
     expected = steps.expect(ORT, inputs)
@@ -57,8 +56,8 @@ def test_a_layer_from_its_inputs_to_the_comparison(stand, source, tmp_path):
     assert stand.builder.dumps == Dumps()
 
 
-def test_other_inputs_are_computed_by_the_reference(stand, source, tmp_path):
-    steps = stand.open_case(source, "net_full_model", "x")
+def test_other_inputs_are_computed_by_the_reference(stand, request_of_net, tmp_path):
+    steps = stand.open_case(request_of_net, "net_full_model", "x")
     inputs = steps.write_inputs([{"x": np.array([1, -1, 2, -2], np.float32)}])
     (expected,) = steps.expect(ORT, inputs)
     assert expected["y"].tolist() == [-1, 0, -2, 0]
@@ -67,26 +66,26 @@ def test_other_inputs_are_computed_by_the_reference(stand, source, tmp_path):
     assert np.load(report.diffs[0][1]).tolist() == [0, 1, -1, 1]
 
 
-def test_inputs_that_do_not_fit_are_all_named(stand, source):
-    steps = stand.open_case(source, "net_full_model", "x")
+def test_inputs_that_do_not_fit_are_all_named(stand, request_of_net):
+    steps = stand.open_case(request_of_net, "net_full_model", "x")
     with pytest.raises(UsageError, match=r"missing: x; too many: a, b"):
         steps.write_inputs([{"a": np.zeros(4), "b": np.zeros(4)}])
 
 
-def test_results_of_another_number_of_samples_are_refused(stand, source, tmp_path):
-    steps = stand.open_case(source, "net_full_model", "x")
+def test_results_of_another_number_of_samples_are_refused(stand, request_of_net, tmp_path):
+    steps = stand.open_case(request_of_net, "net_full_model", "x")
     with pytest.raises(UsageError, match="1 samples of results, 2 of the reference"):
         compare(steps, tmp_path, [{}, {}], [{}])
 
 
-def test_no_results_at_all_are_never_a_pass(stand, source, tmp_path):
-    steps = stand.open_case(source, "net_full_model", "x")
+def test_no_results_at_all_are_never_a_pass(stand, request_of_net, tmp_path):
+    steps = stand.open_case(request_of_net, "net_full_model", "x")
     assert compare(steps, tmp_path, [], []).verdict.kind == "ERROR"
     assert compare(steps, tmp_path, [{"y": np.ones(4)}], [{}]).verdict.kind == "FAIL"
 
 
-def test_a_step_that_fails_says_so_with_its_outcome(stand, source, tmp_path):
-    steps = stand.open_case(source, "net_full_model", "x")
+def test_a_step_that_fails_says_so_with_its_outcome(stand, request_of_net, tmp_path):
+    steps = stand.open_case(request_of_net, "net_full_model", "x")
     broken = tmp_path / "broken.onnx"
     broken.write_text("no model")
     with pytest.raises(StepFailedError, match="ort cannot compute net_full_model: compile error") as caught:
@@ -95,20 +94,22 @@ def test_a_step_that_fails_says_so_with_its_outcome(stand, source, tmp_path):
 
 
 def test_only_the_last_models_stay_in_memory(stand, tmp_path):
-    sources = []
+    requests = []
     for name in "abc":
         onnx.save(parse(BODY), tmp_path / f"{name}.onnx")
-        sources.append(Source(str(tmp_path / f"{name}.onnx"), ORT))
-    opened = [stand.open_case(each, f"{name}_full_model", "x").cases for name, each in zip("abc", sources, strict=True)]
-    assert stand.open_case(sources[2], "c_full_model", "x").cases is opened[2]
-    assert stand.open_case(sources[0], "a_full_model", "x").cases is not opened[0]
+        requests.append(ModelRequest(str(tmp_path / f"{name}.onnx"), ORT, EVALUATOR))
+    opened = [
+        stand.open_case(each, f"{name}_full_model", "x").cases for name, each in zip("abc", requests, strict=True)
+    ]
+    assert stand.open_case(requests[2], "c_full_model", "x").cases is opened[2]
+    assert stand.open_case(requests[0], "a_full_model", "x").cases is not opened[0]
 
 
-def test_a_visit_holds_what_it_takes_and_nothing_longer(stand, source, tmp_path):
+def test_a_visit_holds_what_it_takes_and_nothing_longer(stand, request_of_net, tmp_path):
     """The store may throw out what a test has used; what the reference made of the model is for all tests."""
     store = stand.builder.store
     with stand.visiting(""):
-        steps = stand.open_case(source, "net_full_model", "x")
+        steps = stand.open_case(request_of_net, "net_full_model", "x")
         (artifact, _) = steps.prepare(EVALUATOR)
         stand.hand_out(artifact)
         store.clear()
@@ -118,15 +119,15 @@ def test_a_visit_holds_what_it_takes_and_nothing_longer(stand, source, tmp_path)
     with pytest.raises(UsageError, match="there is no"):
         stand.take_in(artifact.path)
     with stand.visiting(""):
-        again = stand.open_case(source, "net_full_model", "x")
+        again = stand.open_case(request_of_net, "net_full_model", "x")
         assert all(each["y"].shape == (4,) for each in again.expect(ORT, again.write_inputs(again.inputs)))
 
 
-def test_what_a_failed_step_was_given_is_kept_where_the_visit_says(stand, source, tmp_path):
+def test_what_a_failed_step_was_given_is_kept_where_the_visit_says(stand, request_of_net, tmp_path):
     broken = tmp_path / "broken.onnx"
     broken.write_text("no model")
     with stand.visiting(str(tmp_path / "kept")):
-        steps = stand.open_case(source, "net_full_model", "x")
+        steps = stand.open_case(request_of_net, "net_full_model", "x")
         with pytest.raises(StepFailedError):
             steps.compile_models(ORT, [stand.take_in(broken)], tested=True)
     kept = tmp_path / "kept" / "net_full_model" / "compile-ort" / "broken.onnx"
@@ -134,9 +135,9 @@ def test_what_a_failed_step_was_given_is_kept_where_the_visit_says(stand, source
     assert stand.builder.failure_dir == ""
 
 
-def test_each_sample_is_told_its_own_shapes(stand, source):
+def test_each_sample_is_told_its_own_shapes(stand, request_of_net):
     """Samples may differ in shape, and a runner that writes raw bytes is told what to read them as."""
-    steps = stand.open_case(source, "net_full_model", "x")
+    steps = stand.open_case(request_of_net, "net_full_model", "x")
     first, second = steps.case.trials
     specs = [(TensorSpec("y", "float32", (size,)),) for size in (2, 3)]
     trials = (replace(first, specs=specs[0]), replace(second, specs=specs[1]))
@@ -157,8 +158,8 @@ def test_each_sample_is_told_its_own_shapes(stand, source):
     assert wanted == [*specs, steps.case.specs]
 
 
-def test_what_is_handed_out_is_taken_in_again(stand, source, tmp_path):
-    steps = stand.open_case(source, "net_full_model", "x")
+def test_what_is_handed_out_is_taken_in_again(stand, request_of_net, tmp_path):
+    steps = stand.open_case(request_of_net, "net_full_model", "x")
     (artifact, _) = steps.prepare(ORT)
     folder = stand.hand_out(artifact, str(tmp_path / "some folder"))
     assert stand.take_in(folder) is artifact

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.report import model_reports as made
 
-from assay.models.report.error_chart import build_chart
+from assay.models.report.summary import build_chart
 from assay.models.values.model import ModelReport
 from assay.show.html import draw
 from assay.values.verdict import Finding, VerdictKind

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from assay.errors import ExitCode, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Case, Cases, Tensors
-from assay.models.flow.check import build_source
 from assay.models.flow.options import build_split_request, choose_groups
 from assay.models.flow.step_files import make_folder
 from assay.models.graph.convert import convert_opset
@@ -64,7 +63,7 @@ def split(request: SplitRequest, console: Console) -> int:
 def split_model(request: ModelRequest, folder: str) -> list[Piece]:
     """`<folder>/<case>.onnx` with `<case>_inputs/` and `<case>_expected/`; the reference runs once for each sample."""
     with ArtifactBuilder(ArtifactStore(request.store), request.limits, recompute=request.recompute) as builder:
-        cases = Cases(build_source(request), builder)
+        cases = Cases(request, builder)
         chosen = [name for name in cases.choose(request.only) if name != cases.outline.full_name]
         make_folder(folder)
         return [_write_piece(case, os.path.join(folder, case.name)) for case in cases.iterate(chosen)]

@@ -191,13 +191,6 @@ class ArtifactBuilder:
         self.begin(target)
         return self._tools[_name_target(target)].result()
 
-    def _find_step_tools(self, target: Target, step: Step) -> Mapping[str, str]:
-        """Those of a step alone: a board that is off is trouble for the run, not for the compilation."""
-        begun = self._tools.get(_name_target(target))
-        if begun is not None:
-            wait([begun])  # one worker answers one question at a time
-        return self._find_worker(target).identity(step)
-
     def compute(self, target: Target, model: Product, inputs: Product, wants: Wants, case: str) -> Work:
         """Import, compile and run."""
         made = self.prepare(target, model, case)
@@ -283,14 +276,17 @@ class ArtifactBuilder:
     # ------------------------------------------------------------ the store
 
     def _obtain(self, target: Target, job: Job, parts: Mapping[str, Any]) -> StepOutcome:
+        begun = self._tools.get(_name_target(target))
+        if begun is not None:
+            wait([begun])  # one worker answers one question at a time
         whole = {
             "what": str(job.step),
             "case": job.case,
             "backend": target.backend,
             "options": build_plain(target.options),
-            "tools": dict(self._find_step_tools(target, job.step)),
+            "tools": dict(self._find_worker(target).identity(job.step)),
             **parts,
-        }
+        }  # the tools of the step alone: a board that is off is trouble for the run, not for the compilation
         key = build_key(whole)
         again = any(getattr(job, name) is not None for name in _UNREPEATABLE)
         if self.explain_to is not None:

@@ -27,7 +27,7 @@ from assay.models.graph.operators import Magnitudes, find_steps
 from assay.models.graph.split import build_folding, build_layers
 from assay.models.graph.submodel import build_marked, build_typed, describe_array
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
-from assay.models.values.model import Ending, InputChoice, Layer, Outline, StepOutcome, Target
+from assay.models.values.model import Ending, Layer, ModelRequest, Outline, StepOutcome
 from assay.models.values.tensors import TensorRef, TensorSpec
 
 Arrays = Mapping[str, Any]  # name → numpy array
@@ -104,42 +104,32 @@ class Case:
         return Wants(self.outputs, self.specs)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Whose cases: a file, the reference, and where inputs come from."""
-
-    model: str
-    reference: Target
-    inputs: InputChoice = InputChoice()  # noqa: RUF009 frozen
-    groups: tuple[tuple[str, ...], ...] = (("Conv", "Clip"),)
-    folder: str = ""
-
-
 class Cases:
-    """Everything is made when it is first asked for; the reference's results come from the store when it has them."""
+    """Everything is made when it is first asked for; the reference's results come from the store when it has them. The
+    target of the request makes no difference here."""
 
-    def __init__(self, source: Source, builder: ArtifactBuilder) -> None:
-        self.source = source
+    def __init__(self, request: ModelRequest, builder: ArtifactBuilder) -> None:
+        self.request = request
         self.notes: list[str] = []  # about what goes in
         self._magnitudes: dict[int, Magnitudes] = {}  # by sample
         self._builder = builder
 
     @cached_property
     def outline(self) -> Outline:
-        return build_outline(self.source.model, groups=self.source.groups)
+        return build_outline(self.request.model, groups=self.request.groups)
 
     @cached_property
     def model(self) -> Product:
-        return load_product(os.path.abspath(self.source.model))
+        return load_product(os.path.abspath(self.request.model))
 
     @cached_property
     def proto(self) -> Any:
-        return load_model(self.source.model)
+        return load_model(self.request.model)
 
     @cached_property
     def samples(self) -> tuple[Product, ...]:
         """The model's inputs."""
-        choice = self.source.inputs
+        choice = self.request.inputs
         found = build_samples(
             self.outline,
             model=self.proto,
@@ -154,7 +144,7 @@ class Cases:
 
     def _choose_first(self, found: list[Any]) -> list[Any]:
         """As many as were asked for next to files that hold samples of their own. Raises UsageError for more."""
-        most = self.source.inputs.most
+        most = self.request.inputs.most
         if most is None or most == len(found):
             return found
         if most > len(found):
@@ -259,15 +249,15 @@ class Cases:
         return load_product(path)
 
     def ask(self, model: Product, inputs: Product, wants: Wants, what: str) -> str:
-        work = self._builder.compute(self.source.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
+        work = self._builder.compute(self.request.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
         if work.failed is not None:
             failed = self._add_invented(self.fix_hint(work.failed))
-            raise StepFailedError(f"the reference {self.source.reference.name} cannot compute this model", failed)
+            raise StepFailedError(f"the reference {self.request.reference.name} cannot compute this model", failed)
         return work.outputs
 
     def _add_invented(self, outcome: StepOutcome) -> StepOutcome:
         """A model that the reference can read and not compute may only need other inputs."""
-        choice = self.source.inputs
+        choice = self.request.inputs
         files = parse_files(choice.files) if choice.files else {}
         if choice.function or not isinstance(files, Mapping) or outcome.ending is Ending.UNSUPPORTED:
             return outcome
@@ -284,7 +274,7 @@ class Cases:
             return outcome
         lacking = _LACKING.search(outcome.message)
         helps = can_help(self.outline.opset, int(asked["opset"]), outcome.message, lacking["op"] if lacking else "")
-        path = os.path.abspath(self.source.model)
+        path = os.path.abspath(self.request.model)
         is_too_new = self.outline.opset > find_newest_opset()
         obstacle = find_obstacle(self.proto, int(asked["opset"]), path) if helps or is_too_new else ""
         if obstacle:

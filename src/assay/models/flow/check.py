@@ -16,7 +16,7 @@ from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Work
-from assay.models.flow.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, name_kind
+from assay.models.flow.cases import Arrays, Case, Cases, StepFailedError, Tensors, name_kind
 from assay.models.flow.targets import VoterTests
 from assay.models.graph.tensorfile import write_tensors
 from assay.models.judge.layers import Found, conclude, judge_votes, select
@@ -42,10 +42,6 @@ _PLAIN |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 def quiet(_report: CaseReport) -> None:
     """Nobody listens."""
-
-
-def build_source(request: ModelRequest) -> Source:
-    return Source(request.model, request.reference, request.inputs, request.groups, request.folder)
 
 
 @dataclass(slots=True)
@@ -264,7 +260,7 @@ def examine_model(
     """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
     begun = time.monotonic()
     builder.begin(request.reference, request.target)
-    cases = Cases(build_source(request), builder)
+    cases = Cases(request, builder)
     chosen = names(cases)  # while the workers start
     tools = dict(builder.find_tools(request.target))
     examination = Examination(request, builder, cases, keep, report_case)

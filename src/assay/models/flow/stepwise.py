@@ -15,24 +15,13 @@ from typing import Any
 from assay.errors import UsageError
 from assay.models.backends.programs import hash_tree
 from assay.models.backends.registry import build_backend
-from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, load_product
-from assay.models.flow.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, Trial, hash_refs
+from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, load_product
+from assay.models.flow.cases import Arrays, Case, Cases, StepFailedError, Tensors, Trial, hash_refs
 from assay.models.flow.check import Examination
 from assay.models.graph.tensorfile import load_refs, write_tensors
-from assay.models.values.model import CaseReport, ModelRequest, Step, StepOutcome, Target, Tolerances
+from assay.models.values.model import CaseReport, ModelRequest, Step, StepOutcome, Target
 
 Samples = list[dict[str, Any]]  # arrays by name
-
-
-@dataclass(frozen=True, slots=True)
-class Comparing:
-    """What two results are compared by, and where what differs is put."""
-
-    reference: Target
-    target: Target
-    tolerances: Tolerances
-    voter: Target | None
-    keep: str
 
 
 class Stepwise:
@@ -59,30 +48,26 @@ class Stepwise:
             self.builder.failure_dir = before
             self._products.clear()  # paths into the store, which lead nowhere now
 
-    def open_case(self, source: Source, name: str, label: str) -> CaseSteps:
+    def open_case(self, request: ModelRequest, name: str, label: str) -> CaseSteps:
         """`label`: the sub-folder for dumps. Raises StepFailedError where the reference cannot compute the model."""
-        cases = self._find_cases(source)
+        key = repr(request)
+        cases = self._cases.pop(key, None) or Cases(request, self.builder)
+        self._cases[key] = cases
+        while len(self._cases) > self._MOST_MODELS:
+            del self._cases[next(iter(self._cases))]
         return CaseSteps(self, cases, cases.find(name), label)
 
-    def open_first(self, sources: Sequence[Source], name: str, label: str) -> CaseSteps:
+    def open_first(self, requests: Sequence[ModelRequest], name: str, label: str) -> CaseSteps:
         """With the first of several references that can compute the model; where none can, as the first one says."""
-        path = sources[0].model
-        for number in range(self._chosen.get(path, 0), len(sources)):
+        path = requests[0].model
+        for number in range(self._chosen.get(path, 0), len(requests)):
             try:
-                found = self.open_case(sources[number], name, label)
+                found = self.open_case(requests[number], name, label)
             except StepFailedError:
                 continue
             self._chosen[path] = number
             return found
-        return self.open_case(sources[0], name, label)
-
-    def _find_cases(self, source: Source) -> Cases:
-        key = repr(source)
-        found = self._cases.pop(key, None) or Cases(source, self.builder)
-        self._cases[key] = found
-        while len(self._cases) > self._MOST_MODELS:
-            del self._cases[next(iter(self._cases))]
-        return found
+        return self.open_case(requests[0], name, label)
 
     def hand_out(self, product: Product, path: str | None = None) -> str:
         """A path for a caller who may hand it in again."""
@@ -100,19 +85,14 @@ class Stepwise:
         if given_path.endswith(".onnx"):
             with suppress(UsageError):  # one that is broken has no external data either
                 return load_product(given_path)
-        return Product(
-            _find_artifact(given_path, artifact), hash_tree(given_path)
-        )  # a tool may read what is next to it
-
-
-def _find_artifact(given_path: str, artifact: str) -> str:
-    if not os.path.isdir(given_path):
-        return given_path
-    named = os.path.join(given_path, artifact)
-    files = os.listdir(given_path)
-    if artifact and os.path.exists(named):
-        return named
-    return os.path.join(given_path, files[0]) if len(files) == 1 else given_path
+        chosen = given_path
+        if os.path.isdir(given_path):
+            files = os.listdir(given_path)
+            if artifact and os.path.exists(os.path.join(given_path, artifact)):
+                chosen = os.path.join(given_path, artifact)
+            elif len(files) == 1:
+                chosen = os.path.join(given_path, files[0])
+        return Product(chosen, hash_tree(given_path))  # a tool may read what is next to it
 
 
 @dataclass(slots=True)
@@ -193,18 +173,15 @@ class CaseSteps:
 
         def work(pair: Product) -> StepOutcome:
             number = int(pair.path)
-            wants = self._choose_wants(number, inputs[number])
+            own = self.case.trials[number] if number < len(self.case.trials) else None
+            # samples may differ in shape; what is known of one holds for its own inputs alone
+            specs = own.specs if own is not None and own.inputs.sha == inputs[number].sha else ()
+            wants = replace(self.case.wants, specs=specs or self.case.specs)
             return self.stand.builder.run(target, chosen[number], inputs[number], wants, self.case.name)
 
         with self._dumping(tested=tested):
             outcomes = self._each(target, pairs, work, tested=tested)
         return [dict(Tensors(outcome.path)) for outcome in outcomes]
-
-    def _choose_wants(self, number: int, inputs: Product) -> Wants:
-        """Samples may differ in shape; what is known of one holds for its own inputs alone."""
-        trials = self.case.trials
-        specs = trials[number].specs if number < len(trials) and trials[number].inputs.sha == inputs.sha else ()
-        return replace(self.case.wants, specs=specs or self.case.specs)
 
     def _each(
         self, target: Target, sources: Sequence[Product], work: Callable[[Product], StepOutcome], *, tested: bool
@@ -235,24 +212,18 @@ class CaseSteps:
 
     # ------------------------------------------------------------ the comparison
 
-    def compare(self, comparing: Comparing, expected: Samples, actual: Samples) -> CaseReport:
+    def compare(self, request: ModelRequest, keep: str, expected: Samples, actual: Samples) -> CaseReport:
+        """`keep`: where what differs is put."""
         if len(expected) != len(actual):
             raise UsageError(f"{self.case.name}: {len(actual)} samples of results, {len(expected)} of the reference")
-        request = ModelRequest(
-            self.cases.source.model,
-            comparing.reference,
-            comparing.target,
-            comparing.voter,
-            tolerances=comparing.tolerances,
-        )
-        trials = tuple(self._build_trial(number, arrays) for number, arrays in enumerate(expected))
-        case = replace(self.case, outputs=tuple(expected[0]) if expected else (), trials=trials)
-        examination = Examination(request, self.stand.builder, self.cases, comparing.keep)
+        trials = []
+        for number, arrays in enumerate(expected):
+            own = self.case.trials[min(number, len(self.case.trials) - 1)]
+            inputs = self.given[number] if number < len(self.given) else own.inputs
+            trials.append(Trial(own.model, inputs, arrays))
+        case = replace(self.case, outputs=tuple(expected[0]) if expected else (), trials=tuple(trials))
+        examination = Examination(request, self.stand.builder, self.cases, keep)
         return examination.compare(case, tuple(self.steps), actual)
-
-    def _build_trial(self, number: int, expected: Arrays) -> Trial:
-        own = self.case.trials[min(number, len(self.case.trials) - 1)]
-        return Trial(own.model, self.given[number] if number < len(self.given) else own.inputs, expected)
 
 
 def read_samples(value: Any, names: Sequence[str]) -> Samples:

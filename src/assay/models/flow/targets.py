@@ -261,9 +261,9 @@ class VoterTests:
         for positive in (False, True):
             inputs = draw_ordinary(given, positive=positive)
             exact = compute_model_float64(model, inputs)
-            right = exact if exact is not None else self._compute(self.cases.source.reference, case, inputs)
+            right = exact if exact is not None else self._compute(self.cases.request.reference, case, inputs)
             if right is not None and is_finite(right):
-                whose = "float64" if exact is not None else self.cases.source.reference.name
+                whose = "float64" if exact is not None else self.cases.request.reference.name
                 return self._compare(engine, case, model, inputs, right, whose)
         return ""
 

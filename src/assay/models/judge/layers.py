@@ -303,16 +303,13 @@ def _find_hidden(
         text += f", and its output names {ops}" if ops else "; the other layers are correct"
     else:
         every = "every layer" if len(reports) == len(layers) else "every layer that was requested"
-        text = f"the full model is wrong{outcome} although {every} is correct{_suspect(inside)}"
+        text = f"the full model is wrong{outcome} although {every} is correct"
+        seen = "and with intermediate outputs" if inside.ranking else "(with intermediate outputs the model fails)"
+        if inside.blame is Blame.DRIFT:
+            text += " in isolation: errors accumulate"
+        else:
+            text += f", in isolation {seen}: suspect a fusion across layers, or errors that add up"
     return [Finding(full.verdict.kind, full.name, text)]
-
-
-def _suspect(inside: Localisation) -> str:
-    """How the layers were seen to be right, and what is left to suspect."""
-    if inside.blame is Blame.DRIFT:
-        return " in isolation: errors accumulate"
-    further = "and with intermediate outputs" if inside.ranking else "(with intermediate outputs the model fails)"
-    return f", in isolation {further}: suspect a fusion across layers, or errors that add up"
 
 
 def _mentions(message: str, op: str) -> bool:

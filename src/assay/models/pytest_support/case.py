@@ -14,15 +14,16 @@ import shlex
 import shutil
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import PosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from assay.errors import AssayError
 from assay.models.pytest_support.options import Given, Plan
 
 if TYPE_CHECKING:
-    from assay.errors import AssayError
     from assay.models.flow.artifact_builder import Product
     from assay.models.flow.cases import StepFailedError
     from assay.models.flow.stepwise import CaseSteps
@@ -83,7 +84,6 @@ class ModelCase:
         self.plan = plan
         self.given = given
         self.steps = steps
-        self.note = ""  # what is to be said next to what differs
         self.is_replaced = False  # somebody's own piece is in it: a second reference, which has ours, has no voice
         self._node = node
         self._keep = keep
@@ -95,7 +95,7 @@ class ModelCase:
     @property
     def model(self) -> str:
         """The file that the case is from."""
-        return self.steps.cases.source.model
+        return self.steps.cases.request.model
 
     @contextmanager
     def reporting(self, fixture: str, note: str = "") -> Iterator[None]:
@@ -123,28 +123,33 @@ class ModelCase:
 
     def hand_out_folders(self, products: Sequence[Product]) -> MadePath:
         """The folders of artifacts."""
-        source_dirs = [each.path if os.path.isdir(each.path) else os.path.dirname(each.path) for each in products]
-        pairs = zip(products, source_dirs, strict=True)
-        return build_path([self.steps.stand.hand_out(product, source_dir) for product, source_dir in pairs])
+        paths = []
+        for each in products:
+            folder = each.path if os.path.isdir(each.path) else os.path.dirname(each.path)
+            paths.append(self.steps.stand.hand_out(each, folder))
+        return build_path(paths)
 
     # ------------------------------------------------------------ the comparison
 
     def compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> CaseReport:
-        """Ends the test unless all outputs are correct."""
-        from assay.errors import AssayError
-
+        """Ends the test unless all outputs are correct. Where the references disagree, that is reported instead of
+        failing; what proves nothing is not a pass."""
         try:
-            report = self._compare(reference, target, expected, actual)
+            report, note = self._compare(reference, target, expected, actual)
         except AssayError as error:
-            text_of_error = error.render()
+            text = error.render()
         else:
             self._record(report)
-            _judge(self.given.label, reference.name, report, self.note)
-            return report
-        raise build_failure(text_of_error, text_of_error)
+            if report.verdict.kind == "PASS":
+                return report
+            text = render_mismatch(self.given.label, reference.name, report) + (f"\n{note}" if note else "")
+            if report.verdict.kind == "INCONCLUSIVE" and any(each.verdict.kind == "FAIL" for each in report.local):
+                pytest.skip(text)
+        raise build_failure(text, text.removeprefix(f"{self.given.label}: "))
 
-    def _compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> CaseReport:
-        from assay.models.flow.stepwise import Comparing, read_samples
+    def _compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> tuple[CaseReport, str]:
+        """And why a voter of the settings has no vote."""
+        from assay.models.flow.stepwise import read_samples
         from assay.models.flow.targets import Vote, choose_voter
 
         assert self.given.model is not None
@@ -153,12 +158,12 @@ class ModelCase:
         project, vote = self.plan.project, Vote()
         if not self.is_replaced:
             vote = choose_voter(None, project.settings.vote, reference, target, project.folder)
-        self.note = vote.note
-        comparing = Comparing(reference, target, tolerances, vote.voter, self._keep)
-        names = self.steps.case.outputs
-        return self.steps.compare(
-            comparing, read_samples(list_arrays(expected), names), read_samples(list_arrays(actual), names)
+        request = replace(
+            self.steps.cases.request, reference=reference, target=target, voter=vote.voter, tolerances=tolerances
         )
+        names = self.steps.case.outputs
+        samples = [read_samples(list_arrays(value), names) for value in (expected, actual)]
+        return self.steps.compare(request, self._keep, *samples), vote.note
 
     def _record(self, report: CaseReport) -> None:
         """For JUnit files, dashboards and other plugins. A time from the cache was measured by an earlier session."""
@@ -179,17 +184,6 @@ def clear_keep(plan: Plan, given: Given, node: Any) -> str:
     return folder
 
 
-def _judge(label: str, reference: str, report: CaseReport, note: str) -> None:
-    """Where the references disagree, that is reported instead of failing; what proves nothing is not a pass."""
-    kinds = {str(each.verdict.kind) for each in report.local}
-    if report.verdict.kind == "PASS":
-        return
-    text = render_mismatch(label, reference, report) + (f"\n{note}" if note else "")
-    if report.verdict.kind == "INCONCLUSIVE" and "FAIL" in kinds:
-        pytest.skip(text)
-    raise build_failure(text, text.removeprefix(f"{label}: "))
-
-
 # ---------------------------------------------------------------- errors
 
 
@@ -197,7 +191,6 @@ def _judge(label: str, reference: str, report: CaseReport, note: str) -> None:
 def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
     """What goes wrong in a fixture ends it with a text, without a traceback of ours. `note` is for trouble with tools
     or settings, not for what a tool says of a model."""
-    from assay.errors import AssayError
     from assay.models.flow.cases import StepFailedError
 
     try:

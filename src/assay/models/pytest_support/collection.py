@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from assay.errors import AssayError, UsageError
 from assay.models.pytest_support import case as model_case
 from assay.models.pytest_support import fixtures
 from assay.models.pytest_support.case import (
@@ -33,7 +34,7 @@ from assay.models.pytest_support.case import (
     find_label,
     report_reasons,
 )
-from assay.models.pytest_support.options import Given, ModelOptions, Plan, get_plan, set_plan
+from assay.models.pytest_support.options import Given, ModelOptions, get_plan, set_plan
 
 _LINE = re.compile(
     r"(?P<name>\S.*?)(?:\s+\[?(?P<issue>[\w.-]+/[\w.-]+#\d+|#\d+|https?://\S+?/\d+)\]?)?(?:\s+#(?:\s.*)?)?\s*"
@@ -72,8 +73,6 @@ def parse_entries(text: str, path: str) -> Iterator[Entry]:
 
 def load_entries(path: str) -> tuple[Entry, ...]:
     """Nothing where there is no such file. Raises UsageError for one that cannot be read: it is not passed over."""
-    from assay.errors import UsageError
-
     try:
         with open(path, encoding="utf-8") as stream:
             text = stream.read()
@@ -91,8 +90,6 @@ class Lists:
         self._loaded: dict[str, tuple[Entry, ...]] = {}
         self._common = os.path.join(folder, common) if common else None
         if self._common is not None and not os.path.exists(self._common):
-            from assay.errors import UsageError
-
             raise UsageError(f"the list of expected failures {self._common} does not exist")
 
     def find(self, item: pytest.Item) -> Entry | None:
@@ -153,8 +150,6 @@ def refuse_options(config: pytest.Config) -> None:
     asked = plan.options
     if asked.chips is None and asked.reference is None and not asked.targets:
         return
-    from assay.errors import AssayError
-
     try:
         if asked.chips is not None:
             _ = plan.chips
@@ -172,8 +167,6 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     asked = set(metafunc.fixturenames) & {CASE, TARGET, HARDWARE, CHIP}
     if not asked:
         return
-    from assay.errors import AssayError
-
     plan = get_plan(metafunc.config)
     try:
         if CASE in asked:
@@ -220,7 +213,6 @@ def place_in_file(item: pytest.Item) -> None:
 
 
 def expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    from assay.errors import AssayError
     from assay.models.flow.discovery import find_strange_stems
 
     plan = get_plan(config)
@@ -229,7 +221,9 @@ def expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None
     try:
         lists = Lists(plan.project.settings.expected_failures, plan.project.folder)
         for item in items:
-            _mark(item, lists.find(item), plan.options)
+            entry = lists.find(item)
+            if entry is not None:
+                _mark(item, entry, plan.options)
         strange = lists.find_strange([case.shown for model in plan.models for case in model.cases])
     except AssayError as error:
         raise pytest.UsageError(error.render()) from None
@@ -243,9 +237,7 @@ def expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None
         warnings.warn_explicit(pytest.PytestWarning(text), None, entry.path, entry.line)
 
 
-def _mark(item: pytest.Item, entry: Entry | None, options: ModelOptions) -> None:
-    if entry is None:
-        return
+def _mark(item: pytest.Item, entry: Entry, options: ModelOptions) -> None:
     runs = options.try_xfails or (options.issue is not None and entry.is_linked(options.issue))
     if entry.issue:
         item.user_properties.append((PROPERTY_ISSUE, entry.issue))
@@ -263,14 +255,11 @@ def summarize(reporter: Any, config: pytest.Config) -> None:
         reporter.section(CACHE_SECTION)
         for text in dict.fromkeys("\n".join(lines).splitlines()):
             reporter.write_line(text)
-    _report_folders(reporter, get_plan(config))
-    report_reasons(reporter)
-
-
-def _report_folders(reporter: Any, plan: Plan) -> None:
+    plan = get_plan(config)
     asked = plan.options
     ir_dir = None if asked.ir_dir is None else plan.ir_dir
     named = (("IR", ir_dir), ("compile profiles", asked.compile_profile_dir), ("run profiles", asked.run_profile_dir))
     for what, folder in named:
         if folder is not None and any(names for _, _, names in os.walk(folder)):
             reporter.write_line(f"{what}: {folder}")
+    report_reasons(reporter)

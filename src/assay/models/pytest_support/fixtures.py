@@ -64,7 +64,7 @@ def assay_stand(request: pytest.FixtureRequest) -> Iterator[Stepwise]:
 @pytest.fixture
 def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterator[ModelCase]:
     """The case of this test, with what goes into it."""
-    from assay.models.flow.cases import Source
+    from assay.models.values.model import ModelRequest
 
     given: Given = request.param
     if given.problem or given.model is None or given.case is None:
@@ -75,13 +75,15 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
     with assay_stand.visiting(keep):
         with reporting("assay_case", given.model.path):
             _, inputs = plan.choose(given.model)
-            groups, folder = plan.project.settings.groups, plan.project.folder
+            groups = plan.project.settings.groups
             # who tells which values a layer sees, the first that can. In Torq's tests that is not the reference: IREE
             # may be unable to compile one layer, and the others are tested all the same
             is_ours = "assay_target" in request.fixturenames
             tracers = [plan.build_reference(name) for name in ([plan.options.reference] if is_ours else TRACERS)]
-            sources = [Source(given.model.path, tracer, inputs, groups, folder) for tracer in tracers]
-            steps = assay_stand.open_first(sources, given.case.name, given.label)
+            requests = [
+                ModelRequest(given.model.path, tracer, tracer, inputs=inputs, groups=groups) for tracer in tracers
+            ]
+            steps = assay_stand.open_first(requests, given.case.name, given.label)
         if steps.case.problem:
             pytest.skip(f"{given.label} cannot be computed alone: {steps.case.problem}")
         yield ModelCase(plan, given, steps, request.node, keep)

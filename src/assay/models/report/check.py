@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from assay.models.report.error_chart import build_chart
 from assay.models.report.summary import (
     FailedSteps,
     build_case_metrics,
+    build_chart,
     build_diff_commands,
     build_next_steps,
     build_tail,
