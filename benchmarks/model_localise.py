@@ -16,7 +16,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from measuring import ROOT, quick_folder
@@ -57,11 +57,9 @@ class Stopwatch(Search):
 
     named = (0.0, 0.0)
 
-    def examine_layers(
-        self, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison]
-    ) -> Iterator[CaseReport]:
+    def examine_layer(self, layer: Layer, accumulated: Mapping[str, TensorComparison]) -> CaseReport:
         self.named = (time.perf_counter(), _cpu())
-        return Search.examine_layers(self, layers, accumulated)
+        return Search.examine_layer(self, layer, accumulated)
 
 
 class Bench:

@@ -8,7 +8,7 @@ full model does ends with the layer that is searched for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
@@ -51,12 +51,12 @@ class Search:
         self.reports[case.name] = report
         return report
 
-    def examine_layers(
-        self, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison]
-    ) -> Iterator[CaseReport]:
-        for case in self.cases.iterate([layer.name for layer in layers]):
-            yield self.examine(case, select(case.layer, accumulated))
-            self.cases.discard(case)
+    def examine_layer(self, layer: Layer, accumulated: Mapping[str, TensorComparison]) -> CaseReport:
+        """Alone, fed with the reference's inputs."""
+        case = self.cases.find(layer.name)
+        report = self.examine(case, select(layer, accumulated))
+        self.cases.discard(case)
+        return report
 
 
 def bisect_model(
@@ -114,7 +114,7 @@ def _try_suspects(search: Search, accumulated: Mapping[str, TensorComparison]) -
         if suspect.name in search.reports:  # right in isolation, and wrong inside with the same inputs
             _blame_inside(search, suspect, accumulated)
             return found
-        (report,) = search.examine_layers([suspect], accumulated)
+        report = search.examine_layer(suspect, accumulated)
         local |= {each.name: each for each in report.local}
         if is_excused(report):
             excused.add(suspect.name)
@@ -140,7 +140,7 @@ def _try_alone(search: Search, layers: Sequence[Layer], accumulated: Mapping[str
         seen = select(layer, accumulated)
         if layer.name in search.reports or (seen and not any(each.error for each in seen)):
             continue
-        (report,) = search.examine_layers([layer], accumulated)
+        report = search.examine_layer(layer, accumulated)
         if confirm(report):
             search.first, search.confirmed = layer, True
             search.notes.append(f"{layer.label} is the first that is wrong with the reference's inputs")
@@ -189,7 +189,7 @@ def _halve(search: Search, wanted: Signature | None, *, is_inside_known: bool) -
     if index == len(layers) - 1 and wanted is not None and wanted.step:
         index = _find_shortest(search, layers, wanted, exact=False)  # it says something else each time
     search.first = suspect = layers[index]
-    (report,) = search.examine_layers([suspect], {})
+    report = search.examine_layer(suspect, {})
     if report.verdict.kind in WRONG:
         search.confirmed = True
         if build_signature(report) != wanted:

@@ -197,13 +197,14 @@ class Examination:
         return worst, None
 
     def _relax(self, ops: Mapping[str, str | None]) -> Tolerances:
-        """Of a model that computes in steps; behind a quantiser they are counted, unless a bound was asked for."""
-        relaxed, given = relax(self.request.tolerances, ops), self.request.tolerances
-        steps = {
-            name: step for name, step in self.cases.steps.items() if given.choose(name, ops.get(name)) == Tolerance()
-        }
-        counted = {name: step_tolerance(step) for name, step in steps.items()}
-        return replace(relaxed, by_tensor={**relaxed.by_tensor, **counted})
+        """For these tensors, and the operators that make them, of a model that computes in steps. Behind a quantiser
+        the steps are counted, unless a bound was asked for."""
+        given = self.request.tolerances
+        by_tensor = {name: replace(given.choose(name, op), quantized=True) for name, op in ops.items()}
+        for name, step in self.cases.steps.items():
+            if given.choose(name, ops.get(name)) == Tolerance():
+                by_tensor[name] = step_tolerance(step)
+        return Tolerances(replace(given.model, quantized=True), {}, {**given.by_tensor, **by_tensor})
 
     def _keep_inside(self, marked: Case, worst: Mapping[str, TensorComparison], results: Sequence[Arrays]) -> None:
         """In the order in which they are computed: the first are where it begins."""
@@ -241,12 +242,6 @@ class Examination:
             is_plain = ref.path.endswith(".npy") and ref.dtype in _PLAIN
             paths.append(ref.path if is_plain else os.path.dirname(ref.path))
         return (paths[0], paths[1]), sum(each.nbytes for each in wrong)
-
-
-def relax(given: Tolerances, ops: Mapping[str, str | None]) -> Tolerances:
-    """For these tensors, and the operators that make them: what comes out of a model that computes in steps."""
-    by_tensor = {name: replace(given.choose(name, op), quantized=True) for name, op in ops.items()}
-    return Tolerances(replace(given.model, quantized=True), {}, {**given.by_tensor, **by_tensor})
 
 
 def examine_model(
