@@ -249,7 +249,7 @@ def test_what_is_left_is_never_refused_and_nothing_else_goes(texts: list[str], o
     known = Names(frozenset({"Conv"}), frozenset({"y"}))
     words = [*others, *(word for text in texts for word in ("--tolerance", text))]
     kept = shlex.split(drop_strangers(shlex.join(words), known))
-    left = [word for place, word in enumerate(kept) if place and kept[place - 1] == "--tolerance"]
+    left = [word for index, word in enumerate(kept) if index and kept[index - 1] == "--tolerance"]
     refuse_flags(left, known)
     assert kept[: len(others)] == others
     assert left == [text for text in texts if "Gemm" not in text and "=q" not in text]
