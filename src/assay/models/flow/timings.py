@@ -113,8 +113,8 @@ def build_timings(
     own_cpu_s: float,
     complain: Callable[[str], None] = lambda _text: None,
 ) -> Timings | None:
-    """None: there is nothing to keep, and `describe_gap` says why."""
-    if describe_gap(request, report):
+    """None: it is not a whole measurement."""
+    if not is_whole(request, report):
         return None
     machine, commit = observer.load_state(request.folder or os.getcwd(), own_cpu_s, complain)
     return Timings(
@@ -133,16 +133,10 @@ def build_timings(
     )
 
 
-def describe_gap(request: ModelRequest, report: ModelReport) -> str:
-    """Why a check gives no figures for the history; empty where it does."""
-    if request.goal != "check":
-        return "it was not a check"
-    if request.only:
-        return "only some cases were computed"
+def is_whole(request: ModelRequest, report: ModelReport) -> bool:
+    """A check of all cases, of which some passed and none came from the cache."""
     steps = [step for case in _choose_cases(report) for step in case.steps]
-    if not steps:
-        return "no case passed"
-    return "some times are from the cache" if any(step.cached for step in steps) else ""
+    return request.goal == "check" and not request.only and bool(steps) and not any(step.cached for step in steps)
 
 
 def _choose_cases(report: ModelReport) -> list[CaseReport]:
