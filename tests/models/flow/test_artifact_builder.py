@@ -94,7 +94,7 @@ def test_what_failed_is_not_kept(builder: ArtifactBuilder, tmp_path: Path) -> No
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model at all")
     for _ in range(2):
-        work = builder.compute(ORT, product(broken), inputs(tmp_path), WANTS, "case")
+        work = builder.compute(ORT, Product(str(broken), "broken"), inputs(tmp_path), WANTS, "case")
         assert work.failed is not None
         assert work.failed.step is Step.COMPILE
         assert not work.failed.cached
