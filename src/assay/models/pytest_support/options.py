@@ -9,7 +9,6 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ import pytest
 
 from assay.errors import UsageError
 from assay.models.values.flags import ModelFlags, split_words
-from assay.system.fast_dataclasses import replace
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.options import Option, Request, option
 
 if TYPE_CHECKING:
