@@ -168,7 +168,7 @@ class Bench:
 
 
 def specs_of(proto):
-    from assay.models.backends.onnx_file import build_output_specs
+    from assay.models.backends.onnx_backend import build_output_specs
 
     return build_output_specs(proto)
 

@@ -17,7 +17,7 @@ from tests.models.backends import lab
 
 from assay.errors import UsageError
 from assay.models.backends.base import BackendError
-from assay.models.backends.iree_backend import _choose_entry, _guess_op, _to_view
+from assay.models.backends.iree_backend import _to_view, choose_entry, guess_op
 from assay.models.backends.iree_compiler import explain, name_mlir_type, parse_io, render_io, render_shape
 from assay.models.backends.registry import build_backend
 from assay.models.graph.tensorfile import load_tensors
@@ -120,10 +120,10 @@ def test_an_unknown_device_is_a_usage_error(option, value):
 
 def test_a_module_without_an_entry():
     with pytest.raises(BackendError, match="0 entry points"):
-        _choose_entry(["__init", "main$async"], "x.vmfb")
+        choose_entry(["__init", "main$async"], "x.vmfb")
     with pytest.raises(BackendError, match="2 entry points, not one: a, b"):
-        _choose_entry(["a", "a$async", "b"], "x.vmfb")
-    assert _choose_entry(["main$async", "main", "__init"], "x.vmfb") == "main"
+        choose_entry(["a", "a$async", "b"], "x.vmfb")
+    assert choose_entry(["main$async", "main", "__init"], "x.vmfb") == "main"
 
 
 # ---------------------------------------------------------------- what it makes
@@ -278,8 +278,8 @@ def test_complaints_in_one_line(text, opset, ending, words):
 
 
 def test_dispatches_are_named_for_what_is_in_them():
-    assert _guess_op("main$async_dispatch_3_conv_16x32_f32") == "conv"
-    assert _guess_op("anything") == ""
+    assert guess_op("main$async_dispatch_3_conv_16x32_f32") == "conv"
+    assert guess_op("anything") == ""
 
 
 @pytest.mark.parametrize("array", [np.array(["a", "b"], dtype=object), np.array(["a", "b"])])

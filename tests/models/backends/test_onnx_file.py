@@ -12,7 +12,7 @@ from tests.models.backends import lab
 from tests.models.backends.lab import spec
 
 from assay.models.backends.base import BackendError
-from assay.models.backends.onnx_file import (
+from assay.models.backends.onnx_backend import (
     build_input_specs,
     build_output_specs,
     copy_model,

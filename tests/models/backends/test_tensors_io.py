@@ -16,7 +16,6 @@ from tests.models.backends.lab import spec
 
 from assay.models.backends.base import BackendError, Made
 from assay.models.backends.tensors_io import (
-    find_misfits,
     fit_type,
     is_numpy_type,
     load_inputs,
@@ -29,25 +28,12 @@ from assay.models.graph.tensorfile import load_refs, load_tensors, write_tensors
 from assay.models.values.model import Ending, Job, Step
 
 
-@pytest.mark.parametrize(
-    ("array", "problem"),
-    [
-        (np.zeros((2, 3), np.float64), "a is float64, not float32"),
-        (np.zeros((2, 4), np.float32), "a has the shape [2, 4], not [n, 3, ?]"),
-        (np.zeros((2, 4, 1), np.float32), "a has the shape [2, 4, 1], not [n, 3, ?]"),
-        (np.zeros((), np.float32), "a has the shape [], not [n, 3, ?]"),
-    ],
-)
-def test_what_does_not_fit_is_named(array, problem):
-    assert problem in list(find_misfits([spec("a", "float32", "n", 3, None)], {"a": array}))
-
-
 def test_all_problems_are_named_at_once(tmp_path):
     write_tensors(tmp_path, {"a": np.zeros(2, np.int32), "z": np.zeros(1)})
     job = Job(Step.RUN, "", str(tmp_path), inputs=str(tmp_path))
     with pytest.raises(BackendError) as caught:
         load_inputs(job, [spec("a", "float32", 3), spec("b", "int64")])
-    for words in ("a is int32", "a has the shape [2], not [3]", "b is missing", "z is not an input of the model"):
+    for words in ("'a' is int32[2], not float32[3]", "'b' is missing", "'z' is not an input of the model"):
         assert words in caught.value.message
 
 
@@ -55,12 +41,6 @@ def test_inputs_come_in_the_models_order(tmp_path):
     write_tensors(tmp_path, {"b": np.zeros(2), "a": np.ones(1)})
     job = Job(Step.RUN, "", str(tmp_path), inputs=str(tmp_path))
     assert list(load_inputs(job, [spec("a", "float64", "n"), spec("b", "", None)])) == ["a", "b"]
-
-
-def test_what_a_graph_does_not_say_fits():
-    from assay.models.values.tensors import TensorSpec
-
-    assert list(find_misfits([TensorSpec("a", "", None)], {"a": np.zeros((1, 2), np.int8)})) == []
 
 
 # ---------------------------------------------------------------- outputs

@@ -8,12 +8,12 @@ import shlex
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from assay.errors import InfrastructureError, MissingExtraError
+from assay.errors import InfrastructureError, MissingExtraError, UsageError, did_you_mean
 from assay.models.values.model import Ending, Job, Step, Target
 from assay.system.processes import load_cpu_fields
 
@@ -52,6 +52,11 @@ class BackendError(Exception):
         self.command, self.stdout, self.stderr = command, stdout, stderr
 
 
+def first_line(text: str) -> str:
+    """The first that is not empty."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
 def render_python(code: str) -> str:
     """A line for a shell that does the same, in an interpreter that has the same libraries."""
     return shlex.join([name_program("python"), "-c", code])
@@ -79,6 +84,14 @@ class Backend(ABC):
 
     def __init__(self, target: Target) -> None:
         self.target = target
+
+    def choose(self, option: str, known: Sequence[str]) -> str:
+        """The value of an option; the first of the known ones where there is none. Raises UsageError."""
+        value = str(self.target.options.get(option) or known[0])
+        if value not in known:
+            hint = did_you_mean(value, known)
+            raise UsageError(f"target {self.target.name}: {option} = {value!r} is not known", hint)
+        return value
 
     @abstractmethod
     def identity(self) -> Mapping[str, str]:

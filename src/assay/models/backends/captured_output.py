@@ -133,7 +133,9 @@ def capture_stderr() -> Iterator[CapturedStderr]:
         start = os.fstat(2).st_size
         yield captured
         sys.stderr.flush()
-        captured.text = _read_from(name_descriptor(2), start)
+        with open(name_descriptor(2), "rb") as stream:
+            stream.seek(start)
+            captured.text = _read_excerpt(stream)
         return
     with tempfile.TemporaryFile() as aside:
         before = os.dup(2)
@@ -147,9 +149,3 @@ def capture_stderr() -> Iterator[CapturedStderr]:
             aside.seek(0)
             captured.text = _read_excerpt(aside)
             os.write(2, captured.text.encode())
-
-
-def _read_from(path: str, start: int) -> str:
-    with open(path, "rb") as stream:
-        stream.seek(start)
-        return _read_excerpt(stream)

@@ -31,7 +31,7 @@ from assay.errors import UsageError, did_you_mean
 from assay.models.backends.base import Backend, BackendError, Made
 from assay.models.backends.captured_output import CapturedOutput, run_program
 from assay.models.backends.iree_compiler import import_model, name_mlir_type
-from assay.models.backends.onnx_file import copy_model, find_model
+from assay.models.backends.onnx_backend import copy_model, find_model
 from assay.models.backends.programs import (
     NO_NAME,
     ask_version,

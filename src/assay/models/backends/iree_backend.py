@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from assay.errors import UsageError, did_you_mean
-from assay.models.backends.base import Backend, BackendError, Made, describe_cpu, name_program
+from assay.models.backends.base import Backend, BackendError, Made, describe_cpu, first_line, name_program
 from assay.models.backends.captured_output import CapturedOutput, run_program
 from assay.models.backends.iree_compiler import (
     REFLECTION,
@@ -30,7 +29,7 @@ from assay.models.backends.iree_compiler import (
 from assay.models.backends.tensors_io import is_numpy_type, load_inputs, warm_up, write_outputs, write_raw
 from assay.models.graph.tensorfile import load_refs, load_tensors
 from assay.models.values.model import Ending, Job, Step, Target
-from assay.models.values.tensors import TensorRef, TensorSpec
+from assay.models.values.tensors import TensorSpec
 
 Array = Any  # numpy.ndarray
 
@@ -62,13 +61,13 @@ def load_module(load: Importer, path: str, driver: str) -> Module:
         raise explain(
             error, shlex.join([name_program("iree-run-module"), f"--module={path}", f"--device={driver}"])
         ) from error
-    function = module.lookup_function(_choose_entry(module.function_names, path))
+    function = module.lookup_function(choose_entry(module.function_names, path))
     text = dict(function.reflection).get(REFLECTION)
     inputs, outputs = parse_io(text) if text else (None, None)
     return Module(context, function, device, inputs, outputs)
 
 
-def _choose_entry(names: Sequence[str], path: str) -> str:
+def choose_entry(names: Sequence[str], path: str) -> str:
     """Of the pair that IREE makes of each function, the one that returns when it is done."""
     found = [name for name in names if not name.endswith("$async") and not name.startswith("__")]
     if len(found) != 1:
@@ -132,8 +131,7 @@ def _find_dtype(load: Importer, element: Any) -> Any:
 def explain(error: Exception, command: str) -> BackendError:
     text = str(error)
     ending = Ending.MEMORY if "RESOURCE_EXHAUSTED" in text else Ending.ERROR
-    message = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    return BackendError(message, ending=ending, command=command, stderr=text)
+    return BackendError(first_line(text) or type(error).__name__, ending=ending, command=command, stderr=text)
 
 
 # ---------------------------------------------------------------- by IREE's own programs
@@ -148,14 +146,14 @@ def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
     """As IREE's programs take them: types that numpy's files do not know as raw bytes, with their type said."""
     refs = {ref.name: ref for ref in load_refs(job.inputs)} if job.inputs else {}
     names = list(refs) if order is None else [spec.name for spec in order if spec.name in refs]
-    return [_stage_input(job, refs[name], i) for i, name in enumerate(names)]
-
-
-def _stage_input(job: Job, ref: TensorRef, index: int) -> str:
-    if is_numpy_type(ref.dtype):
-        return f"@{ref.path}"
-    raw = write_raw(ref, os.path.join(job.folder, "inputs", f"{index}.bin"))
-    return f"{render_shape(ref.shape, ref.dtype)}=@{raw.path}"
+    found = []
+    for index, ref in enumerate(refs[name] for name in names):
+        if is_numpy_type(ref.dtype):
+            found.append(f"@{ref.path}")
+        else:
+            raw = write_raw(ref, os.path.join(job.folder, "inputs", f"{index}.bin"))
+            found.append(f"{render_shape(ref.shape, ref.dtype)}=@{raw.path}")
+    return found
 
 
 def write_profile(load: Importer, job: Job, argv: Sequence[str]) -> tuple[str, ...]:
@@ -180,20 +178,15 @@ def _write_dispatches(output: CapturedOutput, path: str) -> str:
         writer.writerow(["name", "op", "kernel", "start_us", "duration_us"])
         for row in events:
             begun_us = (row["start_host_time_ns"] - start_ns) / 1e3
-            writer.writerow(
-                [row["key"], _guess_op(row["key"]), "", f"{begun_us:.3f}", f"{row['duration_ns'] / 1e3:.3f}"]
-            )
+            op = guess_op(row["key"])
+            writer.writerow([row["key"], op, "", f"{begun_us:.3f}", f"{row['duration_ns'] / 1e3:.3f}"])
     return path
 
 
-def _guess_op(key: str) -> str:
+def guess_op(key: str) -> str:
     """`main$async_dispatch_3_conv_16x32…` → conv: IREE names its dispatches for what is in them."""
     words = key.rpartition("_dispatch_")[2].split("_")
     return words[1] if len(words) > 1 else ""
-
-
-DEVICES = ("llvm-cpu", "vmvx")
-DRIVERS = ("local-sync", "local-task")
 
 
 class IreeBackend(Backend):
@@ -201,16 +194,9 @@ class IreeBackend(Backend):
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        self._device = self._choose("device", DEVICES)
-        self._driver = self._choose("driver", DRIVERS)
+        self._device = self.choose("device", ("llvm-cpu", "vmvx"))
+        self._driver = self.choose("driver", ("local-sync", "local-task"))
         self._cpu = str(target.options.get("cpu", "generic"))
-
-    def _choose(self, option: str, known: tuple[str, ...]) -> str:
-        value = str(self.target.options.get(option, known[0]))
-        if value not in known:
-            hint = did_you_mean(value, known)
-            raise UsageError(f"target {self.target.name}: {option} = {value!r} is not known", hint)
-        return value
 
     def warm_up(self) -> None:
         for name in ("onnx", "iree.compiler.api", "iree.compiler.extras.onnx_importer", "iree.runtime"):
@@ -259,26 +245,20 @@ class IreeBackend(Backend):
         return (*flags, *self.target.compile_flags)
 
     def _run(self, job: Job) -> Made:
-        self._set_run_flags()
+        if self.target.run_flags:  # they hold for the whole process, which is this target's own
+            self.import_library("iree.runtime.flags").parse_flags(*self.target.run_flags)
         module = load_module(self.import_library, job.source, self._driver)
         argv = build_run_command(job.source, module.entry, self._driver, stage_inputs(job, module.inputs))
         command = shlex.join([*argv, *self.target.run_flags])
         self.announce(command)
-        arrays = _load_arrays(job, module)
+        if module.inputs is not None:
+            fed = load_inputs(job, module.inputs)
+        else:
+            fed = load_tensors(job.inputs) if job.inputs else {}
+        arrays = list(fed.values())
         turns = [invoke(self.import_library, module, arrays, command) for _ in range(max(1, job.repeats))]
         profiles = write_profile(self.import_library, job, argv) if job.profile_dir else ()
         outputs = module.outputs or ()
         names = [spec.name for spec in outputs] or list(job.outputs) or [str(i) for i in range(len(turns[0][0]))]
         path = write_outputs(job, names, turns[0][0], outputs)
         return Made(path, command, times_s=tuple(elapsed_s for _, elapsed_s in turns), profiles=profiles)
-
-    def _set_run_flags(self) -> None:
-        """They hold for the whole process, which is this target's own."""
-        if self.target.run_flags:
-            self.import_library("iree.runtime.flags").parse_flags(*self.target.run_flags)
-
-
-def _load_arrays(job: Job, module: Module) -> list[object]:
-    if module.inputs is not None:
-        return list(load_inputs(job, module.inputs).values())
-    return list(load_tensors(job.inputs).values()) if job.inputs else []

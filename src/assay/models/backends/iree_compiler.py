@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.errors import InfrastructureError
-from assay.models.backends.base import BackendError, name_program
+from assay.models.backends.base import BackendError, first_line, name_program
 from assay.models.backends.captured_output import capture_stderr, run_program
-from assay.models.backends.onnx_file import build_input_specs, build_output_specs, find_external
+from assay.models.backends.onnx_backend import build_input_specs, build_output_specs, find_external
 from assay.models.graph.onnx_library import Model, find_opset
 from assay.models.values.model import Ending
 from assay.models.values.tensors import TensorSpec
@@ -94,14 +94,10 @@ def _write_module(load: Importer, model: Model, target: str) -> None:
         entry.attributes["iree.reflection"] = ir.DictAttr.get({REFLECTION: text})
     module.verify()
     with open(target, "wb") as stream:
-        if _weigh(model) > _TEXT_BYTES:
+        if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > _TEXT_BYTES:
             module.write_bytecode(stream)
         else:
             stream.write(module.get_asm(assume_verified=True).encode())
-
-
-def _weigh(model: Model) -> int:
-    return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
 
 
 def render_io(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> str:
@@ -130,14 +126,15 @@ class Compilation:
 
     @property
     def command(self) -> str:
-        return shlex.join([name_program("iree-compile"), self.source, "-o", self.target, *self.flags, *self.ir_flags])
+        return shlex.join([name_program("iree-compile"), *self.arguments])
 
     @property
-    def ir_flags(self) -> tuple[str, ...]:
-        if not self.ir_dir:
-            return ()
-        tree = f"--mlir-print-ir-tree-dir={self.ir_dir}"
-        return "--mlir-print-ir-after-all", tree, "--mlir-elide-elementsattrs-if-larger=50"
+    def arguments(self) -> list[str]:
+        found = [self.source, "-o", self.target, *self.flags]
+        if self.ir_dir:
+            found += ["--mlir-print-ir-after-all", f"--mlir-print-ir-tree-dir={self.ir_dir}"]
+            found += ["--mlir-elide-elementsattrs-if-larger=50"]
+        return found
 
 
 def compile_module(load: Importer, compilation: Compilation) -> None:
@@ -148,22 +145,19 @@ def compile_module(load: Importer, compilation: Compilation) -> None:
         session.set_flags(*compilation.flags)
     except ValueError as error:
         if "option not found" not in str(error):
-            raise BackendError(_join_lines(str(error)), command=compilation.command) from error
+            raise BackendError(" ".join(str(error).split()), command=compilation.command) from error
         return _compile_by_program(load, compilation)
     if compilation.ir_dir:
         os.makedirs(compilation.ir_dir, exist_ok=True)
         return _compile_by_program(load, compilation)
-    return _compile_here(api, session, compilation)
-
-
-def _compile_here(api: Any, session: Any, compilation: Compilation) -> None:
     with capture_stderr() as captured:
         try:
             is_done = _invoke(api, session, compilation)
         except ValueError as error:
-            raise BackendError(_join_lines(str(error)), command=compilation.command) from error
+            raise BackendError(" ".join(str(error).split()), command=compilation.command) from error
     if not is_done:
         raise explain(captured.text, _load_opset(compilation.source), compilation.command)
+    return None
 
 
 def _invoke(api: Any, session: Any, compilation: Compilation) -> bool:
@@ -184,23 +178,15 @@ def _invoke(api: Any, session: Any, compilation: Compilation) -> bool:
 
 
 def _compile_by_program(load: Importer, compilation: Compilation) -> None:
-    argv = [
-        find_program(load, "iree-compile"), compilation.source, "-o", compilation.target,
-        *compilation.flags, *compilation.ir_flags,
-    ]  # fmt: skip
-    result = run_program(argv)
+    result = run_program([find_program(load, "iree-compile"), *compilation.arguments])
     if result.code:
         raise explain(result.stderr, _load_opset(compilation.source), compilation.command)
 
 
 def find_program(load: Importer, name: str) -> str:
     """A program that comes with IREE's packages."""
-    folders = {
-        "iree-compile": lambda: load("iree.compiler._mlir_libs").__path__[0],
-        "iree-run-module": lambda: load("iree._runtime_libs").__path__[0],
-        "iree-profile": lambda: load("iree._runtime_libs").__path__[0],
-    }
-    path = os.path.join(folders[name](), name)
+    package = "iree.compiler._mlir_libs" if name == "iree-compile" else "iree._runtime_libs"
+    path = os.path.join(load(package).__path__[0], name)
     if not os.path.isfile(path):
         raise InfrastructureError(f"IREE's packages are here without {name}: {path} is missing")
     return path
@@ -219,14 +205,10 @@ def explain(text: str, opset: int, command: str) -> BackendError:
         operator = lacking["a"] or lacking["b"] or lacking["c"]
         message, ending = f"IREE has no implementation of {operator} for these types and attributes", Ending.UNSUPPORTED
     else:
-        message, ending = _first_complaint(text), Ending.ERROR
+        found = _ERROR.search(text)
+        message = found["text"].strip() if found else first_line(text)
+        message, ending = message or "IREE gave no reason", Ending.ERROR
     return BackendError(f"{message}{of_opset}", ending=ending, command=command, stderr=text, hint=hint)
-
-
-def _first_complaint(text: str) -> str:
-    found = _ERROR.search(text)
-    line = found["text"] if found else next((line for line in text.splitlines() if line.strip()), "")
-    return line.strip() or "IREE gave no reason"
 
 
 def _load_opset(path: str) -> int:
@@ -234,10 +216,6 @@ def _load_opset(path: str) -> int:
     with open(path, "rb") as stream:
         found = _OPSET.search(stream.read(65536).decode("utf-8", "replace"))
     return int(found[1]) if found else 0
-
-
-def _join_lines(text: str) -> str:
-    return " ".join(text.split())
 
 
 def name_mlir_type(dtype: str) -> str:

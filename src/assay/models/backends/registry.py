@@ -11,7 +11,7 @@ from assay.models.values.model import Target
 
 BACKENDS: dict[str, str] = {
     "ort": "assay.models.backends.ort:OrtBackend",
-    "reference": "assay.models.backends.reference:ReferenceBackend",
+    "reference": "assay.models.backends.onnx_backend:ReferenceBackend",
     "openvino": "assay.models.backends.openvino_backend:OpenvinoBackend",
     "iree": "assay.models.backends.iree_backend:IreeBackend",
     "command": "assay.models.backends.command:CommandBackend",

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from assay.models.backends.base import BackendError, Made
+from assay.models.graph.inputs import find_problems
 from assay.models.graph.onnx_library import import_onnx
 from assay.models.graph.tensorfile import load_ref, load_tensors, name_dtype, parse_dtype, write_tensors
 from assay.models.values.model import Ending, Job, Step
@@ -30,34 +31,10 @@ PACKED = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}  # b
 def load_inputs(job: Job, specs: Sequence[TensorSpec]) -> dict[str, Array]:
     """The job's inputs in the model's order. Raises BackendError that names everything that does not fit."""
     arrays = load_tensors(job.inputs) if job.inputs else {}
-    problems = list(find_misfits(specs, arrays))
+    problems = find_problems(specs, arrays)
     if problems:
         raise BackendError("the inputs do not fit: " + "; ".join(problems))
     return {spec.name: arrays[spec.name] for spec in specs}
-
-
-def find_misfits(specs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> Iterator[str]:
-    known = {spec.name for spec in specs}
-    for spec in specs:
-        if spec.name not in arrays:
-            yield f"{spec.name} is missing"
-        else:
-            yield from _array_misfits(spec, arrays[spec.name])
-    yield from (f"{name} is not an input of the model" for name in arrays if name not in known)
-
-
-def _array_misfits(spec: TensorSpec, array: Array) -> Iterator[str]:
-    if spec.dtype and name_dtype(array) != spec.dtype:
-        yield f"{spec.name} is {name_dtype(array)}, not {spec.dtype}"
-    if spec.shape is not None and not _fits(spec, array.shape):
-        wanted = ", ".join("?" if dim is None else str(dim) for dim in spec.shape)
-        yield f"{spec.name} has the shape {list(array.shape)}, not [{wanted}]"
-
-
-def _fits(spec: TensorSpec, shape: Sequence[int]) -> bool:
-    dims = spec.shape or ()
-    same = all(not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=False))
-    return len(dims) == len(shape) and same
 
 
 def write_raw(ref: TensorRef, path: str) -> TensorRef:
@@ -94,25 +71,16 @@ def fit_type(array: Any, dtype: str, name: str = "output") -> Array:
     A type of another width or kind stays: that is for the comparison to see.
     """
     if not hasattr(array, "dtype"):
-        raise BackendError(f"{name} is {describe_kind(array)}, not a tensor", ending=Ending.UNSUPPORTED)
+        kind = "a sequence" if isinstance(array, list) else f"a {type(array).__name__}"
+        raise BackendError(f"{name} is {'empty' if array is None else kind}, not a tensor", ending=Ending.UNSUPPORTED)
     if not dtype or name_dtype(array) == dtype:
         return array
-    kind = parse_dtype(dtype)
-    return array.view(kind) if array.dtype.itemsize == kind.itemsize and _is_alias(array.dtype, kind) else array
-
-
-def _is_alias(found: Any, wanted: Any) -> bool:
-    """Nameless bytes may be anything; integers stand for integers and truth values; unsigned ones for small floats."""
-    if found.name.startswith("void"):
-        return True
+    found, wanted = array.dtype, parse_dtype(dtype)
     is_known = wanted.isbuiltin == 1  # to numpy; the small types are ml_dtypes'
-    return (found.kind in "iub" and wanted.kind in "iub" and is_known) or (found.kind == "u" and not is_known)
-
-
-def describe_kind(value: Any) -> str:
-    if value is None:
-        return "empty"
-    return "a sequence" if isinstance(value, list) else f"a {type(value).__name__}"
+    # nameless bytes may be anything; integers stand for integers and truth values; unsigned ones for small floats
+    is_integer = found.kind in "iub" and wanted.kind in "iub" and is_known
+    is_alias = found.name.startswith("void") or is_integer or (found.kind == "u" and not is_known)
+    return array.view(wanted) if found.itemsize == wanted.itemsize and is_alias else array
 
 
 def unpack(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
@@ -135,8 +103,10 @@ Perform = Callable[[Job], Made]
 def warm_up(*steps: tuple[Step, Perform]) -> None:
     """Take a model of one node through these steps. Whatever is wrong is reported by the first real job."""
     with suppress(Exception), tempfile.TemporaryDirectory(prefix="assay-rehearsal-") as folder:
-        made = _write_model(folder)
-        inputs = _write_inputs(folder)
+        import numpy as np
+
+        made, inputs = _write_model(folder), os.path.join(folder, "inputs")
+        write_tensors(inputs, {"x": np.ones(4, np.float32)})
         for step, perform in steps:
             job = Job(step, made, tempfile.mkdtemp(dir=folder), inputs=inputs, outputs=("y",), case="rehearsal")
             made = perform(replace(job, inputs=inputs if step is Step.RUN else None)).path
@@ -152,12 +122,4 @@ def _write_model(folder: str) -> str:
     path = os.path.join(folder, "rehearsal.onnx")
     with open(path, "wb") as file:
         file.write(model.SerializeToString())
-    return path
-
-
-def _write_inputs(folder: str) -> str:
-    import numpy as np
-
-    path = os.path.join(folder, "inputs")
-    write_tensors(path, {"x": np.ones(4, np.float32)})
     return path

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from assay.errors import UsageError
 from assay.models.backends.base import BackendError
-from assay.models.backends.onnx_file import find_external
+from assay.models.backends.onnx_backend import find_external
 from assay.models.backends.registry import build_backend
 from assay.models.flow.step_files import DumpFolders, keep_failure
 from assay.models.graph.graph import load_model, write_model

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from assay.errors import InfrastructureError
 from assay.models.backends.base import BackendError
-from assay.models.backends.onnx_file import find_external
+from assay.models.backends.onnx_backend import find_external
 from assay.models.values.model import Job, StepOutcome, Target
 from assay.system.files import write_atomic
 
