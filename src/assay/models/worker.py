@@ -22,8 +22,7 @@ from typing import Any, Literal
 
 from assay.errors import AssayError
 from assay.models.backends.base import Backend, BackendError, Made
-from assay.models.backends.own_code import OwnCode
-from assay.models.backends.registry import BACKENDS, build_backend, locate
+from assay.models.backends.registry import BACKENDS, OwnCode, build_backend, locate
 from assay.models.values.model import Ending, Job, Step, StepOutcome, Target
 from assay.system.processes import adopt_orphans, die_with_parent, end_descendants, load_size
 from assay.values.plain import build_plain, parse_plain

@@ -171,17 +171,14 @@ class Board:
     def deploy(self, path: str, sha: str) -> str:
         """Put a program there unless the same one is there already; where it is."""
         name = os.path.basename(path)
-        folder = f"{self.address.root}/assay-runners-{self._user}/{sha}"
+        user = self.address.name.rpartition("@")[0] or getpass.getuser()
+        folder = f"{self.address.root}/assay-runners-{user}/{sha}"
         _, out, _ = self.ask(_DEPLOYED, folder, name)
         if out.strip() != b"there":
             with open(path, "rb") as stream:
                 content = stream.read()
             self.demand(f"copying {name}", _DEPLOY, folder, name, uuid.uuid4().hex[:8], content=content)
         return f"{folder}/{name}"
-
-    @property
-    def _user(self) -> str:
-        return self.address.name.rpartition("@")[0] or getpass.getuser()
 
     # ------------------------------------------------------------ one job
 
@@ -209,8 +206,11 @@ class Stay:
 
     def enter(self) -> None:
         rule = self._board.rule
-        script = _load_warden()
-        arguments = (rule.path, self.folder, self._token, _name_owner(), str(rule.wait_s), str(rule.expiry_s))
+        with open(os.path.join(os.path.dirname(__file__), "board.sh"), encoding="utf-8") as stream:
+            script = stream.read()
+        since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        owner = f"{getpass.getuser()} {socket.gethostname()} {os.getpid()} {since}"  # see describe_owner
+        arguments = (rule.path, self.folder, self._token, owner, str(rule.wait_s), str(rule.expiry_s))
         self._warden = self._board.start(script, *arguments, stdin=subprocess.PIPE)
         threading.Thread(target=self._keep_alive, args=(self._warden.stdin,), daemon=True).start()
         self._wait_for_lock(self._warden)
@@ -323,11 +323,6 @@ def _read_lines(stream: IO[bytes], deadline: float) -> Iterator[str]:
             yield line.decode("utf-8", "replace").strip()
 
 
-def _load_warden() -> str:
-    with open(os.path.join(os.path.dirname(__file__), "board.sh"), encoding="utf-8") as stream:
-        return stream.read()
-
-
 def _make_short_folder() -> str:
     """For a socket, whose path must be short: the usual place for temporary files may be deep."""
     folder = tempfile.mkdtemp(prefix="assay-ssh-")
@@ -340,13 +335,8 @@ def _make_short_folder() -> str:
 # ---------------------------------------------------------------- words
 
 
-def _name_owner() -> str:
-    """`user host pid since`, as it stands in the lock."""
-    since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return f"{getpass.getuser()} {socket.gethostname()} {os.getpid()} {since}"
-
-
 def describe_owner(text: str) -> str:
+    """Of `user host pid since`, as it stands in the lock."""
     words = text.split()
     if len(words) != 4:
         return "held by an unknown process"

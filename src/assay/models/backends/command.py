@@ -21,7 +21,6 @@ import shlex
 import shutil
 import signal
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -81,41 +80,25 @@ class Call:
         return os.path.basename(self.argv[0])
 
 
-class RunLocation(ABC):
-    """Where a program runs, and how our files look from there."""
+class RunLocation:
+    """Where a program runs, and how our files look from there: this machine."""
 
-    @abstractmethod
     def seen(self, path: str) -> str:
         """The path of a file of ours, as the program finds it."""
-
-    def describe(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:  # noqa: ARG002 - of Here
-        """The same as a command line to paste."""
-        return shlex.join(argv)
-
-    @abstractmethod
-    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> CapturedOutput:
-        """Run a program to its end; `env` comes on top of what there is."""
-
-    @abstractmethod
-    def fetch(self) -> None:
-        """Bring outputs and profiles back."""
-
-
-class LocalLocation(RunLocation):
-    def seen(self, path: str) -> str:
         return path
 
     def describe(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
-        """From any folder: with `cd` in front where a word of it is a file of another one."""
+        """The same as a command line to paste: from any folder, with `cd` where a word is a file of another one."""
         moves = any(not os.path.isabs(word) and os.path.exists(os.path.join(cwd, word)) for word in argv if word)
         front = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
         return (f"cd {shlex.quote(os.path.abspath(cwd))} && " if moves else "") + shlex.join([*front, *argv])
 
     def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> CapturedOutput:
+        """Run a program to its end; `env` comes on top of what there is."""
         return run_program(argv, cwd=cwd, env={**os.environ, **env})
 
     def fetch(self) -> None:
-        pass
+        """Bring outputs and profiles back."""
 
 
 class CommandBackend(Backend):
@@ -124,7 +107,10 @@ class CommandBackend(Backend):
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        self._check_names()
+        for name in target.options:
+            if name not in self.options:
+                hint = did_you_mean(name, self.options)
+                raise UsageError(f"target {target.name}: {name} is not known to the {target.backend} back end", hint)
         self._templates = {
             name: parse_template(target.options[name], known, f"target {target.name}: {name}")
             for name, known in KNOWN.items()
@@ -135,27 +121,12 @@ class CommandBackend(Backend):
                 f"target {target.name}: there is no run", 'as in run = "my-runner {artifact} {input_flags}"'
             )
         self._versions: dict[str, str] = {}  # of programs as they were when they were asked: that takes a while
-        self._input = self._choose("input", ("onnx", "mlir"))
-        self._input_format = self._choose("input_format", ("npy", "bin"))
-        self._output_format = self._choose("output_format", ("auto", "npy", "bin"))
+        self._input_format = self.choose("input_format", ("npy", "bin"))
+        self._output_format = self.choose("output_format", ("auto", "npy", "bin"))
         for name in ("input_flag", "output_flag"):
             parse_template([self._option(name) or "x"], FLAG_NAMES, f"target {target.name}: {name}")
-        imports = "import" in self._templates or self._input == "mlir"
+        imports = self.choose("input", ("onnx", "mlir")) == "mlir" or "import" in self._templates
         self.steps = (Step.IMPORT, Step.COMPILE, Step.RUN) if imports else (Step.COMPILE, Step.RUN)
-
-    def _check_names(self) -> None:
-        for name in self.target.options:
-            if name not in self.options:
-                hint = did_you_mean(name, self.options)
-                raise UsageError(
-                    f"target {self.target.name}: {name} is not known to the {self.target.backend} back end", hint
-                )
-
-    def _choose(self, name: str, known: tuple[str, ...]) -> str:
-        value = str(self.target.options.get(name) or known[0])
-        if value not in known:
-            raise UsageError(f"target {self.target.name}: {name} = {value!r} is not known", did_you_mean(value, known))
-        return value
 
     def _option(self, name: str) -> str:
         return str(self.target.options.get(name) or "")
@@ -187,7 +158,9 @@ class CommandBackend(Backend):
 
     def _describe_tool(self, name: str, template: Template) -> dict[str, str]:
         words = find_program(template.program, self._environment(), self._project)
-        known = describe_program(words) | self._describe_named([*words, *self.list_words(name, template)])
+        named = [*words, *self.list_words(name, template)]
+        known = describe_program(words) | describe_words(named, self._seen_cwd)
+        known |= describe_called(named, self._seen_cwd, self._environment())
         known |= describe_environment(self._own_environment(), self._seen_cwd, os.environ)
         content = {f"{name}: {file}": sha for file, sha in known.items()}
         version = self.target.options.get("version")
@@ -200,16 +173,12 @@ class CommandBackend(Backend):
         version = self._versions[key]
         return content | ({f"{name}: version": version} if version else {})
 
-    def _describe_named(self, words: Sequence[str]) -> dict[str, str]:
-        """Scripts, settings and folders that the template and the flags name, and what works behind them."""
-        behind = describe_called(words, self._seen_cwd, self._environment())
-        return describe_words(words, self._seen_cwd) | behind
-
     def list_words(self, name: str, template: Template) -> list[str]:
         """Those that are the same for all cases, and files of all cases where one has its own; without the program."""
         named = [word for part in template.parts for word in part.words][1:]
         named += [self._option("input_flag"), self._option("output_flag")] if name == "run" else []
-        return [text for word in named for text in self._fill_word(word)] + [*self._find_flags(name)]
+        flags = {"compile": self.target.compile_flags, "run": self.target.run_flags}
+        return [text for word in named for text in self._fill_word(word)] + [*flags.get(name, ())]
 
     def _fill_word(self, word: str) -> list[str]:
         """As far as it can be known before there is a job; what a job fills in is the name of no file."""
@@ -218,10 +187,6 @@ class CommandBackend(Backend):
         names = find_names(word)
         filled = fill_text(word, {name: known.get(name, NO_NAME) for name in names})
         return find_matching(filled, self._seen_cwd) if "case" in names else [filled]
-
-    def _find_flags(self, name: str) -> tuple[str, ...]:
-        flags = {"compile": self.target.compile_flags, "run": self.target.run_flags}
-        return flags.get(name, ())
 
     @property
     def _seen_cwd(self) -> str:
@@ -243,8 +208,13 @@ class CommandBackend(Backend):
         return self._check_made(target, call, output)
 
     def _compile(self, job: Job) -> Made:
-        if "compile" not in self._templates:
-            return self._take_over(job)
+        if "compile" not in self._templates:  # the model is what is run
+            copied = os.path.join(job.folder, os.path.basename(job.source))
+            if job.source.endswith(".onnx"):
+                copied = copy_model(job.source, job.folder)
+            else:
+                shutil.copyfile(job.source, copied)
+            return Made(copied, f"cp {shlex.quote(job.source)}")
         target = os.path.join(job.folder, self._option("artifact") or "artifact")
         for folder in (job.ir_dir, job.profile_dir):
             if folder:
@@ -253,15 +223,7 @@ class CommandBackend(Backend):
         values = self._values(job) | {"model": job.source, "artifact": target, "out": target, "ir_dir": job.ir_dir}
         call, output = self._call("compile", values | {"profile_dir": job.profile_dir}, job.folder)
         made = self._check_made(target, call, output)
-        return Made(made.path, made.command, made.stdout, made.stderr, profiles=find_new(job.profile_dir, before))
-
-    def _take_over(self, job: Job) -> Made:
-        """There is nothing to compile: the model is what is run."""
-        if job.source.endswith(".onnx"):
-            return Made(copy_model(job.source, job.folder), f"cp {shlex.quote(job.source)}")
-        target = os.path.join(job.folder, os.path.basename(job.source))
-        shutil.copyfile(job.source, target)
-        return Made(target, f"cp {shlex.quote(job.source)}")
+        return replace(made, profiles=find_new(job.profile_dir, before))
 
     def _run(self, job: Job) -> Made:
         raw = os.path.join(job.folder, "raw")
@@ -275,16 +237,15 @@ class CommandBackend(Backend):
         with self._open_location(job, artifact, refs, raw) as location:
             argv = self.build_command("run", self._build_run_values(job, location, artifact, refs, raw, outputs))
             call = self._announce(argv, location, job.folder)
-            output, times_s = self._call_timed(call, location, job)
+            output, elapsed_s = self._call_timed(call, location, job.folder)
             location.fetch()
             arrays = self._load_outputs(outputs, raw, call, output)
-            for _ in range(job.repeats - 1):
-                times_s += self._call_timed(call, location, job)[1]
+            more = [self._call_timed(call, location, job.folder)[1] for _ in range(job.repeats - 1)]
         path = write_outputs(job, list(arrays), list(arrays.values()))
         for name in ("raw", "inputs"):
             shutil.rmtree(os.path.join(job.folder, name), ignore_errors=True)
         profiles = find_new(job.profile_dir, before)
-        return Made(path, call.command, output.stdout, output.stderr, times_s, profiles)
+        return Made(path, call.command, output.stdout, output.stderr, (elapsed_s, *more), profiles)
 
     def _build_run_values(
         self, job: Job, location: RunLocation, artifact: str, refs: Sequence[TensorRef], raw: str, outputs: Planned
@@ -300,17 +261,20 @@ class CommandBackend(Backend):
             "input_flags": self._build_input_flags(there), "output_flags": self._build_output_flags(planned),
         }  # fmt: skip
 
-    def _call_timed(self, call: Call, location: RunLocation, job: Job) -> tuple[CapturedOutput, tuple[float, ...]]:
+    def _call_timed(self, call: Call, location: RunLocation, folder: str) -> tuple[CapturedOutput, float]:
         start = time.perf_counter()
-        output = location.call(call.argv, self._own_environment(), self._cwd(job.folder))
+        output = location.call(call.argv, self._own_environment(), self._cwd(folder))
         elapsed_s = time.perf_counter() - start
-        self._check_end(call, output)
-        return output, (elapsed_s,)
+        if output.code:
+            last = last_line(output.stderr) or last_line(output.stdout)
+            message = f"{call.program} {describe_code(output.code)}" + (f": {last}" if last else "")
+            raise refuse(message, call, output, ending=Ending.CRASH if output.code < 0 else Ending.ERROR)
+        return output, elapsed_s
 
     def _open_location(
         self, _job: Job, _artifact: str, _refs: Sequence[TensorRef], _raw: str
     ) -> AbstractContextManager[RunLocation]:
-        return nullcontext(LocalLocation())
+        return nullcontext(RunLocation())
 
     # ------------------------------------------------------------ one command
 
@@ -322,10 +286,8 @@ class CommandBackend(Backend):
         }  # fmt: skip
 
     def _call(self, name: str, values: Mapping[str, Value], folder: str) -> tuple[Call, CapturedOutput]:
-        call = self._announce(self.build_command(name, values), LocalLocation(), folder)
-        output = LocalLocation().call(call.argv, self._own_environment(), self._cwd(folder))
-        self._check_end(call, output)
-        return call, output
+        call = self._announce(self.build_command(name, values), RunLocation(), folder)
+        return call, self._call_timed(call, RunLocation(), folder)[0]
 
     def _announce(self, argv: list[str], location: RunLocation, folder: str) -> Call:
         call = Call(argv, location.describe(argv, self._own_environment(), self._cwd(folder)))
@@ -341,13 +303,6 @@ class CommandBackend(Backend):
 
     def _locate(self, _name: str, program: str) -> list[str]:
         return find_program(program, self._environment(), self._project)
-
-    def _check_end(self, call: Call, output: CapturedOutput) -> None:
-        if output.code == 0:
-            return
-        last = last_line(output.stderr) or last_line(output.stdout)
-        message = f"{call.program} {describe_code(output.code)}" + (f": {last}" if last else "")
-        raise refuse(message, call, output, ending=Ending.CRASH if output.code < 0 else Ending.ERROR)
 
     def _check_made(self, path: str, call: Call, output: CapturedOutput) -> Made:
         if os.path.exists(path):
@@ -381,14 +336,8 @@ class CommandBackend(Backend):
 
     def _build_input_flags(self, refs: Sequence[TensorRef]) -> Value:
         flag = self._option("input_flag")
-        flags = (
-            [
-                fill_text(flag, describe_tensor(i, ref.name, ref.path, ref.dtype, ref.shape))
-                for i, ref in enumerate(refs)
-            ]
-            if flag
-            else []
-        )
+        rows = [describe_tensor(i, ref.name, ref.path, ref.dtype, ref.shape) for i, ref in enumerate(refs)]
+        flags = [fill_text(flag, row) for row in rows] if flag else []
         join = self.target.options.get("input_join")
         return flags if join is None else str(join).join(flags)
 
@@ -398,13 +347,11 @@ class CommandBackend(Backend):
         planned = {}
         for i, name in enumerate(job.outputs):
             spec = specs.get(name, TensorSpec(name, ""))
-            planned[name] = (os.path.join(raw, f"{i}.{self._choose_format(spec)}"), spec)
+            suffix = self._output_format
+            if suffix == "auto":
+                suffix = "bin" if spec.dtype and spec.is_static and not is_numpy_type(spec.dtype) else "npy"
+            planned[name] = (os.path.join(raw, f"{i}.{suffix}"), spec)
         return planned
-
-    def _choose_format(self, spec: TensorSpec) -> str:
-        if self._output_format != "auto":
-            return self._output_format
-        return "bin" if spec.dtype and spec.is_static and not is_numpy_type(spec.dtype) else "npy"
 
     def _build_output_flags(self, outputs: Planned) -> list[str]:
         flag = self._option("output_flag")

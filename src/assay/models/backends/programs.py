@@ -40,8 +40,16 @@ def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]
             raise InfrastructureError(f"{program} is not a program: {path} {_reason(path)}")
         return [path]
     variable = name_variable(program)
-    if env.get(variable):
-        return _parse_variable(variable, env[variable], env)
+    value = env.get(variable)
+    if value:
+        try:
+            words = [value] if os.path.isfile(value) else shlex.split(value)
+        except ValueError:
+            words = [value]
+        first = shutil.which(words[0], path=env.get("PATH")) if words else None
+        if first is None:
+            raise InfrastructureError(f"${variable} is {value}, which {_reason(words[0] if words else value)}")
+        return [os.path.abspath(first), *words[1:]]
     found = shutil.which(program, path=env.get("PATH"))
     if found is None:
         raise InfrastructureError(
@@ -49,21 +57,6 @@ def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]
             f"install it, or export {variable}=/path/to/{program}",
         )
     return [os.path.abspath(found)]
-
-
-def _parse_variable(variable: str, value: str, env: Mapping[str, str]) -> list[str]:
-    words = [value] if os.path.isfile(value) else _split(value)
-    found = shutil.which(words[0], path=env.get("PATH")) if words else None
-    if found is None:
-        raise InfrastructureError(f"${variable} is {value}, which {_reason(words[0] if words else value)}")
-    return [os.path.abspath(found), *words[1:]]
-
-
-def _split(value: str) -> list[str]:
-    try:
-        return shlex.split(value)
-    except ValueError:
-        return [value]
 
 
 def _reason(path: str) -> str:
@@ -182,8 +175,13 @@ def _find_called(path: str, env: Mapping[str, str]) -> list[str]:
     names = asked[:1]
     if names and os.path.basename(names[0]) in _SHELLS:
         names += _WORD.findall(_OWN_FOLDER.sub(lambda _: os.path.dirname(os.path.abspath(path)), body))
-    found = (_find_file(name, env) for name in dict.fromkeys(names))
-    return [os.path.abspath(each) for each in found if each is not None]
+    found = []
+    for name in dict.fromkeys(names):
+        if os.path.isabs(name):
+            found += [os.path.abspath(name)] if os.path.isfile(name) else []
+        elif "/" not in name and (program := shutil.which(name, path=env.get("PATH"))):
+            found.append(os.path.abspath(program))
+    return found
 
 
 def _load_script(path: str) -> str:
@@ -195,12 +193,6 @@ def _load_script(path: str) -> str:
     if not content.startswith(b"#!"):
         return ""
     return (content if len(content) <= _SCRIPT_BYTES else content.partition(b"\n")[0]).decode("utf-8", "replace")
-
-
-def _find_file(name: str, env: Mapping[str, str]) -> str | None:
-    if os.path.isabs(name):
-        return name if os.path.isfile(name) else None
-    return None if "/" in name else shutil.which(name, path=env.get("PATH"))
 
 
 def _describe_packages(python: str) -> dict[str, str]:

@@ -1,9 +1,22 @@
-"""Back ends by name, loaded when they are asked for: OpenVINO is not imported to run IREE."""
+"""Back ends by name, loaded when they are asked for, and the code of those that are a user's own.
+
+OpenVINO is not imported to run IREE. `module:Class` is a tool that has no version, and changes while it is written. Of
+it these are hashed: the module, the modules next to it that it imports, wherever in its code it does so, and those that
+its classes come from. Of something installed, what is next to it is its own package. Other packages are not looked
+into; what else results depend on is reported by `identity`.
+"""
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import cache_from_source, find_spec
 
 from assay.errors import NotFoundError
 from assay.models.backends.base import Backend
@@ -40,3 +53,165 @@ def build_backend(target: Target) -> Backend:
         raise NotFoundError("back end", target.backend, BACKENDS, hint=f"it cannot be loaded: {error}") from error
     backend: Backend = found(target)
     return backend
+
+
+# ---------------------------------------------------------------- the code of a user's own back end
+
+PREFIX = "code "  # of the names in an identity: `code my_backend.py`
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+class OwnCode:
+    """Of one back end, as it was when it was loaded: make it before the import, in the process that runs it."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        files: set[str] = set()
+        parts = module.split(".")
+        for depth in range(1, len(parts) + 1):  # to find a module is to load the packages that it is in
+            files = find_files(".".join(parts[:depth]))
+            forget_stale(files)
+        self._hashes = hash_files(files, module)
+
+    def identify(self, kind: type) -> dict[str, str]:
+        """`kind`: the back end's class. What is loaded by now counts as well, however it came in."""
+        return {**hash_files(find_loaded(self._module, kind), self._module), **self._hashes}
+
+
+def find_files(module: str) -> set[str]:
+    """The module's file, and those next to it that it names in imports; the code is read, not run."""
+    location = _find_location(module)
+    if location is None:
+        return set()
+    found: set[str] = set()
+    waiting = [location.origin]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting.extend(each for each in _find_imported(path, location.root) if location.holds(each))
+    return found
+
+
+def find_loaded(module: str, kind: type) -> set[str]:
+    """Files of what is loaded: next to the module, and of the classes that a back end is derived from."""
+    location = _find_location(module)
+    bases = {each.__module__ for each in kind.__mro__}
+    found = set()
+    for name, loaded in list(sys.modules.items()):
+        path = getattr(loaded, "__file__", None)
+        if not isinstance(path, str) or not _is_others(name):
+            continue
+        real = os.path.realpath(path)
+        if name in bases or (location is not None and location.holds(real)):
+            found.add(real)
+    return found
+
+
+def hash_files(files: set[str], module: str) -> dict[str, str]:
+    """By their paths relative to the module: the location of the whole makes no difference."""
+    location = _find_location(module)
+    base = location.root if location is not None else os.sep
+    return {f"{PREFIX}{os.path.relpath(path, base)}": _hash(path) for path in sorted(files)}
+
+
+def forget_stale(files: set[str]) -> None:
+    """Compiled code counts as new when its source has the same second and length: one that was written after it does
+    not. It is removed, so that what runs is what was hashed."""
+    for path in files:
+        with suppress(OSError, NotImplementedError):
+            compiled = cache_from_source(path)
+            if os.stat(path).st_mtime_ns >= os.stat(compiled).st_mtime_ns:
+                os.unlink(compiled)
+
+
+# ---------------------------------------------------------------- where it is
+
+
+@dataclass(frozen=True, slots=True)
+class _CodeLocation:
+    origin: str  # the module's file
+    root: str  # the folder that its imports begin in
+    bounds: str  # what is its own: all below the root; of something installed its package, or the file alone
+
+    def holds(self, path: str) -> bool:
+        if path != self.bounds and not path.startswith(f"{self.bounds}{os.sep}"):
+            return False
+        return self.bounds != self.root or not _is_installed(path)
+
+
+def _find_location(module: str) -> _CodeLocation | None:
+    """None: there is none, or it has no file, or it is ours. Who imports it says so."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    if spec is None or not spec.has_location or spec.origin is None or not _is_others(module):
+        return None
+    origin = os.path.realpath(spec.origin)
+    is_package = os.path.basename(origin) == "__init__.py"
+    root = os.path.dirname(origin)
+    for _ in range(module.count(".") + is_package):
+        root = os.path.dirname(root)
+    if not _is_installed(origin):
+        return _CodeLocation(origin, root, root)
+    top = os.path.join(root, module.partition(".")[0])
+    return _CodeLocation(origin, root, top if is_package or "." in module else origin)
+
+
+def _is_others(name: str) -> bool:
+    """Neither ours nor Python's: these have versions."""
+    top = name.partition(".")[0]
+    return top != "assay" and top not in sys.stdlib_module_names
+
+
+def _is_installed(path: str) -> bool:
+    return any(part in _INSTALLED for part in path.split(os.sep))
+
+
+# ---------------------------------------------------------------- what it imports
+
+
+def _find_imported(path: str, root: str) -> Iterator[str]:
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read(), path)
+    except (OSError, SyntaxError, ValueError):
+        return  # a library, or one that cannot be loaded: the import says so
+    for node in ast.walk(tree):
+        for folder, name in _list_names(node, path, root):
+            yield from _resolve(folder, name)
+
+
+def _list_names(node: ast.AST, path: str, root: str) -> Iterator[tuple[str, str]]:
+    """(folder to begin in, dotted name) of everything that may be a module."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield root, alias.name
+            yield os.path.dirname(path), alias.name
+    elif isinstance(node, ast.ImportFrom):
+        folder = root
+        if node.level:
+            folder = os.path.dirname(path)
+            for _ in range(node.level - 1):
+                folder = os.path.dirname(folder)
+        for alias in node.names:
+            yield folder, f"{node.module}.{alias.name}" if node.module else alias.name
+
+
+def _resolve(folder: str, name: str) -> Iterator[str]:
+    """Files of a module and of the packages that it is in."""
+    location = folder
+    for part in name.split("."):
+        location = os.path.join(location, part)
+        for path in (f"{location}.py", os.path.join(location, "__init__.py")):
+            if os.path.isfile(path):
+                yield os.path.realpath(path)
+
+
+def _hash(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return "gone"

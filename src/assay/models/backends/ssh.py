@@ -13,6 +13,7 @@ Options next to those of the command back end:
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -136,16 +137,12 @@ class SshBackend(CommandBackend):
 
     def _find_deployed(self) -> dict[str, str]:
         """Words of the template → files here."""
-        words = [str(word) for word in self.target.options.get("deploy") or ()]
-        return {word: self._find_file(word) for word in words}
-
-    def _find_file(self, word: str) -> str:
-        path = os.path.join(self._project, os.path.expanduser(word))
-        return path if os.path.isfile(path) else find_program(word, self._environment(), self._project)[0]
-
-    def _deploy(self) -> None:
-        for word, path in self._find_deployed().items():
-            self._deployed[word] = self._board.deploy(path, hash_file(path))
+        found = {}
+        for word in map(str, self.target.options.get("deploy") or ()):
+            path = os.path.join(self._project, os.path.expanduser(word))
+            is_there = os.path.isfile(path)
+            found[word] = path if is_there else find_program(word, self._environment(), self._project)[0]
+        return found
 
     def build_command(self, name: str, values: Mapping[str, Value]) -> list[str]:
         words = super().build_command(name, values)
@@ -157,7 +154,8 @@ class SshBackend(CommandBackend):
     @contextmanager
     def _open_location(self, job: Job, artifact: str, refs: Sequence[TensorRef], raw: str) -> Iterator[RunLocation]:
         self._board.connect()
-        self._deploy()
+        for word, path in self._find_deployed().items():
+            self._deployed[word] = self._board.deploy(path, hash_file(path))
         with self._board.occupy() as stay:
             location = BoardLocation(stay, job, raw)
             location.stage(job.source, artifact, refs)
@@ -187,7 +185,10 @@ class BoardLocation(RunLocation):
             name = f"{self._folders[folder]}/{base}"
         return f"{self._stay.folder}/{name}"
 
-    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> CapturedOutput:  # noqa: ARG002 - of this machine
+    def describe(self, argv: Sequence[str], _env: Mapping[str, str], _cwd: str) -> str:
+        return shlex.join(argv)
+
+    def call(self, argv: Sequence[str], env: Mapping[str, str], _cwd: str) -> CapturedOutput:
         return self._stay.run(argv, env)
 
     def fetch(self) -> None:

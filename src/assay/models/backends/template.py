@@ -34,7 +34,6 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Template:
     parts: tuple[Part, ...]
-    where: str  # for messages: `target sim: compile`
 
     @property
     def program(self) -> str:
@@ -51,23 +50,21 @@ class Template:
 
 
 def parse_template(content: object, known: Sequence[str], where: str) -> Template:
-    """Raises UsageError for what is not a command line, and for placeholders that this step does not have."""
-    parts = tuple(_parse_parts(content, where))
+    """Raises UsageError for what is not a command line, and for placeholders that this step does not have.
+
+    `where` is for messages: `target sim: compile`.
+    """
+    if isinstance(content, str):
+        parts = tuple(_split_text(content, where))
+    elif isinstance(content, list | tuple):
+        parts = tuple(_parse_item(item, where) for item in content)
+    else:
+        raise UsageError(f"{where} must be a text or a list of words, not {content!r}")
     if not parts:
         raise UsageError(f"{where} is empty", 'it is a command line, as in "my-compiler {model} -o {artifact}"')
     for part in parts:
         _check(part, known, where)
-    return Template(parts, where)
-
-
-def _parse_parts(content: object, where: str) -> Iterator[Part]:
-    if isinstance(content, str):
-        yield from _split_text(content, where)
-    elif isinstance(content, list | tuple):
-        for item in content:
-            yield _parse_item(item, where)
-    else:
-        raise UsageError(f"{where} must be a text or a list of words, not {content!r}")
+    return Template(parts)
 
 
 def _parse_item(item: object, where: str) -> Part:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from assay.models.backends.base import Backend
-from assay.models.backends.own_code import OwnCode, find_files, find_loaded, forget_stale, hash_files
+from assay.models.backends.registry import OwnCode, find_files, find_loaded, forget_stale, hash_files
 from assay.models.values.model import Ending, Job, Step, Target
 from assay.models.worker_process import WorkerProcess
 
