@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from assay.errors import AssayError
-from assay.models.backends.base import Backend, BackendError, Made
+from assay.models.backends.base import Backend, BackendError, Made, first_line
 from assay.models.backends.registry import BACKENDS, OwnCode, build_backend, locate
 from assay.models.values.model import Ending, Job, Step, StepOutcome, Target
 from assay.system.processes import adopt_orphans, die_with_parent, end_descendants, load_size
@@ -41,23 +41,20 @@ def main() -> None:
         die_with_parent(guard)
         Worker(reply).serve()
         os._exit(0)
-    sys.exit(watch(worker, reply))
+    watch(worker, reply)
 
 
 # ---------------------------------------------------------------- the guard
 
 
-def watch(worker: int, reply: int) -> int:
+def watch(worker: int, reply: int) -> None:
     """Until the worker ends or nobody is left to work for; then nothing of it stays."""
     status = _wait(worker)
-    if status is None:
-        end_descendants(os.getpid())
-        return 0
     end_descendants(os.getpid())
-    with contextlib.suppress(BrokenPipeError):
-        # the worker may have died in the middle of a line
-        os.write(reply, b"\n" + json.dumps({"died": os.waitstatus_to_exitcode(status)}).encode() + b"\n")
-    return 0
+    if status is not None:
+        with contextlib.suppress(BrokenPipeError):
+            # the worker may have died in the middle of a line
+            os.write(reply, b"\n" + json.dumps({"died": os.waitstatus_to_exitcode(status)}).encode() + b"\n")
 
 
 def _wait(worker: int) -> int | None:
@@ -186,21 +183,17 @@ def check_made(backend: Backend, made: object) -> Made:
     if isinstance(made, Made):
         return made
     kind = type(backend)
+    found = "None" if made is None else f"a {type(made).__name__}"
     raise BackendError(
-        f"{kind.__module__}.{kind.__qualname__}.perform returned {describe_type(made)}, not Made",
+        f"{kind.__module__}.{kind.__qualname__}.perform returned {found}, not Made",
         hint="return assay.models.backends.base.Made(path), with the path of what the step made",
     )
 
 
-def describe_type(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
-
-
 def build_outcome(job: Job, made: Made) -> StepOutcome:
     """Of a step that says it went well; what it says it made has to be there."""
-    inside = os.path.commonpath([os.path.abspath(job.folder), os.path.abspath(made.path)]) == os.path.abspath(
-        job.folder
-    )
+    folder = os.path.abspath(job.folder)
+    inside = os.path.commonpath([folder, os.path.abspath(made.path)]) == folder
     if not inside or not os.path.exists(made.path):
         problem = "is outside of its folder" if os.path.exists(made.path) else "is not there"
         message = f"the {job.step} step succeeded, but its result {problem}: {made.path}"
@@ -223,7 +216,7 @@ def build_error(error: AssayError) -> dict[str, Any]:
 
 
 def describe(error: BaseException) -> str:
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    first = first_line(str(error))
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 

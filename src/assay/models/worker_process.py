@@ -148,32 +148,24 @@ class WorkerProcess:
         """A program that gets no more memory dies, or says so in its own words: neither is the model's fault."""
         if outcome.ending not in (Ending.CRASH, Ending.ERROR) or limits.memory_bytes is None:
             return outcome
-        if not self._is_out_of_memory(outcome):
+        output = load_excerpt(os.path.join(self._folder, "stderr")) + outcome.stderr + outcome.message
+        if not any(words in output for words in _NO_MEMORY):
             return outcome
         return replace(outcome, ending=Ending.MEMORY, message=f"{outcome.message}; it could not allocate more memory")
 
-    def _is_out_of_memory(self, outcome: StepOutcome) -> bool:
-        output = load_excerpt(os.path.join(self._folder, "stderr")) + outcome.stderr + outcome.message
-        return any(words in output for words in _NO_MEMORY)
-
     def _with_output(self, outcome: StepOutcome) -> StepOutcome:
         """With everything that was written at that time; what the outcome has itself is kept too."""
-        output = {name: load_excerpt(os.path.join(self._folder, name)) for name in ("stdout", "stderr")}
-        return replace(
-            outcome,
-            stdout=_join(output["stdout"], outcome.stdout),
-            stderr=_join(output["stderr"], outcome.stderr),
-        )
+        kept = {}
+        for name, brought in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+            output = load_excerpt(os.path.join(self._folder, name))
+            kept[name] = output if brought.strip() in output else f"{output}\n{brought}".lstrip("\n")
+        return replace(outcome, stdout=kept["stdout"], stderr=kept["stderr"])
 
     def _find_last_lines(self) -> str | None:
         lines = load_excerpt(os.path.join(self._folder, "stderr")).strip().splitlines()
         fatal = next((index for index, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
         # of a crash the innermost frame comes first
         return "\n".join(lines[-5:] if fatal is None else lines[fatal : fatal + 5]) or None
-
-
-def _join(output: str, brought: str) -> str:
-    return output if brought.strip() in output else f"{output}\n{brought}".lstrip("\n")
 
 
 def parse_error(content: Mapping[str, Any]) -> AssayError:
@@ -248,7 +240,9 @@ class _Process:
                 for answer in self._take_lines():
                     if "died" in answer:
                         raise _DeathError(Ending.CRASH, describe_end(answer["died"]))
-                    if not self._is_news(answer):
+                    self.has_begun |= "begun" in answer
+                    self.command = answer.get("command", self.command)
+                    if "begun" not in answer and "command" not in answer:  # these only tell how far it is
                         return answer
                 left_s = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
                 self._read(max(0.0, left_s))
@@ -257,12 +251,6 @@ class _Process:
                     raise _DeathError(Ending.TIMEOUT, f"still running after {limit_s:g} s")
         finally:
             self._echo()
-
-    def _is_news(self, answer: Mapping[str, Any]) -> bool:
-        """How far it is; the answer itself is still to come."""
-        self.has_begun |= "begun" in answer
-        self.command = answer.get("command", self.command)
-        return "begun" in answer or "command" in answer
 
     def _take_lines(self) -> Iterator[dict[str, Any]]:
         """What is left of a line when the worker dies in the middle of it is passed over."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.models.backends.base import Backend
+from assay.models.backends.base import Backend, name_program
 from assay.models.backends.registry import OwnCode, find_files, find_loaded, forget_stale, hash_files
 from assay.models.values.model import Ending, Job, Step, Target
 from assay.models.worker_process import WorkerProcess
@@ -225,3 +225,32 @@ def test_a_worker_that_dies_is_asked_anew(shop: Path, tmp_path: Path) -> None:
         assert worker.identity(Step.COMPILE) == before, "the code that is loaded"
         assert worker.work(Job(Step.COMPILE, "m", str(tmp_path))).ending is Ending.CRASH
         assert worker.identity(Step.COMPILE) != before
+
+
+# ---------------------------------------------------------------- how a tool of our environment is named
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ours, with one tool; and another folder with a tool of the same name."""
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tool").write_text("#!/bin/sh\n")
+        (tmp_path / name / "tool").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "ours" / "python"))
+    return tmp_path
+
+
+def test_an_active_environment_needs_no_path(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tools}/ours{os.pathsep}{tools}/theirs")
+    assert name_program("tool") == "tool"
+
+
+@pytest.mark.parametrize("path", ["", "{}/theirs", "{0}/theirs:{0}/ours"])
+def test_a_name_that_leads_elsewhere_is_no_name(tools: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setenv("PATH", path.format(tools))
+    assert name_program("tool") == f"{tools}/ours/tool"
+
+
+def test_what_we_do_not_have_is_looked_for_on_path(tools: Path) -> None:
+    assert name_program("other") == "other"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.errors import ConfigError, NotFoundError, UsageError
-from assay.models.config.chips import choose_chips, load_chip
+from assay.models.config.targets import choose_chips, load_chip
 from assay.models.flow.discovery import load_project
 from assay.models.flow.targets import (
     Extras,

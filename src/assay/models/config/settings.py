@@ -173,7 +173,10 @@ class _Reader(Fields):
             name: self._read_dim(node, f"{key}.dims.{name}")
             for name, node in self._read_each(table, "dims", key).items()
         }
-        files = [_anchor(each, table["files"].node) for each in self._read_strings(table, "files", key)]
+        files = []
+        for each in self._read_strings(table, "files", key):
+            folder = os.path.dirname(table["files"].node.position.file)  # of the settings file that names them
+            files.append(os.path.normpath(os.path.join(folder, os.path.expanduser(each))))
         return InputChoice(
             samples=self._read_count(table, "samples", key, base.samples, least=1),
             seed=self._read_count(table, "seed", key, base.seed, least=0),
@@ -204,12 +207,6 @@ class _Reader(Fields):
         return float(value[0]), float(value[1])
 
 
-def _anchor(path: str, node: Node) -> str:
-    """Files are relative to the settings file that names them."""
-    folder = os.path.dirname(node.position.file)
-    return os.path.normpath(os.path.join(folder, os.path.expanduser(path)))
-
-
 def _is_group(value: Any) -> bool:
     return isinstance(value, list) and len(value) > 1 and all(isinstance(op, str) for op in value)
 
@@ -217,21 +214,27 @@ def _is_group(value: Any) -> bool:
 # ---------------------------------------------------------------- tolerances
 
 
-def parse_tolerance(given: Mapping[str, Any], where: str, base: Tolerance | None = None) -> Tolerance:
+def parse_tolerance(given: Mapping[str, Any], where: str, base: Tolerance) -> Tolerance:
     """`{rel = 1e-3, top_k = 5}`; what is not given comes from `base`. Raises UsageError."""
     for key, value in given.items():
         if key not in _TOLERANCE_KEYS:
             raise UsageError(f"{where}: unknown key {key!r}", did_you_mean(key, _TOLERANCE_KEYS))
         if fault := _find_fault(key, value):
             raise UsageError(f"{where}: {key} {fault}")
-    return replace(base or Tolerance(), **given)
+    return replace(base, **given)
 
 
 def parse_tolerance_text(text: str, tolerances: Tolerances) -> Tolerances:
     """A flag: `rel=1e-3,abs=1e-5` for the model, `Conv:rel=1e-2` for an operator, `tensor=logits:top_k=5`."""
     head, colon, tail = text.rpartition(":")
-    pairs = dict(_split_pair(part, text) for part in (tail if colon else text).split(","))
-    table = {key: _parse_number(key, value, text) for key, value in pairs.items()}
+    table = {}
+    for part in tail.split(","):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise UsageError(
+                f"tolerance {text!r}: {part!r} has no bound", "write rel=1e-3, Conv:rel=1e-2 or tensor=y:ulp=4"
+            )
+        table[key.strip()] = _parse_number(key.strip(), value.strip(), text)
     if not colon:
         return replace(tolerances, model=parse_tolerance(table, text, tolerances.model))
     if head.startswith("tensor="):
@@ -240,15 +243,6 @@ def parse_tolerance_text(text: str, tolerances: Tolerances) -> Tolerances:
         return replace(tolerances, by_tensor={**tolerances.by_tensor, name: found})
     found = parse_tolerance(table, text, tolerances.by_op.get(head, tolerances.model))
     return replace(tolerances, by_op={**tolerances.by_op, head: found})
-
-
-def _split_pair(part: str, text: str) -> tuple[str, str]:
-    key, equals, value = part.partition("=")
-    if not equals:
-        raise UsageError(
-            f"tolerance {text!r}: {part!r} has no bound", "write rel=1e-3, Conv:rel=1e-2 or tensor=y:ulp=4"
-        )
-    return key.strip(), value.strip()
 
 
 def _parse_number(key: str, value: str, text: str) -> Any:

@@ -2,20 +2,26 @@
 
 A text is a name, perhaps with a variant: `ort`, `ort:unoptimized`, `iree:vmvx`. Names of settings files come first; one
 that is also a built-in name starts from that target and changes what it says. `like` does the same under a new name.
+
+Chips that a model is compiled for are files, `tests/testdata/chips/<name>.json`: a table with `target`, the name that
+the compiler knows, and perhaps `compile_flags` and `run_flags`. Where `target` is `custom`, the other values describe
+the hardware, and make up one text in the order of `_CUSTOM`. `<name>.group` lists chips, one in a line;
+`default.group`, where there is one, holds when nobody asks for anything.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.config.fields import describe
-from assay.config.settings import Settings, load_settings
+from assay.config.settings import Settings
 from assay.config.source import Node, Problems
-from assay.errors import ConfigError, NotFoundError, UsageError, did_you_mean
+from assay.errors import ConfigError, InfrastructureError, NotFoundError, UsageError, did_you_mean
 from assay.models.values.model import Target
 from assay.values.study import Position, Problem
 
@@ -111,13 +117,8 @@ def read_target_tables(settings: Settings) -> dict[str, TargetTable]:
     return found
 
 
-def load_target(text: str, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Target:
-    """The target of this name, in this folder. Raises NotFoundError, or ConfigError for a table that is wrong."""
-    return parse_target(text, load_settings(cwd, env))
-
-
 def parse_target(text: str, settings: Settings) -> Target:
-    """As `load_target`, with settings that are known already."""
+    """The target of this name. Raises NotFoundError, or ConfigError for a table that is wrong."""
     name, tables = text.strip(), read_target_tables(settings)
     if name in tables:
         return _Reader(tables).read(name)
@@ -129,10 +130,6 @@ def parse_target(text: str, settings: Settings) -> Target:
     if colon and variants:
         raise UsageError(f"the target {base} has no variant {variant!r}", did_you_mean(variant, variants))
     raise NotFoundError("target", name, known)
-
-
-def list_targets(settings: Settings) -> tuple[str, ...]:
-    return tuple(sorted({*read_target_tables(settings), *_BUILT_IN}))
 
 
 def build_board_target(target: Target, address: str, *, port: int | None = None, key: str | None = None) -> Target:
@@ -161,15 +158,19 @@ class _Reader:
             base = None
         own = {key: _plain(value) for key, value in table.content.items() if key not in ("backend", "like", *FLAGS)}
         options = {**(base.options if base else {}), **own}
-        backend = str(table.content.get("backend") or (base.backend if base else _guess_backend(options)))
+        backend = str(table.content.get("backend") or (base.backend if base else "command"))
         if backend == "command" and "address" in options:
             backend = "ssh"
         if backend in ("command", "ssh") or ":" in backend:
             options["folder"] = os.path.dirname(table.file)
         problems.found += self._find_strange_options(table, backend)
         problems.raise_if_any()
-        flags = {flag: (*getattr(base, flag, ()), *_words(table.content.get(flag, ()))) for flag in FLAGS}
-        return Target(name, backend, options, flags["compile_flags"], flags["run_flags"])
+        flags = []
+        for flag in FLAGS:
+            value = table.content.get(flag, ())
+            words = shlex.split(value) if isinstance(value, str) else map(str, value)
+            flags.append((*getattr(base, flag, ()), *words))
+        return Target(name, backend, options, *flags)
 
     def _find_base(self, name: str, table: TargetTable) -> Target | None:
         like = table.content.get("like")
@@ -214,10 +215,6 @@ class _Reader:
         return Problem(message, f"targets.{table.name}.{key}", table.find(key), hint)
 
 
-def _guess_backend(options: Mapping[str, Any]) -> str:
-    return "ssh" if "address" in options else "command"
-
-
 def _is_kind(key: str, value: object) -> bool:
     if key in ("backend", "like"):
         return isinstance(value, str) and bool(value.strip())
@@ -236,10 +233,6 @@ def _describe_kind(key: str) -> str:
     return " or ".join(_WORDS.get(each, "true or false") for each in kinds)
 
 
-def _words(value: Any) -> tuple[str, ...]:
-    return tuple(shlex.split(value)) if isinstance(value, str) else tuple(str(word) for word in value)
-
-
 def _plain(value: Any) -> Any:
     """JSON-like throughout: a target travels to another process."""
     if isinstance(value, Mapping):
@@ -247,3 +240,114 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
     return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+# ---------------------------------------------------------------- chips
+
+DEFAULT_CHIP = "default"
+ALL_CHIPS = "all"
+_LATEST = "latest"
+_CUSTOM = ("hw_id", "lram", "slice", "css", "nss", "dma_t", "dma_f", "triple", "cpu", "features")  # beginnings of keys
+
+
+def choose_chips(text: str | None, folder: str) -> tuple[str, ...]:
+    """The names of the chips: `a,b`, `all` (every newest one), a group; nothing said: the default. Raises UsageError.
+
+    `default` is a name that needs no file: the compiler gets no flag for the chip.
+    """
+    if text is None:
+        group = os.path.join(folder, f"{DEFAULT_CHIP}.group")
+        return _load_group(group, folder) if os.path.isfile(group) else (DEFAULT_CHIP,)
+    found = [name for word in text.split(",") if word.strip() for name in _choose_one(word.strip(), folder)]
+    if not found:
+        raise UsageError("which chips?", "as in --torq-chips a,b, or all, or a group's name")
+    return tuple(dict.fromkeys(found))
+
+
+def _choose_one(word: str, folder: str) -> tuple[str, ...]:
+    known = _list_folder(folder)
+    if word == ALL_CHIPS:
+        return _choose_newest(folder, known)
+    group = f"{word.removesuffix('.group')}.group"
+    if group in known:
+        return _load_group(os.path.join(folder, group), folder)
+    if word == DEFAULT_CHIP or f"{word}.json" in known:
+        return (word,)
+    names = [os.path.splitext(name)[0] for name in known]
+    hint = None if names else f"there are no chips in {folder}"
+    raise NotFoundError("chip", word, [*names, DEFAULT_CHIP, ALL_CHIPS], hint)
+
+
+def _choose_newest(folder: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Links such as `abc-latest.json` name the newest of each kind; without any, all are meant."""
+    chips = [name for name in known if name.endswith(".json")]
+    newest = [name for name in chips if os.path.splitext(name)[0].endswith(_LATEST)]
+    paths = [os.path.realpath(os.path.join(folder, name)) for name in newest or chips]
+    if not paths:
+        raise UsageError(f"there are no chips in {folder}", "a chip is a file there: NAME.json")
+    return tuple(sorted({os.path.splitext(os.path.basename(path))[0] for path in paths}))
+
+
+def _load_group(path: str, folder: str) -> tuple[str, ...]:
+    lines = [line.partition("#")[0].strip() for line in _load_text(path).splitlines()]
+    names = tuple(line for line in lines if line)
+    if not names:
+        raise UsageError(f"{path} does not name a chip", "write one in each line")
+    there = _list_folder(folder)
+    for name in names:
+        if name != DEFAULT_CHIP and f"{name}.json" not in there:
+            known = [os.path.splitext(each)[0] for each in there if each.endswith(".json")]
+            raise NotFoundError(f"chip (of {os.path.basename(path)})", name, known)
+    return names
+
+
+def _list_folder(folder: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.endswith((".json", ".group")))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InfrastructureError(f"the folder of chips {folder} cannot be read: {error.strerror}") from error
+
+
+def _load_text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+# ---------------------------------------------------------------- one chip
+
+
+def load_chip(name: str, folder: str) -> dict[str, Any]:
+    """What is known of it; nothing for a `default` that has no file. Raises UsageError."""
+    path = os.path.join(folder, f"{name}.json")
+    if name == DEFAULT_CHIP and not os.path.exists(path):
+        return {}
+    text = _load_text(path)
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{path} is broken JSON: {error}") from None
+    if not isinstance(content, dict) or not isinstance(content.get("target", ""), str):
+        raise UsageError(f"{path} is not a chip's file", 'it is a table with a target, as in {"target": "SL2610"}')
+    return content
+
+
+def name_chip(content: Mapping[str, Any]) -> str | None:
+    """What a compiler gets: the value of `{chip}`. None: nothing."""
+    target = content.get("target")
+    if target != "custom":
+        return str(target) if target else None
+    values = [next((str(content[key]) for key in content if key.startswith(start)), "") for start in _CUSTOM]
+    return ":".join(values).rstrip(":")
+
+
+def read_flags(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """`compile_flags` or `run_flags` of a chip."""
+    value = content.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise UsageError(f"{key} of a chip must be a list of texts")
+    return tuple(value)

@@ -18,9 +18,15 @@ from typing import Any
 from assay.config.settings import Settings, load_settings
 from assay.errors import ConfigError, MissingExtraError, UsageError, did_you_mean
 from assay.models.backends.registry import BACKENDS, build_backend
-from assay.models.config.chips import name_chip, read_flags
 from assay.models.config.settings import DEFAULT_REFERENCE, NO_VOTER
-from assay.models.config.targets import TargetTable, build_board_target, parse_target, read_target_tables
+from assay.models.config.targets import (
+    TargetTable,
+    build_board_target,
+    name_chip,
+    parse_target,
+    read_flags,
+    read_target_tables,
+)
 from assay.models.flow.artifact_builder import ArtifactBuilder, Wants
 from assay.models.flow.cases import Case, Cases, Tensors
 from assay.models.flow.discovery import Project

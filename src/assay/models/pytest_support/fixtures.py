@@ -111,7 +111,7 @@ def assay_hardware(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def chip_config(request: pytest.FixtureRequest, assay_chip: str) -> dict[str, Any]:
     """The content of the chip's file; empty for `default`, where the compiler gets no chip."""
-    from assay.models.config.chips import load_chip
+    from assay.models.config.targets import load_chip
 
     with reporting("chip_config"):
         return load_chip(assay_chip, get_plan(request.config).project.chip_folder)

@@ -200,7 +200,7 @@ class Plan:
 
     @cached_property
     def chips(self) -> tuple[str, ...]:
-        from assay.models.config.chips import choose_chips
+        from assay.models.config.targets import choose_chips
 
         return choose_chips(self.options.chips, self.project.chip_folder)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import pwd
 import re
@@ -24,7 +25,8 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC
 from functools import partial
 from typing import Any, Self
 
@@ -40,12 +42,11 @@ from assay.models.store.entry import (
     check_files,
     load_manifest,
     relocate,
-    render_hit,
-    render_manifest,
     render_miss,
 )
 from assay.system.files import cache_dir, rename, write_atomic
 from assay.system.locks import RangeLocks
+from assay.values.plain import render_date
 
 __all__ = [
     "Artifact",
@@ -238,7 +239,8 @@ class ArtifactStore:
         artifact = self.load(key)
         if artifact is not None:
             with artifact:
-                return render_hit(artifact.made_at, artifact.made_by)
+                when = render_date(artifact.made_at, "%Y-%m-%d %H:%M:%S UTC", UTC)
+                return f"hit: made {when} by {artifact.made_by}"
         if key in self.damaged:
             return f"miss: the entry was damaged: {self.damaged[key]}"
         return render_miss(parts, ((entry.parts, entry.used_at) for entry in self.load_entries()))
@@ -293,7 +295,10 @@ class ArtifactStore:
             return None, False
         self.damaged.pop(key, None)
         with contextlib.suppress(OSError):  # a failure to evict is not a reason to fail what was just made
-            self._limit_size(name)
+            if self._size_bytes is not None:
+                self._size_bytes += _find_size(name)  # others may add entries at the same time; `close` counts again
+            if self._size_bytes is None or self._size_bytes > self.limit_bytes:
+                self._evict(keep=name)
         # read back: callers see the same types whether it was made or loaded
         return self._build_artifact(name, load_manifest(self._path(name))), True
 
@@ -329,7 +334,7 @@ class ArtifactStore:
 
     def _publish(self, key: str, parts: Mapping[str, Any], facts: Mapping[str, Any], building: str) -> str:
         manifest, stamps = build_manifest(key, parts, facts, os.path.join(building, FILES), time.time(), _describe_us())
-        text = render_manifest(manifest)
+        text = json.dumps(asdict(manifest)) + "\n"
         write_atomic(os.path.join(building, MANIFEST), text)
         old = self._list_versions(key)
         number = max(time.time_ns(), 1 + max(map(_find_number, old), default=0))
@@ -370,13 +375,6 @@ class ArtifactStore:
             removed = [name for name in names if self._remove(name)]
             self._remove_remains()
         return Cleared(len(removed), sum(map(_find_size, removed)), len(names) - len(removed))
-
-    def _limit_size(self, made: str) -> None:
-        """Others may add entries at the same time; `close` counts again."""
-        if self._size_bytes is not None:
-            self._size_bytes += _find_size(made)
-        if self._size_bytes is None or self._size_bytes > self.limit_bytes:
-            self._evict(keep=made)
 
     def _evict(self, keep: str = "") -> None:
         names = self._list_names()

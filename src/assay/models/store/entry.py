@@ -15,13 +15,12 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from datetime import UTC
+from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from typing import Any
 
 from assay.errors import InfrastructureError
-from assay.values.plain import parse_strict, render_date
+from assay.values.plain import parse_strict
 
 MANIFEST = "manifest.json"
 FILES = "files"
@@ -82,7 +81,10 @@ def build_manifest(
     """Reads everything in `folder`. Raises InfrastructureError for what cannot be stored."""
     stamps, others = _list_contents(folder)
     for path, kind in others.items():
-        problem = "is not a file" if kind == _SPECIAL else "" if _stays_inside(path, kind) else "leads outside"
+        target = kind.removeprefix(_LINK)
+        end = os.path.normpath(os.path.join(os.path.dirname(path), target))
+        leaves = kind != _FOLDER and (os.path.isabs(target) or end == ".." or end.startswith("../"))
+        problem = "is not a file" if kind == _SPECIAL else "leads outside" if leaves else ""
         if problem:
             raise InfrastructureError(
                 f"the artifact cannot be stored: {path} {problem}",
@@ -90,12 +92,6 @@ def build_manifest(
             )
     files = {path: (size, _hash_file(os.path.join(folder, path))) for path, (_, size, _) in stamps.items()}
     return Manifest(key, parts, facts, files, others, os.path.abspath(folder), made_at, made_by), stamps
-
-
-def _stays_inside(path: str, kind: str) -> bool:
-    target = kind.removeprefix(_LINK)
-    end = os.path.normpath(os.path.join(os.path.dirname(path), target))
-    return kind == _FOLDER or not (os.path.isabs(target) or end == ".." or end.startswith("../"))
 
 
 def _list_contents(folder: str) -> tuple[Stamps, dict[str, str]]:
@@ -127,10 +123,6 @@ def _walk(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 def _hash_file(path: str) -> str:
     with open(path, "rb") as file:
         return file_digest(file, "sha256").hexdigest()
-
-
-def render_manifest(manifest: Manifest) -> str:
-    return json.dumps(asdict(manifest)) + "\n"
 
 
 def load_manifest(entry: str) -> Manifest:
@@ -212,10 +204,6 @@ _CODE = "tools.code "  # of a user's own back end: the file follows
 _ABSENT = object()
 _MOST_CHANGES = 3
 _LONGEST = 60
-
-
-def render_hit(made_at: float, made_by: str) -> str:
-    return f"hit: made {render_date(made_at, '%Y-%m-%d %H:%M:%S UTC', UTC)} by {made_by}"
 
 
 def render_miss(parts: Mapping[str, Any], entries: Iterable[tuple[Mapping[str, Any], float]]) -> str:
