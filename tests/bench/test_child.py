@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from assay.bench.benchmark import ENV_BENCH_REPORT
 from assay.bench.child_report import load_story
 from assay.bench.values.execution import Story
-from assay.bench.values.layout import ENV_BENCH_REPORT
 
 MODULE = """
 import os, sys, time

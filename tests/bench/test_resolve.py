@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assay.bench.resolve import Arguments, NoSuchBenchmarkError, Target, build_object, find_matches, find_target
+from assay.bench.child import Arguments, NoSuchBenchmarkError, Target, build_object, find_matches, find_target
 
 MODULE = """
 class Bench:

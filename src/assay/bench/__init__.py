@@ -12,10 +12,10 @@ plain function that reports nothing is timed. What is imported here needs the st
 
 from __future__ import annotations
 
-from assay.bench.reporting import Benchmark as Benchmark
-from assay.bench.reporting import report_benchmark as report_benchmark
-from assay.bench.timing import Timing as Timing
-from assay.bench.timing import measure as measure
-from assay.bench.timing import synchronize as synchronize
+from assay.bench.benchmark import Benchmark as Benchmark
+from assay.bench.benchmark import Timing as Timing
+from assay.bench.benchmark import measure as measure
+from assay.bench.benchmark import report_benchmark as report_benchmark
+from assay.bench.benchmark import synchronize as synchronize
 
 __all__ = ["Benchmark", "Timing", "measure", "report_benchmark", "synchronize"]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from assay.bench.records import load_execution, write_execution
     from assay.bench.report.history import render_comparison
     from assay.bench.values.execution import (
+        BENCH_REPORT_FILE,
         BenchExecution,
         BenchMethod,
         BenchReport,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         parse_method,
         parse_windows,
     )
-    from assay.bench.values.layout import BENCH_REPORT_FILE
 
 HOMES = {
     "assay.bench.child_report": "load_story",
@@ -37,8 +37,8 @@ HOMES = {
     "assay.bench.records": "load_execution write_execution",
     "assay.bench.report.history": "render_comparison",
     "assay.bench.values.execution": (
-        "BenchExecution BenchMethod BenchReport BenchRequest BenchResult ProfileWindow parse_method parse_windows"
+        "BENCH_REPORT_FILE BenchExecution BenchMethod BenchReport BenchRequest BenchResult ProfileWindow parse_method "
+        "parse_windows"
     ),
-    "assay.bench.values.layout": "BENCH_REPORT_FILE",
 }
 __getattr__ = build_getattr(__name__, HOMES)

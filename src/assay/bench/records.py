@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from assay.bench.values.execution import BenchExecution
-from assay.bench.values.layout import BENCH_FILE, BENCH_QUEUE_PREFIX, BENCH_TRIAGE_FILE
 from assay.record import run_directory
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.system.files import append_line, load_lines, write_atomic
@@ -19,7 +18,10 @@ from assay.values import layout
 from assay.values.plain import parse_plain, parse_strict
 from assay.values.run import RunSpec
 
+BENCH_FILE = "benchmark.json"
 POINTS_FILE = "bench.jsonl"  # in metrics/
+TRIAGE_FILE = "triage.jsonl"  # in .assay of the study, as are these
+QUEUE_PREFIX = "bench-queue."  # of what a call of `assay bench run` is going to run; gone when it has ended
 FORMATS = {"benchmark": Format(1, "delete the file: it is made again from what the benchmark reported")}
 
 
@@ -109,7 +111,7 @@ def add_triage(study_dir: str, triage: Triage) -> None:
 
 
 def _triage_path(study_dir: str) -> str:
-    return os.path.join(study_dir, layout.STUDY_META_DIR, BENCH_TRIAGE_FILE)
+    return os.path.join(study_dir, layout.STUDY_META_DIR, TRIAGE_FILE)
 
 
 # ---------------------------------------------------------------- what is still to be run
@@ -118,7 +120,7 @@ def _triage_path(study_dir: str) -> str:
 @contextmanager
 def hold_queue(study_dir: str, folder: str, specs: Sequence[RunSpec]) -> Iterator[None]:
     """What is to be run in `folder`, for as long as this process runs it. A kill leaves the file without its lock."""
-    path = os.path.join(study_dir, layout.STUDY_META_DIR, f"{BENCH_QUEUE_PREFIX}{run_directory.new_uid()}")
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, f"{QUEUE_PREFIX}{run_directory.new_uid()}")
     content = {"format": 1, "folder": folder, "specs": [run_directory.render_spec(spec) for spec in specs]}
     with suppress(OSError):  # a full disk: it is not remembered, and runs all the same
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -151,7 +153,7 @@ def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
 
 def _list_queues(meta: str) -> list[str]:
     try:
-        return sorted(name for name in os.listdir(meta) if name.startswith(BENCH_QUEUE_PREFIX))
+        return sorted(name for name in os.listdir(meta) if name.startswith(QUEUE_PREFIX))
     except OSError:
         return []
 

@@ -19,9 +19,8 @@ from assay.bench.flow import run
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.flow.run import resolve_methods, run_benchmarks
-from assay.bench.records import hold_queue, load_execution, take_queue
+from assay.bench.records import BENCH_FILE, hold_queue, load_execution, take_queue
 from assay.bench.values.execution import COMPARED, BenchExecution, BenchMethod, BenchVariant, parse_windows
-from assay.bench.values.layout import BENCH_FILE
 from assay.errors import ExitCode, UsageError
 from assay.execute.machine_lease import MachineLease
 from assay.record import run_directory

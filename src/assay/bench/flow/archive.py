@@ -16,9 +16,8 @@ from typing import Any
 from assay.bench.flow.execution_builder import JobContext, build_environment, build_execution, build_fingerprint
 from assay.bench.importers.formats import Foreign, load_foreign_file
 from assay.bench.importers.result import DIGEST, identify_result
-from assay.bench.records import load_execution, write_execution, write_points
+from assay.bench.records import BENCH_FILE, load_execution, write_execution, write_points
 from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, BenchMetric, BenchResult
-from assay.bench.values.layout import BENCH_FILE
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.execute.script import JobText, render_job
 from assay.record import run_directory

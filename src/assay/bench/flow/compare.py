@@ -36,10 +36,9 @@ from assay.bench.judge.samples import (
     decide_next,
     find_fewest,
 )
-from assay.bench.records import load_triage
+from assay.bench.records import BENCH_FILE, load_triage
 from assay.bench.values.comparison import Comparison, ComparisonReport, MetricComparison, Samples, Side
 from assay.bench.values.execution import COMPARED, BenchExecution, BenchReport, BenchRequest
-from assay.bench.values.layout import BENCH_FILE
 from assay.errors import NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.show.console import SILENT, Console

@@ -16,6 +16,9 @@ from assay.bench.child_report import load_story
 from assay.bench.judge.reported import judge_report
 from assay.bench.records import make_relative
 from assay.bench.values.execution import (
+    BENCH_OUTPUT_DIR,
+    BENCH_PROFILE_DIR,
+    BENCH_REPORT_FILE,
     NOT_OBSERVED,
     PROFILE,
     BenchExecution,
@@ -26,7 +29,6 @@ from assay.bench.values.execution import (
     Peaks,
     Story,
 )
-from assay.bench.values.layout import BENCH_OUTPUT_DIR, BENCH_PROFILE_DIR, BENCH_REPORT_FILE
 from assay.observe.extract import Extractor
 from assay.observe.machine import find_contamination
 from assay.observe.memory import GpuPeak, TreePeaks

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from assay.bench.child_report import load_root
 from assay.bench.flow.execution_builder import JobContext, build_execution
 from assay.bench.records import write_execution, write_points
-from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
-from assay.bench.values.layout import BENCH_REPORT_FILE
+from assay.bench.values.execution import BENCH_REPORT_FILE, BenchExecution, BenchRequest, BenchVariant
 from assay.execute import process
 from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_environment

@@ -16,11 +16,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from assay.bench.benchmark import ENV_BENCH_REPORT
 from assay.bench.flow.execution_builder import COMMAND, ENV_EXTRA, ENV_OUTPUT
 from assay.bench.flow.observer import BenchObserver, Told, tell_nobody
 from assay.bench.records import hold_queue, take_queue
 from assay.bench.values.execution import (
+    BENCH_OUTPUT_DIR,
+    BENCH_PROFILE_DIR,
+    BENCH_REPORT_FILE,
     COMPARED,
+    ENV_TF_REPORT,
     PROFILE,
     STUDY,
     BenchMethod,
@@ -28,13 +33,6 @@ from assay.bench.values.execution import (
     BenchRequest,
     BenchVariant,
     render_windows,
-)
-from assay.bench.values.layout import (
-    BENCH_OUTPUT_DIR,
-    BENCH_PROFILE_DIR,
-    BENCH_REPORT_FILE,
-    ENV_BENCH_REPORT,
-    ENV_TF_REPORT,
 )
 from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError

@@ -25,6 +25,10 @@ NOT_REPORTED = -1.0  # wall_time of a benchmark that never reported
 SITE_PACKAGES = "site_package_info"  # in `extra`: repositories that were checked out for it (PerfZero's)
 PROFILE = "profile"  # in `extra` of executions that were profiled: windows, profiler; notes where a window has none
 NOT_OBSERVED = "the machine was not observed while it ran: its supervisor was killed"  # among `contaminated`
+BENCH_REPORT_FILE = "report.jsonl"  # in the run directory, as are these
+BENCH_OUTPUT_DIR = "output"
+BENCH_PROFILE_DIR = "profile"
+ENV_TF_REPORT = "TEST_REPORT_FILE_PREFIX"  # TensorFlow's own: what its result files begin with
 COMPARED = {"part_of": "comparison"}  # in `extra` of executions that are not in the order of their commits
 
 MethodKind = Literal["method", "command", "import"]
