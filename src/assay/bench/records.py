@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -138,24 +139,20 @@ def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
     """What calls that were killed had still to run in `folder`, oldest first. It is the caller's from now on."""
     found: list[RunSpec] = []
     meta = os.path.join(study_dir, layout.STUDY_META_DIR)
-    for name in _list_queues(meta):
-        path = os.path.join(meta, name)
+    for path in sorted(glob.glob(os.path.join(glob.escape(meta), f"{QUEUE_PREFIX}*"))):
         lock = _lock(path)
         if lock is None:  # somebody is at it
             continue
         specs = _load_queue(path, folder)
         if specs is not None:
-            found += [spec for spec in specs if _is_waiting(os.path.join(study_dir, spec.name))]
+            for spec in specs:
+                run_dir = os.path.join(study_dir, spec.name)
+                # its directory may have been made, and nothing was ever started in it
+                if not os.path.isdir(run_dir) or run_directory.load_history(run_dir).last is None:
+                    found.append(spec)
             _unlink(path)
         os.close(lock)
     return sorted(found, key=lambda spec: spec.name)
-
-
-def _list_queues(meta: str) -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(meta) if name.startswith(QUEUE_PREFIX))
-    except OSError:
-        return []
 
 
 def _lock(path: str) -> int | None:
@@ -173,13 +170,6 @@ def _load_queue(path: str, folder: str) -> list[RunSpec] | None:
         return [run_directory.parse_spec(spec) for spec in content["specs"]] if content["folder"] == folder else None
     except (OSError, LookupError, TypeError, ValueError):
         return []
-
-
-def _is_waiting(run_dir: str) -> bool:
-    """Its directory may have been made; nothing was ever started in it."""
-    if not os.path.isdir(run_dir):
-        return True
-    return run_directory.load_history(run_dir).last is None
 
 
 def _unlink(path: str) -> None:

@@ -14,15 +14,15 @@ from assay.bench.flow.bisect import (
     BenchBisect,
     Question,
     _judge,
-    append_answer,
     bisect_benchmark,
     load_answers,
 )
 from assay.bench.flow.compare import CompareOptions
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
 from assay.bench.values.execution import BenchRequest, parse_method
-from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.errors import NotFoundError, UsageError
 from assay.show.console import CollectingConsole
+from assay.system.files import append_line
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 OPTIONS = CompareOptions(directions={"cost": "min"}, most=5)
@@ -174,7 +174,7 @@ def test_answers_come_back_from_the_log(tmp_path: Path) -> None:
     log = str(tmp_path / "log.jsonl")
     answers = [Answer("a" * 40, "bad", "worse", METRIC, 1.5, 1e9), Answer("b" * 40, "skip", "does not build")]
     for answer in answers:
-        append_answer(log, answer)
+        append_line(log, asdict(answer))
     assert load_answers(log) == answers
 
 
@@ -183,8 +183,3 @@ def test_lines_that_are_no_answer_are_passed_over(tmp_path: Path, line: str) -> 
     log = tmp_path / "log.jsonl"
     log.write_text(line + "\n" + json.dumps(asdict(Answer("a", "good", ""))) + "\n")
     assert [answer.commit for answer in load_answers(str(log))] == ["a"]
-
-
-def test_a_log_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InfrastructureError):
-        append_answer(str(tmp_path), Answer("a", "good", ""))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from assay.bench.flow.execution_builder import (
     JobContext,
     _add_extracted,
-    _describe_end,
     _find_gpu_memory,
     _find_peak_rss,
     _find_peak_vms,
@@ -20,6 +19,7 @@ from assay.bench.flow.execution_builder import (
     _load_last_line,
     build_environment,
     build_fingerprint,
+    describe_end,
     load_readings,
 )
 from assay.bench.values.execution import BenchResult, Framework, Story
@@ -149,7 +149,7 @@ def test_the_kernel_s_peak_counts_where_it_can_only_be_the_child_s(
     ],
 )
 def test_reasons_speak_of_it(reason: str, text: str) -> None:
-    assert _describe_end(reason) == text
+    assert describe_end(reason) == text
 
 
 @pytest.mark.parametrize(
@@ -157,11 +157,11 @@ def test_reasons_speak_of_it(reason: str, text: str) -> None:
     [(None, "perhaps it was out of memory"), (0, "not by the kernel's OOM killer"), (2, "out of memory: the kernel")],
 )
 def test_a_kill_is_told_in_our_words(kills: int | None, words: str) -> None:
-    found = _describe_end("bench ended with exit code 137 (SIGKILL)", 137, kills)
+    found = describe_end("bench ended with exit code 137 (SIGKILL)", 137, kills)
     assert found.startswith("it was killed by signal 9 (SIGKILL): ")
     assert words in found
-    assert _describe_end("bench ran into its time limit", 137, kills) == "it ran into its time limit"  # by us
-    assert _describe_end("bench ended with exit code 139 (SIGSEGV)", 139, kills).startswith("it ended")
+    assert describe_end("bench ran into its time limit", 137, kills) == "it ran into its time limit"  # by us
+    assert describe_end("bench ended with exit code 139 (SIGSEGV)", 139, kills).startswith("it ended")
 
 
 DEATH = "/a/job.sh: line 29: 11250 Killed                  python -m x 'two\nlines'\n"

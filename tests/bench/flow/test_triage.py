@@ -11,8 +11,7 @@ import pytest
 from tests.bench.laboratory import history
 
 from assay.bench.flow import history as histories
-from assay.bench.flow import triage
-from assay.bench.flow.triage import Decision, triage_change
+from assay.bench.flow.triage import triage_change
 from assay.bench.records import load_triage
 from assay.bench.values.execution import BenchExecution
 from assay.errors import NotFoundError, UsageError
@@ -33,7 +32,7 @@ def place(lab: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def say(change: str, judgement: str = "ack", note: str = "", **fields: Any) -> str:
-    return triage_change(Decision("wall_time", "m.C.f", change, judgement, note), "runs", **fields)
+    return triage_change("wall_time", "m.C.f", change, judgement, note, "runs", **fields)
 
 
 @pytest.mark.parametrize("change", ["last", "e0020", "14" + "0" * 38, "1300"])
@@ -79,7 +78,7 @@ def test_the_last_one_can_be_taken_back_as_it_was_named(place: Path) -> None:
 def test_what_leaves_no_history_at_all_can_be_taken_back(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say("last", "invalid")
     monkeypatch.setattr(histories, "load_executions", lambda *_: history([5.0]))
-    assert triage_change(Decision("wall_time", "C.f", "last", "open"), "runs").endswith("is open")
+    assert triage_change("wall_time", "C.f", "last", "open", "", "runs").endswith("is open")
 
 
 def test_somebody_without_a_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,4 +90,3 @@ def test_somebody_without_a_name(place: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(getpass, "getuser", fail)
     say("last")
     assert load_triage(str(place))[0].who == ""
-    assert triage._user() == ""

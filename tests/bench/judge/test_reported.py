@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assay.bench import reporting
+from assay.bench import benchmark
 from assay.bench.judge.reported import judge_report
 from assay.bench.values.execution import NOT_REPORTED, BenchResult, Ending, Story
 from assay.values.verdict import VerdictKind
@@ -234,7 +234,7 @@ TRACE = [
 MISUSE = [
     '  File "/home/me/bench/my.py", line 5, in m',
     "    self.report_benchmark(wall_time='x')",
-    f'  File "{reporting.__file__}", line 128, in report_benchmark',
+    f'  File "{benchmark.__file__}", line 128, in report_benchmark',
     "TypeError: report_benchmark: wall_time must be a number, not 'x'",
 ]
 
@@ -245,7 +245,7 @@ MISUSE = [
         (TRACE, " (parts.py:9)"),
         (TRACE[-2:], " (core.py:77)"),
         (MISUSE, " (my.py:5)"),  # ours is where it was noticed, wherever we are installed
-        (MISUSE[2:], " (reporting.py:128)"),
+        (MISUSE[2:], " (benchmark.py:128)"),
         ([], ""),
         (["no frame"], ""),
     ],

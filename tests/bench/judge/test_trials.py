@@ -84,10 +84,11 @@ def test_reasons_that_differ_in_their_numbers_alone_are_one():
     load = {n: f"others used {52 + n % 40}% of the CPUs during the run" for n in range(145)}
     (told,) = describe_trials(Samples((1.0,) * 145, contaminated=load), Samples(()))
     assert told == "base: 145 of 145 trials left out: others used 52 to 91% of the CPUs during the run"
-    assert merge_reasons(["others used 52% of them"] * 2) == {"others used 52% of them": 2}
+    assert merge_reasons((n, "others used 52% of them") for n in (3, 4)) == {"others used 52% of them": [3, 4]}
 
 
 def test_processes_on_the_gpu_are_named_together():
-    reasons = [f"other processes were on the GPU: {n}, {n + 1}" for n in range(100, 110)]
-    assert merge_reasons(reasons) == {"other processes were on the GPU: 100, 101, 102, 103, 104": 10}
+    reasons = [(n, f"other processes were on the GPU: {n}, {n + 1}") for n in range(100, 110)]
+    merged = merge_reasons(reasons)
+    assert merged == {"other processes were on the GPU: 100, 101, 102, 103, 104": list(range(100, 110))}
     assert merge_reasons([]) == {}

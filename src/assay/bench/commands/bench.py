@@ -266,7 +266,7 @@ class TriageRequest(Request):
     metric: str = argument()
     method: str = argument()
     change: str = argument()
-    judgement: str = argument(choices=("ack", "invalid", "wontfix", "open"))
+    judgement: Literal["ack", "invalid", "wontfix", "open"] = argument(choices=("ack", "invalid", "wontfix", "open"))
     note: str = option("--note", default="", metavar="TEXT", help="Why; kept and shown.")
     everything: bool = all_option()
     root: str | None = bench_root_option()
@@ -279,10 +279,18 @@ def triage(request: TriageRequest, console: Console) -> int:
     no alarm. wontfix: the new level is meant. invalid: the executions of that level do not count. open: withdraw an
     earlier judgement.
     """
-    from assay.bench.flow.triage import Decision, triage_change
+    from assay.bench.flow.triage import triage_change
 
-    word = Decision(request.metric, request.method, request.change, request.judgement, request.note)
-    console.print_lines(triage_change(word, request.root, request.everything))
+    line = triage_change(
+        request.metric,
+        request.method,
+        request.change,
+        request.judgement,
+        request.note,
+        request.root,
+        request.everything,
+    )
+    console.print_lines(line)
     return int(ExitCode.OK)
 
 

@@ -13,12 +13,12 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from assay.bench.flow.compare import CompareOptions, Contest, Run
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import Checkouts, open_checkouts
-from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
+from assay.bench.values.comparison import ComparisonReport, MetricComparison
 from assay.bench.values.execution import BenchRequest
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
@@ -27,7 +27,7 @@ from assay.show.console import SILENT, Console
 from assay.stage.checkout import Commit, load_commit, load_parents
 from assay.system.files import append_line, load_lines
 from assay.values.plain import parse_plain
-from assay.values.verdict import Finding, VerdictKind
+from assay.values.verdict import VerdictKind
 
 LOG_FILE = "log.jsonl"
 VOTES = 2  # equal answers of the first bad commit and of the one before it
@@ -144,24 +144,21 @@ class _Search:
         self.console.message(
             f"continuing: {resumed} answers were found before ({self.log})" if resumed else f"answers go to {self.log}"
         )
-        while isinstance(step := next_step(self._build_history(answers)), Try):
-            self.console.message(self._announce(step))
-            answer, interrupted = self.bench.ask(step.commit)
+        # the good end is good by definition, as often as is asked: every other commit is compared with it
+        given = (Trial(self.start.good, "good"),) * VOTES
+        while True:
+            trials = (*given, *(Trial(answer.commit, answer.outcome) for answer in answers))
+            step = next_step(replace(self.start, trials=trials))
+            if not isinstance(step, Try):
+                return self._report(answers, resumed, **self._conclude(step, answers))
+            commit = load_commit(self.bench.checkouts.repository, step.commit)
+            self.console.message(f"trying {commit.short} {commit.subject!r}: {step.reason}")
+            answer, interrupted = self.bench.ask(commit)
             if interrupted:
                 return self._report(answers, resumed, interrupted=interrupted)
-            append_answer(self.log, answer)
+            append_line(self.log, asdict(answer))
             answers.append(answer)
             self.console.message(f"  {answer.outcome}: {answer.message}")
-        return self._report(answers, resumed, **self._conclude(step, answers))
-
-    def _build_history(self, answers: list[Answer]) -> History:
-        """The good end is good by definition, as often as is asked: every other commit is compared with it."""
-        given = (Trial(self.start.good, "good"),) * VOTES
-        return replace(self.start, trials=(*given, *(Trial(answer.commit, answer.outcome) for answer in answers)))
-
-    def _announce(self, step: Try) -> str:
-        commit = load_commit(self.bench.checkouts.repository, step.commit)
-        return f"trying {commit.short} {commit.subject!r}: {step.reason}"
 
     def _conclude(self, step: Found | Stuck, answers: list[Answer]) -> dict[str, Any]:
         if isinstance(step, Stuck):
@@ -199,10 +196,9 @@ class _Bench:
     options: CompareOptions
     run: Run
 
-    def ask(self, sha: str) -> tuple[Answer, str | None]:
+    def ask(self, commit: Commit) -> tuple[Answer, str | None]:
         """Its outcome, or the signal by which it was interrupted."""
-        began = time.monotonic()
-        commit = load_commit(self.checkouts.repository, sha)
+        began, sha = time.monotonic(), commit.sha
         try:
             variants = (self.checkouts.check_out("base", self.good), self.checkouts.check_out("head", commit))
             contest = Contest(replace(self.request, variants=variants), self.options, self.run, SILENT)
@@ -210,17 +206,14 @@ class _Bench:
         except NotFoundError:
             if sha == self.bad.sha:
                 raise  # most likely the name is wrong, and nothing would ever be found
-            return self._skip(sha, f"it does not report {self.options.metrics[0]}"), None
+            return Answer(sha, "skip", f"it does not report {self.options.metrics[0]}", at=time.time()), None
         except UsageError as error:  # it does not build, or has no such folder
-            return self._skip(sha, error.message), None
+            return Answer(sha, "skip", error.message, at=time.time()), None
         end = contest.end
         if end is not None and end.problem:
             raise InfrastructureError(end.problem)
         answer = replace(_judge(sha, report), elapsed_s=round(time.monotonic() - began, 3), at=time.time())
         return answer, end.interrupted if end else None
-
-    def _skip(self, sha: str, why: str) -> Answer:
-        return Answer(sha, "skip", why, at=time.time())
 
 
 def _judge(sha: str, report: ComparisonReport) -> Answer:
@@ -235,37 +228,12 @@ def _judge(sha: str, report: ComparisonReport) -> Answer:
 # ---------------------------------------------------------------- the log
 
 
-def append_answer(path: str, answer: Answer) -> None:
-    append_line(path, asdict(answer))
-
-
 def load_answers(path: str) -> list[Answer]:
     """What earlier calls found; a line that a kill cut short is ignored."""
     found = []
     for line in load_lines(path):
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            found.append(_parse_answer(line))
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            answer = parse_plain(Answer, line)
+            if answer.outcome in get_args(Outcome):
+                found.append(answer)
     return found
-
-
-def _parse_answer(line: Mapping[str, Any]) -> Answer:
-    outcome = line["outcome"]
-    if outcome not in get_args(Outcome):
-        raise ValueError(outcome)
-    evidence = line.get("evidence")
-    return Answer(
-        str(line["commit"]),
-        cast("Outcome", outcome),
-        str(line.get("message", "")),
-        _parse_evidence(evidence) if evidence else None,
-        float(line.get("elapsed_s", 0.0)),
-        float(line.get("at", 0.0)),
-    )
-
-
-def _parse_evidence(facts: Mapping[str, Any]) -> MetricComparison:
-    base, head = (
-        Side(facts[side]["name"], tuple(facts[side]["values"]), facts[side]["executions"]) for side in ("base", "head")
-    )
-    finding = parse_plain(Finding, facts["finding"])
-    return MetricComparison(facts["method"], facts["metric"], base, head, finding, facts.get("confirmed"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import signal
@@ -41,6 +42,7 @@ from assay.values.machine import Machine
 from assay.values.run import Outcome, RunSpec, Usage
 from assay.values.series import Reading
 from assay.values.study import Pattern
+from assay.values.verdict import Finding, VerdictKind
 
 COMMAND = "bench"
 ENV_OUTPUT = "ASSAY_BENCH_OUTPUT"
@@ -89,7 +91,9 @@ def build_execution(
     contaminated = find_contamination(machine, around.foreign_limit)
     if not around.is_observed and around.foreign_limit < 1:  # not observed is not clean
         contaminated = (*contaminated, NOT_OBSERVED)
-    framework = _build_framework(story)
+    loaded = (story.end or {}).get("framework") or {}
+    known = {key: str(value) for key, value in loaded.items() if key in Framework.__dataclass_fields__}
+    framework = Framework(**known) if known else None
     setup = build_environment(machine, framework, dict((story.end or {}).get("packages") or {}))
     return BenchExecution(
         execution_id=spec.title or spec.name,
@@ -148,27 +152,24 @@ def _build_ending(
     log = os.path.join(run_dir, f"{COMMAND}.log")
     return Ending(
         state=state,
-        reason=_describe_end(outcome.reason, code, oom_kills) if outcome else "",
+        reason=describe_end(outcome.reason, code, oom_kills) if outcome else "",
         exit_code=code,
         elapsed_s=elapsed,
         last_line=_load_last_line(log, was_killed=code is not None and code > 128) if state != "done" else "",
     )
 
 
-def _describe_end(reason: str, code: int | None = None, oom_kills: int | None = None) -> str:
+def describe_end(reason: str, code: int | None = None, oom_kills: int | None = None) -> str:
     """Without the name of the run's only command, which users do not know. A process that was killed by SIGKILL cannot
     report it: we do."""
-    if code == _KILLED and "exit code" in reason:
-        return f"it was killed by signal 9 (SIGKILL): {_guess_killer(oom_kills)}"
-    return re.sub(rf"^{COMMAND}\b", "it", reason)
-
-
-def _guess_killer(oom_kills: int | None) -> str:
-    if oom_kills is None:
-        return "perhaps it was out of memory"
-    if oom_kills:
-        return "out of memory: the kernel's OOM killer was active during the run"
-    return "not by the kernel's OOM killer, which was not active during the run"
+    if code != _KILLED or "exit code" not in reason:
+        return re.sub(rf"^{COMMAND}\b", "it", reason)
+    guess = "perhaps it was out of memory"
+    if oom_kills is not None:
+        guess = "not by the kernel's OOM killer, which was not active during the run"
+        if oom_kills:
+            guess = "out of memory: the kernel's OOM killer was active during the run"
+    return f"it was killed by signal 9 (SIGKILL): {guess}"
 
 
 def _load_last_line(path: str, was_killed: bool = False) -> str:
@@ -190,16 +191,12 @@ def _find_crash(lines: Sequence[str]) -> str:
     frames: list[str] = []
     for line in lines[starts[-1] + 1 :]:
         match = _CRASH_FRAME.match(line)
-        if match and not _is_ours(match["file"]):
+        if match and not match["file"].startswith(("<frozen ", os.path.join(_OWN_FOLDER, "bench") + os.sep)):
             frames.append(f"{match['name']} ({os.path.basename(match['file'])}:{match['line']})")
         elif frames and not match:  # other threads
             break
     stack = " called by ".join(frames[:_MOST_FRAMES]) or "no Python code"
     return f"{lines[starts[-1]].removeprefix(_FATAL).strip()} in {stack}"
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith(("<frozen ", os.path.join(_OWN_FOLDER, "bench") + os.sep))
 
 
 def _add_extracted(result: BenchResult, run_dir: str, spec: RunSpec) -> BenchResult:
@@ -217,18 +214,11 @@ def _add_extracted(result: BenchResult, run_dir: str, spec: RunSpec) -> BenchRes
     for point in points:
         values.setdefault(point.metric, []).append(point.value)
     metrics = tuple(BenchMetric(name, found[-1]) for name, found in values.items())
-    missing = [pattern.metric for pattern in patterns if pattern.metric not in values]
-    return _judge_extracted(result, metrics, values, missing)
-
-
-def _judge_extracted(
-    result: BenchResult, metrics: tuple[BenchMetric, ...], values: Mapping[str, Sequence[float]], missing: Sequence[str]
-) -> BenchResult:
-    import math
-
-    from assay.values.verdict import Finding, VerdictKind
-
-    findings = [Finding(VerdictKind.ERROR, result.name, f"{name} was not found in its output") for name in missing]
+    findings = [
+        Finding(VerdictKind.ERROR, result.name, f"{pattern.metric} was not found in its output")
+        for pattern in patterns
+        if pattern.metric not in values
+    ]
     findings += [
         Finding(VerdictKind.FAIL, result.name, f"{metric.name} is {metric.value}")
         for metric in metrics
@@ -328,13 +318,6 @@ def _find_profiles(run_dir: str, output_dir: str) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------- where it ran
-
-
-def _build_framework(story: Story) -> Framework | None:
-    fields = (story.end or {}).get("framework")
-    if not fields:
-        return None
-    return Framework(**{key: str(value) for key, value in fields.items() if key in Framework.__dataclass_fields__})
 
 
 def build_environment(machine: Machine, framework: Framework | None, packages: Mapping[str, str]) -> dict[str, str]:

@@ -142,7 +142,8 @@ def describe_environments(
 ) -> Iterator[str]:
     """How the executions of a method were grouped, where that is not obvious."""
     sides = (base, head)
-    every = [_gather(side, duels) for side in sides]
+    keys = dict.fromkeys(duel.key for duel in duels)
+    every = [list({id(e): e for key in keys for e in side.having(key)}.values()) for side in sides]
     names = name_environments(_list_environments([*every[0], *every[1]]))
     if across:
         yield from _describe_mixture(method, sides, every, names)
@@ -156,21 +157,10 @@ def describe_environments(
         yield f"{method}: the environment was not recorded on either side"
     used = {id(e) for duel in duels for e in (*duel.base, *duel.head)}  # folders of others may share our ids
     for side, found in zip(sides, every, strict=True):
-        yield from _describe_left_out(method, side, [e for e in found if id(e) not in used], names)
-
-
-def _gather(side: Executions, duels: Sequence[Duel]) -> list[BenchExecution]:
-    """All that have any of the metrics."""
-    found = {id(e): e for key in dict.fromkeys(duel.key for duel in duels) for e in side.having(key)}
-    return list(found.values())
-
-
-def _describe_left_out(
-    method: str, side: Executions, left: Sequence[BenchExecution], names: Mapping[str, str]
-) -> Iterator[str]:
-    for fingerprint in dict.fromkeys(execution.fingerprint for execution in left):
-        count = count_executions(len(_only(left, fingerprint)))
-        yield f"{method}: {count} of {side.name} left out, environment missing on the other side: {names[fingerprint]}"
+        left = [e for e in found if id(e) not in used]
+        for fingerprint in dict.fromkeys(execution.fingerprint for execution in left):
+            what = f"{count_executions(len(_only(left, fingerprint)))} of {side.name} left out"
+            yield f"{method}: {what}, environment missing on the other side: {names[fingerprint]}"
 
 
 def _describe_mixture(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import getpass
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
+from contextlib import suppress
+from dataclasses import replace
 
 from assay.bench.flow.archive import find_location, is_named
 from assay.bench.flow.history import HistoryOptions, latest_triage, load_histories
@@ -18,47 +18,39 @@ LAST = "last"
 _MOST_CHANGES = 8  # that are listed
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The judgement of a change, which is named by the execution where it begins, by a commit of its range, or
-    `last`."""
-
-    metric: str
-    method: str
-    change: str
-    judgement: str
-    note: str = ""
-
-
-def triage_change(word: Decision, root: str | None, everything: bool = False) -> str:
-    """Store it; returns a line that names the change."""
+def triage_change(
+    metric: str, method: str, name: str, judgement: Judgement, note: str, root: str | None, everything: bool = False
+) -> str:
+    """Store the judgement of a change, which is named by the execution where it begins, by a commit of its range, or
+    `last`. Returns a line that names the change."""
     location = find_location(root)
-    meant = _find_triaged(word, load_triage(location.dir)) or _find_untriaged(word, root, everything)
-    judgement = cast("Judgement", word.judgement)
-    said = Triage(
-        meant.method, word.metric, meant.execution_id, meant.until, judgement, word.note, _user(), time.time()
-    )
-    add_triage(location.dir, said)
-    return f"{said.method} {word.metric}: the change at {said.execution_id} is {judgement}"
+    meant = None
+    if judgement == "open":  # `open` revokes an earlier triage
+        meant = _find_triaged(metric, method, name, load_triage(location.dir))
+    if meant is None:
+        meant = _find_untriaged(metric, method, name, HistoryOptions(root, min_effect=0.0, everything=everything))
+    who = ""
+    with suppress(KeyError, OSError):
+        who = getpass.getuser()
+    add_triage(location.dir, replace(meant, judgement=judgement, note=note, who=who, at=time.time()))
+    return f"{meant.method} {metric}: the change at {meant.execution_id} is {judgement}"
 
 
-def _find_triaged(word: Decision, every: Sequence[Triage]) -> Triage | None:
-    """An earlier triage: `open` revokes it, also where the change is no longer found (`invalid` leaves its executions
-    out, and perhaps too few remain for a history)."""
-    if word.judgement != "open":
-        return None
-    said = [each for each in every if each.metric == word.metric and is_named(word.method, each.method)]
+def _find_triaged(metric: str, method: str, name: str, every: Sequence[Triage]) -> Triage | None:
+    """Also where the change is no longer found: `invalid` leaves its executions out, and perhaps too few remain for a
+    history."""
+    said = [each for each in every if each.metric == metric and is_named(method, each.method)]
     standing = [each for each in latest_triage(said) if each.judgement != "open"]
-    return next((each for each in reversed(standing) if word.change in (LAST, each.execution_id)), None)
+    return next((each for each in reversed(standing) if name in (LAST, each.execution_id)), None)
 
 
-def _find_untriaged(word: Decision, root: str | None, everything: bool) -> Triage:
-    histories = load_histories(word.metric, word.method, HistoryOptions(root, min_effect=0.0, everything=everything))
+def _find_untriaged(metric: str, method: str, name: str, options: HistoryOptions) -> Triage:
+    histories = load_histories(metric, method, options)
     if len(histories) > 1:
         names = ", ".join(history.method for history in histories[:6])
-        raise UsageError(f"{word.method!r} matches {len(histories)} benchmarks", f"one of: {names}")
-    change = _find_change(histories[0], word.change)
-    return Triage(histories[0].method, word.metric, change.execution_id, change.until)
+        raise UsageError(f"{method!r} matches {len(histories)} benchmarks", f"one of: {names}")
+    change = _find_change(histories[0], name)
+    return Triage(histories[0].method, metric, change.execution_id, change.until)
 
 
 def _find_change(history: MetricHistory, name: str) -> Change:
@@ -78,10 +70,3 @@ def _find_change(history: MetricHistory, name: str) -> Change:
     listed = f"changes: {', '.join(ids[-_MOST_CHANGES:])}, or {LAST}"
     close = did_you_mean(name, ids) if len(ids) > 1 else None
     raise NotFoundError("change", name, ids, f"{close}; {listed}" if close and "mean" in close else listed)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""

@@ -29,7 +29,7 @@ from assay.bench.judge.noise import (
     measure_student_loss,
     split_pieces,
 )
-from assay.bench.judge.samples import Question, Scale, build_pair, compare_pairs, find_fewest, find_median
+from assay.bench.judge.samples import Question, build_pair, compare_pairs, find_fewest, find_median, relate_medians
 from assay.bench.values.comparison import Change, MetricHistory, MetricSeries, Step
 from assay.judge.statistics import Array, load_numpy, normal_quantile
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -54,7 +54,13 @@ def judge_history(history: MetricHistory, recent: int | None = None, asserted: f
     environment has too few executions, or the history is too short or too noisy to show a change of `asserted`. ERROR:
     the newest execution gives no value. Improvements and changes before the last `recent` executions raise no alarm."""
     findings = [_judge_change(history, change, recent) for change in history.changes]
-    findings += [*_find_silence(history), *_find_shortness(history), *_find_blindness(history, asserted)]
+    if history.broken:
+        findings.append(Finding(VerdictKind.ERROR, _name(history), history.broken))
+    longest = max((len(series.points) for series in history.series), default=0)
+    if longest < SHORTEST_SERIES and all(change.too_few for change in history.changes):
+        message = f"{longest} comparable executions are too few; at least {SHORTEST_SERIES} are needed"
+        findings.append(Finding(VerdictKind.INCONCLUSIVE, _name(history), message))
+    findings += _find_blindness(history, asserted)
     return Verdict.of(findings, sum(len(series.points) for series in history.series))
 
 
@@ -84,19 +90,6 @@ def _is_recent(history: MetricHistory, change: Change, recent: int | None) -> bo
         if change.execution_id in ids:
             return len(ids) - ids.index(change.execution_id) <= recent
     return True
-
-
-def _find_silence(history: MetricHistory) -> Iterator[Finding]:
-    if history.broken:
-        yield Finding(VerdictKind.ERROR, _name(history), history.broken)
-
-
-def _find_shortness(history: MetricHistory) -> Iterator[Finding]:
-    """For the longest series: no series is long enough to show a change."""
-    longest = max((len(series.points) for series in history.series), default=0)
-    if longest < SHORTEST_SERIES and all(change.too_few for change in history.changes):
-        message = f"{longest} comparable executions are too few; at least {SHORTEST_SERIES} are needed"
-        yield Finding(VerdictKind.INCONCLUSIVE, _name(history), message)
 
 
 _LARGEST_VISIBLE = 1.0  # largest detectable change that is offered as --min-effect
@@ -163,10 +156,8 @@ def compare_levels(old: Sequence[float], new: Sequence[float], at: int) -> Step 
 
 def compare_medians(old: Sequence[float], new: Sequence[float], at: int) -> Step:
     """The same with too few values to test: medians, without an interval."""
-    levels = find_median(old), find_median(new)
-    scale = Scale.of(levels, levels[0])
-    before, after = scale.apply(levels)
-    return Step(at, *levels, scale.relate(after - before))
+    before, after = find_median(old), find_median(new)
+    return Step(at, before, after, relate_medians(before, after))
 
 
 def describe_few(old: Sequence[float], new: Sequence[float]) -> str:

@@ -21,19 +21,25 @@ _PLAIN = ("iters", "cpu_time", "wall_time", "throughput")
 def judge_report(name: str, story: Story, ending: Ending, *, is_command: bool = False) -> BenchResult:
     """A benchmark that never reports has `wall_time` -1 and has failed; a command's wall time is its duration."""
     merged = _merge(story.reports)
-    measured = _measure_command(story, ending) if is_command else {}
-    measured = {key: value for key, value in measured.items() if key not in merged.plain}
+    measured = {}
+    if is_command:  # by our own wrapper; if that was killed, from the shell's start to its end
+        end = story.end or {}
+        times = {"wall_time": end.get("wall_s", ending.elapsed_s), "cpu_time": end.get("cpu_s")}
+        measured = {key: value for key, value in times.items() if value is not None and key not in merged.plain}
     merged.plain |= measured
     promoted = _promote_extras(merged.extras)
     metrics = tuple({metric.name: metric for metric in (*promoted, *merged.metrics.values())}.values())
-    has_exception = _has_exception(story, ending, is_command)
+    is_unfinished = not is_command and not (story.end or {}).get("ok")
+    has_exception = ending.state != "done" or is_unfinished
     findings = [
         *_find_end(name, story, ending, is_command),
         *(Finding(VerdictKind.ERROR, name, problem) for problem in story.problems),
-        *_find_silence(name, merged, has_exception),
+        *([] if has_exception else _find_silence(name, merged)),
         *_find_bad_numbers(name, measured.items()),
-        *_judge_all(name, story.reports),
     ]
+    for number, (prefix, report) in enumerate(_find_prefixes(story.reports), 1):  # also what a later one has replaced
+        where = f" (report {number} of {len(story.reports)})" if len(story.reports) > 1 else ""
+        findings += [replace(found, message=found.message + where) for found in _judge_one(name, report, prefix)]
     iters = merged.plain.get("iters")
     return BenchResult(
         name=name,
@@ -48,13 +54,6 @@ def judge_report(name: str, story: Story, ending: Ending, *, is_command: bool = 
         samples={key: tuple(values) for key, values in merged.samples.items()},
         findings=tuple(findings),
     )
-
-
-def _measure_command(story: Story, ending: Ending) -> dict[str, float]:
-    """Duration and CPU time by our own wrapper; if that was killed, from the shell's start to its end."""
-    end = story.end or {}
-    found = {"wall_time": end.get("wall_s", ending.elapsed_s), "cpu_time": end.get("cpu_s")}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 # ---------------------------------------------------------------- several reports of one method
@@ -127,12 +126,6 @@ def _parse_extra(text: float | str) -> dict[str, Any] | None:
 # ---------------------------------------------------------------- findings
 
 
-def _has_exception(story: Story, ending: Ending, is_command: bool) -> bool:
-    if ending.state != "done":
-        return True
-    return not is_command and (story.end is None or not story.end.get("ok"))
-
-
 def _find_end(name: str, story: Story, ending: Ending, is_command: bool) -> Iterator[Finding]:
     error = (story.end or {}).get("error")
     if ending.state not in ("done", "failed"):
@@ -154,35 +147,23 @@ def _find_end(name: str, story: Story, ending: Ending, is_command: bool) -> Iter
 def _find_place(lines: Sequence[str]) -> str:
     """` (bench.py:12)`: where in the user's own code it was raised; the log has the rest."""
     frames = [match for line in lines if (match := _FRAME.match(line))]
-    own = [match for match in frames if not _is_foreign(match["file"])] or frames
+    # code of a library, or ours: the position reported is the line that called it
+    own = [m for m in frames if not _LIBRARY.search(m["file"]) and not m["file"].startswith(_OURS)] or frames
     return f" ({own[-1]['file'].rpartition('/')[2]}:{own[-1]['line']})" if own else ""
-
-
-def _is_foreign(file: str) -> bool:
-    """Code of a library, or ours: the position reported is the line that called it."""
-    return _LIBRARY.search(file) is not None or file.startswith(_OURS)
 
 
 def _with_words(reason: str, ending: Ending) -> str:
     return f"{reason}; its last line of output: {ending.last_line}" if ending.last_line else reason
 
 
-def _find_silence(name: str, merged: _Merged, has_exception: bool) -> Iterator[Finding]:
-    if not merged.is_reported and not merged.plain and not has_exception:
+def _find_silence(name: str, merged: _Merged) -> Iterator[Finding]:
+    if not merged.is_reported and not merged.plain:
         yield Finding(VerdictKind.ERROR, name, "it never called report_benchmark")
-    elif merged.is_reported and not merged.plain.keys() - {"iters"} and not merged.metrics and not has_exception:
+    elif merged.is_reported and not merged.plain.keys() - {"iters"} and not merged.metrics:
         yield Finding(VerdictKind.ERROR, name, "it reported no number: neither wall_time nor throughput nor a metric")
 
 
 # ---------------------------------------------------------------- every number that was reported
-
-
-def _judge_all(name: str, reports: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Including those that a later report of the same name has replaced."""
-    for number, (prefix, report) in enumerate(_find_prefixes(reports), 1):
-        where = f" (report {number} of {len(reports)})" if len(reports) > 1 else ""
-        for finding in _judge_one(name, report, prefix):
-            yield replace(finding, message=finding.message + where)
 
 
 def _judge_one(name: str, report: Mapping[str, Any], prefix: str) -> Iterator[Finding]:
@@ -192,10 +173,18 @@ def _judge_one(name: str, report: Mapping[str, Any], prefix: str) -> Iterator[Fi
     numbers = [(prefix + key, report[key]) for key in _PLAIN if key in report]
     numbers += [(metric.name, metric.value) for metric in (*promoted, *said)]
     yield from _find_bad_numbers(name, numbers, prefix)
-    yield from _find_bad_samples(name, report, prefix)
+    samples = [(fields["name"], fields["samples"]) for fields in report.get("metrics") or () if fields.get("samples")]
+    for key, values in (*samples, *(report.get("samples") or {}).items()):
+        bad = sum(not math.isfinite(value) for value in values)
+        if bad:
+            yield Finding(VerdictKind.FAIL, name, f"{bad} of {len(values)} samples of {prefix}{key} are not numbers")
     for metric in said:
         yield from judge_bounds(name, metric)
-    yield from _find_unsuccessful(name, extras)
+    for key, text in extras.items():
+        fields = _parse_extra(text)
+        if fields is not None and fields.get("succeeded") is False:
+            message = f"{key} reports that it has not succeeded: {fields.get('description') or fields['value']}"
+            yield Finding(VerdictKind.FAIL, name, message, float(fields["value"]))
 
 
 def _find_bad_numbers(name: str, numbers: Iterable[tuple[str, float]], prefix: str = "") -> Iterator[Finding]:
@@ -207,22 +196,6 @@ def _find_bad_numbers(name: str, numbers: Iterable[tuple[str, float]], prefix: s
             yield Finding(VerdictKind.ERROR, name, message, value)
         elif key.removeprefix(prefix) in ("wall_time", "cpu_time") and value < 0:
             yield Finding(VerdictKind.FAIL, name, f"{key} is negative: {value:g}", value)
-
-
-def _find_bad_samples(name: str, report: Mapping[str, Any], prefix: str) -> Iterator[Finding]:
-    samples = [(fields["name"], fields["samples"]) for fields in report.get("metrics") or () if fields.get("samples")]
-    for key, values in (*samples, *(report.get("samples") or {}).items()):
-        bad = sum(not math.isfinite(value) for value in values)
-        if bad:
-            yield Finding(VerdictKind.FAIL, name, f"{bad} of {len(values)} samples of {prefix}{key} are not numbers")
-
-
-def _find_unsuccessful(name: str, extras: Mapping[str, float | str]) -> Iterator[Finding]:
-    for key, text in extras.items():
-        fields = _parse_extra(text)
-        if fields is not None and fields.get("succeeded") is False:
-            message = f"{key} reports that it has not succeeded: {fields.get('description') or fields['value']}"
-            yield Finding(VerdictKind.FAIL, name, message, float(fields["value"]))
 
 
 def judge_bounds(name: str, metric: BenchMetric) -> Iterator[Finding]:

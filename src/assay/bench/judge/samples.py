@@ -28,7 +28,6 @@ THRESHOLD = 0.05
 ALPHA = 0.01
 MOST_TRIALS = 60  # per side; after these the difference is too close to the threshold
 LARGEST_EXACT = 100  # trials of both sides; beyond, the normal approximation is as good
-POWER = 0.8
 LARGEST_LOG = 700.0  # beyond, exp overflows
 BUSY_ADVICE = "wait until the machine is quiet, or take them with --all (CPU time suffers least: --only cpu_time)"
 PROCESS_SPREAD = 0.05  # assumed between processes where there is only one: memory layout, hash seeds and other load
@@ -56,11 +55,8 @@ class SamplePair:
 def build_pair(
     subject: str, base: Samples | Sequence[float], head: Samples | Sequence[float], question: Question
 ) -> SamplePair:
-    return SamplePair(subject, _as_samples(base), _as_samples(head), question)
-
-
-def _as_samples(given: Samples | Sequence[float]) -> Samples:
-    return given if isinstance(given, Samples) else Samples(tuple(given))
+    ours, theirs = (given if isinstance(given, Samples) else Samples(tuple(given)) for given in (base, head))
+    return SamplePair(subject, ours, theirs, question)
 
 
 # ---------------------------------------------------------------- verdicts
@@ -111,12 +107,15 @@ def _measure(pair: SamplePair) -> Comparison:
     refusal = _find_refusal(pair)
     if refusal:
         return replace(empty, kind=refusal[0], message=refusal[1])
+    empty = replace(empty, warnings=describe_trials(pair.base, pair.head))
     more = _count_needed(pair)
     if more:
-        message = _explain_need(pair, more)
-        warnings = describe_trials(pair.base, pair.head)
-        found = replace(empty, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=more, warnings=warnings)
-        return _compare_medians(found, base, head)
+        message = f"too few clean trials for an alpha of {pair.question.alpha:g}: needs {more} more on each side"
+        spoilt = [side.label or name for side, name in ((pair.base, "base"), (pair.head, "head")) if not side.clean]
+        if spoilt:
+            message = f"all trials of {' and '.join(spoilt)} are contaminated: {BUSY_ADVICE}"
+        found = replace(empty, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=more)
+        return found if spoilt else _compare_medians(found, base, head)
     scale = Scale.of((*base, *head), find_median(base))
     shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
     shift, p = _allow_for_processes(pair, shift, measure_p(base, head), PROCESS_SPREAD * scale.step)
@@ -128,19 +127,13 @@ def _measure(pair: SamplePair) -> Comparison:
         effect=effect,
         interval=(low, high),
         p=p,
-        detectable=scale.relate(_find_detectable(shift, pair.question.alpha)),
-        warnings=describe_trials(pair.base, pair.head),
     )
 
 
 def _compare_medians(found: Comparison, base: Sequence[float], head: Sequence[float]) -> Comparison:
-    """The relative difference of the medians, without an interval: there are too few values for one."""
-    if not base or not head:
-        return found
+    """Without an interval: there are too few values for one."""
     levels = find_median(base), find_median(head)
-    scale = Scale.of(levels, levels[0])
-    before, after = scale.apply(levels)
-    effect = scale.relate(after - before)
+    effect = relate_medians(*levels)
     seen = f"{effect:+.2%}, not significant: {found.message}"
     return replace(found, base=levels[0], head=levels[1], effect=effect, message=seen)
 
@@ -174,17 +167,11 @@ def _count_needed(pair: SamplePair) -> int:
     return max(max(fewest - clean, total - 2 * clean if clean else 0, 0) for clean, total in sides)
 
 
-def _explain_need(pair: SamplePair, more: int) -> str:
-    spoilt = [side.label or name for side, name in ((pair.base, "base"), (pair.head, "head")) if not side.clean]
-    if spoilt:
-        return f"all trials of {' and '.join(spoilt)} are contaminated: {BUSY_ADVICE}"
-    return f"too few clean trials for an alpha of {pair.question.alpha:g}: needs {more} more on each side"
-
-
 def _conclude(asked: Question, found: Comparison, together: int) -> Comparison:
     """`together`: metrics that p is corrected for."""
-    if found.effect is None or found.interval is None or found.p_adjusted is None:
-        raise ValueError("only measured comparisons are concluded")
+    assert found.effect is not None
+    assert found.interval is not None
+    assert found.p_adjusted is not None
     sign = 1 if asked.direction == "min" else -1
     worse = sign * found.effect
     most = max(sign * bound for bound in found.interval)
@@ -350,13 +337,6 @@ def _count_aside(base: int, head: int, alpha: float) -> int:
     return max(0, int((below <= alpha / 2).sum()) - 1)
 
 
-def _find_detectable(shift: Shift, alpha: float) -> float:
-    """From the interval's width: it is 2 z(alpha / 2) standard errors wide."""
-    quantile = normal_quantile(alpha / 2)
-    error = (shift.high - shift.low) / 2 / quantile
-    return (quantile + normal_quantile(1 - POWER)) * error
-
-
 @dataclass(frozen=True, slots=True)
 class Scale:
     """Logs, or fractions of the largest value where some are not positive."""
@@ -385,3 +365,10 @@ class Scale:
 
 def find_median(values: Sequence[float]) -> float:
     return median_low(values) / 2 + median_high(values) / 2  # halves first: the sum of two huge values overflows
+
+
+def relate_medians(before: float, after: float) -> float:
+    """Their relative difference."""
+    scale = Scale.of((before, after), before)
+    old, new = scale.apply((before, after))
+    return scale.relate(new - old)

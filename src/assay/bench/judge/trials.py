@@ -25,8 +25,9 @@ def describe_trials(base: Samples, head: Samples) -> tuple[str, ...]:
 
 def _describe(side: Samples, name: str) -> list[str]:
     label = side.label or name
-    warnings = [f"{label}: {text}" for text in _count_reasons(side)]
-    values = side.clean
+    total, values = len(side.values), side.clean
+    reasons = merge_reasons((trial, why) for trial, why in sorted(side.contaminated.items()) if 0 <= trial < total)
+    warnings = [f"{label}: {len(found)} of {total} trials left out: {reason}" for reason, found in reasons.items()]
     if has_trend(values):
         warnings.append(f"{label}: drifts from trial to trial ({measure_drift(values):+.1%} over the run)")
     modes = find_modes(values)
@@ -35,19 +36,15 @@ def _describe(side: Samples, name: str) -> list[str]:
     return warnings
 
 
-def _count_reasons(side: Samples) -> list[str]:
-    total = len(side.values)
-    inside = [reason for trial, reason in sorted(side.contaminated.items()) if 0 <= trial < total]
-    return [f"{count} of {total} trials left out: {reason}" for reason, count in merge_reasons(inside).items()]
-
-
-def merge_reasons(reasons: Iterable[str]) -> dict[str, int]:
-    """How often each was given; those that differ in their numbers alone are one: `others used 52 to 91%`."""
-    alike: dict[str, list[list[int]]] = {}
-    for reason in reasons:
-        numbers = [int(number) for text in _NUMBERS.findall(reason) for number in text.split(", ")]
-        alike.setdefault(_NUMBERS.sub("…", reason), []).append(numbers)
-    return {_fill(text, sorted({n for each in found for n in each})): len(found) for text, found in alike.items()}
+def merge_reasons(reasons: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
+    """The trials of each reason; those that differ in their numbers alone are one: `others used 52 to 91%`."""
+    trials: dict[str, list[int]] = {}
+    numbers: dict[str, set[int]] = {}
+    for trial, reason in reasons:
+        text = _NUMBERS.sub("…", reason)
+        trials.setdefault(text, []).append(trial)
+        numbers.setdefault(text, set()).update(int(n) for found in _NUMBERS.findall(reason) for n in found.split(", "))
+    return {_fill(text, sorted(numbers[text])): found for text, found in trials.items()}
 
 
 def _fill(text: str, numbers: Sequence[int]) -> str:

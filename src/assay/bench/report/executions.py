@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from assay.bench.judge.trials import merge_reasons
 from assay.bench.values.comparison import INTERRUPTED
 from assay.bench.values.execution import BenchExecution, BenchReport
 from assay.show.formatting import clean, render_duration, render_number, render_size
@@ -23,7 +23,6 @@ Cases = Sequence[tuple[str, str, Verdict]]  # group (a method), name (a metric),
 _MOST_METRICS = 6
 _STEPS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 _BEYOND_STEPS = 1e18
-_PERCENT = re.compile(r"(\d+)%")
 
 
 # ---------------------------------------------------------------- executions
@@ -173,33 +172,15 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
             lines.setdefault(text, []).append(execution.trial)
         for note in execution.notes:
             lines.setdefault(f"{method}: {note}", []).append(execution.trial)
-    lines |= _describe_dirt(method, found)
+    for word in ("REFUSED", "contaminated"):  # what failed has no result that could be others' fault
+        mine = [e for e in found if e.result.succeeded and e.refused == (word == "REFUSED")]
+        merged = merge_reasons((e.trial, reason) for e in mine for reason in e.contaminated)
+        lines |= {f"{word} {method}: {reason}": trials for reason, trials in merged.items()}
     suffix = f" ({label})" if label else ""
     several = len(found) > 1
     return [
         text + suffix + (f" (trial {', '.join(map(str, trials))})" if several else "") for text, trials in lines.items()
     ]
-
-
-def _describe_dirt(method: str, found: Sequence[BenchExecution]) -> dict[str, list[int]]:
-    """Reasons that differ in a percentage alone are one; what failed has no figure that could be others' fault."""
-    seen: dict[str, list[tuple[int, list[int]]]] = {}
-    for execution in found:
-        word = "REFUSED" if execution.refused else "contaminated"
-        for reason in execution.contaminated if execution.result.succeeded else ():
-            shares = [int(share) for share in _PERCENT.findall(reason)]
-            seen.setdefault(f"{word} {method}: {_PERCENT.sub('…%', reason)}", []).append((execution.trial, shares))
-    return {
-        text.replace("…%", _render_range([share for _, shares in trials for share in shares])): [n for n, _ in trials]
-        for text, trials in seen.items()
-    }
-
-
-def _render_range(shares: Sequence[int]) -> str:
-    if not shares:
-        return ""
-    low, high = min(shares), max(shares)
-    return f"{low}%" if low == high else f"{low} to {high}%"
 
 
 def build_execution_facts(execution: BenchExecution) -> dict[str, Any]:

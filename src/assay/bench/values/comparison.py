@@ -50,7 +50,6 @@ class Comparison:
     interval: tuple[float, float] | None = None  # of the effect, at 1 - alpha; None: too few trials for that alpha
     p: float | None = None  # two-sided Mann-Whitney
     p_adjusted: float | None = None  # Holm, over all metrics that were compared together
-    detectable: float | None = None  # the smallest effect that so many trials would show in four cases of five
     missing_trials: int = 0  # more trials per side, until a verdict can be expected
     warnings: tuple[str, ...] = ()
 
