@@ -10,7 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
-from assay.bench.values import layout as bench_layout
+from assay.bench import benchmark as bench_calls
+from assay.bench import records as bench_records
+from assay.bench.values import execution as bench_values
 from assay.cli.main import build_cli
 from assay.models.values import layout as models_layout
 from assay.values import layout
@@ -277,8 +279,12 @@ def test_the_readme_begins_with_the_two_commands() -> None:
 
 
 def layout_names() -> dict[str, str]:
-    """The files, folders and variables that users can see, as the three modules of names call them."""
-    named = vars(layout) | vars(bench_layout) | vars(models_layout)
+    """The files, folders and variables that users can see."""
+    of_bench = vars(bench_calls) | vars(bench_records) | vars(bench_values)
+    named = {
+        name: each for name, each in of_bench.items() if name.endswith(("_FILE", "_DIR", "_PREFIX")) or "ENV_" in name
+    }
+    named |= vars(layout) | vars(models_layout)
     constants = {name: value for name, value in named.items() if name.isupper() and isinstance(value, str)}
     numbered = {
         "lease": layout.lease_name(1),
