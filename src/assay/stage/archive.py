@@ -35,6 +35,7 @@ _FREE_BYTES = 2 << 30  # so much any archive may become; beyond that
 _MOST_TIMES = 200  # so many times its own size: text packs to a twentieth, a bomb to a thousandth
 _MEMBER_BYTES = 1024  # a member without content costs something, too
 _MOST_LINK_BYTES = 4096
+_MOST_FILTERED = 10_000  # folders
 _MOST_HEADER_BYTES = 1 << 20  # of an extended header: the library holds it in memory
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
 
@@ -139,13 +140,30 @@ class _Aside:
         self._links: dict[str, str] = {}
         self._limit = limit
         self._left = limit
+        self._filtered: dict[tuple[str, int], tuple[str, int]] = {}  # folder and mode, as given and as filtered
 
     def add(self, member: tarfile.TarInfo, reader: _Readable | None = None) -> None:
         self._count(_MEMBER_BYTES)
         try:
-            self._add(tarfile.data_filter(member, self.folder), reader)
+            self._add(self._filter(member), reader)
         except (FileExistsError, NotADirectoryError):
             raise ArchiveError(f"{member.name!r} is a file and a folder at once") from None
+
+    def _filter(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
+        """As the library's filter. That looks for links in each part of a path, of which there are none yet: what it
+        says of one plain file counts for all that have the same folder and mode."""
+        folder, name = os.path.split(member.name)
+        if not member.isreg() or name in {"", ".", ".."}:
+            return tarfile.data_filter(member, self.folder)
+        given = folder, member.mode
+        if given not in self._filtered:
+            if len(self._filtered) >= _MOST_FILTERED:
+                self._filtered.clear()
+            found = tarfile.data_filter(member, self.folder)
+            self._filtered[given] = os.path.dirname(found.name), found.mode
+        folder, member.mode = self._filtered[given]
+        member.name = os.path.join(folder, name)
+        return member
 
     def _add(self, member: tarfile.TarInfo, reader: _Readable | None) -> None:
         path = self._path(member.name)
@@ -178,8 +196,13 @@ class _Aside:
             raise ArchiveError(f"more than {self._limit} bytes would come out of it; {ENV_LIMIT}=none lifts this limit")
 
     def _add_file(self, path: str, reader: _Readable, member: tarfile.TarInfo) -> None:
-        self._claim(path)
-        writer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, member.mode)  # less the umask
+        self._links.pop(path, None)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            writer = os.open(path, flags, member.mode)  # less the umask
+        except (FileNotFoundError, FileExistsError):
+            self._claim(path)
+            writer = os.open(path, flags, member.mode)
         with open(writer, "wb") as file:
             while block := reader.read(_CHUNK):
                 self._count(len(block))
