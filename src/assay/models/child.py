@@ -8,9 +8,11 @@ so that the run's own state tells it too.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -19,16 +21,19 @@ from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import bisect_model
 from assay.models.flow.check import check_model
 from assay.models.flow.reduce import reduce_failure
-from assay.models.flow.timings import write_metrics, write_trace
 from assay.models.records import write_report
 from assay.models.report.check import render_case_line
+from assay.models.report.summary import find_fresh
 from assay.models.store.artifacts import ArtifactStore
-from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_TENSORS_DIR
-from assay.models.values.model import ModelReport, ModelRequest
+from assay.models.trace import Slice, render_chrome, render_perfetto, render_slices_csv
+from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_TENSORS_DIR, MODEL_TRACE_FILES
+from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step
 from assay.system.files import write_atomic
+from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 
 _GOALS = {"check": check_model, "bisect": bisect_model, "reduce": reduce_failure}
+POINTS_FILE = "model.jsonl"  # in metrics/
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,6 +75,44 @@ def examine(request: ModelRequest, run_dir: str) -> ModelReport:
     write_trace(run_dir, slices)
     write_report(run_dir, report)  # last: where it is, everything is
     return report
+
+
+def write_metrics(run_dir: str, report: ModelReport) -> None:
+    """`metrics/model.jsonl`: errors and times over the layers' numbers, and the full model's under `full.`."""
+    lines = [json.dumps(point) for point in build_points(report)]
+    if not lines:
+        return
+    folder = os.path.join(run_dir, layout.METRICS_DIR)
+    os.makedirs(folder, exist_ok=True)
+    write_atomic(os.path.join(folder, POINTS_FILE), "".join(f"{line}\n" for line in lines))
+
+
+def build_points(report: ModelReport) -> Iterator[dict[str, float]]:
+    now = time.time()
+    for case in report.cases:
+        numbers = {name: value for name, value in build_numbers(case).items() if math.isfinite(value)}
+        if case.layer is None:
+            yield {"time": now, **{f"full.{name}": value for name, value in numbers.items()}}
+        elif numbers:
+            yield {"step": case.layer.number, "time": now, **numbers}
+
+
+def build_numbers(case: CaseReport) -> dict[str, float]:
+    """Times that were remembered instead of measured are not results."""
+    found = {
+        "local_error": max((each.error for each in case.local), default=math.nan),
+        "accumulated_error": max((each.error for each in case.accumulated), default=math.nan),
+    }
+    found |= {f"{step}_s": min(measured) for step in Step if (measured := find_fresh(case, step))}
+    return {name: value for name, value in found.items() if not math.isnan(value)}
+
+
+def write_trace(run_dir: str, slices: Sequence[Slice]) -> None:
+    """`trace.json`, `.pb` and `.csv`: every step of every case that was computed, on a track per target and step."""
+    texts = {"chrome": render_chrome(slices).encode(), "perfetto": render_perfetto(slices)}
+    texts["csv"] = render_slices_csv(slices).encode()
+    for form, name in MODEL_TRACE_FILES.items():
+        write_atomic(os.path.join(run_dir, name), texts[form])
 
 
 def write_error(run_dir: str, error: AssayError) -> None:

@@ -1,4 +1,4 @@
-"""A check, a bisection or a reduction as a run of the study `model`: started, watched and kept like any other."""
+"""Checks, bisections and reductions as runs of the study `model`; the times of checks for the benchmark history."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from assay.errors import AssayError, ExitCode, InfrastructureError
 from assay.execute.machine_lease import Use
-from assay.models.flow.timings import MachineObserver, build_timings
 from assay.models.records import load_report
+from assay.models.report.summary import find_fresh
 from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_REQUEST_PREFIX
-from assay.models.values.model import STUDY, ModelReport, ModelRequest
+from assay.models.values.model import FULL_MODEL, STUDY, CaseReport, ModelReport, ModelRequest, Step
+from assay.observe.devices import Devices
+from assay.observe.environment import load_environment
+from assay.observe.machine import CpuMeter, find_contamination, load_machine
 from assay.study.api import (
     Report,
     RunHooks,
@@ -28,13 +33,16 @@ from assay.study.api import (
 )
 from assay.system.files import read_end, write_atomic
 from assay.values import layout
-from assay.values.machine import KeepTimings
+from assay.values.machine import KeepTimings, Machine, Timings
 from assay.values.plain import build_plain
 from assay.values.run import Command, RunSpec, spec_id
 from assay.values.state import State
 from assay.values.study import CodePolicy, Resources
 from assay.values.units import CPU
+from assay.values.verdict import VerdictKind
 
+FOREIGN_LIMIT = 0.1  # of all cores: as for benchmarks
+KIND = "model"
 COMMAND = "model"
 SLOTS_NAME = "checks"
 _TAIL_BYTES = 3000
@@ -169,3 +177,87 @@ def _find_error(run_dir: str, reason: str) -> AssayError:
     error = AssayError(content["message"], content.get("hint"))
     error.exit_code = ExitCode(content["exit_code"])
     return error
+
+
+# ---------------------------------------------------------------- times for the benchmark history
+#
+# The history gets only complete measurements: a check of all cases in which nothing came from the cache. An execution
+# without the numbers of a layer says that the layer broke: cases that fail are left out. The run time of a simulator is
+# an estimate and is left out as well.
+
+
+def _open_meter() -> CpuMeter | None:
+    try:
+        return CpuMeter()
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+@dataclass(slots=True)
+class MachineObserver:
+    """Looks at the machine before a check, and once more behind it."""
+
+    begun_at: float = field(default_factory=time.time)
+    meter: CpuMeter | None = field(default_factory=_open_meter)
+
+    def load_state(self, folder: str, own_cpu_s: float, complain: Callable[[str], None]) -> tuple[Machine, str | None]:
+        """The machine as it stood, and the commit of what is in the folder."""
+        devices = Devices()
+        environment = load_environment(folder, (), devices, complain=complain)
+        machine = load_machine(environment, devices, ())
+        foreign = self.meter.foreign_fraction(own_cpu_s, machine.logical_cpus) if self.meter else None
+        return replace(machine, foreign_cpu=foreign, packages={}), environment.git.commit if environment.git else None
+
+
+def build_timings(
+    request: ModelRequest,
+    report: ModelReport,
+    observer: MachineObserver,
+    own_cpu_s: float,
+    complain: Callable[[str], None] = lambda _text: None,
+) -> Timings | None:
+    """None: it is not a whole measurement."""
+    if not is_whole(request, report):
+        return None
+    machine, commit = observer.load_state(request.folder or os.getcwd(), own_cpu_s, complain)
+    return Timings(
+        id=os.path.basename(report.run_dir)[-26:],
+        method=name_method(report),
+        samples=collect_samples(report),
+        wall_time="full_model.run_s",
+        succeeded=report.verdict.kind is VerdictKind.PASS,
+        machine=machine,
+        tools=report.tools,
+        commit=commit,
+        started_at=observer.begun_at,
+        ended_at=time.time(),
+        contaminated=find_contamination(machine, FOREIGN_LIMIT),
+        extra={"run": report.run_dir, "model": report.model, "reference": report.reference},
+    )
+
+
+def is_whole(request: ModelRequest, report: ModelReport) -> bool:
+    """A check of all cases, of which some passed and none came from the cache."""
+    steps = [step for case in _choose_cases(report) for step in case.steps]
+    return request.goal == "check" and not request.only and bool(steps) and not any(step.cached for step in steps)
+
+
+def _choose_cases(report: ModelReport) -> list[CaseReport]:
+    return [case for case in report.cases if case.verdict.kind is VerdictKind.PASS]
+
+
+def name_method(report: ModelReport) -> str:
+    """`model.<stem>.<target>`, in letters that a command line takes."""
+    return ".".join([KIND, *(re.sub(r"[^\w+-]+", "_", part) for part in (report.stem, report.target))])
+
+
+def collect_samples(report: ModelReport) -> dict[str, tuple[float, ...]]:
+    """`Conv_3.compile_s`, `full_model.run_s`: every time that was measured."""
+    samples = {}
+    for case in _choose_cases(report):
+        label = case.layer.label if case.layer else FULL_MODEL
+        for step in Step:
+            found = find_fresh(case, step)
+            if found and not (step is Step.RUN and report.is_estimate):
+                samples[f"{label}.{step}_s"] = found
+    return samples

@@ -61,6 +61,15 @@ def _measured(case: CaseReport, step: Step) -> float | None:
     return None if any(each.step is step and not each.is_ok for each in case.steps) else case.seconds(step)
 
 
+def find_fresh(case: CaseReport, step: Step) -> tuple[float, ...]:
+    """Seconds that were measured now: of each timed execution, or of the step as a whole; none where it is from the
+    store or failed."""
+    for each in reversed(case.steps):
+        if each.step is step and each.is_ok and not each.cached and not each.is_copy:
+            return each.times_s or (each.elapsed_s,)
+    return ()
+
+
 def _least(values: Sequence[float | None]) -> float | None:
     """NaN is worse than any number."""
     found = [value for value in values if value is not None]
