@@ -244,7 +244,7 @@ class TestLeaving:
         desk.well("runx", "sweep.yml")
         said = desk.well("runx", "sweep.yml")
         assert said.lines == [], "nothing was submitted"
-        assert said.err.count("is on its way already") == 4
+        assert said.err.count("is already running") == 4
         assert len(desk.submissions) == 4
         assert len(desk.runs("logs/sweep")) == 4
         desk.release()

@@ -21,7 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("-t", "--test-config-path", required=True, help="the test configuration, a YAML file")
     parser.add_argument("-s", "--storage-path", required=True, help="where checkpoints and the manifest are kept")
     parser.add_argument(
-        "--manifest-name", default=DEFAULT_MANIFEST, help=f"put behind the test's name (default: {DEFAULT_MANIFEST})"
+        "--manifest-name", default=DEFAULT_MANIFEST, help=f"appended to the test's name (default: {DEFAULT_MANIFEST})"
     )
     ours = parser.add_argument_group("beyond the original")
     ours.add_argument(
@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--no-early-stop", action="store_true", help="run every segment to its end, also when it has failed"
     )
     ours.add_argument("--allow-changed", action="store_true", help="CHANGED is good enough: exit code 0")
-    ours.add_argument("--quiet", action="store_true", help="say nothing until the end")
+    ours.add_argument("--quiet", action="store_true", help="print nothing until the end")
     ours.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser
 

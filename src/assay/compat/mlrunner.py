@@ -43,7 +43,7 @@ _FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 
 @dataclass(slots=True)
 class MlrunnerMessages:
-    """Numbers the tasks of each document and says what happens to them, as mlrunner does."""
+    """Numbers the tasks of each document and reports what happens to them, as mlrunner does."""
 
     prepared: Prepared
     say: Say
@@ -95,7 +95,7 @@ class MlrunnerMessages:
             self._line("FAIL", event.entry, event.command)
 
     def _skipped_before(self, event: Event) -> Iterator[str]:
-        """Asked for and finished by an earlier attempt; what this one did has been told."""
+        """Asked for and finished by an earlier attempt; what this one did is printed already."""
         entry = event.entry
         for name in entry.commands[: entry.commands.index(event.command)]:
             if not entry.reported & {f"+{name}", f"={name}"}:
@@ -103,7 +103,7 @@ class MlrunnerMessages:
                 yield name
 
     def _note_begun(self, entry: Entry) -> None:
-        """Another call started these commands, and has said so: up to the first that has not ended yet."""
+        """Another call started these commands, and has printed so: up to the first that has not ended yet."""
         names = os.listdir(entry.dir)
         ended = {mark[0] for name in names if (mark := layout.parse_exit_marker(name)) and mark[1] == entry.attempt}
         for name in entry.commands:
@@ -115,7 +115,7 @@ class MlrunnerMessages:
                 return
 
     def close(self, report: Report) -> None:
-        """What was finished before, and how many failed; `report` tells the rest."""
+        """What was finished before, and how many failed; `report` has the rest."""
         for entry in report.entries:
             if entry.state is State.DONE and not entry.finished_here:
                 for name in entry.commands:
@@ -170,7 +170,7 @@ class Tee:
             self.read()
 
     def read(self) -> None:
-        """What the running command has said since the last look."""
+        """What the running command has printed since the last call."""
         if self._current is None:
             return
         entry, command = self._current
@@ -212,7 +212,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(parsed: Parsed) -> int:
     prepared = prepare_tasks(parsed)
-    warn(problem for problem in prepared.warnings if "no command uses" not in problem.message)  # its own line says it
+    warn(
+        problem for problem in prepared.warnings if "no command uses" not in problem.message
+    )  # it has a line of its own
     messages = MlrunnerMessages(prepared, Console().print)
     messages.open()
     if parsed.dry_run:
@@ -274,7 +276,7 @@ def _build_option(flag: str, value: str) -> tuple[str, ...]:
 
 
 class _Session:
-    """One call: tells what happens, and keeps mlrunner's files beside ours."""
+    """One call: reports what happens, and keeps mlrunner's files next to ours."""
 
     def __init__(self, prepared: Prepared, messages: MlrunnerMessages, parsed: Parsed) -> None:
         self._prepared = prepared
@@ -311,7 +313,7 @@ class _Session:
             _link_log(event, os.path.abspath(self._parsed.output))
 
     def _copy_yaml(self) -> None:
-        """The parameters that made an output folder lie in it."""
+        """An output folder has a copy of the parameters that made it."""
         title = f".{self._parsed.title}" if self._parsed.title else ""
         target = os.path.join(self._parsed.output, os.path.basename(self._parsed.yaml) + title.replace("/", "_"))
         with contextlib.suppress(shutil.SameFileError):

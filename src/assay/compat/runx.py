@@ -105,7 +105,7 @@ def build_hooks(prepared: Prepared) -> RunHooks:
         if event.kind == "started":
             console.print(build_line(prepared, spec, spec.commands[0].text, event.entry.attempt))
         elif event.kind == "adopted":
-            Console().error(f"{spec.name} is on its way already (attempt {event.entry.attempt})")
+            Console().error(f"{spec.name} is already running (attempt {event.entry.attempt})")
 
     if prepared.farm is not None:
         return RunHooks(listen=listen, console=console, tick_s=_TICK_S, leaves=True)

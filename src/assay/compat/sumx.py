@@ -29,7 +29,7 @@ from assay.values.secrets import hide_named
 from assay.values.series import direction_of, whole_step
 from assay.values.table import Column, Table
 
-# sumx never shows these: they differ in every run and say nothing
+# sumx never shows these: they differ in every run
 HIDDEN = ("logdir", "command", "result_dir", "nbr_workers", "paths", "val_paths")
 _NAMELESS = ""
 _DIGITS = 5
@@ -80,7 +80,7 @@ def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: 
         if state.get("start") is not None:
             starts[i] = float(state["start"])
         if state.get("damaged"):
-            lines = f"{state['damaged']} damaged or unfinished line(s) passed over"
+            lines = f"{state['damaged']} damaged or unfinished line(s) ignored"
             warnings.append(f"{row.key}/{layout.LOGX_METRICS_FILE}: {lines}")
         if row.origin != "assay" and row.reason:
             warnings.append(f"{row.key}/{row.reason}")
@@ -88,7 +88,7 @@ def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: 
 
 
 def _load_params(data: IndexTable, locations: Sequence[StudyLocation]) -> list[dict[str, object]]:
-    """What the script told logx is what sumx shows; our own record of the parameters fills the gaps."""
+    """sumx shows what the script gave to logx; our own record of the parameters fills the gaps."""
     roots = {location.name: location.root for location in locations}
     return [_params_of(row, roots[row.study]) for row in data.rows]
 
@@ -184,7 +184,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Summarise runs as sumx does: differing hyperparameters, last metrics, epoch time."
     )
     parser.add_argument("dirs", nargs="+", help="experiments (below LOGROOT) or folders")
-    parser.add_argument("--logroot", help="where experiments lie, instead of .runx's LOGROOT")
+    parser.add_argument("--logroot", help="where experiments are, instead of .runx's LOGROOT")
     parser.add_argument("--ignore", help="columns to leave out, comma-separated")
     parser.add_argument(
         "--sortwith",

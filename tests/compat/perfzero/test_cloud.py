@@ -18,7 +18,7 @@ from assay.compat.perfzero.cloud import (
     IMAGE_FAMILY,
     Cloud,
     Instance,
-    Place,
+    Target,
     Wish,
     build_create_command,
     build_describe_command,
@@ -36,8 +36,8 @@ from assay.compat.perfzero.cloud import (
 from assay.compat.perfzero.tool import Answer, build_failure
 from assay.errors import InfrastructureError, UsageError
 
-PLACE = Place("perfzero-dev-me")
-THERE = Place("perfzero-dev-me", "europe-west4-a", "my-project", internal_ip=True, key_file="/keys/my key")
+TARGET = Target("perfzero-dev-me")
+THERE = Target("perfzero-dev-me", "europe-west4-a", "my-project", internal_ip=True, key_file="/keys/my key")
 
 # As `gcloud compute instances list --format=json` prints it (shortened)
 FOUND: dict[str, Any] = {
@@ -92,7 +92,7 @@ def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(getpass, "getuser", nobody)
     with pytest.raises(UsageError, match="user name is not known") as caught:
         build_instance_name(None)
-    assert caught.value.hint == "say --username=NAME"
+    assert caught.value.hint == "give --username=NAME"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_every_name_is_allowed_or_refused_with_one_that_is(user: str) -> None:
 
 
 def test_a_plain_machine() -> None:
-    assert build_create_command(PLACE, Wish()) == [
+    assert build_create_command(TARGET, Wish()) == [
         *("gcloud", "compute", "instances", "create", "perfzero-dev-me"),
         f"--image-family={IMAGE_FAMILY}",
         "--image-project=deeplearning-platform-release",
@@ -130,7 +130,7 @@ def test_a_plain_machine() -> None:
 
 
 def test_the_document_s_machine() -> None:
-    argv = build_create_command(PLACE, Wish(accelerator_count=8, nvme_count=4))
+    argv = build_create_command(TARGET, Wish(accelerator_count=8, nvme_count=4))
     assert "--machine-type=n1-standard-64" in argv
     assert "--accelerator=count=8,type=nvidia-tesla-v100" in argv
     assert argv.count("--local-ssd=interface=NVME") == 4
@@ -153,20 +153,20 @@ def test_every_wish_reaches_gcloud() -> None:
 
 
 def test_no_accelerator() -> None:
-    argv = build_create_command(PLACE, Wish(accelerator_count=0))
+    argv = build_create_command(TARGET, Wish(accelerator_count=0))
     assert "--machine-type=n1-standard-8" in argv
     assert not [word for word in argv if word.startswith("--accelerator")]
 
 
 def test_a_project_is_named_only_when_it_is_given() -> None:
     plain = [
-        build_create_command(PLACE, Wish()),
-        build_describe_command(PLACE),
-        build_status_command(PLACE),
+        build_create_command(TARGET, Wish()),
+        build_describe_command(TARGET),
+        build_status_command(TARGET),
         build_list_command(None),
-        build_way(PLACE),
-        build_ssh_command(PLACE, "exit"),
-        *build_preparation(PLACE, Wish(), "/x/assay.whl"),
+        build_way(TARGET),
+        build_ssh_command(TARGET, "exit"),
+        *build_preparation(TARGET, Wish(), "/x/assay.whl"),
     ]
     assert not [argv for argv in plain if any(word.startswith("--project") for word in argv)]
     named = [
@@ -185,7 +185,8 @@ def test_a_project_is_named_only_when_it_is_given() -> None:
 
 def test_the_way_forwards_tensorboard() -> None:
     assert (
-        shlex.join(build_way(PLACE)) == "gcloud compute ssh --zone=us-west1-b perfzero-dev-me -- -L 6006:127.0.0.1:6006"
+        shlex.join(build_way(TARGET))
+        == "gcloud compute ssh --zone=us-west1-b perfzero-dev-me -- -L 6006:127.0.0.1:6006"
     )
     assert shlex.join(build_way(THERE)) == (
         "gcloud compute ssh --internal-ip '--ssh-key-file=/keys/my key' --project=my-project --zone=europe-west4-a "
@@ -194,8 +195,8 @@ def test_the_way_forwards_tensorboard() -> None:
 
 
 def test_only_the_first_word_trusts_an_unknown_host() -> None:
-    assert "--strict-host-key-checking=no" in build_ssh_command(PLACE, "exit", is_first=True)
-    assert "--strict-host-key-checking=no" not in build_ssh_command(PLACE, "exit")
+    assert "--strict-host-key-checking=no" in build_ssh_command(TARGET, "exit", is_first=True)
+    assert "--strict-host-key-checking=no" not in build_ssh_command(TARGET, "exit")
 
 
 def test_every_step_on_the_machine_takes_the_same_way() -> None:
@@ -204,19 +205,19 @@ def test_every_step_on_the_machine_takes_the_same_way() -> None:
 
 
 def test_what_the_machine_s_shell_is_told_is_a_script() -> None:
-    for argv in build_preparation(PLACE, Wish(), "/x/assay-1-py3-none-any.whl")[1:]:
+    for argv in build_preparation(TARGET, Wish(), "/x/assay-1-py3-none-any.whl")[1:]:
         (script,) = [word.removeprefix("--command=") for word in argv if word.startswith("--command=")]
         done = subprocess.run(["bash", "-n", "-c", script], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_assay_is_brought_along() -> None:
-    copy, install, docker, gpu = build_preparation(PLACE, Wish(), "/x/assay-1-py3-none-any.whl")
+    copy, install, docker, gpu = build_preparation(TARGET, Wish(), "/x/assay-1-py3-none-any.whl")
     assert copy[-2:] == ["/x/assay-1-py3-none-any.whl", "perfzero-dev-me:assay-1-py3-none-any.whl"]
     assert "pip install --quiet './assay-1-py3-none-any.whl[all]'" in install[-2]
     assert 'sudo usermod -a -G docker "$USER"' in docker[-2]
     assert "nvidia-ctk runtime configure" in gpu[-2]
-    assert len(build_preparation(PLACE, Wish(accelerator_count=0), "/x/assay.whl")) == 3
+    assert len(build_preparation(TARGET, Wish(accelerator_count=0), "/x/assay.whl")) == 3
 
 
 # ---------------------------------------------------------------- answers
@@ -318,7 +319,7 @@ def test_machines_are_of_a_size_that_there_is(count: int, machine: int) -> None:
 @pytest.mark.parametrize(("count", "near"), [(3, 4), (5, 8), (16, 8)])
 def test_a_number_of_accelerators_that_no_machine_has_is_refused(count: int, near: int) -> None:
     shown: list[str] = []
-    cloud = Cloud(PLACE, build_tools(True, shown.append, shown.append), shown.append)
+    cloud = Cloud(TARGET, build_tools(True, shown.append, shown.append), shown.append)
     with pytest.raises(UsageError, match=f"not {count}") as caught:
         create(cloud, Wish(accelerator_count=count))
     assert f"--accelerator_count={near}" in (caught.value.hint or "")

@@ -234,7 +234,7 @@ def test_a_machine_that_cannot_be_set_up(words: str, tools: StandIns, call: Call
     ("words", "code", "hint"),
     [
         (NO_ACCOUNT, 2, "gcloud auth login"),
-        (NO_PROJECT, 2, "say --project=NAME"),
+        (NO_PROJECT, 2, "give --project=NAME"),
         ("ERROR: Quota 'NVIDIA_V100_GPUS' exceeded.\n", 4, "fewer accelerators"),
         ("ERROR: something else\n", 4, ""),
     ],
@@ -259,7 +259,7 @@ def test_an_interrupted_creation_says_what_may_be_left(
     tools.answer("gcloud", "--command=exit", code=255)
     monkeypatch.setattr(cloud.time, "sleep", interrupt)
     assert run(["perfzero", "cloud", "create"]) == 130
-    assert "perfzero-dev-me may exist: assay perfzero cloud status tells" in capfd.readouterr().err
+    assert "perfzero-dev-me may exist: assay perfzero cloud status shows it" in capfd.readouterr().err
 
 
 def test_create_takes_every_flag(tools: StandIns, call: Call) -> None:

@@ -134,7 +134,7 @@ def test_summaries_on_stdout_the_method_s_words_on_stderr(
     assert code == 0
     assert "hello from the method" in err
     assert "hello from the method" not in out
-    assert "put behind sys.path: nothing" in err
+    assert "appended to sys.path: nothing" in err
     title, _, rest = out.partition("\n")
     assert title == "Benchmark execution for talk.f completed with summary:"
     summary, end = json.JSONDecoder().raw_decode(rest)

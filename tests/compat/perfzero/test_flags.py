@@ -38,9 +38,9 @@ def parse(environ: dict[str, str] | None = None, **flags: Any) -> PerfzeroJob:
         ("benchmark_num_trials", "two", "is not a count"),
         ("benchmark_num_trials", "1.5", "is not a count"),
         ("benchmark_num_trials", "²", "is not a count"),
-        ("git_repos", [";main"], "names no repository"),
-        ("git_repos", ["https://h/x;main;abc;more"], "names no repository"),
-        ("git_repos", ["--upload-pack=touch x"], "names no repository"),
+        ("git_repos", [";main"], "is not a repository"),
+        ("git_repos", ["https://h/x;main;abc;more"], "is not a repository"),
+        ("git_repos", ["--upload-pack=touch x"], "is not a repository"),
         ("git_repos", ["https://h/x;-rf"], "is not a branch, tag or hash"),
         ("git_repos", ["https://h/x;a..b"], "is not a branch, tag or hash"),
         ("git_repos", ["https://h/x;main;a b"], "is not a branch, tag or hash"),
@@ -53,22 +53,22 @@ def parse(environ: dict[str, str] | None = None, **flags: Any) -> PerfzeroJob:
         ("data_downloads", ["https://h"], "has no name to be kept under"),
         ("data_downloads", ["http://h/ds/;folder"], "http://h/ds/ is not a file"),
         ("data_downloads", ["https://h/ds/*"], "is not a file"),
-        ("data_downloads", ["https://h/x;../../escape.json"], "would be kept outside of /data"),
-        ("data_downloads", ["https://h/x;/etc/escape.json"], "would be kept outside of /data"),
-        ("data_downloads", ["https://h/x;../database/x"], "would be kept outside of /data"),
-        ("data_downloads", ["https://h/x;."], "would be kept outside of /data"),
+        ("data_downloads", ["https://h/x;../../escape.json"], "would be kept outside /data"),
+        ("data_downloads", ["https://h/x;/etc/escape.json"], "would be kept outside /data"),
+        ("data_downloads", ["https://h/x;../database/x"], "would be kept outside /data"),
+        ("data_downloads", ["https://h/x;."], "would be kept outside /data"),
         ("gcs_downloads", ["bucket/data"], "is not a download"),
         ("execution_id", "a/b", "cannot be the name of a folder"),
         ("execution_id", "..", "cannot be the name of a folder"),
         ("execution_id", "x" * 200, "cannot be the name of a folder"),
-        ("benchmark_class_type", "pytorch", "is none that there is"),
+        ("benchmark_class_type", "pytorch", "is not known"),
         ("output_gcs_url", "bucket/folder", "is not a URL"),
         ("scratch_gcs_url", "folder", "is not a URL"),
         ("gcloud_key_file_url", "key.json", "is not a URL"),
         ("bigquery_project_name", "p", "--bigquery_dataset_table_name is not"),
         ("bigquery_dataset_table_name", "d.t", "--bigquery_project_name is not"),
-        ("result_upload_methods", "upload", "names no function"),
-        ("result_upload_methods", "mod.one,mod.", "names no function"),
+        ("result_upload_methods", "upload", "is not a function"),
+        ("result_upload_methods", "mod.one,mod.", "is not a function"),
         ("profiler_enabled_time", "5:2", "ends before it begins"),
         ("profiler_enabled_time", "1:1", "1:1 is empty: it ends when it begins"),
         ("profiler_enabled_time", "5", "is not a window"),
@@ -82,7 +82,7 @@ def parse(environ: dict[str, str] | None = None, **flags: Any) -> PerfzeroJob:
         ("timeout", "soon", "is not a duration"),
         ("timeout", "0", "is not a duration"),
         ("python", "/no/such/python", "there is no such program"),
-        ("profiler", "framwork", "is none that there is"),
+        ("profiler", "framwork", "is not known"),
         ("foreign_limit", "2", "is not a fraction"),
         ("foreign_limit", "nan", "is not a fraction"),
     ],
@@ -100,7 +100,7 @@ def test_a_bad_slot() -> None:
 
 
 def test_a_table_without_its_dataset() -> None:
-    with pytest.raises(UsageError, match="--bigquery_dataset_table_name 'table' names no table"):
+    with pytest.raises(UsageError, match="--bigquery_dataset_table_name 'table' is not a table"):
         parse(bigquery_project_name="p", bigquery_dataset_table_name="table")
 
 

@@ -112,7 +112,7 @@ def publish(folder: Path, name: str, text: str) -> str:
         ({"gcloud_key_file_url": "file:///no/such/key.json"}, "there is no file or folder"),
         ({"output_gcs_url": "gsx://bucket/x"}, "gsx:// cannot be used"),
         ({"output_gcs_url": "file:///proc/nowhere"}, "/proc/nowhere"),
-        ({"data_downloads": ["file:///etc/hostname;../../escape"]}, "would be kept outside of"),
+        ({"data_downloads": ["file:///etc/hostname;../../escape"]}, "would be kept outside"),
     ],
 )
 def test_what_cannot_be_had_is_said_before_anything_runs(lab: Lab, flags: dict[str, Any], words: str) -> None:
@@ -632,7 +632,7 @@ def test_it_is_in_the_history(lab: Lab) -> None:
 
 def test_details_are_for_those_who_ask(lab: Lab) -> None:
     lab.run("mod.B.writes", python_path="models")
-    assert any("put behind sys.path" in line for line in lab.details)
+    assert any("appended to sys.path" in line for line in lab.details)
     assert any(line.endswith("B.writes") for line in lab.details)
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.study.stand_ins import StandIns, use_stand_ins, walk
 
 from assay.cli.main import run
-from assay.compat.perfzero import setup_command
+from assay.compat.perfzero import setup
 from assay.compat.perfzero.wheel import build_wheel_name
 
 WHEEL = "tensorflow-2.20.0-cp312-cp312-linux_x86_64.whl"
@@ -62,7 +62,7 @@ def builds(tools: StandIns) -> list[list[str]]:
 
 
 def test_every_flag_has_the_original_s_name_and_default() -> None:
-    parsed = vars(setup_command.build_parser().parse_args([]))
+    parsed = vars(setup.build_parser().parse_args([]))
     assert parsed == {
         "dockerfile_path": "docker/Dockerfile_ubuntu_1804_tf_v1",
         "workspace": "workspace",
@@ -112,7 +112,7 @@ def test_a_dry_run_shows_the_whole_story(tools: StandIns, call: Call) -> None:
     result = call("-n", f"--tensorflow_pip_spec={url}", f"--gcloud_key_file_url={key}", "--extra_pip_specs=a==1;b==2")
     lines = result.out.splitlines()
     assert lines[:3] == [
-        f"# fetch the key {key} to a private file, for this time only",
+        f"# fetch the key {key} to a private file, for this call only",
         f"# pack Assay as workspace/resources/{build_wheel_name()}",
         f"# fetch {url} to workspace/resources/{WHEEL}",
     ]
@@ -144,7 +144,7 @@ def test_an_image_is_built_with_assay_in_its_context(tools: StandIns, call: Call
     assert Path(argv[argv.index("-f") + 1]).name == "Dockerfile_ubuntu_1804_tf_v2"
     assert sorted(os.listdir(argv[-1])) == ["EMPTY", build_wheel_name()]
     with zipfile.ZipFile(Path(argv[-1]) / build_wheel_name()) as archive:
-        assert "assay/compat/perfzero/setup_command.py" in archive.namelist()
+        assert "assay/compat/perfzero/setup.py" in archive.namelist()
     assert "#1 [internal] load build definition" in result.err, "docker's own words are seen"
     assert "built perfzero/tensorflow" in result.out
     assert "docker run --gpus all -it --rm" in result.out
@@ -277,7 +277,7 @@ def test_folders_are_copied_once(tmp_path: Path, tools: StandIns, call: Call) ->
     copy = Path("workspace/site-packages/models/inner/a.py")
     copy.write_text("my edit")
     again = call(*flags)
-    assert "is kept as it is" in again.err
+    assert "exists and is kept" in again.err
     assert copy.read_text() == "my edit"
     assert os.listdir("workspace/site-packages") == ["models"]
 
@@ -362,7 +362,7 @@ def test_a_mounted_data_folder_is_left_alone(tools: StandIns, call: Call) -> Non
     put_disks(tools, "nvme0n1")
     result = call("--dockerfile_path=", "--gce_nvme_raid=1", "--root_data_dir=/proc")
     assert result.code == 0
-    assert "something is mounted at /proc already" in result.err
+    assert "/proc is already a mount point" in result.err
     assert tools.calls == []
 
 

@@ -29,7 +29,7 @@ COUNTS = (0, 1, 2, 4, 8)  # accelerators that an n1 machine can have
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Target:
     """Which machine, and the way to it. Without a project it is the one that gcloud is configured for."""
 
     name: str
@@ -53,7 +53,7 @@ class Wish:
 
     @property
     def machine(self) -> str:
-        """Eight processors for each accelerator, unless said otherwise; of the sizes that there are, the next."""
+        """Eight processors for each accelerator, rounded up to a size that exists; or what was asked for."""
         wanted = 8 * max(self.accelerator_count, 1)
         return self.machine_type or f"n1-standard-{next((size for size in _SIZES if size >= wanted), _SIZES[-1])}"
 
@@ -64,7 +64,7 @@ class Instance:
 
     name: str
     zone: str
-    state: str  # in Google's words: RUNNING, TERMINATED, …
+    state: str  # as Google names it: RUNNING, TERMINATED, …
     machine: str
     external: tuple[str, ...] = ()
     internal: tuple[str, ...] = ()
@@ -74,9 +74,9 @@ class Instance:
 
 SSH_TRIES = 12
 SSH_PAUSE_S = 5.0
-_TENSORBOARD = ("-L", "6006:127.0.0.1:6006")  # so that TensorBoard over there is seen at localhost:6006
+_TENSORBOARD = ("-L", "6006:127.0.0.1:6006")  # TensorBoard on the machine is seen at localhost:6006
 
-# What a new machine needs, as its shell is told. Images differ in what they bring along.
+# Shell commands that set up a new machine. Images differ in what they have installed.
 _PREPARE_ASSAY = (
     "{{ python3 -m venv ~/assay || {{ sudo apt-get -qq update && sudo apt-get -qq install -y python3-venv"
     " && python3 -m venv ~/assay; }}; }}"
@@ -97,22 +97,22 @@ GCLOUD_CAUSES = (
     ),
     Cause(
         r"property \[project\]|project.* not currently set",
-        "say --project=NAME, or once for all: gcloud config set project NAME",
+        "give --project=NAME, or set it once: gcloud config set project NAME",
         is_users=True,
     ),
     Cause("images/family/", "name another image: --image=projects/PROJECT/global/images/NAME"),
-    Cause("already exists", "assay perfzero cloud status tells about it; assay perfzero cloud delete removes it"),
+    Cause("already exists", "assay perfzero cloud status shows it; assay perfzero cloud delete removes it"),
     Cause("does not have enough resources|RESOURCE_POOL_EXHAUSTED|stockout", "try another --zone, or later"),
     Cause("quota", "ask for more, or take fewer accelerators or another --zone"),
-    Cause("was not found", "assay perfzero cloud list_all shows what there is; --zone and --username say which"),
+    Cause("was not found", "assay perfzero cloud list_all shows all machines; choose with --zone and --username"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """One machine, and the means to speak about it."""
+    """One machine, and how commands on it are run and reported."""
 
-    place: Place
+    target: Target
     tools: Tools
     say: Callable[[str], None]
 
@@ -143,7 +143,7 @@ def _load_user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # in a container, a user may have a number and no name
-        raise UsageError("your user name is not known here", "say --username=NAME") from None
+        raise UsageError("your user name is unknown", "give --username=NAME") from None
 
 
 # ---------------------------------------------------------------- the commands
@@ -151,23 +151,27 @@ def _load_user() -> str:
 
 def create(cloud: Cloud, wish: Wish) -> None:
     """Make it, wait until it can be reached, and put docker and Assay on it."""
-    # what Google does not have is said before anything is made, in a dry run too
+    # what Google does not offer is refused before anything is made, in a dry run too
     if wish.machine_type is None and wish.accelerator_count not in COUNTS:
         near = next((count for count in COUNTS if count > wish.accelerator_count), COUNTS[-1])
         raise UsageError(
             f"an n1 machine has 1, 2, 4 or 8 accelerators, not {wish.accelerator_count}",
-            f"say --accelerator_count={near}, or name another kind of machine: --machine_type=TYPE",
+            f"use --accelerator_count={near}, or another kind of machine: --machine_type=TYPE",
         )
     with _packed_assay(cloud.tools.dry_run) as wheel:
         try:
-            cloud.tools.do(build_create_command(cloud.place, wish))
+            cloud.tools.do(build_create_command(cloud.target, wish))
             _wait_for_ssh(cloud)
             _prepare(cloud, wish, wheel)
         except KeyboardInterrupt:
-            cloud.tools.remark(f"{cloud.place.name} may exist: assay perfzero cloud status tells, delete removes it")
+            cloud.tools.remark(
+                f"{cloud.target.name} may exist: assay perfzero cloud status shows it, delete removes it"
+            )
             raise
     if not cloud.tools.dry_run:
-        cloud.say(f"created {cloud.place.name}: {wish.machine}, {_count_accelerators(wish)}")
+        count = wish.accelerator_count
+        accelerators = f"{count} x {wish.accelerator_type}" if count else "no accelerator"
+        cloud.say(f"created {cloud.target.name}: {wish.machine}, {accelerators}")
     _show_way(cloud)
 
 
@@ -182,16 +186,16 @@ def _packed_assay(dry_run: bool) -> Iterator[str]:
 
 
 def start(cloud: Cloud) -> None:
-    cloud.tools.do(build_instance_command("start", cloud.place))
+    cloud.tools.do(build_instance_command("start", cloud.target))
     if not cloud.tools.dry_run:
-        cloud.say(f"started {cloud.place.name}")
+        cloud.say(f"started {cloud.target.name}")
     _show_way(cloud)
 
 
 def stop(cloud: Cloud) -> bool:
     """False, and nothing done, where there are local disks: Google forgets them, so the machine can only be deleted."""
     if not cloud.tools.dry_run:
-        instance = _describe(cloud)
+        instance = _parse_instance(_parse_json(cloud.tools.ask(build_describe_command(cloud.target))))
         if instance.local_disks:
             disks = "1 local NVMe disk" if instance.local_disks == 1 else f"{instance.local_disks} local NVMe disks"
             cloud.tools.remark(
@@ -200,28 +204,28 @@ def stop(cloud: Cloud) -> bool:
             )
             return False
     else:
-        cloud.tools.ask(build_describe_command(cloud.place))
-    cloud.tools.do(build_instance_command("stop", cloud.place))
+        cloud.tools.ask(build_describe_command(cloud.target))
+    cloud.tools.do(build_instance_command("stop", cloud.target))
     if not cloud.tools.dry_run:
-        cloud.say(f"stopped {cloud.place.name}")
+        cloud.say(f"stopped {cloud.target.name}")
     return True
 
 
 def delete(cloud: Cloud) -> None:
-    cloud.tools.do([*build_instance_command("delete", cloud.place), "--quiet"])
+    cloud.tools.do([*build_instance_command("delete", cloud.target), "--quiet"])
     if not cloud.tools.dry_run:
-        cloud.say(f"deleted {cloud.place.name}")
+        cloud.say(f"deleted {cloud.target.name}")
 
 
 def load_status(cloud: Cloud) -> Instance | None:
     """None in a dry run."""
-    text = cloud.tools.ask(build_status_command(cloud.place))
+    text = cloud.tools.ask(build_status_command(cloud.target))
     if cloud.tools.dry_run:
         return None
-    found = [one for one in parse_instances(text) if one.name == cloud.place.name]
+    found = [one for one in parse_instances(text) if one.name == cloud.target.name]
     if not found:
         raise UsageError(
-            f"there is no machine {cloud.place.name} in {cloud.place.zone}",
+            f"there is no machine {cloud.target.name} in {cloud.target.zone}",
             "assay perfzero cloud create makes it; assay perfzero cloud list_all shows all",
         )
     return found[0]
@@ -233,21 +237,13 @@ def load_all(project: str | None, tools: Tools) -> tuple[Instance, ...]:
     return () if tools.dry_run else parse_instances(text)
 
 
-def _describe(cloud: Cloud) -> Instance:
-    return _parse_instance(_parse_json(cloud.tools.ask(build_describe_command(cloud.place))))
-
-
 def _show_way(cloud: Cloud) -> None:
     """The ssh command, also in a dry run: it is what one wants to know next."""
-    way = shlex.join(build_way(cloud.place))
+    way = shlex.join(build_way(cloud.target))
     if cloud.tools.dry_run:
         cloud.tools.tell(f"then, to enter it: {way}")
     else:
         cloud.say(f"to enter it, with port 6006 forwarded for TensorBoard:\n  {way}")
-
-
-def _count_accelerators(wish: Wish) -> str:
-    return f"{wish.accelerator_count} x {wish.accelerator_type}" if wish.accelerator_count else "no accelerator"
 
 
 # ---------------------------------------------------------------- a new machine
@@ -255,7 +251,7 @@ def _count_accelerators(wish: Wish) -> str:
 
 def _wait_for_ssh(cloud: Cloud) -> None:
     """A new machine takes a while to listen."""
-    argv = build_ssh_command(cloud.place, "exit", is_first=True)
+    argv = build_ssh_command(cloud.target, "exit", is_first=True)
     if cloud.tools.dry_run:
         cloud.tools.show(f"{shlex.join(argv)}  # until it listens: {SSH_TRIES} times at most, {SSH_PAUSE_S:g} s apart")
         return
@@ -264,14 +260,14 @@ def _wait_for_ssh(cloud: Cloud) -> None:
         answer = ask_tool(argv)
         if answer.code == 0:
             return
-        cloud.tools.remark(f"{cloud.place.name} cannot be reached by ssh yet (try {number} of {SSH_TRIES})")
+        cloud.tools.remark(f"{cloud.target.name} cannot be reached by ssh yet (try {number} of {SSH_TRIES})")
         if cloud.tools.debug:
             cloud.tools.remark(answer.words)
         if number < SSH_TRIES:
             time.sleep(SSH_PAUSE_S)
     _show_way(cloud)
     raise InfrastructureError(
-        f"{cloud.place.name} was created and costs money, but cannot be reached by ssh: {answer.words}",
+        f"{cloud.target.name} was created and costs money, but cannot be reached by ssh: {answer.words}",
         "remove it: assay perfzero cloud delete; or, when it can be reached, run there:\n"
         f"    {_PREPARE_DOCKER}\n    {_PREPARE_ASSAY.format(source='assay')}",
     )
@@ -279,37 +275,37 @@ def _wait_for_ssh(cloud: Cloud) -> None:
 
 def _prepare(cloud: Cloud, wish: Wish, wheel: str) -> None:
     try:
-        for argv in build_preparation(cloud.place, wish, wheel):
+        for argv in build_preparation(cloud.target, wish, wheel):
             cloud.tools.do(argv)
     except AssayError as error:
         _show_way(cloud)
         raise InfrastructureError(
-            f"{cloud.place.name} was created and costs money, but could not be set up: {error.message}",
+            f"{cloud.target.name} was created and costs money, but could not be set up: {error.message}",
             "set it up by hand, or remove it: assay perfzero cloud delete",
         ) from None
 
 
-def build_preparation(place: Place, wish: Wish, wheel: str) -> list[list[str]]:
+def build_preparation(target: Target, wish: Wish, wheel: str) -> list[list[str]]:
     """Assay's wheel is brought along: the machine needs no source tree, and has the version that is used here."""
     name = os.path.basename(wheel)
     commands = [
-        ["gcloud", "compute", "scp", *_way_flags(place), "--quiet", wheel, f"{place.name}:{name}"],
-        build_ssh_command(place, _PREPARE_ASSAY.format(source=f"./{name}[all]")),
-        build_ssh_command(place, _PREPARE_DOCKER),
+        ["gcloud", "compute", "scp", *_way_flags(target), "--quiet", wheel, f"{target.name}:{name}"],
+        build_ssh_command(target, _PREPARE_ASSAY.format(source=f"./{name}[all]")),
+        build_ssh_command(target, _PREPARE_DOCKER),
     ]
-    return [*commands, build_ssh_command(place, _PREPARE_GPU)] if wish.accelerator_count else commands
+    return [*commands, build_ssh_command(target, _PREPARE_GPU)] if wish.accelerator_count else commands
 
 
 # ---------------------------------------------------------------- command lines
 
 
-def build_create_command(place: Place, wish: Wish) -> list[str]:
+def build_create_command(target: Target, wish: Wish) -> list[str]:
     image = (
         [f"--image={wish.image}"]
         if wish.image
         else [f"--image-family={IMAGE_FAMILY}", f"--image-project={IMAGE_PROJECT}"]
     )
-    flags = [*image, *_where(place), f"--machine-type={wish.machine}", "--maintenance-policy=TERMINATE"]
+    flags = [*image, *_where(target), f"--machine-type={wish.machine}", "--maintenance-policy=TERMINATE"]
     if wish.boot_ssd_size_gb:
         flags += [f"--boot-disk-size={wish.boot_ssd_size_gb}GB", "--boot-disk-type=pd-ssd"]
     if wish.accelerator_count:
@@ -321,23 +317,23 @@ def build_create_command(place: Place, wish: Wish) -> list[str]:
         "compute",
         "instances",
         "create",
-        place.name,
+        target.name,
         *flags,
         *["--local-ssd=interface=NVME"] * wish.nvme_count,
     ]
 
 
-def build_instance_command(verb: str, place: Place) -> list[str]:
-    return ["gcloud", "compute", "instances", verb, place.name, *_where(place)]
+def build_instance_command(verb: str, target: Target) -> list[str]:
+    return ["gcloud", "compute", "instances", verb, target.name, *_where(target)]
 
 
-def build_describe_command(place: Place) -> list[str]:
-    return [*build_instance_command("describe", place), "--format=json"]
+def build_describe_command(target: Target) -> list[str]:
+    return [*build_instance_command("describe", target), "--format=json"]
 
 
-def build_status_command(place: Place) -> list[str]:
+def build_status_command(target: Target) -> list[str]:
     """`list` and not `describe`: a machine that is not there is then an answer, and no error."""
-    return _list_command(f"name={place.name} AND zone:{place.zone}", place.project)
+    return _list_command(f"name={target.name} AND zone:{target.zone}", target.project)
 
 
 def build_list_command(project: str | None) -> list[str]:
@@ -349,26 +345,26 @@ def _list_command(words: str, project: str | None) -> list[str]:
     return ["gcloud", "compute", "instances", "list", f"--filter={words}", *flags, "--format=json"]
 
 
-def build_ssh_command(place: Place, command: str, is_first: bool = False) -> list[str]:
+def build_ssh_command(target: Target, command: str, is_first: bool = False) -> list[str]:
     """`--quiet`: gcloud makes its key without asking for a passphrase."""
     first = ["--strict-host-key-checking=no"] if is_first else []
-    return ["gcloud", "compute", "ssh", *_way_flags(place), "--quiet", *first, f"--command={command}", place.name]
+    return ["gcloud", "compute", "ssh", *_way_flags(target), "--quiet", *first, f"--command={command}", target.name]
 
 
-def build_way(place: Place) -> list[str]:
+def build_way(target: Target) -> list[str]:
     """What a user types to enter the machine."""
-    return ["gcloud", "compute", "ssh", *_way_flags(place), place.name, "--", *_TENSORBOARD]
+    return ["gcloud", "compute", "ssh", *_way_flags(target), target.name, "--", *_TENSORBOARD]
 
 
-def _way_flags(place: Place) -> list[str]:
-    flags = ["--internal-ip"] if place.internal_ip else []
-    if place.key_file:
-        flags.append(f"--ssh-key-file={place.key_file}")
-    return [*flags, *_where(place)]
+def _way_flags(target: Target) -> list[str]:
+    flags = ["--internal-ip"] if target.internal_ip else []
+    if target.key_file:
+        flags.append(f"--ssh-key-file={target.key_file}")
+    return [*flags, *_where(target)]
 
 
-def _where(place: Place) -> list[str]:
-    return [*([f"--project={place.project}"] if place.project else []), f"--zone={place.zone}"]
+def _where(target: Target) -> list[str]:
+    return [*([f"--project={target.project}"] if target.project else []), f"--zone={target.zone}"]
 
 
 # ---------------------------------------------------------------- what gcloud answers
@@ -408,7 +404,7 @@ def _parse_instance(found: Any) -> Instance:
             local_disks=sum(disk.get("type") == "SCRATCH" for disk in found.get("disks", [])),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InfrastructureError(f"gcloud describes a machine in an unknown way: {error!r}") from None
+        raise InfrastructureError(f"gcloud describes a machine in an unknown form: {error!r}") from None
 
 
 def _last_part(url: str) -> str:

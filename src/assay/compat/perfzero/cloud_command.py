@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
 from assay.compat.original_command import Parsed, count, write_lines
-from assay.compat.perfzero.cloud import DEFAULT_ACCELERATOR, DEFAULT_ZONE, IMAGE_FAMILY, Instance, Place, Wish
+from assay.compat.perfzero.cloud import DEFAULT_ACCELERATOR, DEFAULT_ZONE, IMAGE_FAMILY, Instance, Target, Wish
 from assay.errors import did_you_mean
 from assay.show.console import Console
 
@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, text in COMMANDS.items():
         one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         one.add_argument("--project", metavar="NAME", help="default: the project that gcloud is configured for")
-        one.add_argument("--debug", action="store_true", help="show every command, and what failed tries said")
+        one.add_argument("--debug", action="store_true", help="show every command, and the output of failed attempts")
         one.add_argument("-n", "--dry-run", action="store_true", help="print the commands; do nothing")
         if name != "list_all":
             one.add_argument(
@@ -89,7 +89,7 @@ def run(parsed: Parsed) -> int:
 
     if parsed.cloud_command == "list_all":
         return _list_all(parsed)
-    place = Place(
+    target = Target(
         flow.build_instance_name(parsed.username),
         zone=parsed.zone,
         project=parsed.project or None,
@@ -97,7 +97,7 @@ def run(parsed: Parsed) -> int:
         key_file=parsed.ssh_key_file,
     )
     tools = flow.build_tools(parsed.dry_run, Console().print, Console().error, debug=parsed.debug)
-    return _act(parsed, flow.Cloud(place, tools, Console().print_lines))
+    return _act(parsed, flow.Cloud(target, tools, Console().print_lines))
 
 
 def _act(parsed: Parsed, cloud: Cloud) -> int:
@@ -141,7 +141,7 @@ def _show_status(parsed: Parsed, cloud: Cloud) -> int:
     write_lines(render_instance(instance))
     if instance.state == "RUNNING":
         Console().print_lines(
-            f"to enter it, with port 6006 forwarded for TensorBoard:\n  {shlex.join(build_way(cloud.place))}"
+            f"to enter it, with port 6006 forwarded for TensorBoard:\n  {shlex.join(build_way(cloud.target))}"
         )
     return 0
 

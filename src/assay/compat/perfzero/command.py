@@ -25,7 +25,7 @@ _DESCRIPTION = """Run benchmarks with PerfZero's own flags, workspace and summar
 `assay perfzero plot FILE` plots a process_info.log, `assay perfzero setup` builds the Docker image, and
 `assay perfzero cloud` manages instances on Google Cloud; each has its own --help."""
 
-_OTHERS = {"setup": "assay.compat.perfzero.setup_command", "cloud": "assay.compat.perfzero.cloud_command"}
+_OTHERS = {"setup": "assay.compat.perfzero.setup", "cloud": "assay.compat.perfzero.cloud_command"}
 
 Subcommand = tuple[argparse.ArgumentParser, Callable[[Parsed], int]]
 
@@ -47,7 +47,7 @@ command.help = _DESCRIPTION
 
 
 def _split(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The first word chooses a part; without one, or with `benchmark`, benchmarks are run."""
+    """The first word chooses a command; without one, or with `benchmark`, benchmarks are run."""
     first = arguments[0] if arguments else ""
     if first in ("plot", "benchmark", *_OTHERS):
         return first, list(arguments[1:])
@@ -55,7 +55,7 @@ def _split(arguments: Sequence[str]) -> tuple[str, list[str]]:
         from assay.errors import did_you_mean
 
         known = ["benchmark", "plot", *_OTHERS]
-        raise UsageError(f"assay perfzero has no part {first!r}", did_you_mean(first, known))
+        raise UsageError(f"assay perfzero has no command {first!r}", did_you_mean(first, known))
     return "", list(arguments)
 
 
@@ -100,9 +100,9 @@ def add_benchmark_flags(group: argparse._ActionsContainer) -> None:
         help="profile this window, in seconds after the method began; E may be left out; 2:5,8:9 for two",
     )
     group.add_argument(
-        "--execution_id", metavar="ID", help="of the first execution; further ones get a number behind it"
+        "--execution_id", metavar="ID", help="of the first execution; further ones get a number appended"
     )
-    group.add_argument("--debug", action="store_true", help="say more")
+    group.add_argument("--debug", action="store_true", help="print more")
 
 
 def add_input_flags(group: argparse._ActionsContainer) -> None:
@@ -116,7 +116,7 @@ def add_input_flags(group: argparse._ActionsContainer) -> None:
         "--use_cached_site_packages", action="store_true", help="use repositories that are there without updating them"
     )
     group.add_argument(
-        "--python_path", metavar="A,B", help="folders of WORKSPACE/site-packages that are put behind sys.path"
+        "--python_path", metavar="A,B", help="folders of WORKSPACE/site-packages that are appended to sys.path"
     )
     group.add_argument(
         "--data_downloads",
@@ -153,7 +153,7 @@ def add_label_flags(group: argparse._ActionsContainer) -> None:
 def add_result_flags(group: argparse._ActionsContainer) -> None:
     results = {
         "output_gcs_url": ("URL", "send each output folder to URL/EXECUTION_ID: gs://, s3://, az://, file://"),
-        "scratch_gcs_url": ("URL", "constructors are told URL/EXECUTION_ID as their output_dir"),
+        "scratch_gcs_url": ("URL", "given to constructors as output_dir, as URL/EXECUTION_ID"),
         "bigquery_project_name": ("NAME", "add a row for each execution to a table of this project"),
         "bigquery_dataset_table_name": ("DATASET.TABLE", "the table"),
         "result_upload_methods": ("MODULE.FUNCTION", "call these with each summary; comma-joined"),
@@ -175,10 +175,14 @@ def add_our_flags(group: argparse._ActionsContainer) -> None:
         "--root", metavar="DIR", help="where the runs go, which the history is made of (default: ./runs)"
     )
     group.add_argument(
-        "--refuse_contaminated", action="store_true", help="a figure that may be the fault of others does not count"
+        "--refuse_contaminated",
+        action="store_true",
+        help="a result that other processes may have affected does not count",
     )
-    group.add_argument("--foreign_limit", metavar="SHARE", help="how much of all cores others may use (default: 0.1)")
-    group.add_argument("--quiet", action="store_true", help="on stderr, say only what is wrong")
+    group.add_argument(
+        "--foreign_limit", metavar="FRACTION", help="how much of all cores others may use (default: 0.1)"
+    )
+    group.add_argument("--quiet", action="store_true", help="on stderr, print only problems")
 
 
 # ---------------------------------------------------------------- run

@@ -166,7 +166,7 @@ def _parse_execution_id(flags: Flags) -> str | None:
 def _parse_class_type(flags: Flags) -> Literal["tf_benchmark"] | None:
     text = _text(flags, "benchmark_class_type")
     if text not in (None, "tf_benchmark"):
-        raise UsageError(f"--benchmark_class_type {text!r} is none that there is", "it is tf_benchmark, or left out")
+        raise UsageError(f"--benchmark_class_type {text!r} is not known", "it is tf_benchmark, or left out")
     return "tf_benchmark" if text else None
 
 
@@ -193,7 +193,7 @@ def _parse_repo(part: str) -> GitRepo:
     repo = GitRepo(fields[0], *(field or None for field in fields[1:3]))
     if len(fields) > 3 or not fields[0] or repo.name in ("", ".", "..") or fields[0].startswith("-"):
         raise UsageError(
-            f"--git_repos: {hide_secrets(part)!r} names no repository",
+            f"--git_repos: {hide_secrets(part)!r} is not a repository",
             "write URL, URL;BRANCH or URL;BRANCH;HASH, in quotes for the shell",
         )
     for ref in (repo.branch, repo.commit):
@@ -213,7 +213,7 @@ def _parse_download(part: str, data_dir: str, flag: str) -> Download:
         raise UsageError(f"--{flag}: {hide_secrets(part)!r} is not a download", _DOWNLOAD_FORM)
     if url.lower().startswith(("http:", "https:")) and url != fields[0]:
         raise UsageError(
-            f"--{flag}: {hide_secrets(fields[0])} is not a file: over http a server lists a folder at best",
+            f"--{flag}: {hide_secrets(fields[0])} is not a file: a folder cannot be fetched over http",
             "name each file; folders come from gs://, s3://, az:// and file://",
         )
     name = fields[1] if len(fields) > 1 and fields[1] else _parse_name(url)
@@ -222,7 +222,7 @@ def _parse_download(part: str, data_dir: str, flag: str) -> Download:
         raise UsageError(f"--{flag}: {checksum!r} is not a checksum", "write sha256: and its 64 digits")
     if not name:
         raise UsageError(f"--{flag}: {hide_secrets(url)} has no name to be kept under", "write URL;NAME")
-    return Download(url, _parse_place(name, data_dir, flag), checksum)
+    return Download(url, _parse_target(name, data_dir, flag), checksum)
 
 
 def _parse_name(url: str) -> str:
@@ -238,12 +238,10 @@ def _parse_source(text: str) -> str:
     return plain
 
 
-def _parse_place(name: str, data_dir: str, flag: str) -> str:
+def _parse_target(name: str, data_dir: str, flag: str) -> str:
     path = os.path.normpath(os.path.join(data_dir, name))
     if not path.startswith(os.path.join(data_dir, "")):
-        raise UsageError(
-            f"--{flag}: {name!r} would be kept outside of {data_dir}", "name a place inside of --root_data_dir"
-        )
+        raise UsageError(f"--{flag}: {name!r} would be kept outside {data_dir}", "name a path inside --root_data_dir")
     return path
 
 
@@ -276,7 +274,7 @@ def _parse_bigquery(flags: Flags) -> tuple[str | None, str | None]:
             f"--bigquery_{given}_name is given and --bigquery_{missing}_name is not", "give both, or neither"
         )
     if table is not None and not re.fullmatch(r"[\w-]+\.[\w-]+", table):
-        raise UsageError(f"--bigquery_dataset_table_name {table!r} names no table", "write dataset.table")
+        raise UsageError(f"--bigquery_dataset_table_name {table!r} is not a table", "write dataset.table")
     return project, table
 
 
@@ -284,7 +282,7 @@ def _parse_upload_methods(flags: Flags) -> tuple[str, ...]:
     found = tuple(_split([_text(flags, "result_upload_methods") or ""]))
     for text in found:
         if not _DOTTED.fullmatch(text):
-            raise UsageError(f"--result_upload_methods: {text!r} names no function", "write module.function")
+            raise UsageError(f"--result_upload_methods: {text!r} is not a function", "write module.function")
     return found
 
 
@@ -357,7 +355,7 @@ def _parse_python(flags: Flags) -> str | None:
 def _parse_profiler(flags: Flags) -> str:
     text = _text(flags, "profiler") or "auto"
     if text not in _PROFILERS:
-        raise UsageError(f"--profiler {text!r} is none that there is", did_you_mean(text, _PROFILERS))
+        raise UsageError(f"--profiler {text!r} is not known", did_you_mean(text, _PROFILERS))
     return text
 
 

@@ -1,7 +1,7 @@
 """`assay perfzero`: PerfZero's workspace and summaries around our own benchmarks.
 
-Every execution is a run of the study `bench` as any other; what PerfZero's users look for is written beside, as soon as
-the execution is over, and sent where they want it before the next one begins.
+Every execution is a run of the study `bench` as any other; what PerfZero's users look for is written next to it as
+soon as the execution has ended, and sent where they want it before the next one begins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -50,6 +50,7 @@ from assay.compat.perfzero.values import (
     PROCESS_FILE,
     PROFILE_DIR,
     SUMMARY_FILE,
+    Clock,
     JobContext,
     PerfzeroJob,
     PerfzeroReport,
@@ -63,7 +64,7 @@ from assay.system.files import read_end, write_atomic
 
 Facts = Mapping[str, Any]
 
-_LAST_BYTES = 4096  # of a log: our child's own words are its last
+_LAST_BYTES = 4096  # of a log: our child's own messages are its last
 
 
 class PerfzeroConsole(Console):
@@ -90,11 +91,11 @@ def run_perfzero(
     job: PerfzeroJob, hooks: RunHooks, console: PerfzeroConsole, version: str = "", command_line: tuple[str, ...] = ()
 ) -> PerfzeroReport:
     """Data, repositories, then every method of every trial. A failure is recorded, and the next one runs."""
-    clock = _Clock()
+    clock = Clock()
     with ExitStack() as stack:
         with clock.measure("activate_gcloud_service"):
             stack.enter_context(google_key(job.key_url))
-        # what can never be sent is said now and not after hours of benchmarks. A network is not waited for
+        # what can never be sent is refused now, not after hours of benchmarks; the network is not tried
         if job.bigquery_project and not _is_installed("google.cloud.bigquery"):
             raise MissingExtraError("writing to BigQuery", "bigquery")
         if job.output_url:
@@ -113,22 +114,11 @@ def run_perfzero(
             console.detail(f"looking for {name}")
             check_upload_method(name, folder=job.folder, python=job.python, python_path=job.python_path)
         around = JobContext(job, packages, _build_harness(version))
-        keeper = _Keeper(around, console)
+        writer = _ExecutionWriter(around, console)
         request = replace(_build_request(around), command_line=command_line)
         _tell_details(request, around, console)
-        bench = run_benchmarks(request, replace(hooks, listen=keeper.around(hooks.listen)))
-    return PerfzeroReport(bench, tuple(keeper.done), Times(clock.seconds, keeper.seconds), tuple(keeper.problems))
-
-
-@dataclass(slots=True)
-class _Clock:
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self.seconds[name] = round(time.monotonic() - began, 3)
+        bench = run_benchmarks(request, replace(hooks, listen=writer.around(hooks.listen)))
+    return PerfzeroReport(bench, tuple(writer.done), Times(clock.seconds, writer.seconds), tuple(writer.problems))
 
 
 # ---------------------------------------------------------------- before
@@ -146,12 +136,12 @@ def _download(job: PerfzeroJob, console: PerfzeroConsole) -> None:
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
+    except ModuleNotFoundError:  # a parent package
         return False
 
 
 def _check_python_path(job: PerfzeroJob, console: PerfzeroConsole) -> None:
-    """PerfZero passed over what is not there in silence; the import that fails later does not say why."""
+    """PerfZero ignored missing folders silently, and the import that fails later does not name the cause."""
     for path in job.python_path:
         if not os.path.isdir(path):
             there = [name for name in _list(job.workspace.site_packages) if not name.startswith(".")]
@@ -161,7 +151,7 @@ def _check_python_path(job: PerfzeroJob, console: PerfzeroConsole) -> None:
 
 def _tell_details(request: BenchRequest, around: JobContext, console: PerfzeroConsole) -> None:
     console.detail(f"methods: {', '.join(method.text for method in request.methods)}")
-    console.detail(f"put behind sys.path: {', '.join(request.python_path) or 'nothing'}")
+    console.detail(f"appended to sys.path: {', '.join(request.python_path) or 'nothing'}")
     for name, package in around.packages.items():
         console.detail(f"{name}: {package.commit} ({package.branch}) of {package.url}{' with edits' * package.dirty}")
 
@@ -226,7 +216,7 @@ def _build_extra(around: JobContext) -> dict[str, Any]:
 # ---------------------------------------------------------------- after each execution
 
 
-class _Keeper:
+class _ExecutionWriter:
     """Listens for executions that end: writes what PerfZero's users look for, shows it and sends it."""
 
     def __init__(self, around: JobContext, console: PerfzeroConsole) -> None:
@@ -267,7 +257,7 @@ class _Keeper:
         self.seconds[execution.trial, execution.method] = parts
 
     def _tell(self, execution: BenchExecution) -> None:
-        """How it ended; what our child said of its profiles, where that is not on the screen already."""
+        """How it ended; and the notes of our child on its profiles, where they are not on the screen already."""
         shown = execution if self._console.quiet else _leave_out_said(execution)
         (self._console.message if execution.succeeded else self._console.error)(render_end(shown))
         for note in execution.notes:
@@ -306,7 +296,7 @@ class _Keeper:
 
 
 def _leave_out_said(execution: BenchExecution) -> BenchExecution:
-    """Without what our child has just said in the same words, as it does of a method that does not exist."""
+    """Without what our child has just printed, as it does for a method that does not exist."""
     said = read_end(os.path.join(execution.run_dir, execution.log), _LAST_BYTES).splitlines()
     findings = tuple(found for found in execution.result.findings if f"assay: {found.message}" not in said)
     return replace(execution, result=replace(execution.result, findings=findings))
@@ -328,7 +318,7 @@ def write_outputs(execution: BenchExecution, summary: Facts) -> None:
 
 
 def load_parts(execution: BenchExecution) -> dict[str, float]:
-    """Seconds until the method began, and of the method; nothing is said where the child left without a word."""
+    """Seconds until the method began, and of the method; empty where the child ended without a report."""
     story = load_story(os.path.join(execution.run_dir, BENCH_REPORT_FILE))
     method_s = (story.end or {}).get("wall_s")
     if execution.started_at is None or execution.ended_at is None:

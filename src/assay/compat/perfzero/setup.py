@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -9,14 +10,16 @@ import re
 import shlex
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from urllib.parse import unquote, urlsplit
 
+from assay.compat.original_command import Parsed
 from assay.compat.perfzero.tool import Cause, Tools, ask_tool, build_failure
+from assay.compat.perfzero.values import Clock
 from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
 from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.show.console import Console
 from assay.stage.transfer import render_url
 from assay.system.files import rename
 
@@ -55,7 +58,7 @@ class SetupRequest:
 
     @property
     def is_saved_image(self) -> bool:
-        """A URL may carry a signature behind the name."""
+        """A URL may carry a signature after the name."""
         path = self.dockerfile_path
         return (urlsplit(path).path if _URL.match(path) else path).endswith(".tar.gz")
 
@@ -74,23 +77,6 @@ class Setup:
     def uses_google(self) -> bool:
         request = self.request
         return any((url or "").startswith("gs://") for url in (request.dockerfile_path, request.tensorflow_pip_spec))
-
-
-@dataclass(slots=True)
-class Clock:
-    """How long each operation took, by the original's names."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def measure(self, operation: str) -> Iterator[None]:
-        begin = time.monotonic()
-        yield
-        self.seconds[operation] = round(time.monotonic() - begin, 3)
-
-
-def build_tools(dry_run: bool, show: Callable[[str], None], remark: Callable[[str], None]) -> Tools:
-    return Tools(dry_run, show, remark)
 
 
 # ---------------------------------------------------------------- the whole story
@@ -181,7 +167,7 @@ def _shipped(name: str) -> str:
 
 
 def build_tensorflow_spec(spec: str | None) -> tuple[str | None, str | None]:
-    """What pip is told, and the name of the wheel that has to be fetched for it, if any."""
+    """What pip is given, and the name of the wheel that has to be fetched for it, if any."""
     if not spec or not _URL.match(spec):
         return spec or None, None
     name = os.path.basename(unquote(urlsplit(spec).path))
@@ -211,7 +197,7 @@ def _parse_copy(entry: str, folder: str) -> tuple[str, str]:
     source, _, name = entry.partition(":")
     name = name or os.path.basename(source.rstrip("/"))
     if name in {"", ".", ".."} or "/" in name:
-        raise UsageError(f"--site_package_downloads: {entry!r} names no folder", "write /path/to/src:new_name")
+        raise UsageError(f"--site_package_downloads: {entry!r} does not name a folder", "write /path/to/src:new_name")
     if not os.path.isdir(source):
         raise UsageError(f"--site_package_downloads: there is no folder {source}")
     return source, os.path.join(folder, name)
@@ -269,7 +255,7 @@ def parse_free_disks(text: str) -> tuple[str, ...]:
         disks = [disk for disk in json.loads(text)["blockdevices"] if disk["type"] == "disk"]
         free = [disk["name"] for disk in disks if not disk.get("children") and not disk.get("mountpoint")]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise InfrastructureError("lsblk answered something that is not a list of disks") from None
+        raise InfrastructureError("lsblk did not print a list of disks") from None
     return tuple(f"/dev/{name}" for name in free if name.startswith("nvme"))
 
 
@@ -289,7 +275,7 @@ def _check_docker(tools: Tools) -> None:
 def _copy_site_packages(setup: Setup, tools: Tools) -> None:
     for source, target in setup.copies:
         if os.path.lexists(target):
-            tools.remark(f"{target} is kept as it is; remove it to have it copied again")
+            tools.remark(f"{target} exists and is kept; remove it to have it copied again")
         elif tools.tell(f"copy {source} to {target}"):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             aside = tempfile.mkdtemp(dir=os.path.dirname(target), prefix=".")
@@ -306,7 +292,7 @@ def _private_key(setup: Setup, tools: Tools, clock: Clock) -> Iterator[None]:
 
     url = setup.request.gcloud_key_file_url
     wanted = bool(url) and setup.uses_google
-    is_done = wanted and tools.tell(f"fetch the key {render_url(url)} to a private file, for this time only")
+    is_done = wanted and tools.tell(f"fetch the key {render_url(url)} to a private file, for this call only")
     with contextlib.ExitStack() as stack:
         with clock.measure("download_token"):
             stack.enter_context(google_key(url if is_done else None))
@@ -317,7 +303,7 @@ def _create_drive(request: SetupRequest, tools: Tools) -> None:
     if not request.gce_nvme_raid:
         return
     if os.path.ismount(request.root_data_dir):
-        tools.remark(f"something is mounted at {request.root_data_dir} already; it is left as it is")
+        tools.remark(f"{request.root_data_dir} is already a mount point; it is left as it is")
         return
     argv = ["lsblk", "--json", "--output", "NAME,TYPE,MOUNTPOINT"]
     answer = ask_tool(argv)  # looking changes nothing: a dry run looks as well
@@ -381,3 +367,75 @@ def _fetch(url: str, target: str) -> None:
     from assay.stage.download import fetch
 
     fetch(url, target, decompress=False)
+
+
+# ---------------------------------------------------------------- the command
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="assay perfzero setup", description="Build the Docker image in which benchmarks run; set up its data disk."
+    )
+    _add_image_flags(parser)
+    parser.add_argument("--workspace", default="workspace", metavar="DIR", help="its resources/ is the build context")
+    parser.add_argument("--root_data_dir", default="/data", metavar="DIR", help="where benchmarks find their data")
+    parser.add_argument(
+        "--gce_nvme_raid",
+        metavar="ANY",
+        help="if not empty: format the free NVMe disks, several as one striped array, and mount at --root_data_dir",
+    )
+    parser.add_argument(
+        "--gcloud_key_file_url",
+        default="",
+        metavar="URL",
+        help="key of a service account for gs:// addresses; fetched to a private file for this call only",
+    )
+    parser.add_argument(
+        "--site_package_downloads",
+        default="",
+        metavar="SRC:NAME,…",
+        help="folders to copy to site-packages/NAME of the workspace",
+    )
+    ours = parser.add_argument_group("beyond the original")
+    ours.add_argument("-n", "--dry-run", action="store_true", help="print the commands; do nothing")
+    return parser
+
+
+def _add_image_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dockerfile_path",
+        default=DEFAULT_DOCKERFILE,
+        metavar="FILE",
+        help="a file of yours, or one of Assay's: docker/Dockerfile_ubuntu_1804_tf_v1 or …_v2 (default: v1); a saved "
+        "image (*.tar.gz, file or URL) is loaded instead; empty: no image",
+    )
+    parser.add_argument(
+        "--tensorflow_pip_spec",
+        metavar="SPEC",
+        help="the TensorFlow to install, as in tensorflow==2.20.0, or the URL of a wheel (gs, s3, file, http, https); "
+        "default: as in the Dockerfile",
+    )
+    parser.add_argument(
+        "--extra_pip_specs", default="", metavar="'A;B'", help="more to install, as in 'numpy==1.26.4;scipy==1.11.4'"
+    )
+    parser.add_argument(
+        "--docker_tag",
+        default="perfzero/tensorflow",
+        metavar="TAG",
+        help="the image's name (default: perfzero/tensorflow)",
+    )
+    parser.add_argument(
+        "--extra_docker_build_args",
+        nargs="*",
+        default=[],
+        metavar="NAME=VALUE",
+        help="more --build-arg of docker build",
+    )
+
+
+def run(parsed: Parsed) -> int:
+    flags = {each.name: getattr(parsed, each.name) for each in fields(SetupRequest)}
+    request = SetupRequest(**{**flags, "extra_docker_build_args": tuple(parsed.extra_docker_build_args)})
+    console = Console()
+    set_up(request, Tools(parsed.dry_run, console.print, console.error), console.print_lines)
+    return 0

@@ -1,6 +1,6 @@
 """Repositories that benchmarks need, checked out side by side where users may edit them.
 
-What a user has changed there, committed or not, is used as it is: nothing is reset, pulled over or rebased. Every
+What a user has changed there, committed or not, is used as it is: nothing is reset, overwritten or rebased. Every
 commit that we check out is remembered under `refs/assay/used`, so that it is not taken for the user's own later.
 """
 
@@ -42,7 +42,7 @@ def check_out(repo: GitRepo, path: str, use_cached: bool, say: Say) -> Package:
         _check_origin(repo, path, use_cached)
     if not is_new and (why := _find_edits(path)):
         say(f"{repo.name}: {why}; it is used as it is")
-    # A fresh clone stands where it should unless a branch or a hash is named; a cached one stays where it is
+    # a fresh clone is at the right commit unless a branch or a hash is named; a cached one is not moved
     elif bool(repo.branch or repo.commit) or not (is_new or use_cached):
         _move(repo, path, fetches=not is_new and not use_cached, say=say)
     found = load_package(path, repo.branch)

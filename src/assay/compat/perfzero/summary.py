@@ -1,6 +1,6 @@
 """PerfZero's summary, field for field, and what it prints at the end.
 
-What we know beyond it stands in further fields: why a benchmark failed (`findings`), what was reported beside the wall
+What we know beyond it is in further fields: why a benchmark failed (`findings`), what was reported besides the wall
 time, CUDA and cuDNN, GPU memory, whether others disturbed it (`contaminated`). `schemas/perfzero_summary.schema.json`
 describes every field.
 """
@@ -191,7 +191,7 @@ def render_log_end(execution: BenchExecution, summary: Facts) -> str:
 
 
 def render_closing(report: PerfzeroReport) -> str:
-    """Where the time went, what succeeded, where the output is: three blocks of JSON, each behind its title."""
+    """Where the time went, what succeeded, where the output is: three blocks of JSON, each after its title."""
     operations: Facts = dict(report.times.setup)
     for (trial, method), parts in report.times.executions.items():
         operations.setdefault(f"trial_{trial}", {})[method] = dict(parts)
@@ -256,7 +256,7 @@ _UNITS = {
 
 
 def render_process_info(readings: Sequence[Reading], execution: BenchExecution) -> str:
-    """A line for each reading. A benchmark that was over before the first has one of the kernel's own counters."""
+    """A line for each reading. A benchmark that ended before the first has one of the kernel's own counters."""
     began = execution.started_at
     lines = [_build_line(reading, share) for reading, share in zip(readings, _cpu_shares(readings, began), strict=True)]
     return "".join(json.dumps(line) + "\n" for line in lines or [_build_peak_line(execution)])

@@ -1,4 +1,4 @@
-"""Other people's command line tools, such as docker and gcloud: found on PATH and run in the open, or only shown."""
+"""Other command line tools, such as docker and gcloud: found on PATH and run in the terminal, or only shown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Cause:
 
     pattern: str
     hint: str
-    is_users: bool = False  # the surroundings are not as they must be, rather than a service that refused
+    is_users: bool = False  # the user's machine is not set up, rather than a service that refused
 
 
 # ---------------------------------------------------------------- one command
@@ -71,7 +71,7 @@ def ask_tool(argv: Sequence[str]) -> Answer:
 
 
 def run_tool(argv: Sequence[str], keep_words: bool = True) -> Answer:
-    """Run it in the user's terminal: what it says is seen as it says it.
+    """Run it in the user's terminal: its output is seen as it is written.
 
     Its errors are kept as well, so that a known cause gets its advice; a tool that draws on the terminal keeps it for
     itself (`keep_words=False`), or it would fall back to plain lines.
@@ -83,7 +83,7 @@ def run_tool(argv: Sequence[str], keep_words: bool = True) -> Answer:
         try:
             words = _forward(process.stderr) if process.stderr is not None else ""
             code = process.wait()
-        except KeyboardInterrupt:  # the terminal told the tool as well: let it clean up
+        except KeyboardInterrupt:  # the terminal has interrupted the tool as well: let it clean up
             _let_end(process)
             raise
     return Answer(code, "", words.strip())
@@ -94,7 +94,7 @@ def _forward(stream: IO[bytes]) -> str:
     kept: list[str] = []
     while chunk := stream.read1(65536):  # type: ignore[attr-defined]
         kept.append(decoder.decode(chunk))
-        with contextlib.suppress(BrokenPipeError):  # a reader that has left is no reason to leave the tool alone
+        with contextlib.suppress(BrokenPipeError):  # a reader that has left does not stop the tool
             sys.stderr.write(kept[-1])
             sys.stderr.flush()
     return "".join(kept)
@@ -113,7 +113,7 @@ def _let_end(process: subprocess.Popen[bytes]) -> None:
 def build_failure(
     argv: Sequence[str], answer: Answer, causes: Sequence[Cause] = (), is_shown: bool = False
 ) -> AssayError:
-    """The error of a command that failed: in its own words, unless the user has just read them."""
+    """The error of a command that failed: with its own message, unless the user has just read it."""
     known = next((cause for cause in causes if re.search(cause.pattern, answer.words, re.IGNORECASE)), None)
     ending = f"{_command_name(argv)} {_ending(answer.code)}"
     message = ending if is_shown or not answer.words else f"{ending}: {answer.words}"

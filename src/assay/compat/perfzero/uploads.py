@@ -152,7 +152,7 @@ def _classify(place: str, error: Exception) -> AssayError:
     code, said = getattr(error, "code", None), getattr(error, "message", None) or str(error) or type(error).__name__
     first = str(said).strip().splitlines()[0]
     if code == 404:
-        return UsageError(f"there is no BigQuery table {place}: {first}", f"make it: {render_make_command(place)}")
+        return UsageError(f"there is no BigQuery table {place}: {first}", f"create it: {render_make_command(place)}")
     if code in {401, 403} or _is_about_login(error):
         return UsageError(
             f"BigQuery does not let us write to {place}: {first}",
@@ -206,7 +206,7 @@ def google_key(url: str | None) -> Iterator[None]:
 
 
 def _check(path: str, url: str) -> None:
-    """A page that says 'log in' is not a key, and Google's libraries would say so only after the benchmarks."""
+    """A login page is not a key, and Google's libraries would report it only after the benchmarks."""
     import json
 
     try:
@@ -221,7 +221,7 @@ def _check(path: str, url: str) -> None:
 # ---------------------------------------------------------------- the user's own functions
 # Users' own functions that take a result somewhere: each is called in a process of its own, with the summary.
 #
-# Whether there is such a function is asked before, in such a process as well: hours of benchmarks may lie between.
+# Whether there is such a function is asked before, in such a process as well: hours of benchmarks may follow.
 
 _CALL_TIMEOUT_S = 600.0
 _FRAMES = 3
@@ -298,7 +298,7 @@ def call_upload_method(
     timeout_s: float = _CALL_TIMEOUT_S,
     say: Callable[[str], None] = lambda _text: None,
 ) -> str | None:
-    """Call `module.function` with the summary; why it failed, or None. What it prints is said."""
+    """Call `module.function` with the summary; why it failed, or None. What it prints is passed on."""
     done = _run(_CALL, name, json.dumps(summary).encode(), folder, python, python_path, timeout_s)
     for line in done.lines:
         say(line)
@@ -324,7 +324,7 @@ def _describe(error: Sequence[Any]) -> str:
 class _Done:
     code: int
     lines: Sequence[str]  # what it printed
-    answer: Mapping[str, Any]  # what our own lines said
+    answer: Mapping[str, Any]  # what our own lines reported
     is_late: bool = False
 
 
@@ -359,7 +359,7 @@ def _run(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With everything that it started and left behind."""
+    """With everything that it started and left running."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

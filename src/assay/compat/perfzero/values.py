@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -62,7 +64,7 @@ class GitRepo:
 
     @property
     def name(self) -> str:
-        """The folder: the last part of the address without what stands behind its last dot."""
+        """The folder: the last part of the address without its suffix."""
         last = re.split(r"[/:]", self.url.rstrip("/"))[-1]
         return last.rsplit(".", 1)[0] or last
 
@@ -154,3 +156,16 @@ class PerfzeroReport:
     @property
     def exit_code(self) -> ExitCode:
         return ExitCode.worst({self.bench.exit_code, *([ExitCode.INTERNAL] if self.problems else [])})
+
+
+@dataclass(slots=True)
+class Clock:
+    """How long each operation took, by the original's names."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def measure(self, operation: str) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        self.seconds[operation] = round(time.monotonic() - begin, 3)

@@ -59,7 +59,7 @@ def find_server(env: Mapping[str, str]) -> str | None:
 def build_session(
     results: Sequence[CaseResult], folder: str, env: Mapping[str, str], plan: str | None = None
 ) -> ResultSession:
-    """What CI says of itself comes before what git says of the folder: CI may have checked out a merge of its own."""
+    """CI's own variables come before what git finds in the folder: CI may have checked out a merge of its own."""
     return ResultSession(
         results=tuple(results),
         commit=env.get("GITHUB_SHA") or _ask_git(folder, "rev-parse", "HEAD"),
@@ -79,7 +79,7 @@ def _ask_git(folder: str, *words: str) -> str | None:
 
 
 def _find_workflow(env: Mapping[str, str]) -> str:
-    """The dashboard tells sessions apart by it: where there is no CI, a name that no other session has."""
+    """The dashboard distinguishes sessions by it: where there is no CI, a name that no other session has."""
     number, repository = env.get("GITHUB_RUN_ID"), env.get("GITHUB_REPOSITORY")
     if not number or not repository:
         return uuid.uuid4().hex
@@ -183,7 +183,7 @@ def _read_number(answer: bytes) -> str:
         return str(json.loads(answer)["id"])
     except (ValueError, KeyError, TypeError):
         said = answer.decode(errors="replace")[:_MOST_SAID]
-        raise _RefusedError(f"it answered without the number of the session: {said}") from None
+        raise _RefusedError(f"its answer has no number of the session: {said}") from None
 
 
 # ---------------------------------------------------------------- a session as an archive
@@ -247,5 +247,5 @@ def _build_run(result: CaseResult, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _name(nodeid: str) -> str:
-    """Plain on every file system; the number before it tells names apart that come to the same."""
+    """Plain on every file system; the number before it distinguishes names that become the same."""
     return re.sub(r"[^\w.+-]+", "_", nodeid).strip("_")[-_MOST_LENGTH:]

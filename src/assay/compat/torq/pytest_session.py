@@ -56,7 +56,7 @@ class SessionWatch:
             terminalreporter.write_line(line)
 
     def _publish(self) -> Iterator[str]:
-        """What goes wrong is said, and changes no verdict: the tests have run, and what they found is above."""
+        """Problems are printed, and change no verdict: the tests have run, and what they found is above."""
         from assay.compat.torq.dashboard import build_session, keep_session, publish_session
         from assay.errors import AssayError
 
@@ -98,7 +98,7 @@ def _properties(phases: dict[str, pytest.TestReport]) -> dict[str, Any]:
 
 
 def _find_outcome(phases: dict[str, pytest.TestReport]) -> tuple[str, str | None]:
-    """In the dashboard's words, and the phase that failed: the first that did not pass."""
+    """As the dashboard names it, and the phase that failed: the first that did not pass."""
     known = [(phase, phases[phase]) for phase in _PHASES if phase in phases]
     phase, report = next(((phase, report) for phase, report in known if report.outcome != "passed"), known[-1])
     expected = any(hasattr(report, "wasxfail") for _, report in known)
