@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib import import_module
 
 from assay.config.fields import LoadOptions
 from assay.config.native import parse_native
@@ -28,6 +29,10 @@ _HOW_TO_MLRUNNER = """a smallest file, another one is named with -y:
       ---
       lr: [0.1, 0.01]"""
 _HOW_TOS = {"runx": _HOW_TO_RUNX, "mlrunner": _HOW_TO_MLRUNNER}
+_DIALECTS = {  # other tools' files: loaded when one is read
+    "runx": "assay.config.dialects.runx:parse_runx",
+    "mlrunner": "assay.config.dialects.mlrunner:parse_mlrunner",
+}
 _RUNX_KEYS = frozenset(("CMD", "HPARAMS", "hparams"))
 _MLRUNNER_KEYS = frozenset(("template",))
 _NATIVE_COMMANDS = frozenset(("command", "commands"))
@@ -43,14 +48,11 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
     dialect = options.dialect or detect_dialect(nodes)
     if dialect == "native":
         return parse_native(nodes, path, cwd)
-    nodes = parse_documents(text, path, flavour="originals")
-    if dialect == "runx":
-        from assay.config.dialects.runx import parse_runx
-
-        return parse_runx(nodes, path, options)
-    from assay.config.dialects.mlrunner import parse_mlrunner
-
-    return parse_mlrunner(nodes, path, options)
+    module, _, attribute = _DIALECTS[dialect].partition(":")
+    study: Study = getattr(import_module(module), attribute)(
+        parse_documents(text, path, flavour="originals"), path, options
+    )
+    return study
 
 
 def detect_dialect(nodes: Sequence[Node]) -> Dialect:

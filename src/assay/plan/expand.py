@@ -70,7 +70,7 @@ def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules
             _hide(study, draft, rules)
     warnings.extend(_find_orphans(study, drafts))
     directories = name_runs(drafts, study, names)
-    if study.dialect == "runx":
+    if study.is_runx:
         for draft in drafts:
             draft.tag = build_tag(draft, names)
     return _build_plan(study, drafts, directories, warnings, rules)
@@ -78,7 +78,7 @@ def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules
 
 def _cannot_fail(study: Study) -> bool:
     """runx's commands take every parameter, whatever it is; only a NUL character cannot be in one."""
-    if study.dialect != "runx" or _used_names(study.commands) is not None:
+    if not study.is_runx or _used_names(study.commands) is not None:
         return False
     axes = [axis for sweep in study.sweeps for axis in sweep.axes.values()]
     return "\\x00" not in repr((axes, study.commands))
@@ -177,9 +177,9 @@ def _find_repeats(study: Study, grids: Sequence[Grid]) -> Iterator[Problem]:
 
 
 def _build_drafts(study: Study, rows: Iterable[Row]) -> list[Draft]:
-    if study.dialect == "runx":
+    if study.is_runx:
         return [draft for draft in (_build_runx(study, *row) for row in rows) if draft is not None]
-    if study.dialect == "mlrunner":
+    if study.is_mlrunner:
         return [_build_mlrunner(study, *row) for row in rows]
     return [
         Draft(index, params, params, ordinal=ordinal, title=study.sweeps[index].title)
@@ -228,7 +228,7 @@ def _fill_commands(study: Study, drafts: Sequence[Draft]) -> None:
     """Renders every draft's commands; what cannot be rendered is reported once per template and parameter."""
     chosen = [_choose(study, sweep.commands) for sweep in study.sweeps]
     problems: dict[Problem, None] = {}
-    if study.dialect == "mlrunner":
+    if study.is_mlrunner:
         _fill_mlrunner(study, drafts, _join_choices(study, drafts, chosen), problems)
     else:
         for draft in drafts:
@@ -291,11 +291,11 @@ def _number(study: Study, drafts: Sequence[Draft]) -> None:
     """Gives every draft its id. In runx a run that is listed again is run again, as the next ordinal."""
     seen: Counter[str] = Counter()
     for draft in drafts:
-        if study.dialect == "runx":
+        if study.is_runx:
             _number_runx(draft, seen)
         else:
             # mlrunner's folders go by parameters alone: who edits the test command keeps the trained model
-            commands = () if study.dialect == "mlrunner" else draft.commands
+            commands = () if study.is_mlrunner else draft.commands
             draft.id = spec_id(commands, draft.params, draft.ordinal)
 
 

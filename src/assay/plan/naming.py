@@ -73,10 +73,10 @@ class NameSource:
 
 def name_runs(drafts: Sequence[Draft], study: Study, names: NameSource | None = None) -> list[str]:
     """A directory name for each draft, by the rules of the study's dialect."""
-    if study.dialect == "runx":
+    if study.is_runx:
         runx = RunxNamer(study, names)
         return [runx.name(draft) for draft in drafts]
-    if study.dialect == "mlrunner":
+    if study.is_mlrunner:
         mlrunner = _MlrunnerNamer(names.exists if names else lambda _path: False)
         return [mlrunner.name(draft) for draft in drafts]
     return name_native(drafts)

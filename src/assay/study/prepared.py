@@ -294,9 +294,9 @@ def check_farm(farm: Farm, study: Study) -> None:
     program = find_program(farm)
     if program is None or program in _NOT_TOLD or _is_there(program, os.getcwd(), os.environ.get("PATH")):
         return
-    where = f"{farm.name}: SUBMIT_CMD" if study.dialect == "runx" else f"farms.{farm.name}"
+    where = f"{farm.name}: SUBMIT_CMD" if study.is_runx else f"farms.{farm.name}"
     hint = "install it, correct the name, or give its full path; " + (
-        "`-i` runs here, without a farm" if study.dialect == "runx" else "`--on local` runs here, without a farm"
+        "`-i` runs here, without a farm" if study.is_runx else "`--on local` runs here, without a farm"
     )
     raise ConfigError([Problem(f"the program {program!r} that submits was not found", where, farm.position, hint)])
 

@@ -73,7 +73,7 @@ class DirBuilder:
             self._store,
             study.code.ignore,
             exclude=[location.root, *_own_file(study)],
-            guess=study.dialect != "runx",
+            guess=not study.is_runx,
             link=study.code.link_ignored,
             secret=(*self._prepared.settings.secrets.file_patterns, *_own_secret_file(study, self._prepared.plan)),
         )
@@ -275,7 +275,7 @@ class DirBuilder:
         largest = [each for each in snapshot.largest[:_NAMED_FILES] if each[1] > snapshot.bytes // 20]
         folders = ", ".join(f"{name}/ {_show_mb(size)}" for name, size in largest) or "files directly in the folder"
         named = ", ".join(name for name, _ in largest) or "'*.bin'"
-        is_runx = study.dialect == "runx"
+        is_runx = study.is_runx
         setting = f"CODE_IGNORE_PATTERNS: '{named}' in .runx" if is_runx else f"`code: {{ignore: [{named}]}}`"
         effect = "leaves them out" if is_runx else "links them instead"
         size = _show_mb(snapshot.bytes)

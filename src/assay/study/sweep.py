@@ -45,7 +45,7 @@ from assay.system.terminal import find_terminals
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State, replace_texts
 from assay.values.secrets import hide_spec
-from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Dialect, Farm, Problem, Study, is_study_name
+from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Farm, Problem, Study, is_study_name
 from assay.values.units import CPU
 from assay.values.verdict import Verdict
 
@@ -72,10 +72,10 @@ def prepare(options: RunOptions) -> Prepared:
     root, asked = choose_root(options.root, study.root, settings)
     location = StudyLocation(root, study.name)
     prepared = Prepared(study, plan, location, asked, _choose_farm(study, options, settings), settings, options)
-    if study.dialect == "runx":
+    if study.is_runx:
         return run_sets.enter_set(prepared)
-    prepared = replace(prepared, plan=_find_known(plan, location, study.dialect))
-    return _fill_output(prepared) if study.dialect == "mlrunner" else prepared
+    prepared = replace(prepared, plan=_find_known(plan, location))
+    return _fill_output(prepared) if study.is_mlrunner else prepared
 
 
 def _fill_output(prepared: Prepared) -> Prepared:
@@ -122,7 +122,7 @@ def _choose_farm(study: Study, options: RunOptions, settings: Settings) -> Farm 
     return study.farms[name]
 
 
-def _find_known(plan: Plan, location: StudyLocation, dialect: Dialect) -> Plan:
+def _find_known(plan: Plan, location: StudyLocation) -> Plan:
     """Runs that are on disk already, also under a name that an earlier version of the file gave them."""
     if not os.path.isdir(location.dir):
         return plan
@@ -135,7 +135,7 @@ def _find_known(plan: Plan, location: StudyLocation, dialect: Dialect) -> Plan:
             continue
         if by_id is None:
             by_id = _load_ids(location)
-        is_free = taken_by is None and not (dialect == "mlrunner" and _holds_another(path, spec))
+        is_free = taken_by is None and not (plan.study.is_mlrunner and _holds_another(path, spec))
         names[spec.name] = by_id.get(spec.id) or (spec.name if is_free else f"{spec.name}~{spec.id[:8]}")
     beside = [name for old, name in names.items() if _is_new_beside(location, old, name)]
     if beside:
@@ -237,7 +237,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     with closing_quietly(open_index(prepared.location.root, warn)) as index:
         collector = Collector(index, prepared.location, slots.devices, hooks.echo)
         repairs = builder.repair(prepared.plan.runs)
-        if prepared.study.dialect == "mlrunner":
+        if prepared.study.is_mlrunner:
             builder.adopt(prepared.plan.runs)
             builder.update(prepared.plan.runs)
         builder.renew_secrets(prepared.plan.runs)
@@ -352,7 +352,7 @@ def _ask_slots(prepared: Prepared, hooks: RunHooks) -> tuple[str, ...] | None:
 
 
 def _choose_listener(prepared: Prepared, listen: Listen) -> Listen:
-    if prepared.study.dialect != "mlrunner":
+    if not prepared.study.is_mlrunner:
         return listen
     from assay.study import mlrunner_files
 

@@ -271,6 +271,16 @@ class Study:
     farm: str | None = None  # the default of --on
     warnings: tuple[Problem, ...] = ()
 
+    @property
+    def is_runx(self) -> bool:
+        """Named, expanded and run as runx does."""
+        return self.dialect == "runx"
+
+    @property
+    def is_mlrunner(self) -> bool:
+        """Named, expanded and run as mlrunner does, with its files in the run directories."""
+        return self.dialect == "mlrunner"
+
 
 def same_value(left: Value, right: Value) -> bool:
     """Equality in which true is not 1, unlike Python's."""
