@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from assay.observe.readings import render_reading
+from assay.record import run_directory
 from assay.show import formatting
 from assay.study import run_description
 from assay.study.run_description import render_moment
-from assay.values.series import GpuReading, Reading, Summary
+from assay.values.series import GpuReading, Reading, Summary, best_of
 
 
 def reading(time: float, cpu_s: float, rss: int, gpu: GpuReading | None = None) -> Reading:
@@ -45,7 +46,7 @@ def test_damaged_lines_are_passed_by(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("metric", "best"), [("loss", (1.0, 5)), ("acc", (9.0, 7))])
 def test_the_best_value_goes_by_the_metrics_name(metric: str, best: tuple[float, float]) -> None:
-    assert run_description.best_of(Summary(metric, 3, 2.0, 9, 1.0, 5, 9.0, 7, 4.0)) == best
+    assert best_of(Summary(metric, 3, 2.0, 9, 1.0, 5, 9.0, 7, 4.0)) == best
 
 
 def test_values_that_are_not_finite_get_a_column() -> None:
@@ -69,7 +70,7 @@ def test_folders_count_with_all_that_is_in_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]"])
 def test_a_damaged_environment_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "environment.json").write_text(text)
-    assert run_description.load_environment_file(str(tmp_path)) is None
+    assert run_directory.load_environment(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(("age", "said"), [(0, "just now"), (3600, "1 h ago")])

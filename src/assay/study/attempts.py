@@ -61,20 +61,14 @@ class RetryPolicy:
         if last.number <= self.base and state in self.again:
             return True
         if state is State.STOPPED:
-            return self._was_interrupted_before(last)
+            if last.stop is None or self.interrupted is None:
+                return False
+            return last.stop.kind == "interrupt" and last.number <= self.interrupted
         if state is State.LOST:
             return last.outcome.reason == DEATH and _deaths(history) < MAX_DEATHS
-        failures = [
-            a
-            for a in history.attempts
-            if a.number > self.base and (a.outcome is not None and a.outcome.state in (State.FAILED, State.TIMEOUT))
-        ]
-        return state in (State.FAILED, State.TIMEOUT) and 0 < len(failures) <= self.retries
-
-    def _was_interrupted_before(self, attempt: Attempt) -> bool:
-        if attempt.stop is None or self.interrupted is None:
-            return False
-        return attempt.stop.kind == "interrupt" and attempt.number <= self.interrupted
+        failing = (State.FAILED, State.TIMEOUT)
+        ended = [a.outcome.state for a in history.attempts if a.number > self.base and a.outcome is not None]
+        return state in failing and 0 < sum(each in failing for each in ended) <= self.retries
 
 
 def _deaths(history: History) -> int:

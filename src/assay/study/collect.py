@@ -22,9 +22,9 @@ from assay.study.supervise import Entry
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import Tail
 from assay.values import layout
-from assay.values.run import Outcome, RunSpec, State, Usage
+from assay.values.run import JobHandle, Outcome, RunSpec, State, Usage
 from assay.values.secrets import hide_named
-from assay.values.series import GpuReading, Reading
+from assay.values.series import Reading
 from assay.values.study import MetricFile, Pattern
 
 READ_BYTES = 1 << 20
@@ -52,7 +52,7 @@ def find_sources(run_dir: str, spec: RunSpec, names: Sequence[str] | None = None
     present = names if names is not None else os.listdir(run_dir)
     sources = list(_log_sources(spec, present))
     newest, _ = _split_series(run_dir, present)
-    sources += [Source(f"{layout.METRICS_DIR}/{name}", _parse_jsonl(None)) for name in newest]
+    sources += [Source(f"{layout.METRICS_DIR}/{name}", _parse_file("jsonl", None)) for name in newest]
     if layout.LOGX_METRICS_FILE in present:
         sources.append(Source(layout.LOGX_METRICS_FILE, _parse_logx))
     for pattern in spec.patterns:
@@ -80,7 +80,7 @@ def _log_sources(spec: RunSpec, present: Sequence[str]) -> Iterator[Source]:
 
 
 def _file_sources(run_dir: str, pattern: MetricFile) -> list[Source]:
-    parse = {"jsonl": _parse_jsonl, "csv": _parse_csv, "tensorboard": _parse_events}[pattern.kind](pattern.step)
+    parse = _parse_file(pattern.kind, pattern.step)
     found = sorted(glob.glob(pattern.path, root_dir=run_dir, recursive=True))
     expanded = [name for item in found for name in _inside(run_dir, item, pattern.kind)]
     return [Source(name, parse) for name in expanded]
@@ -117,18 +117,13 @@ def _lines_end(data: bytes) -> int:
     return end if end or len(data) < READ_BYTES else len(data)
 
 
-def _parse_jsonl(step: str | None) -> Parse:
-    return lambda data, state, final: files.parse_jsonl_columns(data, state, step=step, final=final)
+def _parse_file(kind: str, step: str | None) -> Parse:
+    if kind == "tensorboard":
+        from assay.observe import events
 
-
-def _parse_csv(step: str | None) -> Parse:
-    return lambda data, state, final: files.parse_csv_columns(data, state, step=step, final=final)
-
-
-def _parse_events(_step: str | None) -> Parse:
-    from assay.observe import events
-
-    return lambda data, state, _final: events.parse_events_columns(data, state)
+        return lambda data, state, _final: events.parse_events_columns(data, state)
+    parse = files.parse_csv_columns if kind == "csv" else files.parse_jsonl_columns
+    return lambda data, state, final: parse(data, state, step=step, final=final)
 
 
 def _parse_logx(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:
@@ -218,21 +213,14 @@ def closing_quietly(index: Index) -> Iterator[Index]:
 # ---------------------------------------------------------------- rows
 
 
-def build_row(record: run_directory.RunRecord, key: str, history: run_directory.History, stamp: float) -> RunRow:
-    last = history.last
-    outcome = last.outcome if last else None
-    handle = last.handle if last else None
-    return _row(record.spec, record, key, history.state, last.number if last else 0, outcome, handle, stamp)
-
-
-def _row(
+def build_row(
     spec: RunSpec,
     record: run_directory.RunRecord,
     key: str,
     state: State,
     attempt: int,
     outcome: Outcome | None,
-    handle: Any,
+    handle: JobHandle | None,
     stamp: float,
 ) -> RunRow:
     return RunRow(
@@ -404,7 +392,7 @@ class Collector:
         if entry.record is None:
             entry.record = run_directory.load_record(entry.dir)
         self._index.put_runs(
-            [_row(entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, entry.handle, stamp)]
+            [build_row(entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, entry.handle, stamp)]
         )
 
     def _read(self, live: _Live) -> None:
@@ -424,16 +412,13 @@ class Collector:
         if live.sampler is None:
             live.sampler = TreeSampler(handle.pid, handle.tag, start=handle.start, table=self._table)
         live.next_reading = now + READING_S
-        reading = live.sampler.sample(now, self._read_gpu(handle.slot))
+        gpus = [int(part) for part in (handle.slot or "").split(",") if part.isdigit()]
+        reading = live.sampler.sample(now, self._devices.read(gpus) if gpus else None)
         if reading is None:
             return
         live.last_reading = reading
         with open(os.path.join(live.entry.dir, layout.READINGS_FILE), "a", encoding="ascii") as file:
             file.write(render_reading(reading))
-
-    def _read_gpu(self, slot: str | None) -> GpuReading | None:
-        indices = [int(part) for part in (slot or "").split(",") if part.isdigit()]
-        return self._devices.read(indices) if indices else None
 
     def _pass_output_on(self, live: _Live) -> None:
         """A reader that has gone does not keep the index from being filled."""

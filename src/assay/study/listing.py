@@ -49,15 +49,12 @@ def list_studies(roots: Sequence[str], console: Console) -> list[ListedStudy]:
         with open_index(root, console.warning) as index:
             refresh_root(index, root, console)
             known = {row.name: row for row in index.load_studies()}
-        found += [ListedStudy(root, _add_planned(root, known.get(name) or StudyRow(name, {}, None))) for name in names]
+        for name in names:
+            row = known.get(name) or StudyRow(name, {}, None)
+            if planned := len(run_directory.load_planned(os.path.join(root, name))):
+                row = row._replace(counts={**row.counts, State.QUEUED: row.counts.get(State.QUEUED, 0) + planned})
+            found.append(ListedStudy(root, row))
     return found
-
-
-def _add_planned(root: str, row: StudyRow) -> StudyRow:
-    planned = len(run_directory.load_planned(os.path.join(root, row.name)))
-    if not planned:
-        return row
-    return row._replace(counts={**row.counts, State.QUEUED: row.counts.get(State.QUEUED, 0) + planned})
 
 
 def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
@@ -145,13 +142,15 @@ class RunTable:
 def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = None) -> RunTable:
     """Columns only where some run has something to say; with a width, only as many as leave the names readable."""
     shown = sorted({name for run in runs for name in run.metrics}, key=metric_priority)[:MOST_METRICS]
+    attempts = [run.row.attempt for run in runs]
+    steps = [[step for _, step in run.metrics.values() if math.isfinite(step)] for run in runs]
     candidates: list[tuple[Column, list[Any]]] = [
         (Column("run"), [run.row.name for run in runs]),
         (Column("state", "state"), [str(run.row.state) for run in runs]),
-        (Column("attempt", "number", rank=4), _if_any_above_one([run.row.attempt for run in runs])),
+        (Column("attempt", "number", rank=4), attempts if max(attempts, default=0) > 1 else [None] * len(runs)),
         (Column("slot", rank=5), [run.row.slot for run in runs]),
         (Column("time", "clock", rank=1), [elapsed_s(run.row, now) for run in runs]),
-        (Column("step", "number", digits=12, rank=3), [_last_step(run) for run in runs]),
+        (Column("step", "number", digits=12, rank=3), [max(found, default=None) for found in steps]),
         *(
             (Column(name, "number", rank=_METRIC_RANKS[index]), [run.metrics.get(name, (None,))[0] for run in runs])
             for index, name in enumerate(shown)
@@ -179,10 +178,6 @@ def _build_remarks(runs: Sequence[ListedRun]) -> Iterator[str]:
         yield f"and {len(told) - MOST_REASONS} more; `assay show` explains a single run"
 
 
-def _if_any_above_one(attempts: Sequence[int]) -> list[Any]:
-    return list(attempts) if max(attempts, default=0) > 1 else [None] * len(attempts)
-
-
 def elapsed_s(row: RunRow, now: float) -> float | None:
     """Of the last attempt; of a running one until now."""
     if row.started_at is None:
@@ -190,11 +185,6 @@ def elapsed_s(row: RunRow, now: float) -> float | None:
     if row.ended_at is None and row.state.is_over:
         return None
     return max(0.0, (now if row.ended_at is None else row.ended_at) - row.started_at)
-
-
-def _last_step(run: ListedRun) -> float | None:
-    steps = [step for _, step in run.metrics.values() if math.isfinite(step)]
-    return max(steps, default=None)
 
 
 def build_run_facts(runs: Sequence[ListedRun], location: StudyLocation, now: float) -> Table:

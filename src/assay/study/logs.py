@@ -33,27 +33,20 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
         raise NotFoundError("command", command, [each.name for each in spec.commands])
     history = run_directory.load_history(run_dir, names)
     if attempt is not None and attempt not in [each.number for each in history.attempts]:
-        raise UsageError(f"{os.path.basename(run_dir)} has no attempt {attempt}", _say_attempts(history))
+        numbers = ", ".join(str(each.number) for each in history.attempts)
+        hint = f"there is {numbers}" if numbers else "it was never started"
+        raise UsageError(f"{os.path.basename(run_dir)} has no attempt {attempt}", hint)
     files = [name for name in names if os.path.isfile(os.path.join(run_dir, name))]
     for each in _order(spec, history, command, attempt):
         found = _log_of_attempt(files, spec, history, each, attempt)
         if found is not None:
             return os.path.join(run_dir, found)
-    raise UsageError(_say_no_log(spec, run_dir, command, attempt), _say_how_to_wait(run_dir))
-
-
-def _say_how_to_wait(run_dir: str) -> str:
     folder, name = os.path.split(os.path.abspath(run_dir))
-    location = StudyLocation(*os.path.split(folder))
-    return f"wait for it: {show_command(['logs'], location, name, options=['--follow'])}"
+    again = show_command(["logs"], StudyLocation(*os.path.split(folder)), name, options=["--follow"])
+    raise UsageError(_describe_no_log(spec, run_dir, command, attempt), f"wait for it: {again}")
 
 
-def _say_attempts(history: run_directory.History) -> str:
-    numbers = ", ".join(str(each.number) for each in history.attempts)
-    return f"there is {numbers}" if numbers else "it was never started"
-
-
-def _say_no_log(spec: RunSpec, run_dir: str, command: str | None, attempt: int | None) -> str:
+def _describe_no_log(spec: RunSpec, run_dir: str, command: str | None, attempt: int | None) -> str:
     if not spec.commands:
         return f"{os.path.basename(run_dir)} was opened by a script of its own: it has no output here"
     which = f"of {command} " if command else ""
@@ -192,15 +185,13 @@ def _mark(name: str, template: str, command: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name[len(before) : len(name) - len(after)].split(".") if part)
 
 
-def follow_run(
-    run_dir: str, command: str | None, lines: int | None, write: Write, wait: Callable[[float], None] = time.sleep
-) -> None:
+def follow_run(run_dir: str, command: str | None, lines: int | None, write: Write) -> None:
     """Until the run is over; what does not exist yet is waited for."""
     spec = load_record(run_dir).spec
     if command is not None and command not in [each.name for each in spec.commands]:
         raise NotFoundError("command", command, [each.name for each in spec.commands])
     if not spec.commands:
-        raise UsageError(_say_no_log(spec, run_dir, None, None))
+        raise UsageError(_describe_no_log(spec, run_dir, None, None))
     follower = RunFollower(run_dir, command, lines)
     while True:
         over = follower.look()  # before reading: what it wrote last is read then
@@ -208,18 +199,18 @@ def follow_run(
             write(data)
         if over:
             return
-        wait(POLL_S)
+        time.sleep(POLL_S)
 
 
 @dataclass(slots=True)
-class _Voice:
+class _NamedOutput:
     """One run of several: whole lines, each with the run's name before it."""
 
     name: bytes
     follower: RunFollower
     partial: bytes = b""
 
-    def speak(self, write: Write, final: bool) -> None:
+    def write_news(self, write: Write, final: bool) -> None:
         for data in self.follower.read():
             *whole, self.partial = (self.partial + data).split(b"\n")
             if whole:
@@ -228,52 +219,50 @@ class _Voice:
             write(b"%s | %s\n" % (self.name, self.partial))
 
 
-def follow_study(
-    study_dir: str, command: str | None, lines: int | None, write: Write, wait: Callable[[float], None] = time.sleep
-) -> int:
+def follow_study(study_dir: str, command: str | None, lines: int | None, write: Write) -> int:
     """Every run of a study that is not over, new ones as they come; how many there were."""
-    voices: dict[str, _Voice] = {}
-    rests: dict[str, tuple[int, _Voice]] = {}  # over; at which attempt, and who goes on if another begins
+    followed: dict[str, _NamedOutput] = {}
+    ended: dict[str, tuple[int, _NamedOutput]] = {}  # at which attempt, and what is followed on if another begins
     supervisors: set[SupervisorProcess] = set()
-    heard = 0
+    seen = 0
     while True:
-        had_heard = heard > 0  # what appears later is followed from its beginning, however short it was
+        had_seen = seen > 0  # what appears later is followed from its beginning, however short it was
         for path in run_directory.find_run_dirs(study_dir):
-            if path in voices or not _begins(path, rests.get(path), had_heard):
+            if path in followed or not _begins(path, ended.get(path), had_seen):
                 continue
-            known = rests.pop(path, None)
-            voices[path] = known[1] if known else _Voice(_name(path), RunFollower(path, command, lines))
-            heard += 1
-        supervisors |= set(find_supervisors(voices, study_dir))  # also one that has only queued what it repeats
-        for path, voice in list(voices.items()):
-            over = voice.follower.look()
-            voice.speak(write, over)
+            known = ended.pop(path, None)
+            followed[path] = known[1] if known else _NamedOutput(_name(path), RunFollower(path, command, lines))
+            seen += 1
+        supervisors |= set(find_supervisors(followed, study_dir))  # also one that has only queued what it repeats
+        for path, output in list(followed.items()):
+            over = output.follower.look()
+            output.write_news(write, over)
             if over:
-                rests[path] = (_load_attempt(path), voices.pop(path))
-        if not voices and not any(supervisor.is_alive for supervisor in supervisors):
-            return heard
+                ended[path] = (_load_attempt(path), followed.pop(path))
+        if not followed and not any(supervisor.is_alive for supervisor in supervisors):
+            return seen
         for path in run_directory.find_run_dirs(study_dir):
-            if path not in voices and path not in rests:  # had ended before: followed when another attempt begins
-                rests[path] = (_load_attempt(path), _silenced(path, command, lines))
-        wait(POLL_S)
+            if path not in followed and path not in ended:  # had ended before: followed when another attempt begins
+                ended[path] = (_load_attempt(path), _skip_to_end(path, command, lines))
+        time.sleep(POLL_S)
 
 
 def _name(run_dir: str) -> bytes:
     return os.fsencode(os.path.basename(run_dir))
 
 
-def _begins(run_dir: str, rest: tuple[int, _Voice] | None, has_heard: bool) -> bool:
+def _begins(run_dir: str, before: tuple[int, _NamedOutput] | None, has_seen: bool) -> bool:
     """Whether a run is to be followed from now on: it is not over, or new, or has begun another attempt."""
-    if rest is not None:
-        return _load_attempt(run_dir) > rest[0]
-    return has_heard or not _is_over(run_dir)
+    if before is not None:
+        return _load_attempt(run_dir) > before[0]
+    return has_seen or not _is_over(run_dir)
 
 
-def _silenced(run_dir: str, command: str | None, lines: int | None) -> _Voice:
+def _skip_to_end(run_dir: str, command: str | None, lines: int | None) -> _NamedOutput:
     """What it has written until now is history."""
     follower = RunFollower(run_dir, command, lines)
     follower.skip()
-    return _Voice(_name(run_dir), follower)
+    return _NamedOutput(_name(run_dir), follower)
 
 
 def _load_attempt(run_dir: str) -> int:

@@ -335,7 +335,7 @@ def build_dry_lines(prepared: Prepared) -> Iterator[str]:
     """Every command line that would be started, with the run directory filled in, as the shell would get it."""
     kept = 0
     folder = prepared.location.dir
-    present = _list_names(folder)
+    present = list_names(folder)
     for spec in prepared.plan.runs:
         is_new = spec.name not in present
         left = wanted_commands(spec, prepared.options.commands) if is_new else left_commands(prepared, spec)
@@ -347,8 +347,8 @@ def build_dry_lines(prepared: Prepared) -> Iterator[str]:
         yield f"# {runs} {'is' if kept == 1 else 'are'} kept: finished, under way, or failed"
 
 
-def _list_names(folder: str) -> set[str]:
-    """One look at the study's folder instead of one for each run."""
+def list_names(folder: str) -> set[str]:
+    """Every name in a study's folder, also of what is not a run: one look instead of one for each run."""
     try:
         return set(os.listdir(folder))
     except OSError:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from assay.errors import NotFoundError, UsageError
@@ -108,12 +109,10 @@ def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction)
             numbers.append((number, item))
         else:
             texts.append((str(value), item))
-    ordered = [item for part in (numbers, texts) for _, item in sorted(part, key=_first, reverse=direction == "max")]
+    ordered = [
+        item for part in (numbers, texts) for _, item in sorted(part, key=itemgetter(0), reverse=direction == "max")
+    ]
     return ordered + missing
-
-
-def _first(pair: tuple[Any, Any]) -> Any:
-    return pair[0]
 
 
 def _parse_number(value: Any) -> float | None:

@@ -73,7 +73,10 @@ def refresh_run(index: Index, location: StudyLocation, path: str, stamp: float, 
         index.put_runs([_build_damaged_row(key, path, stamp)])
         return
     history = load_history(path)
-    row = build_row(record, key, history, stamp)
+    last = history.last
+    outcome, handle = (last.outcome, last.handle) if last else (None, None)
+    number = last.number if last else 0
+    row = build_row(record.spec, record, key, history.state, number, outcome, handle, stamp)
     row = replace_state(row, path, record, history)
     try:
         read_sources(index, key, path, record.spec, final=row.state.is_over)

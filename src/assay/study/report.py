@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from assay.record import run_directory
 from assay.show import formatting
@@ -15,7 +15,7 @@ from assay.study.locations import show_command
 from assay.study.prepared import Report
 from assay.study.slot_choice import HasMemory
 from assay.study.supervise import Entry, Event, Supervisor
-from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import read_end
 from assay.values import layout
 from assay.values.document import Block, Code, Commands, Details, Document, Notes, Section, Span, Text
@@ -174,7 +174,9 @@ class Watcher:
             if event.entry.state is State.DONE and row.elapsed_s is not None:
                 self.durations.append(row.elapsed_s)
         elif event.kind == "started":
-            self.news.append(_build_started(event.entry))
+            entry = event.entry
+            slot = entry.handle.slot if entry.handle else None
+            self.news.append(RunningRow(entry.spec.name, slot, 0.0, entry.attempt))
         elif event.kind == "adopted":
             self.found.add((event.entry.spec.name, event.entry.attempt))
             self.progress.message(f"found {event.entry.spec.name} still running (attempt {event.entry.attempt})")
@@ -196,6 +198,7 @@ class Watcher:
         is_leaving = supervisor.interrupted or supervisor.leave or supervisor.problem
         queued = len(supervisor.queue)
         slots = self.slots_total or max(1, len(running))
+        eta_s = estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots)
         news, self.news = tuple(self.news), []
         return ProgressView(
             study=self.study,
@@ -209,9 +212,7 @@ class Watcher:
             queued=queued,
             slots_used=sum(entry.is_mine for entry in supervisor.running.values()),
             slots_total=self.slots_total,
-            eta_s=None
-            if is_leaving
-            else estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots),
+            eta_s=None if is_leaving else eta_s,
             elapsed_s=now - self.began,
             kept=self.kept,
             ended=tuple(row for row in news if isinstance(row, EndedRow)),
@@ -220,8 +221,19 @@ class Watcher:
         )
 
     def _build_running(self, entry: Entry, supervisor: Supervisor, now: float) -> RunningRow:
-        row = _build_running(entry, supervisor, now)
-        return replace(row, was_found=True) if (row.name, row.attempt) in self.found else row
+        handle = entry.handle
+        observer = supervisor.observer
+        values = observer.last_values(entry) if isinstance(observer, Collector) else {}
+        steps = [step for step, _ in values.values() if step == step]  # noqa: PLR0124 NaN: there is none
+        return RunningRow(
+            name=entry.spec.name,
+            slot=handle.slot if handle else None,
+            elapsed_s=max(0.0, now - handle.started_at) if handle else 0.0,
+            attempt=entry.attempt,
+            metrics={metric: value for metric, (_, value) in values.items()},
+            step=max(steps) if steps else None,
+            was_found=(entry.spec.name, entry.attempt) in self.found,
+        )
 
 
 def describe_wait(supervisor: Supervisor) -> tuple[str, ...]:
@@ -236,43 +248,22 @@ def describe_wait(supervisor: Supervisor) -> tuple[str, ...]:
     return (f"waiting for a slot: {taken} taken by other runs",)
 
 
-def _build_started(entry: Entry) -> RunningRow:
-    return RunningRow(entry.spec.name, entry.handle.slot if entry.handle else None, 0.0, entry.attempt)
+# ---------------------------------------------------------------- when it has ended
 
 
-def _build_running(entry: Entry, supervisor: Supervisor, now: float) -> RunningRow:
-    handle = entry.handle
-    observer = supervisor.observer
-    values = observer.last_values(entry) if isinstance(observer, Collector) else {}
-    steps = [step for step, _ in values.values() if step == step]  # noqa: PLR0124 NaN: there is none
-    return RunningRow(
-        name=entry.spec.name,
-        slot=handle.slot if handle else None,
-        elapsed_s=max(0.0, now - handle.started_at) if handle else 0.0,
-        attempt=entry.attempt,
-        metrics={metric: value for metric, (_, value) in values.items()},
-        step=max(steps) if steps else None,
-    )
-
-
-# ---------------------------------------------------------------- when it is over
-
-
-def build_study_report(
-    report: Report, elapsed_s: float, show_path: Callable[[str], str] = os.path.relpath
-) -> StudyReport:
+def build_study_report(report: Report, elapsed_s: float) -> StudyReport:
     entries = report.entries
     return StudyReport(
         study=report.prepared.location.name,
         total=len(entries),
         done=report.count(State.DONE),
-        failed=tuple(_build_failed(entry, show_path) for entry in entries if entry.state in _FAILED),
+        failed=tuple(_build_failed(entry) for entry in entries if entry.state in _FAILED),
         stopped=report.count(State.STOPPED),
         running=report.count(State.RUNNING),
         queued=report.count(State.QUEUED),
         kept=sum(entry.state is State.DONE and not entry.finished_here for entry in entries),
         elapsed_s=elapsed_s,
-        folder=show_path(report.prepared.location.dir),
+        folder=os.path.relpath(report.prepared.location.dir),
         warnings=tuple(report.notes),
         next_steps=build_next_steps(report),
     )
@@ -305,7 +296,7 @@ def _build_retry(report: Report, failed: Sequence[Entry]) -> str:
     return show_command(["rerun"], report.prepared.location, *(entry.spec.name for entry in failed[:_RERUN_AT_ONCE]))
 
 
-def _build_failed(entry: Entry, show_path: Callable[[str], str]) -> FailedRun:
+def _build_failed(entry: Entry) -> FailedRun:
     outcome = entry.outcome
     log = find_telling_log(entry.dir, entry.spec.log_name, entry.commands)
     return FailedRun(
@@ -313,7 +304,7 @@ def _build_failed(entry: Entry, show_path: Callable[[str], str]) -> FailedRun:
         state=str(entry.state),
         reason=outcome.reason if outcome else "",
         exit_code=outcome.exit_code if outcome else None,
-        log_path=show_path(log) if log else None,
+        log_path=os.path.relpath(log) if log else None,
         log_tail=read_end(log, _TAIL_BYTES) if log else "",
         attempts=entry.attempt,
     )

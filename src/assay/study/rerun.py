@@ -39,7 +39,10 @@ def prepare_rerun(runs: Sequence[FoundRun], options: RerunOptions) -> list[Prepa
     chosen = {run.dir: (run, status) for run in runs if not (status := load_status(run.dir)).is_damaged}
     if not chosen:
         raise FormatError("\n".join(find_damaged(runs)) or "no runs")
-    _refuse_running([(run, status) for run, status in chosen.values()])
+    live = [run for run, status in chosen.values() if not status.state.is_over and status.handle is not None]
+    if live:
+        listed = ", ".join(run.key for run in live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
+        raise UsageError(f"still running: {listed}", f"stop it first: {show_command(['stop'], *live[0].words)}")
     for run, status in chosen.values():
         _check_commands(run, status, options.commands)
     by_location: dict[StudyLocation, list[RunStatus]] = {}
@@ -54,13 +57,6 @@ def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
     return [
         f"{run.key} is damaged: {describe_damage(run.dir)}" for run in runs if run_directory.try_record(run.dir) is None
     ]
-
-
-def _refuse_running(chosen: Sequence[tuple[FoundRun, RunStatus]]) -> None:
-    live = [run for run, status in chosen if not status.state.is_over and status.handle is not None]
-    if live:
-        listed = ", ".join(run.key for run in live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
-        raise UsageError(f"still running: {listed}", f"stop it first: {show_command(['stop'], *live[0].words)}")
 
 
 def _check_commands(run: FoundRun, status: RunStatus, asked: tuple[str, ...] | None) -> None:
@@ -87,7 +83,7 @@ def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: Re
         name=location.name,
         dialect=first.dialect,  # type: ignore[arg-type]
         source=first.source,
-        folder=_workdir(location, statuses[0]),
+        folder=os.path.join(location.dir, first.spec.name, first.workdir),
         commands=(),
         sweeps=(),
         resources=first.spec.resources,
@@ -106,10 +102,6 @@ def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: Re
     )
     plan = Plan(study, tuple(status.record.spec for status in statuses))
     return Prepared(study, plan, location, True, None, load_settings(os.getcwd(), os.environ), run_options)
-
-
-def _workdir(location: StudyLocation, status: RunStatus) -> str:
-    return os.path.join(location.dir, status.record.spec.name, status.record.workdir)
 
 
 # ---------------------------------------------------------------- the current code
@@ -143,15 +135,12 @@ def _find_source(location: StudyLocation, record: run_directory.RunRecord) -> st
     try:
         source = load_snapshot(_store(location), str(record.code_hash)).source
     except (OSError, FormatError) as error:
-        hint = f"run the study again with the current code: {_build_run(record)}"
+        again = build_command(("assay", "run"), [record.source], ("--force", "--new-code"))
+        hint = f"run the study again with the current code: {again}"
         raise UsageError(f"nothing says any more where the code of {record.spec.name} came from", hint) from error
     if not os.path.isdir(source):
         raise UsageError(f"the code of {record.spec.name} came from {source}, which is gone", "leave out --new-code")
     return source
-
-
-def _build_run(record: run_directory.RunRecord) -> str:
-    return build_command(("assay", "run"), [record.source], ("--force", "--new-code"))
 
 
 def _take(location: StudyLocation, record: run_directory.RunRecord, source: str) -> Snapshot:

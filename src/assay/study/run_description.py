@@ -22,7 +22,7 @@ from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
 from assay.values.document import Document, Facts, Section, TableBlock, Text
 from assay.values.plain import NO_DATE, render_date
-from assay.values.series import Reading, Summary, direction_of, whole_step
+from assay.values.series import Reading, Summary, best_of, whole_step
 from assay.values.table import Column, Table
 
 _FILES_SHOWN = 30
@@ -75,30 +75,19 @@ def describe_run(index: Index, location: StudyLocation, run_dir: str) -> RunDesc
         metrics=index.load_summaries(keys=[key]).get(key, {}),
         sources=tuple(source.name for source in find_sources(run_dir, status.record.spec)),
         readings=load_readings_summary(os.path.join(run_dir, layout.READINGS_FILE)),
-        environment=load_environment_file(run_dir),
+        environment=run_directory.load_environment(run_dir),
         files=tuple(load_files(run_dir)),
     )
-
-
-def load_environment_file(run_dir: str) -> dict[str, Any] | None:
-    """None where it is missing or damaged: a run is shown without it."""
-    return run_directory.load_environment(run_dir)
 
 
 def load_files(run_dir: str) -> Iterator[FileFact]:
     """By name; a folder counts with all that is in it."""
     for entry in sorted(os.scandir(run_dir), key=lambda entry: entry.name):
         if entry.is_dir(follow_symlinks=False):
-            yield FileFact(entry.name + "/", _folder_size(entry.path))
+            inside = (os.path.join(folder, name) for folder, _, names in os.walk(entry.path) for name in names)
+            yield FileFact(entry.name + "/", sum(os.lstat(path).st_size for path in inside))
         else:
             yield FileFact(entry.name, entry.stat(follow_symlinks=False).st_size)
-
-
-def _folder_size(path: str) -> int:
-    total = 0
-    for folder, _, names in os.walk(path):
-        total += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
-    return total
 
 
 def load_readings_summary(path: str) -> ReadingsSummary | None:
@@ -165,16 +154,13 @@ def _state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
         facts.append(("stopped by", last.stop.who))
     if handle is not None:
         end = outcome.ended_at if outcome and outcome.ended_at else (None if status.state.is_over else now)
-        took = f", {'for' if not status.state.is_over else 'took'} {_took(handle.started_at, end)}" if end else ""
+        spent = formatting.render_duration(max(0.0, end - handle.started_at)) if end else ""
+        took = f", {'took' if status.state.is_over else 'for'} {spent}" if end else ""
         facts.append(("started", render_moment(handle.started_at, now) + took))
         slot = f", slot {handle.slot}" if handle.slot else ""
         where = f"{handle.host}, pid {handle.pid}" if handle.pid else f"{handle.host} ({handle.executor})"
         facts.append(("where", where + slot))
     return [*facts, ("folder", os.path.relpath(run.dir))]
-
-
-def _took(start: float, end: float) -> str:
-    return formatting.render_duration(max(0.0, end - start))
 
 
 def build_metric_table(metrics: Mapping[str, Summary]) -> Table:
@@ -200,13 +186,6 @@ def _metric_cells(name: str, summary: Summary, bad: bool) -> list[Any]:
     return [*cells, summary.bad] if bad else cells
 
 
-def best_of(summary: Summary) -> tuple[float, float | None]:
-    """The best value and its step, by what the metric's name says is better."""
-    if direction_of(summary.metric) == "min":
-        return summary.min, summary.min_step
-    return summary.max, summary.max_step
-
-
 def _attempt_table(run: RunDescription, now: float) -> Table:
     columns = (
         Column("#", "number"),
@@ -226,19 +205,17 @@ def _attempt_cells(attempt: Attempt, run: RunDescription, now: float) -> list[An
     handle = attempt.handle
     started = handle.started_at if handle else None
     ended = outcome.ended_at if outcome else None
+    order = run.status.commands
+    codes = sorted(attempt.codes, key=lambda name: order.index(name) if name in order else len(order))
     return [
         attempt.number,
         str(outcome.state if outcome else run.status.state if is_last else "?"),
         now - started if started is not None else None,
         ended - started if started is not None and ended is not None else None,
-        " ".join(f"{name} {attempt.codes[name]}" for name in _in_order(attempt.codes, run.status.commands)),
+        " ".join(f"{name} {attempt.codes[name]}" for name in codes),
         handle.slot if handle else None,
         outcome.reason if outcome else "",
     ]
-
-
-def _in_order(codes: Mapping[str, int], commands: Sequence[str]) -> list[str]:
-    return sorted(codes, key=lambda name: commands.index(name) if name in commands else len(commands))
 
 
 def _resource_facts(run: RunDescription) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from assay.study.refresh import refresh_run
 from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
 from assay.values.document import Block, Document, Facts, Notes, Section, TableBlock, Text
-from assay.values.series import Summary, direction_of
+from assay.values.series import Summary, best_of
 from assay.values.table import Column, Table
 
 _MISSING = object()
@@ -67,6 +67,7 @@ def compare(index: Index, other_index: Index, left: FoundRun, right: FoundRun) -
     """Each run is looked up in the index of its own root; the two may be the same."""
     first, second = load_shown(left.dir), load_shown(right.dir)
     code, note = compare_code(first, second, left.dir, right.dir)
+    ours, theirs = _load_metrics(index, left), _load_metrics(other_index, right)
     return Comparison(
         left=left.key,
         right=right.key,
@@ -77,7 +78,7 @@ def compare(index: Index, other_index: Index, left: FoundRun, right: FoundRun) -
         commands=differ(_commands(first), _commands(second)),
         environment=differ(_environment(left.dir, first), _environment(right.dir, second)),
         code=code,
-        metrics=_pair(_load_metrics(index, left), _load_metrics(other_index, right)),
+        metrics=tuple(MetricPair(name, ours.get(name), theirs.get(name)) for name in sorted({*ours, *theirs})),
         code_note=note,
     )
 
@@ -103,10 +104,6 @@ def _commands(status: RunStatus) -> dict[str, str]:
 def _load_metrics(index: Index, run: FoundRun) -> dict[str, Summary]:
     refresh_run(index, run.location, run.dir, os.stat(run.dir).st_mtime)
     return index.load_summaries(keys=[run.key]).get(run.key, {})
-
-
-def _pair(left: Mapping[str, Summary], right: Mapping[str, Summary]) -> tuple[MetricPair, ...]:
-    return tuple(MetricPair(name, left.get(name), right.get(name)) for name in sorted({*left, *right}))
 
 
 def _environment(run_dir: str, status: RunStatus) -> dict[str, str]:
@@ -190,7 +187,11 @@ def _load_lines(path: str) -> list[str] | None:
 
 def build_document(comparison: Comparison) -> Document:
     state = (comparison.state,) if comparison.state else ()
-    commands = [pair for each in comparison.commands for pair in _command_facts(each)]
+    commands = [
+        (f"{each.name}, {side}", "-" if text is None else text)
+        for each in comparison.commands
+        for side, text in (("first", each.left), ("second", each.right))
+    ]
     blocks = (
         Section((Facts([("first", comparison.left), ("second", comparison.right)]),)),
         Section((TableBlock(_difference_table(state, "")),), "State"),
@@ -210,11 +211,6 @@ def _or_same(differences: Sequence[Difference], what: str) -> tuple[Block]:
 def _difference_table(differences: Sequence[Difference], what: str) -> Table:
     columns = (Column(what), Column("first"), Column("second"))
     return Table(columns, [[each.name, each.left, each.right] for each in differences])
-
-
-def _command_facts(difference: Difference) -> Iterator[tuple[str, str]]:
-    for side, text in (("first", difference.left), ("second", difference.right)):
-        yield f"{difference.name}, {side}", text if text is not None else "-"
 
 
 def _code_lines(comparison: Comparison) -> list[str]:
@@ -244,9 +240,7 @@ def _triple(pair: MetricPair, best: bool) -> list[float | None]:
 def _value(summary: Summary | None, best: bool) -> float | None:
     if summary is None:
         return None
-    if not best:
-        return summary.last
-    return summary.min if direction_of(summary.metric) == "min" else summary.max
+    return best_of(summary)[0] if best else summary.last
 
 
 def build_facts(comparison: Comparison) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from assay.execute.script import JobText, is_whole_job, render_job, render_secre
 from assay.observe.environment import load_environment
 from assay.record import run_directory
 from assay.record.folders import is_run_dir
+from assay.show.formatting import render_count
 from assay.stage.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.study.locations import show_command, show_path
 from assay.study.prepared import Prepared
@@ -275,9 +276,8 @@ class DirBuilder:
         largest = [each for each in snapshot.largest[:_NAMED_FILES] if each[1] > snapshot.bytes // 20]
         folders = ", ".join(f"{name}/ {_show_mb(size)}" for name, size in largest) or "files directly in the folder"
         named = ", ".join(name for name, _ in largest) or "'*.bin'"
-        is_runx = study.is_runx
-        setting = f"CODE_IGNORE_PATTERNS: '{named}' in .runx" if is_runx else f"`code: {{ignore: [{named}]}}`"
-        effect = "leaves them out" if is_runx else "links them instead"
+        setting = f"CODE_IGNORE_PATTERNS: '{named}' in .runx" if study.is_runx else f"`code: {{ignore: [{named}]}}`"
+        effect = "leaves them out" if study.is_runx else "links them instead"
         size = _show_mb(snapshot.bytes)
         return [f"the code snapshot has {size} ({folders}), copied for each run; {setting} {effect}"]
 
@@ -289,9 +289,11 @@ class DirBuilder:
         kept = self._with_other_code([e for e in entries if e.state is State.DONE and not e.finished_here])
         notes = []
         if old:
-            notes.append(f"{_count(len(old.runs))} ran with the recorded snapshot: {old.describe()}")
+            notes.append(f"{render_count(len(old.runs), 'run')} ran with the recorded snapshot: {old.describe()}")
         if kept:
-            notes.append(f"{_count(len(kept.runs))} kept: {kept.describe()}; most edits do not alter results")
+            notes.append(
+                f"{render_count(len(kept.runs), 'run')} kept: {kept.describe()}; most edits do not alter results"
+            )
         self.advice = [*self._advise(old), *(self._advise(kept, is_kept=True) if not old else ())]
         return notes
 
@@ -349,7 +351,9 @@ class _OtherCode:
     files: dict[str, None] = field(default_factory=dict)
 
     def describe(self) -> str:
-        return _describe_files(list(self.files))
+        names = list(self.files)
+        more = f" and {len(names) - _NAMED_FILES} more" if len(names) > _NAMED_FILES else ""
+        return f"{', '.join(names[:_NAMED_FILES])}{more} {'has' if len(names) == 1 else 'have'} changed since"
 
 
 def _find_damage(run_dir: str) -> str | None:
@@ -389,15 +393,6 @@ def _is_alive(run_dir: str, history: run_directory.History) -> bool:
 
 def _show_mb(size: int) -> str:
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e6:.1f} MB"
-
-
-def _count(runs: int) -> str:
-    return "1 run" if runs == 1 else f"{runs} runs"
-
-
-def _describe_files(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED_FILES} more" if len(names) > _NAMED_FILES else ""
-    return f"{', '.join(names[:_NAMED_FILES])}{more} {'has' if len(names) == 1 else 'have'} changed since"
 
 
 def _is_code(change: Change) -> bool:

@@ -15,7 +15,7 @@ from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, CollectingConsole, Console
 from assay.study.locations import StudyLocation, find_locations
 from assay.values import layout
-from assay.values.series import direction_of
+from assay.values.series import best_of
 from assay.values.state import State
 
 if TYPE_CHECKING:
@@ -48,10 +48,7 @@ def _build_fields(location: StudyLocation, row: RunRow, metrics: dict[str, Summa
         "params": dict(row.params),
         "dir": os.path.join(location.dir, row.key.partition("/")[2]),
         "metrics": {name: summary.last for name, summary in metrics.items()},
-        "best": {
-            name: (summary.min if direction_of(summary.metric) == "min" else summary.max)
-            for name, summary in metrics.items()
-        },
+        "best": {name: best_of(summary)[0] for name, summary in metrics.items()},
         "id": row.id,
         "attempt": row.attempt,
         "seconds": took,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from assay.errors import FormatError
 from assay.record.formats import stamp
+from assay.study.prepared import Prepared, list_names
 from assay.study.run_status import load_status
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import publish
@@ -23,7 +24,6 @@ from assay.values.run import LazyRuns, RunSpec, State
 
 if TYPE_CHECKING:
     from assay.study.locations import StudyLocation
-    from assay.study.prepared import Prepared
 
 _SET_FILE = r"set\.(\d+)\.json"
 
@@ -42,13 +42,14 @@ def enter_set(prepared: Prepared) -> Prepared:
         return _begin_set(prepared, last, {})
     is_same = last.names.keys() == {spec.id for spec in prepared.plan.runs}
     if is_same and (options.keeps_finished or _is_unfinished(prepared.location, last)):
-        return _rename(prepared, last.names, last.number)
+        runs = tuple(replace(spec, name=last.names[spec.id]) for spec in prepared.plan.runs)
+        return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=last.number)
     return _begin_set(prepared, last, _load_known(prepared.location, last.number) if options.keeps_finished else {})
 
 
 def _begin_set(prepared: Prepared, last: RunSet | None, known: Mapping[str, str]) -> Prepared:
     """`known`: runs of earlier sets that are kept. The others get names that no directory has: --no_cooldir repeats."""
-    runs = LazyRuns(_name_freely(prepared.plan.runs, known, _list_names(prepared.location)))
+    runs = LazyRuns(_name_freely(prepared.plan.runs, known, list_names(prepared.location.dir)))
     number = last.number + 1 if last else 1
     return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=number)
 
@@ -56,28 +57,11 @@ def _begin_set(prepared: Prepared, last: RunSet | None, known: Mapping[str, str]
 def _name_freely(runs: Iterable[RunSpec], known: Mapping[str, str], present: set[str]) -> Iterator[RunSpec]:
     taken = present.union(known.values())
     for spec in runs:
-        name = known.get(spec.id) or _find_free(spec.name, taken)
+        name = known.get(spec.id) or spec.name
+        if spec.id not in known and name in taken:
+            name = next(each for number in count(2) if (each := f"{spec.name}_{number}") not in taken)
         taken.add(name)
         yield spec if name == spec.name else replace(spec, name=name)
-
-
-def _rename(prepared: Prepared, names: Mapping[str, str], number: int) -> Prepared:
-    runs = tuple(replace(spec, name=names[spec.id]) for spec in prepared.plan.runs)
-    return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=number)
-
-
-def _list_names(location: StudyLocation) -> set[str]:
-    """Every name in the study's folder, also of what is not a run."""
-    try:
-        return set(os.listdir(location.dir))
-    except OSError:
-        return set()
-
-
-def _find_free(name: str, taken: set[str]) -> str:
-    if name not in taken:
-        return name
-    return next(each for number in count(2) if (each := f"{name}_{number}") not in taken)
 
 
 def pin(prepared: Prepared) -> Prepared:

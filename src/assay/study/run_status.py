@@ -124,26 +124,18 @@ def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> l
 
     With `study_dir` also those who have started nothing yet: they wait for a slot, or watch the runs of another.
     """
-    found = _find_registered(study_dir) if study_dir is not None else set()
+    found = {
+        SupervisorProcess(who.pid, who.start, who.boot)
+        for who in (presence.load_supervisors(study_dir) if study_dir is not None else ())
+        if who.host == processes.host_name() and who.pid != os.getpid()
+    }
     for run_dir in run_dirs:
-        handle = _load_last_handle(run_dir)
+        try:
+            last = run_directory.load_history(run_dir).last
+        except OSError:  # removed, or unreadable: nothing is known of who supervises it
+            continue
+        handle = last.handle if last else None
         if handle is None or handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
             continue
         found.add(SupervisorProcess(handle.supervisor_pid, handle.supervisor_start, handle.boot))
     return sorted(supervisor for supervisor in found if supervisor.is_alive)
-
-
-def _load_last_handle(run_dir: str) -> JobHandle | None:
-    try:
-        last = run_directory.load_history(run_dir).last
-    except OSError:  # removed, or unreadable: nothing is known of who supervises it
-        return None
-    return last.handle if last else None
-
-
-def _find_registered(study_dir: str) -> set[SupervisorProcess]:
-    return {
-        SupervisorProcess(who.pid, who.start, who.boot)
-        for who in presence.load_supervisors(study_dir)
-        if who.host == processes.host_name() and who.pid != os.getpid()
-    }

@@ -87,9 +87,11 @@ def _look(run: FoundRun, report: StopReport) -> _Target | None:
     except AssayError as error:
         report.runs.append(Stopped(run.key, f"cannot be read: {error.message}", State.LOST, is_well=False))
         return None
-    handle = status.handle
-    if handle is None or (status.state.is_over and status.state is not State.LOST) or _has_outcome(status):
-        report.runs.append(Stopped(run.key, _say_idle(status), status.state))
+    handle, last = status.handle, status.history.last
+    has_outcome = last is not None and last.outcome is not None
+    if handle is None or has_outcome or (status.state.is_over and status.state is not State.LOST):
+        idle = "was not started yet" if status.state is State.QUEUED else f"was not running ({status.state})"
+        report.runs.append(Stopped(run.key, idle, status.state))
         return None
     if handle.executor == "local" and handle.host != processes.host_name():
         stop_it = show_command(["stop"], *run.words)
@@ -99,16 +101,6 @@ def _look(run: FoundRun, report: StopReport) -> _Target | None:
     tagged = handle if handle.tag else replace(handle, tag=f"{status.record.uid}.{status.attempt}")
     owners = find_supervisors([run.dir])
     return _Target(run, status, tagged, owner=owners[0] if owners else None)
-
-
-def _has_outcome(status: RunStatus) -> bool:
-    return status.history.last is not None and status.history.last.outcome is not None
-
-
-def _say_idle(status: RunStatus) -> str:
-    if status.state is State.QUEUED:
-        return "was not started yet"
-    return f"was not running ({status.state})"
 
 
 # ---------------------------------------------------------------- supervisors
@@ -161,8 +153,9 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
         try:
             executor.cancel([(target.handle, target.run.dir) for target in chosen], grace_s)
             _await_by_hand(chosen, grace_s)
-        except AssayError as error:
-            _blame(chosen, error.message)
+        except AssayError as error:  # a farm names the directories that have not answered
+            for target in [each for each in chosen if each.run.dir in error.message] or chosen:
+                target.problem = error.message
         finally:
             executor.close()
 
@@ -177,13 +170,6 @@ def _await_by_hand(targets: Sequence[_Target], grace_s: float) -> None:
 
 def _outlives(handle: JobHandle, limit_s: float) -> bool:
     return not _wait_until(lambda: not processes.is_alive(handle.pid, handle.start, handle.boot), limit_s)
-
-
-def _blame(targets: Sequence[_Target], message: str) -> None:
-    """A farm names the directories that have not answered."""
-    named = [target for target in targets if target.run.dir in message] or list(targets)
-    for target in named:
-        target.problem = message
 
 
 def _conclude(target: _Target) -> Stopped:

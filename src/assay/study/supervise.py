@@ -327,7 +327,7 @@ class Supervisor:
         entry.reported.clear()
         self.running[entry.dir] = entry
         self.observer.started(entry)
-        self._tell(Event("started", entry))
+        self.settings.listen(Event("started", entry))
         self._tell_command_started(entry, next((name for name in entry.commands if name not in entry.skipped), None))
 
     def _is_taken(self, entry: Entry) -> bool:
@@ -402,7 +402,9 @@ class Supervisor:
         entry.done_before = history.finished_commands()
         if entry.policy.interrupted is None:
             entry.policy = entry.policy.begin(history)
-        return history, decide(history, entry.commands, lambda handle: self._liveness(handle, entry), entry.policy)
+        return history, decide(
+            history, entry.commands, lambda handle: self.executor.liveness(handle, entry.dir), entry.policy
+        )
 
     def _accept_conclusion(self, entry: Entry, history: run_directory.History) -> None:
         """Another supervisor concluded the attempt that is watched here: its outcome is taken, ours never written."""
@@ -421,20 +423,20 @@ class Supervisor:
                 self.executor.cancel([(entry.handle, entry.dir)], self.settings.grace_s)
         entry.state, entry.is_here, entry.has_slot = State.LOST, False, False
         entry.outcome = Outcome(State.LOST, entry.attempt, {}, "its directory was removed")
-        self._tell(Event("ended", entry))
+        self.settings.listen(Event("ended", entry))
 
     def _set_damaged(self, entry: Entry, reason: str) -> None:
         """One run whose files cannot be used does not stop the others."""
         self.running.pop(entry.dir, None)
         entry.state, entry.has_slot = State.DAMAGED, False
         entry.outcome = Outcome(State.DAMAGED, entry.attempt, {}, reason)
-        self._tell(Event("ended", entry))
+        self.settings.listen(Event("ended", entry))
 
     def _act(self, entry: Entry, decision: Decision) -> None:
         if decision.action is Action.START:
             self.running.pop(entry.dir, None)
             if entry.attempt > 1:
-                self._tell(Event("retried", entry))
+                self.settings.listen(Event("retried", entry))
             self._order += 1
             heapq.heappush(self.queue, (-entry.spec.priority, self._order, entry))
         elif decision.action is Action.FOLLOW:
@@ -453,7 +455,7 @@ class Supervisor:
             return
         if entry.dir not in self.running:
             self.running[entry.dir] = entry
-            self._tell(Event("adopted", entry))
+            self.settings.listen(Event("adopted", entry))
         if entry.is_mine and not was_mine:  # found without an owner, or its owner has died since
             self.observer.started(entry)
         self.executor.watch(entry.handle, entry.dir)
@@ -462,9 +464,6 @@ class Supervisor:
         if handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
             return False
         return processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
-
-    def _liveness(self, handle: JobHandle, entry: Entry) -> Liveness:
-        return self.executor.liveness(handle, entry.dir)
 
     def _look_at_others(self) -> None:
         for entry in list(self.running.values()):
@@ -536,7 +535,7 @@ class Supervisor:
         """What a finished run left running is ended, unless its study permits it; the names of both."""
         if entry.handle is None or entry.left == ():
             return ""
-        if self._liveness(entry.handle, entry) is not Liveness.GONE:
+        if self.executor.liveness(entry.handle, entry.dir) is not Liveness.GONE:
             return ""
         handle = self._tagged(entry, entry.handle)
         left = self.executor.leftovers(handle, entry.dir) if entry.left is None else entry.left
@@ -579,7 +578,7 @@ class Supervisor:
             self.pool.note_ended(entry.handle.tag)
         self._tell_commands(entry)
         self.observer.ended(entry)
-        self._tell(Event("ended", entry))
+        self.settings.listen(Event("ended", entry))
 
     def _write_outcome(self, entry: Entry, outcome: Outcome) -> bool:
         """Of two supervisors the first decides; the other takes what is in the file. False: it cannot be written."""
@@ -625,13 +624,10 @@ class Supervisor:
 
     # ------------------------------------------------------------ telling
 
-    def _tell(self, event: Event) -> None:
-        self.settings.listen(event)
-
     def _tell_command_started(self, entry: Entry, name: str | None) -> None:
         if name and f"+{name}" not in entry.reported:
             entry.reported.add(f"+{name}")
-            self._tell(Event("command_started", entry, name))
+            self.settings.listen(Event("command_started", entry, name))
 
     def _tell_commands(self, entry: Entry) -> None:
         """Which commands began and ended since the last look, in order."""
@@ -644,7 +640,7 @@ class Supervisor:
                 return
             if f"-{name}" not in entry.reported:
                 entry.reported.add(f"-{name}")
-                self._tell(Event("command_ended", entry, name, codes[name]))
+                self.settings.listen(Event("command_ended", entry, name, codes[name]))
             if codes[name] != 0:
                 return
 

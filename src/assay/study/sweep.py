@@ -23,6 +23,7 @@ from assay.record import presence, run_directory
 from assay.record.index.base import Index
 from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, Console
+from assay.show.formatting import render_count
 from assay.study import run_sets
 from assay.study.attempts import RetryPolicy
 from assay.study.collect import Collector, closing_quietly
@@ -533,7 +534,8 @@ def _describe_leftovers(prepared: Prepared, entries: Sequence[Entry]) -> list[st
     ]
     if not found or prepared.study.leave_running:
         return []
-    runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
     outcome = found[0].outcome
     example = f"{found[0].spec.name} {outcome.reason}" if outcome else ""
-    return [f"{runs} left processes running when finished: {example} (to keep such processes: leave_running: true)"]
+    return [
+        f"{render_count(len(found), 'run')} left processes running when finished: {example} (to keep such processes: leave_running: true)"
+    ]

@@ -102,6 +102,13 @@ def direction_of(metric: str) -> Direction:
     return find_direction(metric) or ("min" if metric.startswith(ASV_TRACKED) else "max")
 
 
+def best_of(summary: Summary) -> tuple[float, float | None]:
+    """The best value and its step, by what the metric's name says is better."""
+    if direction_of(summary.metric) == "min":
+        return summary.min, summary.min_step
+    return summary.max, summary.max_step
+
+
 def find_direction(metric: str) -> Direction | None:
     """What the metric's name shows, if it does.
 
