@@ -536,6 +536,5 @@ def _describe_leftovers(prepared: Prepared, entries: Sequence[Entry]) -> list[st
         return []
     outcome = found[0].outcome
     example = f"{found[0].spec.name} {outcome.reason}" if outcome else ""
-    return [
-        f"{render_count(len(found), 'run')} left processes running when finished: {example} (to keep such processes: leave_running: true)"
-    ]
+    runs = render_count(len(found), "run")
+    return [f"{runs} left processes running when finished: {example} (to keep such processes: leave_running: true)"]
