@@ -34,8 +34,8 @@ from assay.show.progress import (
 
 def view(**changes):
     running = tuple(RunningRow(f"run-{i}", str(i), 61.0 * i, 1, {"loss": 0.5 / (i + 1)}, 100 * i) for i in range(2))
-    base = {"study": "norm", "total": 10, "done": 4, "failed": 1, "running": running, "queued": 3, "slots_used": 2}
-    return ProgressView(**{**base, "slots_total": 2, "eta_s": 125.0, "elapsed_s": 62.0, **changes})
+    base = {"study": "norm", "total": 10, "done": 4, "failed": 1, "running": running, "queued": 3}
+    return ProgressView(**{**base, "eta_s": 125.0, "elapsed_s": 62.0, **changes})
 
 
 def text_of(frame):
@@ -130,7 +130,7 @@ def test_a_frame_says_what_matters():
     lines = text_of(render_frame(view(), 79, 24))
     assert lines[0].startswith("norm  ━")
     assert lines[0].endswith("5/10  50%  about 2m 5s left")
-    assert lines[1] == "4 done  1 failed  2 running  3 queued  slots 2/2  1:02"
+    assert lines[1] == "4 done  1 failed  2 running  3 queued  1:02"
     counts = render_frame(view(failed=4, timed_out=2, lost=1, total=13), 79, 24)[1]
     assert "".join(text for text, _ in counts).startswith("4 done  1 failed  2 timed out  1 lost  2 running")
     assert lines[2].split() == ["run", "slot", "time", "step", "loss"]
@@ -210,7 +210,7 @@ def test_a_heartbeat_every_half_minute():
 
 def test_heartbeat_has_counts_and_eta():
     assert render_heartbeat(view()) == (
-        "norm: 5/10 finished: 4 done, 1 failed, 2 running, 3 queued, slots 2/2, 1:02, about 2m 5s left"
+        "norm: 5/10 finished: 4 done, 1 failed, 2 running, 3 queued, 1:02, about 2m 5s left"
     )
 
 
@@ -291,7 +291,7 @@ def test_live_view_draws_tells_failures_and_leaves_the_last_state(terminal):
     assert "root: ./runs [bold]" in plain  # no markup of ours in users' texts
     assert "run-1" in plain
     assert "failed   bad after 3.0s: train: exit code 1" in plain
-    assert plain.rstrip().endswith("9 done  1 failed  0 running  slots 2/2  1:02")
+    assert plain.rstrip().endswith("9 done  1 failed  0 running  1:02")
     assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")  # the cursor is back
 
 

@@ -100,12 +100,6 @@ def test_assay_run_keeps_what_is_finished(tmp_path: Path) -> None:
     assert (again.set_number, names(again)) == (1, ["fresh-a", "fresh-b"])
 
 
-def test_a_new_set_can_be_asked_for(tmp_path: Path) -> None:
-    begin(prepare(tmp_path))
-    again = begin(prepare(tmp_path, ("other-a", "other-b"), new_set=True))
-    assert (again.set_number, names(again)) == (2, ["other-a", "other-b"])
-
-
 def test_other_parameters_are_another_set(tmp_path: Path) -> None:
     begin(prepare(tmp_path))
     again = begin(prepare(tmp_path, ("other-a", "other-b"), ids=("id1", "id3")))

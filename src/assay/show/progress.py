@@ -63,8 +63,6 @@ class ProgressView:
     stopped: int = 0
     running: tuple[RunningRow, ...] = ()
     queued: int = 0
-    slots_used: int = 0
-    slots_total: int = 0
     eta_s: float | None = None
     elapsed_s: float = 0.0
     kept: int = 0  # of `done`: finished before this command was started
@@ -166,8 +164,6 @@ def _render_counts(view: ProgressView) -> list[Segment]:
     pieces = [(f"{count} {name}", style) for count, name, style in counts if count or name in ("done", "running")]
     if view.kept:
         pieces[0] = (f"{view.done} done ({view.kept} earlier)", "green")
-    if view.slots_total:
-        pieces.append((f"slots {view.slots_used}/{view.slots_total}", ""))
     pieces.append((formatting.render_clock(view.elapsed_s), ""))
     return [piece for each in pieces for piece in (each, ("  ", ""))][:-1]
 

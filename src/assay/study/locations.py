@@ -14,7 +14,6 @@ from assay.show.console import Console
 from assay.values import layout
 
 if TYPE_CHECKING:
-    from assay.config.fields import LoadOptions
     from assay.config.settings import Settings
 
 
@@ -198,14 +197,14 @@ def find_roots(flag: str | None) -> Roots:
     return Roots(tuple(dict.fromkeys([settings.root, *logroots.main])), logroots.mirrors)
 
 
-def load_logroots(options: LoadOptions | None = None) -> Roots:
+def load_logroots() -> Roots:
     """LOGROOT of runx's own settings; where a farm leaves its results (NGC_LOGROOT) are copies of the same runs."""
-    if options is None and not any(map(os.path.isfile, (".runx", os.path.expanduser("~/.config/runx.yml")))):
+    if not any(map(os.path.isfile, (".runx", os.path.expanduser("~/.config/runx.yml")))):
         return Roots(())
     from assay.config.dialects import runx
     from assay.config.fields import LoadOptions
 
-    options = options or LoadOptions()
+    options = LoadOptions()
     config = runx.load_config(options)
     if config is None or config.kind != "mapping":
         return Roots(())

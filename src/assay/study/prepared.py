@@ -65,7 +65,6 @@ class RunOptions:
     load: LoadOptions = field(default_factory=LoadOptions)
     tag: str | None = None
     cooldir: bool = True
-    new_set: bool = False  # runx: new runs even where the last call was interrupted
     keeps_finished: bool = True  # runx files: False starts new runs when all are finished, as `assay runx` does
     output: str | None = None  # mlrunner: -o as it was written, for {_output}
     shares_output: bool = False  # mlrunner: --no-subdir, {_output} is the same for all tasks

@@ -156,7 +156,6 @@ class Watcher:
 
     progress: Progress
     study: str
-    slots_total: int = 0
     began: float = field(default_factory=time.time)
     news: list[RunningRow | EndedRow] = field(default_factory=list)  # since the last view
     durations: list[float] = field(default_factory=list)
@@ -197,7 +196,7 @@ class Watcher:
         running = tuple(self._build_running(entry, supervisor, now) for entry in supervisor.running.values())
         is_leaving = supervisor.interrupted or supervisor.leave or supervisor.problem
         queued = len(supervisor.queue)
-        slots = self.slots_total or max(1, len(running))
+        slots = max(1, len(running))
         eta_s = estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots)
         news, self.news = tuple(self.news), []
         return ProgressView(
@@ -210,8 +209,6 @@ class Watcher:
             stopped=states.count(State.STOPPED),
             running=running,
             queued=queued,
-            slots_used=sum(entry.is_mine for entry in supervisor.running.values()),
-            slots_total=self.slots_total,
             eta_s=None if is_leaving else eta_s,
             elapsed_s=now - self.began,
             kept=self.kept,

@@ -38,7 +38,7 @@ def enter_set(prepared: Prepared) -> Prepared:
     """The plan with the names of the set that this call belongs to; writes nothing."""
     options = prepared.options
     last = _load_last(prepared.location)
-    if last is None or options.new_set:
+    if last is None:
         return _begin_set(prepared, last, {})
     is_same = last.names.keys() == {spec.id for spec in prepared.plan.runs}
     if is_same and (options.keeps_finished or _is_unfinished(prepared.location, last)):

@@ -104,7 +104,6 @@ class LoopSettings:
     keeps_slots: bool = False  # a slot is this command's, not its job's: what a killed command leaves holds none
     lease: MachineLease | None = None  # asked before each start; None: nothing is measured where the jobs run
     max_wait_s: float | None = None  # for the lease, while nothing of ours runs
-    sets_devices: bool = True  # CUDA_VISIBLE_DEVICES from the slot
     limit: int | None = None  # how many runs at once, where there is no pool
     leaves: bool = False  # go as soon as the executor needs nobody any more
     decide: Callable[[Entry], str | None] = lambda _entry: (
@@ -348,7 +347,7 @@ class Supervisor:
     def _build_request(self, entry: Entry, uid: str, held: HeldSlot | None) -> JobRequest:
         env = dict(self.settings.env)
         slot = held.entry.label if held else None
-        if held and held.entry.devices and self.settings.sets_devices:
+        if held and held.entry.devices:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(held.entry.devices)
         if slot is not None:
             env[layout.ENV_SLOT] = slot

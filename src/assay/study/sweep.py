@@ -194,7 +194,6 @@ class RunHooks:
     counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
     echo: Callable[[bytes], None] | None = None
     tick_s: float = 0.25
-    sets_devices: bool = True
     one_by_one: bool = False  # no slots: one run after another, devices untouched (runx -i)
     leaves: bool = False  # go when the farm has everything
     slots_name: str | None = None  # of slots apart from those of trainings
@@ -278,7 +277,6 @@ def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> Loo
         counts_wait=hooks.counts_wait,
         tick_s=hooks.tick_s,
         grace_s=prepared.options.grace_s,
-        sets_devices=hooks.sets_devices,
         leaves=hooks.leaves,
         decide=hooks.decide,
     )

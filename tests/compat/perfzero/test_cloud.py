@@ -90,7 +90,7 @@ def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError("getpwuid(): uid not found: 12345")
 
     monkeypatch.setattr(getpass, "getuser", nobody)
-    with pytest.raises(UsageError, match="user name is not known") as caught:
+    with pytest.raises(UsageError, match="user name is unknown") as caught:
         build_instance_name(None)
     assert caught.value.hint == "give --username=NAME"
 

@@ -353,18 +353,21 @@ def test_looking_for_it_does_not_call_it(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir() if path.suffix in (".json", ".txt")) == []
 
 
-def test_a_module_that_takes_its_time_is_left_to_the_call(folder: Path) -> None:
+def test_a_module_that_takes_its_time_is_left_to_the_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "_CALL_TIMEOUT_S", 0.5)
     (folder / "late.py").write_text("import time\ntime.sleep(1000)\n")
-    check(folder, "late.keep", timeout_s=0.5)
+    check(folder, "late.keep")
 
 
-def test_one_that_hangs_is_ended(folder: Path) -> None:
-    assert call(folder, "up.hang", timeout_s=0.5) == "up.hang took longer than 0.5 s"
+def test_one_that_hangs_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "_CALL_TIMEOUT_S", 0.5)
+    assert call(folder, "up.hang") == "up.hang took longer than 0.5 s"
 
 
-def test_what_it_leaves_behind_is_ended(folder: Path) -> None:
+def test_what_it_leaves_behind_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The orphan holds the pipe: without an end we would wait for it."""
-    assert call(folder, "up.orphan", timeout_s=1.0) == "up.orphan took longer than 1 s"
+    monkeypatch.setattr(uploads, "_CALL_TIMEOUT_S", 1.0)
+    assert call(folder, "up.orphan") == "up.orphan took longer than 1 s"
 
 
 def test_it_is_given_the_summary(folder: Path) -> None:

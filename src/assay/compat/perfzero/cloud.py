@@ -17,6 +17,7 @@ from typing import Any
 from assay.compat.perfzero.tool import Answer, Cause, Tools, ask_tool
 from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
 from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.show.formatting import render_count
 
 INSTANCE_PREFIX = "perfzero-dev-"
 DEFAULT_ZONE = "us-west1-b"
@@ -197,7 +198,7 @@ def stop(cloud: Cloud) -> bool:
     if not cloud.tools.dry_run:
         instance = _parse_instance(_parse_json(cloud.tools.ask(build_describe_command(cloud.target))))
         if instance.local_disks:
-            disks = "1 local NVMe disk" if instance.local_disks == 1 else f"{instance.local_disks} local NVMe disks"
+            disks = render_count(instance.local_disks, "local NVMe disk")
             cloud.tools.remark(
                 f"{instance.name} has {disks}: it cannot be stopped, it can only be deleted, with everything on them\n"
                 f"  assay perfzero cloud delete"

@@ -5,16 +5,24 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from dataclasses import asdict
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import asdict, fields
+from typing import NoReturn
 
 from assay.compat.original_command import Parsed, count, write_lines
-from assay.compat.perfzero.cloud import DEFAULT_ACCELERATOR, DEFAULT_ZONE, IMAGE_FAMILY, Instance, Target, Wish
+from assay.compat.perfzero import cloud
+from assay.compat.perfzero.cloud import (
+    DEFAULT_ACCELERATOR,
+    DEFAULT_ZONE,
+    IMAGE_FAMILY,
+    Cloud,
+    Instance,
+    Target,
+    Wish,
+)
+from assay.compat.perfzero.tool import Tools
 from assay.errors import did_you_mean
 from assay.show.console import Console
-
-if TYPE_CHECKING:
-    from assay.compat.perfzero.cloud import Cloud
+from assay.show.formatting import render_count
 
 COMMANDS = {
     "create": "make your machine, set it up, and print the ssh command",
@@ -85,73 +93,52 @@ def _add_wish(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: Parsed) -> int:
-    from assay.compat.perfzero import cloud as flow
-
+    console = Console()
+    tools = cloud.build_tools(parsed.dry_run, console.print, console.error, debug=parsed.debug)
     if parsed.cloud_command == "list_all":
-        return _list_all(parsed)
+        return _list_all(parsed, tools)
     target = Target(
-        flow.build_instance_name(parsed.username),
+        cloud.build_instance_name(parsed.username),
         zone=parsed.zone,
         project=parsed.project or None,
         internal_ip=parsed.ssh_internal_ip,
         key_file=parsed.ssh_key_file,
     )
-    tools = flow.build_tools(parsed.dry_run, Console().print, Console().error, debug=parsed.debug)
-    return _act(parsed, flow.Cloud(target, tools, Console().print_lines))
-
-
-def _act(parsed: Parsed, cloud: Cloud) -> int:
-    from assay.compat.perfzero import cloud as flow
-
+    machine = Cloud(target, tools, console.print_lines)
     match parsed.cloud_command:
         case "create":
-            flow.create(cloud, build_wish(parsed))
+            cloud.create(machine, build_wish(parsed))
         case "start":
-            flow.start(cloud)
+            cloud.start(machine)
         case "stop":
-            return 0 if flow.stop(cloud) else 1
+            return 0 if cloud.stop(machine) else 1
         case "delete":
-            flow.delete(cloud)
+            cloud.delete(machine)
         case _:
-            return _show_status(parsed, cloud)
+            _show_status(parsed, machine)
     return 0
 
 
 def build_wish(parsed: Parsed) -> Wish:
-    return Wish(
-        accelerator_count=parsed.accelerator_count,
-        accelerator_type=parsed.accelerator_type,
-        cpu_min_platform=parsed.cpu_min_platform,
-        machine_type=parsed.machine_type,
-        image=parsed.image,
-        nvme_count=parsed.nvme_count,
-        boot_ssd_size_gb=parsed.boot_ssd_size,
-    )
+    flags = {each.name: getattr(parsed, each.name) for each in fields(Wish) if each.name != "boot_ssd_size_gb"}
+    return Wish(**flags, boot_ssd_size_gb=parsed.boot_ssd_size)
 
 
-def _show_status(parsed: Parsed, cloud: Cloud) -> int:
-    from assay.compat.perfzero.cloud import build_way, load_status
-
-    instance = load_status(cloud)
+def _show_status(parsed: Parsed, machine: Cloud) -> None:
+    instance = cloud.load_status(machine)
     if instance is None:
-        return 0
+        return
     if parsed.json:
         Console().write_json(asdict(instance))
-        return 0
+        return
     write_lines(render_instance(instance))
     if instance.state == "RUNNING":
-        Console().print_lines(
-            f"to enter it, with port 6006 forwarded for TensorBoard:\n  {shlex.join(build_way(cloud.target))}"
-        )
-    return 0
+        way = shlex.join(cloud.build_way(machine.target))
+        Console().print_lines(f"to enter it, with port 6006 forwarded for TensorBoard:\n  {way}")
 
 
-def _list_all(parsed: Parsed) -> int:
-    from assay.compat.perfzero.cloud import build_tools, load_all
-
-    found = load_all(
-        parsed.project or None, build_tools(parsed.dry_run, Console().print, Console().error, debug=parsed.debug)
-    )
+def _list_all(parsed: Parsed, tools: Tools) -> int:
+    found = cloud.load_all(parsed.project or None, tools)
     if parsed.dry_run:
         return 0
     if parsed.json:
@@ -159,7 +146,7 @@ def _list_all(parsed: Parsed) -> int:
         return 0
     for instance in found:
         write_lines(render_instance(instance))
-    Console().print_lines(f"{len(found)} machine{'' if len(found) == 1 else 's'}")
+    Console().print_lines(render_count(len(found), "machine"))
     return 0
 
 
@@ -168,7 +155,7 @@ def render_instance(instance: Instance) -> list[str]:
     state = {"TERMINATED": "TERMINATED (stopped)"}.get(instance.state, instance.state)
     parts = [instance.machine, *(f"{count} x {kind}" for kind, count in instance.accelerators)]
     if instance.local_disks:
-        parts.append(f"{instance.local_disks} local disk{'' if instance.local_disks == 1 else 's'}")
+        parts.append(render_count(instance.local_disks, "local disk"))
     lines = [f"{instance.name}  {state}  {instance.zone}", f"  {', '.join(parts)}"]
     addresses = [
         *(f"{one} (external)" for one in instance.external),

@@ -97,20 +97,21 @@ def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
         raise UsageError("a BigQuery table needs the name of its project")
     if not re.fullmatch(r"[^.\s]+\.[^.\s]+", table):
         raise UsageError(f"{table!r} is not a BigQuery table", "write DATASET.TABLE")
-    place = f"{project}.{table}"
-    with _named(place):
-        client = _open_client(project)
+    full_name = f"{project}.{table}"
+    with _named(full_name):
+        client, retry = _open_client(project)
         try:
             problems = client.insert_rows_json(
-                place, [dict(row)], row_ids=[row["execution_id"]], retry=_build_retry(), timeout=_TIMEOUT_S
+                full_name, [dict(row)], row_ids=[row["execution_id"]], retry=retry, timeout=_TIMEOUT_S
             )
         finally:
             client.close()
     if problems:
-        raise InfrastructureError(f"BigQuery refused the row for {place}: {_render_problems(problems)}")
+        raise InfrastructureError(f"BigQuery refused the row for {full_name}: {_render_problems(problems)}")
 
 
-def _open_client(project: str) -> Any:
+def _open_client(project: str) -> tuple[Any, Any]:
+    """And for how long it tries again."""
     try:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import bigquery
@@ -119,13 +120,8 @@ def _open_client(project: str) -> Any:
     # An emulator knows no logins. The client reads its address from the same variable.
     anonymous: Any = AnonymousCredentials
     credentials = anonymous() if os.environ.get(_EMULATOR) else None
-    return bigquery.Client(project=project, credentials=credentials)
-
-
-def _build_retry() -> Any:
-    from google.cloud.bigquery import DEFAULT_RETRY
-
-    return DEFAULT_RETRY.with_timeout(_RETRY_S)
+    client = bigquery.Client(project=project, credentials=credentials)
+    return client, bigquery.DEFAULT_RETRY.with_timeout(_RETRY_S)
 
 
 def _render_problems(problems: Sequence[Mapping[str, Any]]) -> str:
@@ -137,7 +133,7 @@ def _render_problems(problems: Sequence[Mapping[str, Any]]) -> str:
 
 
 @contextmanager
-def _named(place: str) -> Iterator[None]:
+def _named(full_name: str) -> Iterator[None]:
     """Google's errors as one line each: what the user wrote wrong, what is forbidden, what is down."""
     try:
         yield
@@ -145,20 +141,22 @@ def _named(place: str) -> Iterator[None]:
         raise
     except Exception as error:
         cause = getattr(error, "cause", None)  # of the last of several tries
-        raise _classify(place, cause if isinstance(cause, Exception) else error) from error
+        raise _classify(full_name, cause if isinstance(cause, Exception) else error) from error
 
 
-def _classify(place: str, error: Exception) -> AssayError:
+def _classify(full_name: str, error: Exception) -> AssayError:
     code, said = getattr(error, "code", None), getattr(error, "message", None) or str(error) or type(error).__name__
     first = str(said).strip().splitlines()[0]
     if code == 404:
-        return UsageError(f"there is no BigQuery table {place}: {first}", f"create it: {render_make_command(place)}")
+        return UsageError(
+            f"there is no BigQuery table {full_name}: {first}", f"create it: {render_make_command(full_name)}"
+        )
     if code in {401, 403} or _is_about_login(error):
         return UsageError(
-            f"BigQuery does not let us write to {place}: {first}",
+            f"BigQuery does not let us write to {full_name}: {first}",
             "run `gcloud auth application-default login`, or name a key file in GOOGLE_APPLICATION_CREDENTIALS",
         )
-    return InfrastructureError(f"BigQuery did not take the row for {place}: {first}")
+    return InfrastructureError(f"BigQuery did not take the row for {full_name}: {first}")
 
 
 def _is_about_login(error: Exception) -> bool:
@@ -166,10 +164,10 @@ def _is_about_login(error: Exception) -> bool:
     return kind.__module__ == "google.auth.exceptions" and kind.__name__ != "TransportError"  # that is the network
 
 
-def render_make_command(place: str) -> str:
+def render_make_command(full_name: str) -> str:
     """What makes the table with its documented columns; `bq` separates the project by a colon."""
     columns = ["execution_timestamp:TIMESTAMP", "execution_id:STRING", *(f"{name}:STRING" for name in JSON_COLUMNS)]
-    return f"bq mk --table {place.replace('.', ':', 1)} {','.join(columns)}"
+    return f"bq mk --table {full_name.replace('.', ':', 1)} {','.join(columns)}"
 
 
 # ---------------------------------------------------------------- a key for the time of one call
@@ -207,8 +205,6 @@ def google_key(url: str | None) -> Iterator[None]:
 
 def _check(path: str, url: str) -> None:
     """A login page is not a key, and Google's libraries would report it only after the benchmarks."""
-    import json
-
     try:
         with open(path, encoding="utf-8") as file:
             is_key = isinstance(json.load(file), dict)
@@ -261,16 +257,9 @@ except Exception as error:
 )
 
 
-def check_upload_method(
-    name: str,
-    *,
-    folder: str,
-    python: str | None = None,
-    python_path: Sequence[str] = (),
-    timeout_s: float = _CALL_TIMEOUT_S,
-) -> None:
+def check_upload_method(name: str, *, folder: str, python: str | None = None, python_path: Sequence[str] = ()) -> None:
     """Raise UsageError where there is no such function; the summary is not made yet, so nothing is called."""
-    done = _run(_CHECK, name, b"", folder, python, python_path, timeout_s)
+    done = _run(_CHECK, name, b"", folder, python, python_path)
     said, module = done.answer, name.rpartition(".")[0]
     what = f"--result_upload_methods: {name}"
     if done.is_late:  # importing it takes long: the call itself will show what comes of it
@@ -295,15 +284,14 @@ def call_upload_method(
     folder: str,
     python: str | None = None,
     python_path: Sequence[str] = (),
-    timeout_s: float = _CALL_TIMEOUT_S,
     say: Callable[[str], None] = lambda _text: None,
 ) -> str | None:
     """Call `module.function` with the summary; why it failed, or None. What it prints is passed on."""
-    done = _run(_CALL, name, json.dumps(summary).encode(), folder, python, python_path, timeout_s)
+    done = _run(_CALL, name, json.dumps(summary).encode(), folder, python, python_path)
     for line in done.lines:
         say(line)
     if done.is_late:
-        return f"{name} took longer than {timeout_s:g} s"
+        return f"{name} took longer than {_CALL_TIMEOUT_S:g} s"
     if done.code == 0:
         return None
     if "error" in done.answer:
@@ -312,7 +300,7 @@ def call_upload_method(
 
 
 def _describe(error: Sequence[Any]) -> str:
-    """What was raised, and where in the user's own files, the innermost place first."""
+    """What was raised, and where in the user's own files, the innermost first."""
     words, frames = error
     return f"{words[-300:]} ({', called from '.join(reversed(frames[-_FRAMES:]))})" if frames else words[-300:]
 
@@ -335,7 +323,6 @@ def _run(
     folder: str,
     python: str | None,
     python_path: Sequence[str],
-    timeout_s: float,
 ) -> _Done:
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
@@ -348,7 +335,7 @@ def _run(
             pass_fds=(said.fileno(),),
         )
         try:
-            output, _ = process.communicate(content, timeout_s)
+            output, _ = process.communicate(content, _CALL_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return _Done(-1, (), {}, is_late=True)
         finally:

@@ -56,16 +56,14 @@ def find_server(env: Mapping[str, str]) -> str | None:
     return check_server(env[SERVER]) if env.get(SERVER) else None
 
 
-def build_session(
-    results: Sequence[CaseResult], folder: str, env: Mapping[str, str], plan: str | None = None
-) -> ResultSession:
+def build_session(results: Sequence[CaseResult], folder: str, env: Mapping[str, str]) -> ResultSession:
     """CI's own variables come before what git finds in the folder: CI may have checked out a merge of its own."""
     return ResultSession(
         results=tuple(results),
         commit=env.get("GITHUB_SHA") or _ask_git(folder, "rev-parse", "HEAD"),
         branch=env.get("GITHUB_REF") or _ask_git(folder, "symbolic-ref", "HEAD"),
         workflow_url=_find_workflow(env),
-        test_plan=plan or env.get(PLAN) or "",
+        test_plan=env.get(PLAN) or "",
         batch=env.get(BATCH) or "default",
     )
 
