@@ -87,4 +87,4 @@ def test_what_a_command_loads(words: str, folder: Path) -> None:
 
 def test_what_is_loaded_is_seen(folder: Path) -> None:
     loaded = load_modules(folder, "run", "two.yml", "-j2", "--quiet")  # click reads joined options
-    assert {"click", "yaml", "subprocess", "assay.study.sweep"} <= loaded
+    assert {"click", "yaml", "assay.study.sweep"} <= loaded
