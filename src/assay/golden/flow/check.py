@@ -14,9 +14,8 @@ from assay.golden.flow.runs import cut_track, falls_one_short
 from assay.golden.flow.segments import (
     GoldenContext,
     GoldenOptions,
-    build_check_command,
     build_run,
-    build_spec,
+    build_segment_spec,
     build_stamp,
     describe_locations,
     run_segments,
@@ -41,7 +40,6 @@ from assay.values.study import Problem
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 CHECK_PREFIX = "check-"
-SEED_BASE = 1000  # seeds of checks are never those of replicas
 
 Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
 
@@ -90,21 +88,21 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 
 def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHooks) -> Report | None:
     """All segments first; then repeatedly those that need another run. Returns a report if it was interrupted."""
+    by_name: dict[str, _State] = {}
+
+    def follow(entry: Entry) -> SegmentFollower:
+        return by_name[entry.spec.name].follow()
+
+    def decide(entry: Entry) -> str | None:
+        return by_name[entry.spec.name].decide() if context.options.early_stop else None
+
+    hooks = replace(hooks, observe=lambda inner: Listening(inner, follow), decide=decide)
     jobs = [state for state in states if state.prepare()]
     while jobs:
         stamp = build_stamp()
         specs = [state.build_spec(stamp, index) for index, state in enumerate(jobs)]
-        by_name = {spec.name: state for spec, state in zip(specs, jobs, strict=True)}
-
-        def follow(entry: Entry, by_name: Mapping[str, _State] = by_name) -> SegmentFollower:
-            return by_name[entry.spec.name].follow()
-
-        def decide(entry: Entry, by_name: Mapping[str, _State] = by_name) -> str | None:
-            return by_name[entry.spec.name].decide() if context.options.early_stop else None
-
-        report = run_segments(
-            context, specs, replace(hooks, observe=lambda inner: Listening(inner, follow), decide=decide)
-        )
+        by_name.update({spec.name: state for spec, state in zip(specs, jobs, strict=True)})
+        report = run_segments(context, specs, hooks)
         for entry in report.entries:
             by_name[entry.spec.name].take(entry)
         if report.interrupted or report.problem:
@@ -163,11 +161,9 @@ class _State:
 
     def build_spec(self, stamp: str, index: int) -> RunSpec:
         assert self.checkpoint is not None
-        number = len(self.runs) + 1
-        seed = SEED_BASE + number if any(rule.kind == "unmatched" for rule in self.context.test.rules) else None
-        text = build_check_command(self.context, self.checkpoint, self.segment.start_step, self.beyond, seed)
-        params = {"mode": "check", "start_step": self.segment.start_step, "replica": number}
-        return build_spec(self.context, f"{CHECK_PREFIX}{stamp}-{index}-s{self.segment.start_step}", text, params)
+        start, number = self.segment.start_step, len(self.runs) + 1
+        name = f"{CHECK_PREFIX}{stamp}-{index}-s{start}"
+        return build_segment_spec(self.context, name, self.checkpoint, start, beyond=self.beyond, number=number)
 
     def follow(self) -> SegmentFollower:
         self.follower = SegmentFollower(self.context.test)

@@ -17,16 +17,15 @@ from typing import Any, Literal
 from assay.errors import AssayError, ExitCode, FormatError, UsageError
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
-from assay.golden.flow.check import CHECK_PREFIX, SEED_BASE
+from assay.golden.flow.check import CHECK_PREFIX
 from assay.golden.flow.followers import SegmentFollower, describe_end
 from assay.golden.flow.gather import gather_test
 from assay.golden.flow.runs import Replication, add_recordings, build_provenance, cut_track, cut_values, follow_specs
 from assay.golden.flow.segments import (
     GoldenContext,
     GoldenOptions,
-    build_check_command,
     build_context,
-    build_spec,
+    build_segment_spec,
     build_stamp,
     choose_tests,
     hide_command,
@@ -339,15 +338,11 @@ def _segment_of(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | 
         path = manifests.find_checkpoint(context.manifest, segment.checkpoint)
         if path is None or spec.params.get("start_step") != segment.start_step:
             continue
-        seed = _seed_of(context, spec.params.get("replica"))
-        text = build_check_command(context, path, segment.start_step, golden.steps_beyond or 0, seed)
-        if spec.commands[0].text == hide_command(context, text):
+        beyond, number = golden.steps_beyond or 0, int(spec.params.get("replica") or 1)
+        check = build_segment_spec(context, "", path, segment.start_step, beyond=beyond, number=number)
+        if spec.commands[0].text == hide_command(context, check.commands[0].text):
             return index
     return None
-
-
-def _seed_of(context: GoldenContext, number: Any) -> int | None:
-    return SEED_BASE + int(number) if any(rule.kind == "unmatched" for rule in context.test.rules) else None
 
 
 def _read(entry: Entry, context: GoldenContext) -> _Run:
@@ -398,6 +393,6 @@ def _build_spec(context: GoldenContext, golden: Golden, index: int, number: int,
     path = manifests.find_checkpoint(context.manifest, segment.checkpoint)
     if path is None:
         raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store", "gather it again: --from gather")
-    text = build_check_command(context, path, segment.start_step, golden.steps_beyond or 0, _seed_of(context, number))
-    params = {"mode": "check", "start_step": segment.start_step, "replica": number}
-    return build_spec(context, f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}", text, params)
+    start, beyond = segment.start_step, golden.steps_beyond or 0
+    name = f"{CHECK_PREFIX}{stamp}-{index}-s{start}-{number}"
+    return build_segment_spec(context, name, path, start, beyond=beyond, number=number)

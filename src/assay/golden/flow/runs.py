@@ -20,9 +20,9 @@ from assay.golden import manifests
 from assay.golden.flow.followers import Listening, SegmentFollower, describe_end
 from assay.golden.flow.segments import (
     GoldenContext,
-    build_check_command,
     build_gather_command,
     build_run,
+    build_segment_spec,
     build_spec,
     build_stamp,
     run_segments,
@@ -283,17 +283,12 @@ class Replication:
 
     def _build_spec(self, job: Job, stamp: str, beyond: int) -> RunSpec:
         segment, (_, number, variant) = self._segment(job), job
-        context = next(
-            (use_variant(self.context, each) for each in self.context.test.variants if each.name == variant), None
-        )
-        context = context or self.context
-        checkpoint = manifests.find_checkpoint(self.context.manifest, segment.checkpoint) or segment.checkpoint
-        seed = number if any(rule.kind == "unmatched" for rule in self.context.test.rules) else None
-        text = build_check_command(context, checkpoint, segment.start_step, beyond, seed)
-        params = {"mode": "replica", "start_step": segment.start_step, "replica": number}
-        params |= {"variant": variant} if variant else {}
-        name = f"replica-{stamp}-s{segment.start_step}-{os.path.basename(checkpoint)[:20]}-{number}"
-        return build_spec(context, name, text, params)
+        named = [use_variant(self.context, each) for each in self.context.test.variants if each.name == variant]
+        context = named[0] if named else self.context
+        start = segment.start_step
+        checkpoint = manifests.find_checkpoint(context.manifest, segment.checkpoint) or segment.checkpoint
+        name = f"replica-{stamp}-s{start}-{os.path.basename(checkpoint)[:20]}-{number}"
+        return build_segment_spec(context, name, checkpoint, start, beyond=beyond, number=number, variant=variant)
 
     def _report_lost_steps(self) -> None:
         """A replica that logs other steps than the training did cannot be compared with it, nor can a check."""

@@ -29,6 +29,7 @@ from assay.values.study import STUDY_NAME_RULE, CodePolicy, Farm, Pattern, Probl
 
 COMMAND = "train"
 STUDY_PREFIX = "golden-"
+_CHECK_SEEDS = 1000  # where those of checks begin
 _LOG_NAMES: dict[LogStream, tuple[str, str]] = {  # what is parsed, and the other stream
     "stdout": ("{command}{suffix}.stdout.log", "{command}{suffix}.stderr.log"),
     "stderr": ("{command}{suffix}.stderr.log", "{command}{suffix}.stdout.log"),
@@ -232,6 +233,25 @@ def _flag_arguments(flag: FlagSpec, values: Mapping[str, str]) -> list[str]:
     if value is None:
         return [flag.key]
     return [f"{flag.key}{value}"] if flag.key.endswith("=") else [flag.key, value]
+
+
+def build_segment_spec(
+    context: GoldenContext,
+    name: str,
+    checkpoint: str,
+    start: int,
+    *,
+    beyond: int,
+    number: int,
+    variant: str | None = None,
+) -> RunSpec:
+    """A run from a checkpoint: of a check, or, with a variant (or `""`), a replica. Their seeds are never the same."""
+    is_check, seed = variant is None, None
+    if any(rule.kind == "unmatched" for rule in context.test.rules):
+        seed = number + _CHECK_SEEDS if is_check else number
+    text = build_check_command(context, checkpoint, start, beyond, seed)
+    params = {"mode": "check" if is_check else "replica", "start_step": start, "replica": number}
+    return build_spec(context, name, text, params | ({"variant": variant} if variant else {}))
 
 
 def build_spec(context: GoldenContext, name: str, text: str, params: Mapping[str, Any]) -> RunSpec:

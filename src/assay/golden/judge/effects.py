@@ -292,6 +292,8 @@ def find_quantum(golden: Array) -> float:
     common = float(apart[0])
     for each in apart[1:]:
         common = _common_measure(common, float(each), 1e-9 * scale)
+        if 1e-9 * scale < common < 1e-7 * scale:  # it only becomes smaller; values that do not count are here at once
+            return 0.0
     return common if common > 1e-6 * scale else 0.0
 
 
