@@ -64,7 +64,7 @@ for step in range(options.start + first, options.until + first):
     if options.ckpt and (step + 1 - first) % options.save_every == 0:
         save(step + 1)
 if change.get("close"):
-    os.close(1); time.sleep(1)
+    os.close(1); time.sleep(0.3)
 sys.exit(change.get("exit", 0))
 """
 

@@ -55,6 +55,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     states = [_State(context, segment, golden) for segment in golden.segments]
     end = _run_rounds(context, states, hooks)
     reports = tuple(state.report() for state in states)
+    judged = list(zip(states, reports, strict=True))
     findings = [finding for report in reports for finding in report.verdict.findings]
     findings += _find_odd(context, golden)
     if end is not None:
@@ -71,8 +72,12 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         segments=reports,
         notes=(
             *describe_locations(context),
-            *(line for state in states if (line := state.describe_stop()) is not None),
-            *_describe_logs(states, reports),
+            *(line for state, report in judged for line in state.describe_stop(report)),
+            *(
+                f"log: {state.log} (segment {state.segment.start_step})"
+                for state, report in judged
+                if state.log and report.verdict.kind is not VerdictKind.PASS
+            ),
             *_describe_acceptance(context, findings),
         ),
         warnings=(
@@ -263,15 +268,15 @@ class _State:
             runs=tuple(self.runs),
         )
 
-    def describe_stop(self) -> str | None:
+    def describe_stop(self, report: SegmentReport) -> list[str]:
         """One line about an early stop, for all metrics that it left undecided."""
         last = self.values[-1].last_step if self.values else None
         if self.stopped is None or last is None:
-            return None
-        kept = {report.metric for report in self.report().metrics}
+            return []
+        kept = {metric.metric for metric in report.metrics}
         others = [rule.metric for rule in self.context.test.rules if rule.metric not in kept]
         rest = f"; not judged there: {', '.join(others)}" if others else ""
-        return f"segment {self.segment.start_step} was stopped at step {last}{rest}"
+        return [f"segment {self.segment.start_step} was stopped at step {last}{rest}"]
 
     def _judge(self, rule: Rule, runs: Sequence[Tracks]) -> MetricReport | None:
         """None: the run was stopped for another metric before this one was decided."""
@@ -300,12 +305,6 @@ def _count_savings(run: SegmentRun, segment: Segment) -> SegmentRun:
 
 
 # ---------------------------------------------------------------- notes and hints
-
-
-def _describe_logs(states: Sequence[_State], reports: Sequence[SegmentReport]) -> list[str]:
-    """The logs of the segments that did not pass."""
-    bad = [pair[0] for pair in zip(states, reports, strict=True) if pair[1].verdict.kind is not VerdictKind.PASS]
-    return [f"log: {state.log} (segment {state.segment.start_step})" for state in bad if state.log]
 
 
 def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) -> list[str]:
