@@ -162,38 +162,25 @@ def test_the_callers_surroundings_stay_as_they_were(lab: Lab, monkeypatch: pytes
     assert (dict(os.environ), os.getcwd(), list(sys.path)) == before
 
 
-@pytest.mark.parametrize("optimise", [[], ["-O"]])
-def test_in_a_one_line_test_function_it_fails_when_it_should(lab: Lab, optimise: list[str]) -> None:
-    do_convergence_test(lab.store, NAME, lab.file, do_gather=True)
+def test_in_a_one_line_test_function_it_fails_when_it_should(lab: Lab) -> None:
+    """Under `python -O`, where an assertion would not."""
+    lab.use_golden()
     test = lab.folder / "test_one.py"
     call = f"do_convergence_test({str(lab.store)!r}, {NAME!r}, {str(lab.file)!r})"
     test.write_text(f"from assay.convergence import do_convergence_test\n\n\ndef test_it():\n    {call}\n")
-    command = [
-        sys.executable,
-        *optimise,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        "ignore",
-        "--rootdir",
-        str(lab.folder),
-        str(test),
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    options = ("-q", "-p", "no:cacheprovider", "-W", "ignore", "--rootdir", str(lab.folder))
+    command = [sys.executable, "-O", "-m", "pytest", *options, str(test)]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
-    def outcome() -> str:
-        return subprocess.run(
-            command, env=environment, cwd=lab.folder, capture_output=True, text=True, check=False
-        ).stdout
+    def run() -> str:
+        done = subprocess.run(command, env=environment, cwd=lab.folder, capture_output=True, text=True, check=False)
+        return done.stdout
 
-    assert "1 passed" in outcome()
+    assert "1 passed" in run()
     lab.change(scale=2.0)
-    said = outcome()
-    assert "1 failed" in said
-    assert "ConvergenceFailure" in said
+    output = run()
+    assert "1 failed" in output
+    assert "ConvergenceFailure" in output
 
 
 def test_importing_it_is_light() -> None:
