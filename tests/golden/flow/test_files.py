@@ -60,7 +60,7 @@ def test_the_example_passes_and_a_planted_bug_fails(tmp_path: Path, monkeypatch:
     assert [segment.start_step for segment in golden.segments] == [100, 200]
     assert all(segment.replicas == 3 for segment in golden.segments)
     assert lab.check().exit_code() is ExitCode.OK
-    report = lab.check_one(run_arguments=("--lr", "0.02"))
+    report = lab.check_one(run_arguments=("--lr", "0.02"), early_stop=False)  # what is seen at a stop varies
     assert report.verdict.kind is VerdictKind.FAIL
     worst = next(finding for finding in report.verdict.findings if finding.kind is VerdictKind.FAIL)
     assert worst.step is not None
