@@ -257,10 +257,10 @@ class TestParallel:
         until(lambda: (farm_folder / "begun").exists() and (farm_folder / "begun").read_text() == "x\nx\n", "two begin")
         assert list(executor.wait(0.2)) == []
         assert (farm_folder / "begun").read_text() == "x\nx\n"
-        assert executor.pending == 3
+        assert len(executor._pending) == 3
         (farm_folder / "SLOW").unlink()
         finish(executor, handles)
-        assert executor.pending == 0
+        assert len(executor._pending) == 0
         executor.close()
 
     def test_what_waits_for_its_turn_can_be_cancelled(self, runs: Runs, farm_folder: Path) -> None:

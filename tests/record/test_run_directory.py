@@ -360,7 +360,7 @@ class TestHistory:
         first, second, third = run_directory.load_history(str(run_dir)).attempts
         assert (first.codes, first.timeouts) == ({"train": 0, "test": 3}, {"test"})
         assert (second.codes, second.handle) == ({"test": 0}, handle(2))
-        assert (third.number, third.by_hand, third.handle) == (3, True, None)  # an empty token: nothing ran
+        assert (third.number, third.handle) == (3, None)  # an empty token: nothing ran
         assert run_directory.load_history(str(run_dir)).finished_commands() == {"train", "test"}
 
     def test_the_order_is_that_of_the_numbers(self, run_dir: Path) -> None:
@@ -396,7 +396,6 @@ class TestHistory:
     def test_a_token_says_who_called_job_sh_by_hand(self, run_dir: Path) -> None:
         (run_dir / "token.1").write_text("myhost 41 42 some-boot 1000\n")
         (attempt,) = run_directory.load_history(str(run_dir)).attempts
-        assert attempt.by_hand
         assert attempt.handle is not None
         assert (attempt.handle.host, attempt.handle.pid, attempt.handle.start, attempt.handle.boot) == (
             "myhost",

@@ -96,7 +96,10 @@ class _Reader:
         reader = _MetricReader(self._fields, tuple(command.name for command in commands))
         metrics, checks, timeout = self._node("metrics"), self._node("checks"), self._node("timeout")
         leave_running = self._node("leave_running")
-        farms = self._farms()
+        section = self._node("farms")
+        entries = self._fields.open_mapping(section, "farms", "a mapping of farm names") if section else []
+        found = {entry.key: self._farm_section(entry) for entry in entries}
+        farms = {name: farm for name, farm in found.items() if farm is not None}
         return Study(
             name=self._name(),
             dialect="native",
@@ -223,12 +226,6 @@ class _Reader:
         return Subset(count, seed or 0) if count else None
 
     # ------------------------------------------------------------ farms
-
-    def _farms(self) -> dict[str, Farm]:
-        node = self._node("farms")
-        entries = self._fields.open_mapping(node, "farms", "a mapping of farm names") if node else []
-        found = {entry.key: self._farm_section(entry) for entry in entries}
-        return {name: farm for name, farm in found.items() if farm is not None}
 
     def _farm_section(self, entry: Entry) -> Farm | None:
         key = join_key("farms", entry.key)

@@ -264,16 +264,13 @@ class SlotPool:
             occupant = _parse_occupant(fd)
             if occupant is None or self._is_occupied(occupant):
                 return False
-            return self._remove_if_unchanged(path, fd, occupant)
+            with self._directory_lock(shared=False) as is_ours:
+                if not is_ours or not is_named(fd, path) or _parse_occupant(fd) != occupant:
+                    return False
+                os.unlink(path)
+                return True
         finally:
             os.close(fd)
-
-    def _remove_if_unchanged(self, path: str, fd: int, occupant: Occupant) -> bool:
-        with self._directory_lock(shared=False) as is_ours:
-            if not is_ours or not is_named(fd, path) or _parse_occupant(fd) != occupant:
-                return False
-            os.unlink(path)
-            return True
 
     @contextlib.contextmanager
     def _directory_lock(self, *, shared: bool) -> Iterator[bool]:
@@ -389,14 +386,9 @@ def find_holders(paths: Sequence[str]) -> list[SlotHolder]:
     found: dict[str, SlotHolder] = {}
     for pid in processes.list_pids():
         if pid != os.getpid() and any(path in wanted for _, path in processes.find_open_files(pid)):
-            holder = _describe(pid)
-            if holder is not None and (holder.name not in found or holder.since < found[holder.name].since):
-                found[holder.name] = holder
+            since = processes.find_since(pid)
+            run_dir = os.fsdecode(processes.load_variable(pid, layout.ENV_RUN_DIR))
+            name = run_dir or processes.load_command_line(pid)
+            if since is not None and name and (name not in found or since < found[name].since):
+                found[name] = SlotHolder(pid, name, since, is_run=bool(run_dir))
     return sorted(found.values(), key=lambda holder: (holder.since, holder.pid))
-
-
-def _describe(pid: int) -> SlotHolder | None:
-    since = processes.find_since(pid)
-    run_dir = os.fsdecode(processes.load_variable(pid, layout.ENV_RUN_DIR))
-    name = run_dir or processes.load_command_line(pid)
-    return SlotHolder(pid, name, since, is_run=bool(run_dir)) if since is not None and name else None

@@ -94,6 +94,7 @@ class SubmitExecutor(Executor):
         self._bash = shutil.which("bash") or "/bin/bash"
         self._poll = select.epoll()
         self._clients: dict[int, _Client] = {}  # by pidfd
+        # jobs whose submit command waits for its turn in `wait`; who leaves before that leaves them to the next
         self._pending: deque[tuple[JobRequest, JobHandle]] = deque()
         self._watched: dict[_Key, JobHandle] = {}
         self._usage: dict[JobHandle, Usage] = {}
@@ -133,11 +134,6 @@ class SubmitExecutor(Executor):
         pidfd = os.pidfd_open(pid)
         self._clients[pidfd] = _Client(pid, handle, request.dir)
         self._poll.register(pidfd, select.EPOLLIN)
-
-    @property
-    def pending(self) -> int:
-        """Jobs whose submit command waits for its turn in `wait`; who leaves before that leaves them to the next."""
-        return len(self._pending)
 
     def is_handed_over(self) -> bool:
         """A bare shell is not a farm: its jobs are children of ours."""

@@ -24,7 +24,6 @@ from assay.values.study import (
     Problem,
     Study,
     Subset,
-    Sweep,
     Text,
 )
 
@@ -392,7 +391,12 @@ def select(
     """
     sweeps, subset = study.sweeps, study.subset
     if titles is not None:
-        sweeps = _select_titles(study, titles)
+        known = [sweep.title for sweep in sweeps if sweep.title is not None]
+        for title in titles:
+            if title not in known:
+                hint = None if known else f"nothing in {study.source} has a title"
+                raise NotFoundError("title", title, known, hint)
+        sweeps = tuple(sweep for sweep in sweeps if sweep.title in titles)
     if commands is not None:
         known = [command.name for command in study.commands]
         for command in commands:
@@ -405,12 +409,3 @@ def select(
             raise UsageError(f"a sample of {sample} runs is nothing", "ask for 1 or more")
         subset = Subset(sample, random.getrandbits(32) if seed is None else seed, per_sweep=True)
     return replace(study, sweeps=sweeps, subset=subset)
-
-
-def _select_titles(study: Study, titles: Sequence[str]) -> tuple[Sweep, ...]:
-    known = [sweep.title for sweep in study.sweeps if sweep.title is not None]
-    for title in titles:
-        if title not in known:
-            hint = None if known else f"nothing in {study.source} has a title"
-            raise NotFoundError("title", title, known, hint)
-    return tuple(sweep for sweep in study.sweeps if sweep.title in titles)

@@ -14,7 +14,7 @@ from typing import Any
 
 from assay.system.fast_dataclasses import dataclass
 from assay.values.run import canonical
-from assay.values.study import Choices, Condition, Random, Subset, Sweep, Value, same_value
+from assay.values.study import Choices, Random, Subset, Sweep, Value, same_value
 
 _DIGITS = 6  # of a drawn number: readable in names, and the same on every machine
 
@@ -146,7 +146,12 @@ def _group_names(sweep: Sweep) -> list[tuple[str, ...]]:
 
 def _build_group(sweep: Sweep, names: tuple[str, ...], *, distinct: bool) -> Group:
     columns = [_choices(sweep, name).values for name in names]
-    rows = [row for row in zip(*columns, strict=True) if _is_wanted(names, row, sweep.when)]
+    when = [(names.index(each.param), each.values) for each in sweep.when if each.param in names]
+    rows = [
+        row
+        for row in zip(*columns, strict=True)
+        if all(any(same_value(row[index], wanted) for wanted in values) for index, values in when)
+    ]
     if not distinct:
         return Group(names, tuple(rows))
     first = {canonical(row): row for row in reversed(rows)}
@@ -158,12 +163,3 @@ def _build_group(sweep: Sweep, names: tuple[str, ...], *, distinct: bool) -> Gro
 def _choices(sweep: Sweep, name: str) -> Choices:
     axis = sweep.axes[name]
     return axis if isinstance(axis, Choices) else Choices(())
-
-
-def _is_wanted(names: tuple[str, ...], row: tuple[Value, ...], when: tuple[Condition, ...]) -> bool:
-    values = dict(zip(names, row, strict=True))
-    return all(
-        any(same_value(values[condition.param], wanted) for wanted in condition.values)
-        for condition in when
-        if condition.param in values
-    )

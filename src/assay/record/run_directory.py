@@ -340,7 +340,6 @@ class Attempt:
 
     number: int
     handle: JobHandle | None = None
-    by_hand: bool = False  # a token without a lease
     stop: Stop | None = None
     outcome: Outcome | None = None
     codes: Mapping[str, int] = field(default_factory=dict)
@@ -417,7 +416,6 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
     return Attempt(
         number=number,
         handle=lease if has_lease else _load_token(run_dir, number),
-        by_hand="token" in kinds and not has_lease,
         stop=stop or (Stop("unknown", "") if "stop" in kinds else None),
         outcome=outcome,
         codes=codes,

@@ -95,26 +95,14 @@ class _Job:
     checksum: Checksum | None
     notify: Notify
     retry: RetryPolicy
+    name: str
+    part: str
+    aside: str
+    lock: str
 
     @property
     def shown(self) -> str:
         return render_url(self.url) if self.scheme else self.url
-
-    @property
-    def name(self) -> str:
-        return os.path.basename(self.target)
-
-    @property
-    def part(self) -> str:
-        return self.target + ".part"
-
-    @property
-    def aside(self) -> str:
-        return self.target + ".unpack"
-
-    @property
-    def lock(self) -> str:
-        return self.target + ".lock"
 
 
 def _build_job(
@@ -128,7 +116,8 @@ def _build_job(
     kind = (archive.parse_kind(source) or archive.parse_kind(path)) if decompress else None
     has_no_ending = decompress and not any(os.path.splitext(name)[1] for name in (source.rstrip("/"), path))
     wanted = parse_checksum(checksum) if checksum else None
-    return _Job(url, scheme, path, kind, has_no_ending, wanted, notify, retry)
+    others = (os.path.basename(path), f"{path}.part", f"{path}.unpack", f"{path}.lock")
+    return _Job(url, scheme, path, kind, has_no_ending, wanted, notify, retry, *others)
 
 
 # ---------------------------------------------------------------- what was written

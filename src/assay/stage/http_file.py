@@ -101,7 +101,8 @@ def _open_client(url: str, timeout_s: float) -> httpx.Client:
 
 
 def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: RetryPolicy) -> None:
-    old = _load_state(part, url)
+    notes = load_notes(part, url)  # none of a part of another address, or of none that we know
+    old = _State(notes.get("etag"), notes.get("modified"), notes["total_bytes"]) if "total_bytes" in notes else None
     offset, headers = 0, {}
     if old and old.validator:
         offset = _size_of(part)
@@ -112,7 +113,9 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: R
     try:
         with client.stream("GET", bare, headers=headers) as response:
             _check_answer(url, response)
-            new = _build_state(response.headers)
+            etag = response.headers.get("ETag")
+            strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not promise equal bytes
+            new = _State(strong, response.headers.get("Last-Modified"), _parse_total(response.headers))
             if response.status_code == httpx.codes.PARTIAL_CONTENT:
                 _check_continues(old, new, offset, response)
                 notify(f"continuing {render_url(url)} at byte {offset}")
@@ -203,12 +206,6 @@ def _report(
 # ---------------------------------------------------------------- which version the part is of
 
 
-def _build_state(headers: httpx.Headers) -> _State:
-    etag = headers.get("ETag")
-    strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not promise equal bytes
-    return _State(strong, headers.get("Last-Modified"), _parse_total(headers))
-
-
 def _parse_total(headers: httpx.Headers) -> int | None:
     match = re.fullmatch(r"bytes \d+-\d+/(\d+)", headers.get("Content-Range", ""))
     if match:
@@ -216,15 +213,6 @@ def _parse_total(headers: httpx.Headers) -> int | None:
     length = headers.get("Content-Length", "")
     chunked = headers.get("Transfer-Encoding", "").lower() == "chunked"
     return int(length) if length.isdecimal() and not chunked and "Content-Range" not in headers else None
-
-
-def _load_state(part: str, url: str) -> _State | None:
-    """None for a part of another address, or of none that we know."""
-    notes = load_notes(part, url)
-    try:
-        return _State(notes["etag"], notes["modified"], notes["total_bytes"])
-    except KeyError:
-        return None
 
 
 def _size_of(path: str) -> int:

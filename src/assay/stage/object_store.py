@@ -215,18 +215,14 @@ def _named(url: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise UsageError(f"there is nothing at {url}", "check the bucket and the path") from error
     except Exception as error:
-        if _is_of_the_disk(error):
-            raise  # which the caller names
+        # what the stores answer carries no file name
+        if isinstance(error, OSError) and (error.errno in _OF_THE_DISK or error.filename is not None):
+            raise  # of this machine's disk, which the caller names
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if _is_about_rights(error):
             extra = _EXTRAS[url.split(":", 1)[0].lower()]
             raise UsageError(f"{url} may not be used: {reason}", _CREDENTIALS[extra]) from error
         raise InfrastructureError(f"{url} cannot be reached: {reason}") from error
-
-
-def _is_of_the_disk(error: Exception) -> bool:
-    """Of this machine's. What the stores answer carries no file name."""
-    return isinstance(error, OSError) and (error.errno in _OF_THE_DISK or error.filename is not None)
 
 
 def _is_about_rights(error: Exception) -> bool:

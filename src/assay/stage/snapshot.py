@@ -118,6 +118,7 @@ def load_snapshot(store: StrPath, digest: str) -> Snapshot:
 
 def list_changes(store: StrPath, old: str, new: str) -> list[Change]:
     """Files that differ between two snapshots of the store, by name; none where one of them is gone."""
+
     try:
         manifests = [_load_manifest(os.path.join(store, digest)) for digest in (old, new)]
     except AssayError:
@@ -275,7 +276,10 @@ def _write_snapshot(store: StrPath, contents: _Contents) -> str:
 
     aside = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=store)
     try:
-        os.chmod(aside, 0o777 & ~_umask())
+        # mkdtemp makes folders for one user only; colleagues must be able to read a shared root
+        umask = os.umask(0o022)
+        os.umask(umask)
+        os.chmod(aside, 0o777 & ~umask)
         contents.copy(f"{aside}/{_TREE}")
         digest = contents.digest()
         with open(f"{aside}/{_MANIFEST}", "w", encoding="ascii") as stream:
@@ -292,13 +296,6 @@ def _rename_unless_there(aside: str, target: str) -> None:
     except OSError:
         if not os.path.exists(f"{target}/{_MANIFEST}"):
             raise
-
-
-def _umask() -> int:
-    """mkdtemp makes folders for one user only; colleagues must be able to read a shared root."""
-    current = os.umask(0o022)
-    os.umask(current)
-    return current
 
 
 def _build_manifest(contents: _Contents) -> _Manifest:

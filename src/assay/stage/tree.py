@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from assay.errors import UsageError
 from assay.system.fast_dataclasses import dataclass, field
@@ -277,19 +278,10 @@ class _Walker:
 def is_output_folder(path: str) -> bool:
     """A study's folder, its `.assay`, or a run's directory, recognised by what is in it."""
     meta = path if os.path.basename(path) == layout.STUDY_META_DIR else f"{path}/{layout.STUDY_META_DIR}"
-    return _is_meta_folder(meta) or _is_run_folder(path)
-
-
-def _is_meta_folder(path: str) -> bool:
-    """`.assay` with files of ours, or with none yet."""
-    try:
-        names = os.listdir(path)
-    except OSError:
-        return False
-    return not names or any(layout.is_meta_name(name) for name in names)
-
-
-def _is_run_folder(path: str) -> bool:
+    with suppress(OSError):
+        names = os.listdir(meta)
+        if not names or any(map(layout.is_meta_name, names)):  # `.assay` with files of ours, or with none yet
+            return True
     try:
         with open(f"{path}/{layout.JOB_FILE}", "rb", buffering=0) as file:
             return _JOB_MARK in file.read(2048)

@@ -58,16 +58,14 @@ def parse_strict(kind: type[T], content: Any, *, finite: bool = True) -> T:
 
 def keep_fitting(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
     """JSON-like data without the fields that do not hold what the class says of them; unknown keys stay."""
-    hints = _hints(kind)
-    return {name: value for name, value in content.items() if name not in hints or _fits(hints[name], value)}
-
-
-def _fits(kind: Any, content: Any) -> bool:
-    try:
-        _build_parser(kind, "any")(content)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        return False
-    return True
+    hints, kept = _hints(kind), {}
+    for name, value in content.items():
+        try:
+            _build_parser(hints.get(name, Any), "any")(value)
+            kept[name] = value
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            continue
+    return kept
 
 
 class WrongTypeError(TypeError):

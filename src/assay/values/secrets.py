@@ -164,7 +164,8 @@ def build_file_matcher(patterns: Sequence[str]) -> FileMatcher:
 
     Source code and documents are none by name: `credentials.py` is a program.
     """
-    rules = [(is_taken, folders, _join(group)) for (is_taken, folders), group in groupby(patterns, _sort_of)]
+    sorts = groupby(patterns, lambda pattern: (not pattern.startswith("!"), pattern.endswith("/")))
+    rules = [(is_taken, folders, _join(group)) for (is_taken, folders), group in sorts]
 
     def matches(name: str, path: str, is_folder: bool) -> bool:
         name = name.lower()
@@ -180,10 +181,6 @@ _READABLE = (
     *(".py", ".pyi", ".pyx", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs", ".go", ".js", ".ts", ".java"),
     *(".jl", ".r", ".lua", ".scala", ".md", ".rst", ".html", ".css", ".svg", ".png"),
 )
-
-
-def _sort_of(pattern: str) -> tuple[bool, bool]:
-    return not pattern.startswith("!"), pattern.endswith("/")
 
 
 def _join(patterns: Iterable[str]) -> Callable[[str, str], bool]:

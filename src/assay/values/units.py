@@ -50,9 +50,12 @@ def parse_slots(text: str) -> tuple[str, ...]:
     """`0,1` → two slots; `0+1,2` → a slot of two GPUs and one of one; `cpu:4` → four CPU slots."""
     labels: list[str] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
-        kind, _, count = part.partition(":")
+        kind, _, text_count = part.partition(":")
         if kind == CPU:
-            labels += [CPU] * _parse_count(count or "1", part)
+            count = text_count or "1"
+            if not count.isdigit() or int(count) < 1:
+                raise UsageError(f"bad slot {part!r}", "write cpu:N with N at least 1")
+            labels += [CPU] * int(count)
         else:
             labels.append(",".join(_check_device(device, part) for device in part.split("+")))
     if not labels:
@@ -60,26 +63,15 @@ def parse_slots(text: str) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _parse_count(text: str, part: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise UsageError(f"bad slot {part!r}", "write cpu:N with N at least 1")
-    return int(text)
-
-
 def _check_device(device: str, part: str) -> str:
     name = device.strip()
     if not name.isascii() or not re.fullmatch(_DEVICE, name):
         hint = "a slot is a GPU's number such as 0 or its GPU-… or MIG-… id, several as 0+1, or cpu:N"
-        raise UsageError(f"bad slot {part!r}", _guess(name) or hint)
+        if slip := re.fullmatch(_SLIP, name):
+            meant = f"{CPU}:{slip['number']}" if slip["kind"].lower().startswith(CPU) else slip["number"]
+            hint = f"did you mean {meant}?"
+        raise UsageError(f"bad slot {part!r}", hint)
     return name
-
-
-def _guess(name: str) -> str | None:
-    match = re.fullmatch(_SLIP, name)
-    if match is None:
-        return None
-    meant = f"{CPU}:{match['number']}" if match["kind"].lower().startswith(CPU) else match["number"]
-    return f"did you mean {meant}?"
 
 
 def parse_slot_flags(slots: str | None, jobs: int | None) -> tuple[str, ...] | None:

@@ -77,8 +77,11 @@ class Tally:
             self._extend_finite(values, steps)
         self.count += len(values)
         self.last, self.last_step = values[-1], steps[-1] if steps else nan
-        if times:
-            self._extend_times(times)
+        has_holes = bool(times) and (isnan(times[0]) or isnan(times[-1]))
+        known = [time for time in times if not isnan(time)] if has_holes else times
+        if known:
+            self.first_time = known[0] if isnan(self.first_time) else self.first_time
+            self.last_time = known[-1]
 
     def _extend_finite(self, values: list[float], steps: array[float]) -> None:
         """The slow way, when some values are not finite, or the sum is not any more."""
@@ -96,13 +99,6 @@ class Tally:
             self.min, self.min_step = low, steps[values.index(low)] if steps else nan
         if not high <= self.max:
             self.max, self.max_step = high, steps[values.index(high)] if steps else nan
-
-    def _extend_times(self, times: array[float]) -> None:
-        holes = isnan(times[0]) or isnan(times[-1])
-        known = [time for time in times if not isnan(time)] if holes else times
-        if known:
-            self.first_time = known[0] if isnan(self.first_time) else self.first_time
-            self.last_time = known[-1]
 
     @property
     def mean(self) -> float:
