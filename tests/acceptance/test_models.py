@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from tests.models.backends.loopback import NEEDS_SSHD, open_board
-from tests.models.model_shelf import parse
+from tests.models.models import parse
 from tests.models.pytest_support.lab import TORQ, Project, Said, build_project
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "models"

@@ -5,20 +5,32 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
+import onnx.reference
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from assay.models.graph.graph import build_outline
+from assay.models.graph.inputs import build_samples
+from assay.models.graph.submodel import build_marked
 from assay.models.values.model import InputChoice, ModelRequest, Target
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models"
 ORT = Target("ort", "ort")
 LARGE = InputChoice(ranges={"x": (50.0, 90.0)})
+
+
+def load_examples() -> ModuleType:
+    return load_example("build_models")
 
 
 def load_example(name: str) -> ModuleType:
@@ -41,16 +53,7 @@ def write_chain(path: Path, weight: float = 2.0) -> Path:
         helper.make_node("Add", ["product", "b"], ["sum"]),
         helper.make_node("Relu", ["sum"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "chain",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
-        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(model, path)
-    return path
+    return write_model(path, nodes, {"x": ["batch", 4]}, {"y": ["batch", 4]}, {"w": w, "b": b})
 
 
 def hide_library(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,3 +138,50 @@ def write_coarse(path: Path) -> Path:
         ]
         given = f"d{number}"
     return write_model(path, nodes, {"x": [512, 32]}, {"d3": [512, 32]}, weights)
+
+
+# ---------------------------------------------------------------- models in memory, and a reference to try them with
+
+Arrays = dict[str, Any]
+
+
+def parse(body: str, opset: int = 17, extra: str = "", weights: Mapping[str, Any] | None = None) -> onnx.ModelProto:
+    """`g (float[2] x) => (float[2] y) { y = Relu(x) }`"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}{extra}]>\n{body}')
+    tensors = (onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items())
+    model.graph.initializer.extend(tensors)
+    onnx.checker.check_model(model)
+    return model
+
+
+def run(model: onnx.ModelProto, feeds: Mapping[str, Any], engine: str = "ort") -> Arrays:
+    """All outputs by name, without optimisations."""
+    names = [value.name for value in model.graph.output]
+    if engine == "reference":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return dict(zip(names, onnx.reference.ReferenceEvaluator(model).run(None, dict(feeds)), strict=True))
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return dict(zip(names, session.run(None, dict(feeds)), strict=True))
+
+
+def activate(model: onnx.ModelProto, feeds: Mapping[str, Any], engine: str = "ort") -> Arrays:
+    """Every tensor of a run by name."""
+    return {**feeds, **run(build_marked(model), feeds, engine)}
+
+
+def sample(model: onnx.ModelProto, **options: Any) -> Arrays:
+    return build_samples(build_outline(model), model=model, **options)[0]
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    one, other = np.asarray(one), np.asarray(other)
+    assert (one.dtype, one.shape) == (other.dtype, other.shape)
+    if one.dtype == object:
+        assert list(one.flat) == list(other.flat)
+    else:
+        assert one.tobytes() == other.tobytes()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tests.models.model_shelf import EXAMPLES, activate, load_examples, run, sample
+from tests.models.models import EXAMPLES, activate, load_examples, run, sample
 
 from assay.models.graph.graph import build_outline
 
@@ -17,7 +17,7 @@ MODELS = load_examples().MODELS
 
 
 def test_they_are_built_on_the_spot_by_their_script(tmp_path: Path) -> None:
-    command = [sys.executable, EXAMPLES, tmp_path / "made here"]
+    command = [sys.executable, EXAMPLES / "build_models.py", tmp_path / "made here"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     made = sorted((tmp_path / "made here").iterdir())
     assert [path.stem for path in made] == sorted(MODELS)

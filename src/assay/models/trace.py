@@ -101,7 +101,10 @@ def render_chrome(slices: Sequence[Slice]) -> str:
     groups: dict[str, int] = {}
     events: list[dict[str, Any]] = []
     for thread, lane in enumerate(build_lanes(slices), start=1):
-        group, name = _name_lane(lane)
+        # Chrome knows two levels: processes and threads
+        group = lane.track[0] if lane.track else "trace"
+        name = _TRACK_SEPARATOR.join(lane.track[1:]) or group
+        name += f" ({lane.number + 1})" if lane.number else ""
         process = groups.setdefault(group, len(groups) + 1)
         ids = {"pid": process, "tid": thread}
         events.append({"ph": "M", "name": "thread_name", **ids, "args": {"name": name}})
@@ -110,13 +113,6 @@ def render_chrome(slices: Sequence[Slice]) -> str:
     named = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for name, pid in groups.items()]
     content = {"displayTimeUnit": "ns", "otherData": {"start_ns": base}, "traceEvents": [*named, *events]}
     return json.dumps(to_json(content), default=str, allow_nan=False) + "\n"
-
-
-def _name_lane(lane: Lane) -> tuple[str, str]:
-    """Chrome knows two levels: processes and threads."""
-    group = lane.track[0] if lane.track else "trace"
-    name = _TRACK_SEPARATOR.join(lane.track[1:]) or group
-    return group, name if not lane.number else f"{name} ({lane.number + 1})"
 
 
 def _build_event(piece: Slice, ids: Mapping[str, int], base: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import select
 import sys
 import time
 import traceback
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 from assay.errors import AssayError
@@ -200,10 +200,7 @@ def build_outcome(job: Job, made: Made) -> StepOutcome:
         return StepOutcome(
             job.step, Ending.ERROR, message, command=made.command, stdout=made.stdout, stderr=made.stderr
         )
-    return StepOutcome(
-        job.step, Ending.OK, path=made.path, command=made.command, stdout=made.stdout, stderr=made.stderr,
-        times_s=made.times_s, profiles=made.profiles,
-    )  # fmt: skip
+    return StepOutcome(job.step, Ending.OK, **{each.name: getattr(made, each.name) for each in fields(Made)})
 
 
 def build_error(error: AssayError) -> dict[str, Any]:

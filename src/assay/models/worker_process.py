@@ -15,9 +15,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from assay import errors
 from assay.errors import AssayError, InfrastructureError, MissingExtraError
@@ -189,10 +189,7 @@ class _Process:
     def __init__(self, folder: str, env: Mapping[str, str], *, live: bool) -> None:
         os.makedirs(folder, exist_ok=True)
         self._paths = {name: os.path.join(folder, name) for name in ("stdout", "stderr")}
-        self._echoes = [
-            _Echo(self._paths["stdout"], lambda: sys.stdout),
-            _Echo(self._paths["stderr"], lambda: sys.stderr),
-        ]
+        self._tails = {name: Tail(path) for name, path in self._paths.items()}
         self._live = live
         self._buffer = b""
         self.has_begun = False  # the request that was sent last
@@ -284,13 +281,15 @@ class _Process:
     def forget_speech(self) -> None:
         for path in self._paths.values():
             os.truncate(path, 0)
-        for echo in self._echoes:
-            echo.tail.offset = 0
+        for tail in self._tails.values():
+            tail.offset = 0
 
     def _echo(self) -> None:
-        if self._live:
-            for echo in self._echoes:
-                echo.pass_on()
+        for name, tail in self._tails.items() if self._live else ():
+            while chunk := tail.read():
+                stream = getattr(sys, name)  # looked up each time: pytest changes it between tests
+                stream.write(chunk.decode("utf-8", "replace"))
+                stream.flush()
 
     # ------------------------------------------------------------ ending
 
@@ -314,20 +313,6 @@ class _Process:
             self._process.wait()
         for fd in (self._replies, self._pidfd):
             os.close(fd)
-
-
-class _Echo:
-    """A file that grows, shown as it does."""
-
-    def __init__(self, path: str, stream: Callable[[], IO[str]]) -> None:
-        self.tail = Tail(path)
-        self._stream = stream  # asked each time: pytest changes it between tests
-
-    def pass_on(self) -> None:
-        while chunk := self.tail.read():
-            stream = self._stream()
-            stream.write(chunk.decode("utf-8", "replace"))
-            stream.flush()
 
 
 def describe_end(code: int) -> str:

@@ -10,8 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from assay.errors import NotFoundError
 from assay.models.backends.base import Backend, name_program
-from assay.models.backends.registry import OwnCode, find_files, find_loaded, forget_stale, hash_files
+from assay.models.backends.registry import (
+    BACKENDS,
+    OwnCode,
+    build_backend,
+    find_files,
+    find_loaded,
+    forget_stale,
+    hash_files,
+)
 from assay.models.values.model import Ending, Job, Step, Target
 from assay.models.worker_process import WorkerProcess
 
@@ -254,3 +263,25 @@ def test_a_name_that_leads_elsewhere_is_no_name(tools: Path, monkeypatch: pytest
 
 def test_what_we_do_not_have_is_looked_for_on_path(tools: Path) -> None:
     assert name_program("other") == "other"
+
+
+# ---------------------------------------------------------------- back ends by name
+
+
+def test_an_unknown_back_end_gets_a_suggestion():
+    with pytest.raises(NotFoundError, match=r"no back end named 'opnvino'\n  did you mean 'openvino'"):
+        build_backend(Target("x", "opnvino"))
+
+
+@pytest.mark.parametrize("place", ["no_such_module:X", "json:NoSuchClass"])
+def test_a_class_of_ones_own_that_is_not_there(place):
+    with pytest.raises(NotFoundError, match="it cannot be loaded"):
+        build_backend(Target("x", place))
+
+
+def test_every_name_leads_to_a_class():
+    options = {"command": {"run": "x"}, "ssh": {"run": "x", "address": "b"}}
+    for name in BACKENDS:
+        backend = build_backend(Target(name, name, options.get(name, {})))
+        assert backend.steps[-1] is Step.RUN
+        assert Step.COMPILE in backend.steps

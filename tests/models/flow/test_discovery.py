@@ -10,7 +10,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.models.model_shelf import parse
+from tests.models.models import parse
 
 from assay.config.toml_source import parse_toml
 from assay.errors import UsageError

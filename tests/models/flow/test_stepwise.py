@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.backends.lab import build_external
-from tests.models.model_shelf import parse
+from tests.models.models import parse
 
 from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, load_product

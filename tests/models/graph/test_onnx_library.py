@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.models.model_shelf import parse
+from tests.models.models import parse
 
 from assay.errors import UsageError
 from assay.models.graph.onnx_library import (

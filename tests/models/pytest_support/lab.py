@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from tests.models.model_shelf import parse
+from tests.models.models import parse
 
 GENERIC = "from assay.models import test_onnx_model\n"
 TORQ = "from assay.models import test_onnx_model_llvmcpu_torq\n"

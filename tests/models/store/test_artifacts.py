@@ -26,11 +26,11 @@ from assay.models.store.artifacts import (
     NO_LIMIT,
     Artifact,
     ArtifactStore,
-    build_key,
     choose_limit,
     choose_store_folder,
     parse_limit,
 )
+from assay.models.store.entry import build_key
 
 PARTS: dict[str, Any] = {
     "what": "compile",

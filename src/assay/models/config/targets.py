@@ -198,8 +198,8 @@ class _Reader:
             if key not in KEYS:
                 name, hint = f"targets.{table.name}.{key}", did_you_mean(key, KEYS)
                 found.append(Problem("unknown setting", name, table.find_key(key), hint))
-            elif not _is_kind(key, value):
-                found.append(self._problem(table, key, f"must be {_describe_kind(key)}, not {value!r}"))
+            elif wanted := _find_wanted(key, value):
+                found.append(self._problem(table, key, f"must be {wanted}, not {value!r}"))
         return found
 
     def _find_strange_options(self, table: TargetTable, backend: str) -> list[Problem]:
@@ -215,21 +215,16 @@ class _Reader:
         return Problem(message, f"targets.{table.name}.{key}", table.find(key), hint)
 
 
-def _is_kind(key: str, value: object) -> bool:
-    if key in ("backend", "like"):
-        return isinstance(value, str) and bool(value.strip())
+def _find_wanted(key: str, value: Any) -> str:
+    """What the value must be, where it is something else; else nothing."""
     if key in FLAGS:
-        return isinstance(value, str) or (isinstance(value, list) and all(isinstance(word, str) for word in value))
-    kind = OPTIONS[key]
-    allowed = kind if isinstance(kind, tuple) else (kind,)
-    return isinstance(value, allowed) and (bool in allowed or not isinstance(value, bool))
-
-
-def _describe_kind(key: str) -> str:
-    if key in FLAGS:
-        return "a string or a list of strings"
+        fits = isinstance(value, str) or (isinstance(value, list) and all(isinstance(word, str) for word in value))
+        return "" if fits else "a string or a list of strings"
     kind = OPTIONS.get(key, str)
     kinds = kind if isinstance(kind, tuple) else (kind,)
+    fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+    if fits and (key in OPTIONS or value.strip()):
+        return ""
     return " or ".join(_WORDS.get(each, "true or false") for each in kinds)
 
 

@@ -25,7 +25,8 @@ from assay.models.flow.step_files import DumpFolders, keep_failure
 from assay.models.graph.graph import load_model, write_model
 from assay.models.graph.onnx_library import find_newer_use
 from assay.models.profiles import finish_profiles
-from assay.models.store.artifacts import Artifact, ArtifactStore, build_key
+from assay.models.store.artifacts import Artifact, ArtifactStore
+from assay.models.store.entry import build_key
 from assay.models.trace import Slice
 from assay.models.values.model import Job, Limits, Step, StepOutcome, Target
 from assay.models.values.tensors import TensorSpec

@@ -354,12 +354,9 @@ def _skim(content: mmap.mmap, start: int, stop: int, kind: str) -> bytes:
         message = inside.get(number)
         if message is None or end - body <= KEPT_BYTES:
             parts.append(content[begin:end])
+        elif message == "tensor":
+            kept = (field for field in protobuf.scan_fields(content, body, end) if field[0] in _TENSOR_FIELDS)
+            parts.append(protobuf.message(number, b"".join(content[first:last] for _, first, _, last in kept)))
         else:
-            slim = _strip(content, body, end) if message == "tensor" else _skim(content, body, end, message)
-            parts.append(protobuf.message(number, slim))
+            parts.append(protobuf.message(number, _skim(content, body, end, message)))
     return b"".join(parts)
-
-
-def _strip(content: mmap.mmap, start: int, stop: int) -> bytes:
-    kept = (field for field in protobuf.scan_fields(content, start, stop) if field[0] in _TENSOR_FIELDS)
-    return b"".join(content[begin:end] for _, begin, _, end in kept)

@@ -137,25 +137,22 @@ def _batch_normalization(inputs: Inputs, attributes: Attributes, opset: int) -> 
 
 
 def _layer_normalization(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
     x = inputs[0]
-    axes = tuple(range(attributes.get("axis", -1) % x.ndim, x.ndim))
-    centred = x - x.mean(axes, keepdims=True)
-    found = centred / np.sqrt((centred**2).mean(axes, keepdims=True) + attributes.get("epsilon", _EPSILON))
-    found = found * inputs[1]
+    found = _normalize(x, attributes.get("axis", -1) % x.ndim, attributes) * inputs[1]
     return found + inputs[2] if len(inputs) > 2 and inputs[2] is not None else found
 
 
 def _instance_normalization(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    shape = [1, -1] + [1] * (inputs[0].ndim - 2)
+    return _normalize(inputs[0], 2, attributes) * inputs[1].reshape(shape) + inputs[2].reshape(shape)
+
+
+def _normalize(x: Array, first_axis: int, attributes: Attributes) -> Array:
     import numpy as np
 
-    x = inputs[0]
-    axes = tuple(range(2, x.ndim))
+    axes = tuple(range(first_axis, x.ndim))
     centred = x - x.mean(axes, keepdims=True)
-    found = centred / np.sqrt((centred**2).mean(axes, keepdims=True) + attributes.get("epsilon", _EPSILON))
-    shape = [1, -1] + [1] * (x.ndim - 2)
-    return found * inputs[1].reshape(shape) + inputs[2].reshape(shape)
+    return centred / np.sqrt((centred**2).mean(axes, keepdims=True) + attributes.get("epsilon", _EPSILON))
 
 
 def _softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:

@@ -247,23 +247,21 @@ def build_cut(
             raise UsageError(f"{output!r} is not made between the inputs and the outputs of the cut")
     indices = wiring.find_ancestors(outputs, stop=inputs)
     read = {tensor for index in indices for tensor in wiring.reads[index]}
-    needed = [tensor for tensor in dict.fromkeys((*inputs, *wiring.inputs)) if tensor in read]
     specs = {**infer_specs(model), **(types or {})}
+    needed = []
+    for tensor in dict.fromkeys((*inputs, *wiring.inputs)):
+        if tensor in read:
+            if not specs.get(tensor, TensorSpec(tensor, "")).dtype:
+                raise UsageError(f"the type of {tensor!r} is not known: no cut can be made there")
+            needed.append(specs[tensor])
     made = {tensor for index in indices for tensor in wiring.nodes[index].output} - {*outputs, *wiring.constants, ""}
     between = (specs[tensor] for tensor in sorted(made) if tensor in specs)
     return build_submodel(
         model,
         wiring,
         indices,
-        [_find_input(tensor, specs) for tensor in needed],
+        needed,
         [specs.get(tensor, TensorSpec(tensor, "")) for tensor in outputs],
         name=name or model.graph.name or "cut",
         values=[spec for spec in between if spec.dtype not in ("", *NON_TENSORS)],
     )
-
-
-def _find_input(name: str, specs: Types) -> TensorSpec:
-    spec = specs.get(name)
-    if spec is None or not spec.dtype:
-        raise UsageError(f"the type of {name!r} is not known: no cut can be made there")
-    return spec

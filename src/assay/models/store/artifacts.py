@@ -48,17 +48,6 @@ from assay.system.files import cache_dir, rename, write_atomic
 from assay.system.locks import RangeLocks
 from assay.values.plain import render_date
 
-__all__ = [
-    "Artifact",
-    "ArtifactStore",
-    "Cleared",
-    "StoreEntry",
-    "build_key",
-    "choose_limit",
-    "choose_store_folder",
-    "parse_limit",
-]
-
 Build = Callable[[str], Mapping[str, Any] | None]
 
 ENV_CACHE = "ASSAY_CACHE"
@@ -111,11 +100,9 @@ class Artifact:
 
     key: str
     folder: str
-    parts: Mapping[str, Any]
     facts: Mapping[str, Any]
     made_at: float = 0.0
     made_by: str = ""
-    size_bytes: int = 0
     _close: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
     def close(self) -> None:
@@ -220,11 +207,9 @@ class ArtifactStore:
         return Artifact(
             key=manifest.key,
             folder=folder,
-            parts=manifest.parts,
             facts=relocate(manifest.facts, manifest.built_in, folder),
             made_at=manifest.made_at,
             made_by=manifest.made_by,
-            size_bytes=manifest.size_bytes,
             _close=partial(self._release_once, [name]),
         )
 

@@ -51,7 +51,7 @@ class Target:
     """
 
     name: str
-    backend: str  # key of probe.backends.registry
+    backend: str  # key of backends.registry, or module:Class
     options: Mapping[str, Any] = field(default_factory=dict)
     compile_flags: tuple[str, ...] = ()
     run_flags: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Job:
     step: Step
     source: str  # path of the model (import; compile, where there is no import), else of what the step before made
     folder: str  # exists, empty: what is made goes in here and nowhere else
-    inputs: str | None = None  # RUN: folder of tensors, see probe.tensorfile
+    inputs: str | None = None  # RUN: folder of tensors, see graph.tensorfile
     outputs: tuple[str, ...] = ()  # RUN: names in the graph's order
     output_specs: tuple[TensorSpec, ...] = ()  # where they are known: a command's raw files have neither type nor shape
     ir_dir: str | None = None  # dump intermediate representations here

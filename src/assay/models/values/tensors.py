@@ -1,6 +1,6 @@
-"""Tensors as the rooms speak of them: what one is, where one is, and how two of them compare.
+"""Tensors as values: what one is, where one is, and how two of them compare.
 
-No array is ever in a value: `probe` and `judge` load them where they are needed.
+No array is ever in a value: `graph` and `judge` load them where they are needed.
 """
 
 from __future__ import annotations
