@@ -323,7 +323,9 @@ class Collector:
         if now >= live.next_reading:
             self._take_reading(live, now)
         if now - live.began >= 0.5 and now >= self._rests_until:  # a run of milliseconds is read once, when it is over
-            self._read(live)
+            self._follow_new(live, None)
+            for follower in live.followers.values():
+                follower.read(self._index)
 
     def usage(self, entry: Entry) -> Usage | None:
         live = self._live.get(entry.dir)
@@ -394,11 +396,6 @@ class Collector:
         self._index.put_runs(
             [build_row(entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, entry.handle, stamp)]
         )
-
-    def _read(self, live: _Live) -> None:
-        self._follow_new(live, None)
-        for follower in live.followers.values():
-            follower.read(self._index)
 
     def _follow_new(self, live: _Live, names: Sequence[str] | None) -> None:
         for source in find_sources(live.entry.dir, live.entry.spec, names):

@@ -65,15 +65,13 @@ def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
     columns += [Column(str(state), "number", key=str(state)) for state in states]
     columns += [Column("last activity", "age", align="left")]
     columns += [Column("root")] if several else []
-    ordered = sorted(studies, key=lambda study: study.row.last_activity or 0.0)
-    return Table(tuple(columns), [_study_cells(study, states, now, several) for study in ordered])
-
-
-def _study_cells(study: ListedStudy, states: Sequence[State], now: float, several: bool) -> list[Any]:
-    row = study.row
-    age = now - row.last_activity if row.last_activity is not None else None
-    cells = [row.name, row.runs, *(row.counts.get(state) or None for state in states), age]
-    return [*cells, os.path.relpath(study.root)] if several else cells
+    rows = []
+    for study in sorted(studies, key=lambda study: study.row.last_activity or 0.0):
+        row = study.row
+        age = now - row.last_activity if row.last_activity is not None else None
+        cells = [row.name, row.runs, *(row.counts.get(state) or None for state in states), age]
+        rows.append([*cells, os.path.relpath(study.root)] if several else cells)
+    return Table(tuple(columns), rows)
 
 
 def build_study_facts(studies: Sequence[ListedStudy]) -> Table:
@@ -113,15 +111,12 @@ def list_runs(
             continue
         values = {name: (c.last[i], c.last_step[i]) for name, c in data.metrics.items() if c.count[i]}
         found.append(ListedRun(row, values))
-    return [*found, *_list_planned(location, states)]
-
-
-def _list_planned(location: StudyLocation, states: frozenset[State] | None) -> Iterator[ListedRun]:
-    """Runs without a directory yet: their call waits for slots, or was interrupted or killed."""
-    if states is not None and State.QUEUED not in states:
-        return
-    for name, run_id in run_directory.load_planned(location.dir).items():
-        yield ListedRun(RunRow(f"{location.name}/{name}", location.name, name, run_id, State.QUEUED, 0, {}), {})
+    if states is None or State.QUEUED in states:
+        # runs without a directory yet: their call waits for slots, or was interrupted or killed
+        for name, run_id in run_directory.load_planned(location.dir).items():
+            row = RunRow(f"{location.name}/{name}", location.name, name, run_id, State.QUEUED, 0, {})
+            found.append(ListedRun(row, {}))
+    return found
 
 
 def describe_total(runs: Sequence[ListedRun]) -> str:

@@ -15,7 +15,7 @@ from assay.record.index.base import Table as IndexTable
 from assay.show.console import Console
 from assay.show.plot import Chart, Line, build_bands
 from assay.study.locations import HOW_TO_START, FoundRun, StudyLocation, show_command
-from assay.study.ranking import Group, SortKey, build_groups, differing_params, measure_group, sort_groups
+from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, sort_groups
 from assay.study.run_reader import find_step_name, load_fresh_table
 from assay.values.series import Direction, direction_of, metric_priority
 
@@ -54,13 +54,11 @@ def build_charts(
     names = ", ".join(location.name for location in locations)
     if not keep:
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)
-    counts = _count_points(data, keep)
+    most = {name: int(max(column.count[i] for i in keep)) for name, column in data.metrics.items()}
+    counts = {name: count for name, count in most.items() if count}
     known = sorted(counts)
     if not known:
-        raise UsageError(
-            f"{names}: no metrics in these runs",
-            describe_metrics(locations[0]),
-        )
+        raise UsageError(f"{names}: no metrics in these runs", describe_metrics(locations[0]))
     for metric in options.metrics:
         if metric not in known:
             raise NotFoundError("metric", metric, known)
@@ -80,12 +78,6 @@ def describe_metrics(location: StudyLocation) -> str:
         return "the script reports them: assay.log(loss=0.5, step=1), or logx.metric('val', {'loss': 0.5}, epoch=1)"
     again = show_command(["index", "reparse"], location, options=("--file", record.source))
     return f"describe under `metrics:` in {record.source} how the logs show them, then read the logs again: {again}"
-
-
-def _count_points(data: IndexTable, keep: Sequence[int]) -> dict[str, int]:
-    """Metric → the most points that a run has of it."""
-    counts = {name: int(max(column.count[i] for i in keep)) for name, column in data.metrics.items()}
-    return {name: count for name, count in counts.items() if count}
 
 
 def choose_metric(counts: Mapping[str, int]) -> str:
@@ -133,9 +125,11 @@ def _build_groups(
     """A line for each group, in the order and with the numbers of the table that `assay sum -g` prints."""
     column, key = data.metrics[metric], SortKey(metric, direction_of(metric))
     groups = sort_groups(data, build_groups(data, keep, options.group_by), [key])
-    labels = _label_groups(groups)
+    several = len({group.study for group in groups}) > 1
     lines, empty = [], []
-    for group, label in zip(groups, labels, strict=True):
+    for group in groups:
+        params = _describe_params(group.params) or "all"
+        label = f"{group.study}/{params}" if several else params
         value = measure_group(column, group)
         if not value.n or value.mean is None:
             empty.append(label)
@@ -145,12 +139,6 @@ def _build_groups(
     if not lines:
         raise UsageError(f"no finished run has {metric}", "without -g, runs that are not done are drawn as well")
     return lines, tuple(empty)
-
-
-def _label_groups(groups: Sequence[Group]) -> list[str]:
-    several = len({group.study for group in groups}) > 1
-    labels = [_describe_params(group.params) or "all" for group in groups]
-    return [f"{group.study}/{label}" if several else label for group, label in zip(groups, labels, strict=True)]
 
 
 def _load_line(index: Index, key: str, metric: str) -> tuple[Line, bool]:
@@ -174,11 +162,8 @@ def build_labels(rows: Sequence[RunRow]) -> list[str]:
 
 
 def _describe_params(params: Mapping[str, object]) -> str:
-    return " ".join(f"{name}={_show(value)}" for name, value in params.items())
-
-
-def _show(value: object) -> str:
-    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    shown = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in params.items()}
+    return " ".join(f"{name}={value}" for name, value in shown.items())
 
 
 def rank_lines(lines: Sequence[Line], direction: Direction) -> list[Line]:

@@ -70,7 +70,9 @@ def refresh_run(index: Index, location: StudyLocation, path: str, stamp: float, 
         return
     record = run_directory.try_record(path)
     if record is None:
-        index.put_runs([_build_damaged_row(key, path, stamp)])
+        name, study = os.path.basename(path), key.partition("/")[0]
+        reason = describe_damage(path)
+        index.put_runs([RunRow(key, study, name, "", State.DAMAGED, 0, {}, reason=reason, stamp=stamp)])
         return
     history = load_history(path)
     last = history.last
@@ -87,12 +89,6 @@ def refresh_run(index: Index, location: StudyLocation, path: str, stamp: float, 
 
 
 # ---------------------------------------------------------------- damaged runs
-
-
-def _build_damaged_row(key: str, path: str, stamp: float) -> RunRow:
-    """Nothing is known of it but its name, and what its attempts left."""
-    name, study = os.path.basename(path), key.partition("/")[0]
-    return RunRow(key, study, name, "", State.DAMAGED, 0, {}, reason=describe_damage(path), stamp=stamp)
 
 
 def describe_damage(run_dir: str) -> str:
@@ -149,15 +145,11 @@ def conclude(path: str, history: run_directory.History, commands: tuple[str, ...
     """What the files and the process table say about a run that nobody has concluded."""
     decision = decide(history, commands, lambda handle: liveness(handle, path), RetryPolicy())
     handle = decision.handle
-    if decision.action is Action.FOLLOW and handle and handle.executor == "submit" and not _has_begun(handle, path):
-        return replace(decision, state=State.QUEUED)
+    if decision.action is Action.FOLLOW and handle and handle.executor == "submit":
+        from assay.execute.submit import has_begun
+
+        return decision if has_begun(handle, path) else replace(decision, state=State.QUEUED)
     return decision
-
-
-def _has_begun(handle: JobHandle, run_dir: str) -> bool:
-    from assay.execute.submit import has_begun
-
-    return has_begun(handle, run_dir)
 
 
 def liveness(handle: JobHandle, run_dir: str) -> Liveness:

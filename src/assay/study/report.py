@@ -63,21 +63,18 @@ def render_report(report: StudyReport, *, color: bool = False, width: int | None
 
 
 def build_document(report: StudyReport) -> Document:
+    role = VerdictKind.PASS if report.done == report.total else VerdictKind.INCONCLUSIVE
+    if report.failed:
+        role = VerdictKind.FAIL
     return Document(
         report.study,
         (
             *_build_failures(report),
             Notes([f"warning: {text}" for text in report.warnings]),
-            Text(Span(_describe_outcome(report), _choose_role(report))),
+            Text(Span(_describe_outcome(report), role)),
             Commands([("" if number else "next", step) for number, step in enumerate(report.next_steps)]),
         ),
     )
-
-
-def _choose_role(report: StudyReport) -> VerdictKind:
-    if report.failed:
-        return VerdictKind.FAIL
-    return VerdictKind.PASS if report.done == report.total else VerdictKind.INCONCLUSIVE
 
 
 def _describe_outcome(report: StudyReport) -> str:

@@ -176,14 +176,11 @@ def build_metric_table(metrics: Mapping[str, Summary]) -> Table:
         Column("mean", "number"),
         Column("points", "number"),
     ]
-    rows = [_metric_cells(name, summary, bad) for name, summary in sorted(metrics.items())]
+    rows = []
+    for name, each in sorted(metrics.items()):
+        cells = [name, each.last, each.last_step, *best_of(each), each.min, each.max, each.mean, each.count]
+        rows.append([*cells, each.bad] if bad else cells)
     return Table((*columns, Column("not finite", "number")) if bad else tuple(columns), rows)
-
-
-def _metric_cells(name: str, summary: Summary, bad: bool) -> list[Any]:
-    best, step = best_of(summary)
-    cells = [name, summary.last, summary.last_step, best, step, summary.min, summary.max, summary.mean, summary.count]
-    return [*cells, summary.bad] if bad else cells
 
 
 def _attempt_table(run: RunDescription, now: float) -> Table:

@@ -153,7 +153,9 @@ class DirBuilder:
         """What job.sh calls the same run keeps its attempts; all else is built again, and the old folder is kept."""
         history = run_directory.load_history(run_dir) if os.path.isdir(run_dir) else run_directory.History()
         is_same = run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) == spec.id
-        if history.attempts and (is_same or _is_alive(run_dir, history)):
+        handle = history.last.handle if history.last else None
+        is_live = handle is not None and liveness(handle, run_dir) is not Liveness.GONE and not history.state.is_over
+        if history.attempts and (is_same or is_live):
             record = replace(self._build_record(spec), uid=_find_uid(run_dir, history) or run_directory.new_uid())
             _write_secrets(run_dir, spec)
             if _is_cut(run_dir):
@@ -384,11 +386,6 @@ def _find_uid(run_dir: str, history: run_directory.History) -> str | None:
     tags = [attempt.handle.tag for attempt in history.attempts if attempt.handle and attempt.handle.tag]
     tagged = run_directory.load_job_field(run_dir, layout.ENV_ATTEMPT)
     return tagged or (tags[0].rpartition(".")[0] if tags else None)
-
-
-def _is_alive(run_dir: str, history: run_directory.History) -> bool:
-    handle = history.last.handle if history.last else None
-    return handle is not None and liveness(handle, run_dir) is not Liveness.GONE and not history.state.is_over
 
 
 def _show_mb(size: int) -> str:

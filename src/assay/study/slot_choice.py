@@ -63,19 +63,15 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
     if gpus:
         return _gpu_slots(study.resources, gpus, devices)
     if study.resources.gpus is None:
-        return replace(_cpu_slots(study.resources, devices), warnings=_warn_of_gpus(devices))
+        warnings: tuple[str, ...] = ()
+        if devices.warning is not None:  # a GPU that is there and cannot be used must not become a CPU in silence
+            hint = "assay doctor shows more; resources: {gpus: 0} asks for the CPU"
+            warnings = (f"this machine has a GPU that cannot be used, so runs use the CPU: {devices.warning} ({hint})",)
+        return replace(_cpu_slots(study.resources, devices), warnings=warnings)
     raise UsageError(
         f"each run of {study.name} asks for {study.resources.gpus} GPU(s) and none was found: {devices.reason}",
         "name the GPUs yourself (--slots 0,1), or run on the CPU (--slots cpu:2, or resources: {gpus: 0})",
     )
-
-
-def _warn_of_gpus(devices: Devices) -> tuple[str, ...]:
-    """A GPU that is there and cannot be used must not become a CPU in silence."""
-    if devices.warning is None:
-        return ()
-    hint = "assay doctor shows more; resources: {gpus: 0} asks for the CPU"
-    return (f"this machine has a GPU that cannot be used, so runs use the CPU: {devices.warning} ({hint})",)
 
 
 def _cpu_slots(resources: Resources, devices: Devices) -> Slots:
@@ -149,41 +145,30 @@ def describe_lease(lease: MachineLease) -> str:
     what = "a benchmark has this machine for itself" if lease.blocked_by != "checks" else "model checks are running"
     holders = lease.holders()
     commands = [one for one in holders if not one.is_run] or holders
-    found = [f"{_describe_process(one)} (pid {one.pid})" for one in commands]
+    found = []
+    for one in commands:
+        folder = find_folder(one.pid)
+        where = f" in {folder}" if folder else ""
+        found.append(f"{shorten(one.name, _COMMAND_WIDTH)}{where} (pid {one.pid})")
     more = [f"{len(found) - _MOST_HOLDERS} more"] if len(found) > _MOST_HOLDERS else []
     return clean(f"{what}: {'; '.join(found[:_MOST_HOLDERS] + more) or 'its process cannot be identified'}")
 
 
-def _describe_process(holder: SlotHolder) -> str:
-    name, folder = shorten(holder.name, _COMMAND_WIDTH), find_folder(holder.pid)
-    return f"{name} in {folder}" if folder else name
-
-
 @dataclass(slots=True)
-class LeaseNotice:
-    """Reports once that nothing starts while a benchmark has the machine, or that a benchmark waits for checks."""
+class WaitNotice:
+    """Reports once that nothing starts while others measure, and once that everything waits for others' slots."""
 
     console: Console
-    is_given: bool = False
+    is_lease_told: bool = False
+    is_slot_told: bool = False
 
-    def look(self, leased_s: float, lease: MachineLease | None) -> None:
-        if not self.is_given and lease is not None and leased_s > NOTICE_S:
-            self.is_given = True
+    def look(self, leased_s: float, lease: MachineLease | None, waited_s: float, pool: SlotPool | None) -> None:
+        if not self.is_lease_told and lease is not None and leased_s > NOTICE_S:
+            self.is_lease_told = True
             self.console.warning(f"waiting to start: {describe_lease(lease)}")
-
-
-@dataclass(slots=True)
-class SlotWaitNotice:
-    """Reports once that everything here waits for slots that others hold."""
-
-    console: Console
-    is_given: bool = False
-
-    def look(self, waited_s: float, pool: SlotPool | None) -> None:
-        if self.is_given or pool is None or waited_s <= NOTICE_S:
-            return
-        self.is_given = True
-        if pool.wait == "device":
-            self.console.warning("waiting for a GPU with enough free memory (another one: --slots)")
-        else:
-            self.console.warning(f"waiting for a slot: {describe_holders(pool)} (other slots: --slots)")
+        if not self.is_slot_told and pool is not None and waited_s > NOTICE_S:
+            self.is_slot_told = True
+            if pool.wait == "device":
+                self.console.warning("waiting for a GPU with enough free memory (another one: --slots)")
+            else:
+                self.console.warning(f"waiting for a slot: {describe_holders(pool)} (other slots: --slots)")

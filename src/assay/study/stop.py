@@ -152,20 +152,15 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
         executor = build_executor(name, **options)
         try:
             executor.cancel([(target.handle, target.run.dir) for target in chosen], grace_s)
-            _await_by_hand(chosen, grace_s)
+            for target in chosen:
+                # a job.sh that somebody started in a session of theirs ends when its watcher has seen the stop file
+                if name == "local" and _outlives(target.handle, grace_s + _LEAVE_S):
+                    target.problem = f"pid {target.handle.pid} is still there"
         except AssayError as error:  # a farm names the directories that have not answered
             for target in [each for each in chosen if each.run.dir in error.message] or chosen:
                 target.problem = error.message
         finally:
             executor.close()
-
-
-def _await_by_hand(targets: Sequence[_Target], grace_s: float) -> None:
-    """A job.sh that somebody started in a session of theirs ends when its watcher has seen the stop file."""
-    for target in targets:
-        handle = target.handle
-        if handle.executor == "local" and _outlives(handle, grace_s + _LEAVE_S):
-            target.problem = f"pid {handle.pid} is still there"
 
 
 def _outlives(handle: JobHandle, limit_s: float) -> bool:

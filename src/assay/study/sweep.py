@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -39,7 +39,7 @@ from assay.study.prepared import (
     find_repeat,
 )
 from assay.study.run_dir_builder import DirBuilder
-from assay.study.slot_choice import LeaseNotice, Slots, SlotWaitNotice, choose_slots
+from assay.study.slot_choice import Slots, WaitNotice, choose_slots
 from assay.study.supervise import Entry, Event, LoopSettings, Observer, Supervisor
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.terminal import find_terminals
@@ -247,7 +247,8 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
             pool, limit = None, 1
         loop = replace(
             _build_loop(prepared, hooks, builder),
-            env=_choose_env(prepared, hooks, slots),
+            # what suits this machine says nothing about a farm's; and checks share the cores as they like
+            env=slots.env if prepared.farm is None and hooks.slots_name is None else {},
             limit=limit,
             keeps_slots=hooks.slots_name is not None,
             lease=MachineLease(hooks.use) if prepared.farm is None else None,
@@ -273,7 +274,7 @@ def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> Loo
         create=builder.create,
         renew=builder.renew,
         listen=_choose_listener(prepared, _unheard(hooks.listen)),
-        draw=_flushing(builder, _with_notice(_unheard(hooks.draw), hooks.console)),
+        draw=_build_draw(builder, _unheard(hooks.draw), hooks.console),
         counts_wait=hooks.counts_wait,
         tick_s=hooks.tick_s,
         grace_s=prepared.options.grace_s,
@@ -282,23 +283,15 @@ def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> Loo
     )
 
 
-def _flushing(builder: DirBuilder, draw: Draw) -> Draw:
+def _build_draw(builder: DirBuilder, draw: Draw, console: Console) -> Draw:
+    notice = WaitNotice(console)
+
     def drawn(supervisor: Supervisor) -> None:
         builder.flusher.tick()
+        notice.look(supervisor.leased_s, supervisor.settings.lease, supervisor.waited_s, supervisor.pool)
         draw(supervisor)
 
     return drawn
-
-
-def _with_notice(draw: Draw, console: Console) -> Draw:
-    notice, lease_notice = SlotWaitNotice(console), LeaseNotice(console)
-
-    def draw_both(supervisor: Supervisor) -> None:
-        notice.look(supervisor.waited_s, supervisor.pool)
-        lease_notice.look(supervisor.leased_s, supervisor.settings.lease)
-        draw(supervisor)
-
-    return draw_both
 
 
 def _run(supervisor: Supervisor, hooks: RunHooks, collector: Collector) -> None:
@@ -367,11 +360,6 @@ def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple
 
     limit = len(slots.labels) if is_shell(prepared.farm) else None
     return build_executor("submit", farm=prepared.farm), None, limit
-
-
-def _choose_env(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Mapping[str, str]:
-    """What suits this machine says nothing about a farm's; and checks share the cores as they like."""
-    return slots.env if prepared.farm is None and hooks.slots_name is None else {}
 
 
 def _find_slots(name: str | None) -> str:
