@@ -20,7 +20,6 @@ from pathlib import Path
 from assay.record.index.base import Columns, Cursor, RunRow
 from assay.record.index.sqlite import SqliteIndex
 from assay.values.run import State
-from assay.values.series import MetricPoint
 
 METRICS = ("train.loss", "val.loss", "val.accuracy")
 
@@ -132,18 +131,18 @@ def measure_rows(bench: Bench, runs: int = 10_000) -> None:
 
 
 def measure_streaming(bench: Bench, calls: int = 2_000) -> None:
-    points = [MetricPoint(metric, 0.5, 1.0, 1.7e9) for metric in METRICS]
+    columns = {metric: ([1.0], [0.5], [1.7e9]) for metric in METRICS}
 
     def alone(index: SqliteIndex) -> None:
         for call in range(calls):
-            index.add_points("grid/a", "train.log", Cursor(call + 1), points, expected_offset=call)
+            index.add_columns("grid/a", "train.log", Cursor(call + 1), columns, expected_offset=call)
 
     def batched(index: SqliteIndex) -> None:
         with index.batch():
             alone(index)
 
-    report("add_points, 3 points, a transaction each", bench.best_fresh(alone) / calls * 1e6, "us/call", "")
-    report("add_points, 3 points, in a batch", bench.best_fresh(batched) / calls * 1e6, "us/call", "")
+    report("add_columns, 3 points, a transaction each", bench.best_fresh(alone) / calls * 1e6, "us/call", "")
+    report("add_columns, 3 points, in a batch", bench.best_fresh(batched) / calls * 1e6, "us/call", "")
 
 
 def measure_series(bench: Bench, points: int = 1_000_000) -> None:

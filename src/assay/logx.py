@@ -169,7 +169,9 @@ class LogX:
         self._epochs[canonical] = epoch + 1 if is_counted else epoch  # as runx: one that is given is not counted on
         numbers = {name: script.build_number(value) for name, value in metrics.items()}
         if canonical == "val":
-            row = [field for name, value in metrics.items() for field in (name, _choose(numbers[name], value))]
+            row: list[object] = []
+            for name, value in metrics.items():
+                row += [name, value if numbers[name] is None else numbers[name]]
             self._write_row(["val", *row, "epoch", epoch])
         known = {name: number for name, number in numbers.items() if number is not None}
         self._write_series(canonical, known, epoch)
@@ -312,10 +314,6 @@ def _canonical_phase(phase: str) -> str:
     if phase in VAL_PHASES:
         return "val"
     raise ValueError(f"logx.metric: phase {phase!r} is none of {', '.join((*TRAIN_PHASES, *VAL_PHASES))}")
-
-
-def _choose(number: float | None, value: object) -> object:
-    return value if number is None else number
 
 
 # ---------------------------------------------------------------- files

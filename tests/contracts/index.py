@@ -81,10 +81,23 @@ def build_points(metric: str, numbers: Sequence[float], first_step: int = 0) -> 
     return [MetricPoint(metric, value, float(first_step + i), 100.0 + i) for i, value in enumerate(numbers)]
 
 
+def add_points(
+    index: Index, key: str, source: str, cursor: Cursor, given_points: Sequence[MetricPoint], *, expected_offset: int
+) -> bool:
+    """Points sorted into the columns of their metrics."""
+    columns: dict[str, tuple[list[float], list[float], list[float]]] = {}
+    for point in given_points:
+        steps, numbers, times = columns.setdefault(point.metric, ([], [], []))
+        steps.append(nan if point.step is None else point.step)
+        numbers.append(point.value)
+        times.append(nan if point.time is None else point.time)
+    return index.add_columns(key, source, cursor, columns, expected_offset=expected_offset)
+
+
 def put_points(index: Index, key: str, numbers: Sequence[float], metric: str = "loss", source: str = "a.log") -> None:
     start = index.load_cursor(key, source).offset
     cursor = Cursor(start + len(numbers))
-    assert index.add_points(key, source, cursor, build_points(metric, numbers, start), expected_offset=start)
+    assert add_points(index, key, source, cursor, build_points(metric, numbers, start), expected_offset=start)
 
 
 def put_and_fail(index: Index, given_row: RunRow) -> None:
@@ -176,7 +189,7 @@ class IndexContract:
         with pytest.raises(UsageError, match="not valid UTF-8"):
             index.put_runs([row("grid/\udcff")])
         with pytest.raises(UsageError, match="not valid UTF-8"):
-            index.add_points("grid/\udcff", "a.log", Cursor(1), [], expected_offset=0)
+            add_points(index, "grid/\udcff", "a.log", Cursor(1), [], expected_offset=0)
         index.put_runs([row()])
         assert [one.key for one in index.load_runs()] == ["grid/a"]
 
@@ -265,7 +278,7 @@ class IndexContract:
             MetricPoint("loss", 1.0, 2.0, None),
             MetricPoint("loss", nan, None, 3.0),
         ]
-        assert index.add_points("grid/a", "a.log", Cursor(10), given_points, expected_offset=0)
+        assert add_points(index, "grid/a", "a.log", Cursor(10), given_points, expected_offset=0)
         assert listed(other.load_series("grid/a", "loss")) == [(7.0, 3.0, 1.0), (2.0, 1.0, None), (None, "nan", 3.0)]
         assert listed(other.load_series("grid/a", "acc")) == [(None, 0.5, None)]
         assert all(isinstance(column, array) for column in other.load_series("grid/a", "acc"))
@@ -280,7 +293,7 @@ class IndexContract:
         assert index.add_columns("grid/a", "a.log", Cursor(9), columns, expected_offset=0)
         same = [MetricPoint("loss", value, step) for step, value in zip(steps, numbers, strict=True)]
         same += [MetricPoint("acc", value, None, time) for value, time in zip(numbers, [None, 8.0, 9.0], strict=True)]
-        assert index.add_points("grid/b", "a.log", Cursor(9), same, expected_offset=0)
+        assert add_points(index, "grid/b", "a.log", Cursor(9), same, expected_offset=0)
         for metric in ("loss", "acc"):
             assert listed(index.load_series("grid/a", metric)) == listed(index.load_series("grid/b", metric))
         summaries = index.load_summaries()
@@ -302,27 +315,27 @@ class IndexContract:
 
     def test_the_cursor_comes_back_with_its_state(self, index: Index, other: Index) -> None:
         cursor = Cursor(1 << 40, {"step": 3.0, "rest": "ü\0", "list": [1, None]})
-        assert index.add_points("grid/a", "metrics/0.jsonl", cursor, [], expected_offset=0)
+        assert add_points(index, "grid/a", "metrics/0.jsonl", cursor, [], expected_offset=0)
         assert other.load_cursor("grid/a", "metrics/0.jsonl") == cursor
         assert other.load_cursor("grid/a", "metrics/1.jsonl") == Cursor()
         assert other.load_cursor("grid/b", "metrics/0.jsonl") == Cursor()
 
     def test_a_cursor_may_go_back_when_its_file_was_truncated(self, index: Index) -> None:
         put_points(index, "grid/a", [1.0, 2.0])
-        assert index.add_points("grid/a", "a.log", Cursor(1), build_points("loss", [3.0]), expected_offset=2)
+        assert add_points(index, "grid/a", "a.log", Cursor(1), build_points("loss", [3.0]), expected_offset=2)
         assert index.load_cursor("grid/a", "a.log").offset == 1
         assert list(index.load_series("grid/a", "loss").values) == [1.0, 2.0, 3.0]
 
     def test_a_stale_reader_writes_nothing(self, index: Index, other: Index) -> None:
-        assert index.add_points("grid/a", "a.log", Cursor(5), build_points("loss", [1.0]), expected_offset=0)
+        assert add_points(index, "grid/a", "a.log", Cursor(5), build_points("loss", [1.0]), expected_offset=0)
         late = [*build_points("loss", [1.0]), *build_points("acc", [1.0])]
-        assert not other.add_points("grid/a", "a.log", Cursor(7, {"x": 1}), late, expected_offset=0)
-        assert not index.add_points("grid/a", "a.log", Cursor(7), late, expected_offset=7)
+        assert not add_points(other, "grid/a", "a.log", Cursor(7, {"x": 1}), late, expected_offset=0)
+        assert not add_points(index, "grid/a", "a.log", Cursor(7), late, expected_offset=7)
         assert index.load_cursor("grid/a", "a.log") == Cursor(5)
         assert list(index.load_series("grid/a", "loss").values) == [1.0]
         assert list(index.load_summaries()["grid/a"]) == ["loss"]
-        assert other.add_points(
-            "grid/a", "b.log", Cursor(7), late, expected_offset=0
+        assert add_points(
+            other, "grid/a", "b.log", Cursor(7), late, expected_offset=0
         )  # another source is another matter
 
     def test_points_may_come_before_their_run(self, index: Index) -> None:
@@ -454,7 +467,7 @@ class IndexContract:
         written: dict[str, list[MetricPoint]] = {}
         for source, some in given_batches:
             start = index.load_cursor("grid/a", source).offset
-            assert index.add_points("grid/a", source, Cursor(start + 1), some, expected_offset=start)
+            assert add_points(index, "grid/a", source, Cursor(start + 1), some, expected_offset=start)
             for point in some:
                 written.setdefault(point.metric, []).append(point)
         self.check_summaries(index, written)
@@ -469,7 +482,7 @@ class IndexContract:
         with index.batch() as refused:
             for source, some in given_batches:
                 start = index.load_cursor("grid/a", source).offset
-                assert index.add_points("grid/a", source, Cursor(start + 1), some, expected_offset=start)
+                assert add_points(index, "grid/a", source, Cursor(start + 1), some, expected_offset=start)
                 for point in some if source != forgotten else ():
                     written.setdefault(point.metric, []).append(point)
             if flushed:
@@ -653,17 +666,17 @@ class IndexContract:
             index.flush()
             for start in (2, 1):  # also where it would fit: what it remembers of the file may be wrong
                 points = build_points("loss", [3.0])
-                assert not index.add_points("grid/a", "a.log", Cursor(start + 1), points, expected_offset=start)
+                assert not add_points(index, "grid/a", "a.log", Cursor(start + 1), points, expected_offset=start)
             put_points(index, "grid/b", [5.0])
             getattr(index, again)("grid/a", "a.log")
             start = 1 if again == "load_cursor" else 0
-            assert index.add_points("grid/a", "a.log", Cursor(9), build_points("loss", [8.0]), expected_offset=start)
+            assert add_points(index, "grid/a", "a.log", Cursor(9), build_points("loss", [8.0]), expected_offset=start)
         assert list(other.load_series("grid/a", "loss").values) == ([7.0, 8.0] if start else [8.0])
 
     def test_a_stale_reader_in_the_same_batch_is_told_at_once(self, index: Index) -> None:
         with index.batch():
             put_points(index, "grid/a", [1.0, 2.0])
-            assert not index.add_points("grid/a", "a.log", Cursor(2), build_points("loss", [1.0]), expected_offset=0)
+            assert not add_points(index, "grid/a", "a.log", Cursor(2), build_points("loss", [1.0]), expected_offset=0)
         assert list(index.load_series("grid/a", "loss").values) == [1.0, 2.0]
 
     def test_points_of_two_sources_keep_their_order_in_a_batch(self, index: Index) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from assay.record.index.base import Cursor, Index, RunRow
 from assay.record.index.sqlite import SqliteIndex
 from assay.values.run import State
-from assay.values.series import MetricPoint
 
 NAMES = {"SqliteIndex": SqliteIndex, "Path": Path}  # what an opener may use
 
@@ -46,8 +45,8 @@ def write_run(index: Index, key: str) -> int:
     index.put_runs([RunRow(key, study, name, "id", State.DONE, 1, {})])
     refused = 0
     for step in range(3):
-        points = [MetricPoint("loss", 1.0, float(step)), MetricPoint("acc", 0.5, float(step))]
-        refused += not index.add_points(key, "a.log", Cursor(step + 1), points, expected_offset=step)
+        columns = {"loss": ([step], [1.0], None), "acc": ([step], [0.5], None)}
+        refused += not index.add_columns(key, "a.log", Cursor(step + 1), columns, expected_offset=step)
     return refused
 
 
@@ -66,8 +65,8 @@ def race(index: Index, total: int, batched: bool, seed: int) -> int:
 
 def read_on(index: Index, start: int, total: int, rng: random.Random) -> int:
     end = min(total, start + rng.randint(1, 5))
-    points = [MetricPoint("loss", float(number)) for number in range(start, end)]
-    return end - start if index.add_points("grid/a", "a.log", Cursor(end), points, expected_offset=start) else 0
+    columns = {"loss": (None, range(start, end), None)}
+    return end - start if index.add_columns("grid/a", "a.log", Cursor(end), columns, expected_offset=start) else 0
 
 
 def read_on_batched(index: Index, start: int, total: int, rng: random.Random) -> int:

@@ -299,7 +299,12 @@ class _Builder:
             if raw_key.tag == _TAG + "merge":
                 self._merge(value, merged)
                 continue
-            entry = Entry(self._key(raw_key), _position(self._file, raw_key.start_mark), value)
+            position = _position(self._file, raw_key.start_mark)
+            if type(raw_key).__name__ != "ScalarNode":
+                raise _error("a key must be a single value", position, _QUOTES_HINT)
+            is_native = self._flavour == "native"
+            key = str(raw_key.value if is_native else _build_scalar(raw_key, self._flavour))
+            entry = Entry(key, position, value)
             if entry.key in own:
                 node.duplicates.append((entry.key, entry.position))
             own[entry.key] = entry
@@ -314,13 +319,6 @@ class _Builder:
                 raise _error("<< takes a mapping or a list of mappings", value.position, "write `<<: *anchor`")
             for entry in source.items():
                 merged.setdefault(entry.key, entry)
-
-    def _key(self, raw: Any) -> str:
-        if type(raw).__name__ != "ScalarNode":
-            raise _error("a key must be a single value", _position(self._file, raw.start_mark), _QUOTES_HINT)
-        if self._flavour == "native":
-            return str(raw.value)
-        return str(_build_scalar(raw, self._flavour))
 
 
 def _position(file: str, mark: Any) -> Position:
@@ -392,7 +390,12 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
     context = f" {error.context}" if error.context else ""
     if error.context_mark is not None and error.context_mark.line != mark.line:
         context += f" that begins in line {error.context_mark.line + 1}"
-    return _error(f"broken YAML: {error.problem}{context}", position, _hint(str(error.problem)))
+    hint = _QUOTES_HINT
+    if "alias" in str(error.problem):
+        hint = "define it first with &name, or put a text that begins with * into quotes"
+    elif "end of stream" in str(error.problem) or "expected ','" in str(error.problem):
+        hint = _NEVER_CLOSED
+    return _error(f"broken YAML: {error.problem}{context}", position, hint)
 
 
 def _find_open(error: Any, text: str) -> Any:
@@ -431,14 +434,6 @@ def _scan_brackets(text: str, end: int) -> list[Any]:
     except yaml.YAMLError:
         return opened  # what it met before is what we ask for
     return opened
-
-
-def _hint(problem: str) -> str:
-    if "alias" in problem:
-        return "define it first with &name, or put a text that begins with * into quotes"
-    if "end of stream" in problem or "expected ','" in problem:
-        return _NEVER_CLOSED
-    return _QUOTES_HINT
 
 
 def _explain_character(error: Any, text: str, file: str) -> ConfigError:

@@ -83,19 +83,16 @@ def parse_toml(text: str, file: str) -> Node:
         root = _Scanner(text, file).scan()
         root.attach(content)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError([_explain(error, text, file)]) from None
+        found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        last = text.rstrip().split("\n")  # tomllib says "at end of document"
+        line, column = (int(found[1]), int(found[2])) if found else (len(last), len(last[-1]) + 1)
+        message = re.sub(r"\s*\(at .*\)$", "", str(error))
+        problem = Problem(f"broken TOML: {message}", "", Position(file, line, column), "strings need quotes in TOML")
+        raise ConfigError([problem]) from None
     except RecursionError:
         problem = Problem("nested too deeply", "", Position(file, 1, 1), "use fewer levels")
         raise ConfigError([problem]) from None
     return root
-
-
-def _explain(error: tomllib.TOMLDecodeError, text: str, file: str) -> Problem:
-    place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-    last = text.rstrip().split("\n")  # tomllib says "at end of document"
-    position = Position(file, int(place[1]), int(place[2])) if place else Position(file, len(last), len(last[-1]) + 1)
-    message = re.sub(r"\s*\(at .*\)$", "", str(error))
-    return Problem(f"broken TOML: {message}", "", position, "strings need quotes in TOML")
 
 
 class _Scanner:

@@ -121,7 +121,9 @@ class SubmitExecutor(Executor):
     def _start(self, request: JobRequest, handle: JobHandle) -> None:
         try:
             if uses_script(self.farm):
-                _write_script(self.farm, request)
+                script = build_job_script(self.farm, request).encode("utf-8", "surrogateescape")
+                with contextlib.suppress(FileExistsError):
+                    _write_new(os.path.join(request.dir, layout.submit_script_name(request.attempt)), script, 0o777)
             log = os.path.join(request.dir, layout.submit_log_name(request.attempt))
             argv = [self._bash, "-c", _wrap(build_submit_command(self.farm, request), request)]
             # a slot is a right on this host: only a shell's job needs it
@@ -409,12 +411,6 @@ def _wrap(command: str, request: JobRequest) -> str:
     """
     marker = layout.submit_exit_name(request.attempt, 0).removesuffix("0")
     return f"cd -- {shlex.quote(request.dir)} || exit\neval {quote_text(command)}\n: > {marker}$?\n"
-
-
-def _write_script(farm: Farm, request: JobRequest) -> None:
-    path = os.path.join(request.dir, layout.submit_script_name(request.attempt))
-    with contextlib.suppress(FileExistsError):
-        _write_new(path, build_job_script(farm, request).encode("utf-8", "surrogateescape"), 0o777)
 
 
 def _write_failure(run_dir: str, attempt: int, code: int, message: str) -> None:

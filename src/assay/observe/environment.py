@@ -126,8 +126,11 @@ def load_packages(paths: Iterable[str]) -> dict[str, str]:
     """Versions of the packages that matter, by the names of their metadata folders: nothing is opened or imported."""
     found: dict[str, str] = {}
     for path in paths:
-        for name, version in _list_distributions(path or "."):
-            found.setdefault(name, version)  # the first on the path is the one that is imported
+        for folder in sorted(_list_folders(path or ".", "")):
+            match = re.fullmatch(_DISTRIBUTION, folder) if folder.endswith("-info") else None
+            name = re.sub(r"[-_.]+", "-", match["name"]).lower() if match else ""
+            if match and name in KEY_PACKAGES:
+                found.setdefault(name, match["version"])  # the first on the path is the one that is imported
     return dict(sorted(found.items()))
 
 
@@ -138,16 +141,6 @@ def list_installed(program: str | None) -> list[str]:
         return []
     folders = _site_folders(os.path.dirname(os.path.dirname(os.path.abspath(found))), os.path.basename(found))
     return sorted(name for folder in folders for name in _list_folders(folder, "") if name.endswith("-info"))
-
-
-def _list_distributions(path: str) -> list[tuple[str, str]]:
-    try:
-        names = os.listdir(path)
-    except OSError:
-        return []
-    matches = [re.fullmatch(_DISTRIBUTION, name) for name in names if name.endswith("-info")]
-    pairs = [(re.sub(r"[-_.]+", "-", match["name"]).lower(), match["version"]) for match in matches if match]
-    return sorted(pair for pair in pairs if pair[0] in KEY_PACKAGES)
 
 
 def _load_job_python(search_path: str | None) -> tuple[str | None, dict[str, str]]:

@@ -246,6 +246,7 @@ _CLASS = r"\[\^?\]?(?:\\.|[^]\\])*\]"
 _OPENING = r"\(\?(?:P[<=>]|<[=!]|[:=!>#(]|[aiLmsux]*-?[aiLmsux]*[:)])?"
 _TOKEN = re.compile(f"{_ESCAPE}|{_CLASS}|{_OPENING}|.", re.DOTALL)
 _WITHOUT_NEWLINE = {r"\s": r"[^\S\n]", r"\W": r"[^\w\n]", r"\D": r"[^\d\n]", r"\A": "^", r"\Z": "$"}
+_PLAIN_OPENINGS = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?P<", "(?P=", "(?(", "(?i:", "(?i)"}
 _ANCHORS = {r"\b", r"\B"}
 
 
@@ -296,8 +297,8 @@ def _rewrite(regex: str) -> Iterator[str | None]:
             yield _WITHOUT_NEWLINE[token]
         elif token.startswith("[^"):
             yield _negated_class(token)
-        elif token.startswith("(?"):
-            yield _opening(token)
+        elif token.startswith("(?"):  # comments and flags change how the rest must be read: left to the search by line
+            yield token if token in _PLAIN_OPENINGS else None
         elif token[0] in "[\\\n":
             yield None if _matches_newline(token) else token
         else:
@@ -308,12 +309,6 @@ def _negated_class(token: str) -> str | None:
     if token[-2] != "-":
         return f"{token[:-1]}\\n]"
     return None if token[2] in "]-" else f"[^\\n{token[2:]}"  # after a dash it would end a range
-
-
-def _opening(token: str) -> str | None:
-    """Comments and flags change how the rest must be read: leave those to the search by line."""
-    is_plain = token in {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?P<", "(?P=", "(?(", "(?i:", "(?i)"}
-    return token if is_plain else None
 
 
 def _matches_newline(token: str) -> bool:

@@ -268,7 +268,8 @@ def build_key(key: str) -> str:
 
 def _show_mlrunner_value(value: Value, exists: Exists) -> str:
     if isinstance(value, str):
-        return _show_text(value, exists)
+        text = os.path.basename(value) if exists(value) else re.sub(r"^[/.]*", "", value).replace("/", "_")
+        return text[-_MAX_TEXT:]
     if isinstance(value, bool):
         return "T" if value else "F"
     if isinstance(value, int | float):
@@ -277,12 +278,6 @@ def _show_mlrunner_value(value: Value, exists: Exists) -> str:
         except OverflowError:  # a whole number beyond what a float holds
             return str(value)
     return str(value)[-_MAX_TEXT:]
-
-
-def _show_text(text: str, exists: Exists) -> str:
-    if exists(text):
-        return os.path.basename(text)[-_MAX_TEXT:]
-    return re.sub(r"^[/.]*", "", text).replace("/", "_")[-_MAX_TEXT:]
 
 
 def _make_safe(name: str, spec: str) -> str:

@@ -46,7 +46,7 @@ _REFERENCE_FORMS: dict[Quote, str] = {"bare": '"{}"', "single": "'\"{}\"'", "dou
 
 def render_command(template: CommandTemplate, params: Params, dialect: Dialect = "native") -> str:
     """The text of one command; raises ConfigError for a value that the place cannot take."""
-    show = _show_original if dialect == "mlrunner" else _show_native
+    show = _show_mlrunner if dialect == "mlrunner" else _show_native
     parts: list[str] = []
     for piece in template.pieces:
         if isinstance(piece, Text):
@@ -148,16 +148,10 @@ def _render_list(values: list[Value], quote: Quote, show: Callable[[Value], str]
 
 
 def _show_native(value: Value) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict | list | None):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+    return ("true" if value else "false") if isinstance(value, bool) else _show_mlrunner(value)
 
 
-def _show_original(value: Value) -> str:
+def _show_mlrunner(value: Value) -> str:
     """As mlrunner prints it: True and False with a capital."""
     if isinstance(value, dict | list | None):
         return json.dumps(value, ensure_ascii=False)

@@ -28,7 +28,10 @@ STALE_S = 60.0  # where locks do not reach (some network file systems), what is 
 @contextlib.contextmanager
 def supervise(study_dir: str, clock: float | None = None) -> Iterator[None]:
     """Register as one of the study's supervisors. The first one removes what dead ones have left."""
-    fd = _open(study_dir)
+    lock = os.path.join(study_dir, layout.STUDY_META_DIR, layout.PRESENCE_FILE)
+    fd: int | None = None
+    with contextlib.suppress(OSError):  # a full disk: nothing is cleared away then, and nothing else changes
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         if fd is not None:
             if _try_lock(fd):  # alone: on this host nobody else is there
@@ -84,15 +87,6 @@ def _find_registrations(study_dir: str) -> list[tuple[str, tuple[str, int, int]]
     except OSError:
         return []
     return [(os.path.join(meta, name), who) for name in names if (who := layout.parse_supervisor(name))]
-
-
-def _open(study_dir: str) -> int | None:
-    """None where there can be no such file (a full disk): nothing is cleared away then, and nothing else changes."""
-    path = os.path.join(study_dir, layout.STUDY_META_DIR, layout.PRESENCE_FILE)
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError:
-        return None
 
 
 def _try_lock(fd: int, *, shared: bool = False) -> bool:

@@ -291,16 +291,16 @@ def _render_rows(
 ) -> Iterator[str]:
     tick, bar = ("+", "|") if plain else ("┤", "│")
     for row in range(area.rows):
-        body = "".join(_render_cell(cells.get((column, row)), color, plain) for column in range(area.columns))
+        body = ""
+        for column in range(area.columns):
+            cell = cells.get((column, row))
+            if cell is None:
+                body += " "
+                continue
+            owner = cell.line if cell.mark is None else cell.mark
+            sign = _MARKS[owner] if plain or cell.mark is not None else chr(0x2800 + cell.dots)
+            body += _paint_mark(sign, owner, color)
         yield f"{ticks.get(row, '').rjust(margin)} {tick if row in ticks else bar}{body} "
-
-
-def _render_cell(cell: _Cell | None, color: bool, plain: bool) -> str:
-    if cell is None:
-        return " "
-    if cell.mark is not None:
-        return _paint_mark(_MARKS[cell.mark], cell.mark, color)
-    return _paint_mark(_MARKS[cell.line] if plain else chr(0x2800 + cell.dots), cell.line, color)
 
 
 # ---------------------------------------------------------------- marks: which line is which

@@ -179,17 +179,10 @@ def _render_running(rows: Sequence[RunningRow], width: int, plain: bool) -> list
     if any(row.step is not None for row in rows):
         columns.append(["step", *("" if row.step is None else formatting.render_number(row.step, 12) for row in rows)])
     fixed = len(columns)
-    columns += _render_metrics(rows)
-    return _lay_out(columns, fixed, width, "~" if plain else "…")
-
-
-def _render_metrics(rows: Sequence[RunningRow]) -> Iterator[list[str]]:
-    names: dict[str, None] = {}
-    for row in rows:
-        names.update(dict.fromkeys(row.metrics))
-    for name in names:
+    for name in dict.fromkeys(name for row in rows for name in row.metrics):
         values = [row.metrics.get(name) for row in rows]
-        yield [formatting.clean(name), *build_texts(Column(name, "number"), values)]
+        columns.append([formatting.clean(name), *build_texts(Column(name, "number"), values)])
+    return _lay_out(columns, fixed, width, "~" if plain else "…")
 
 
 def _lay_out(columns: list[list[str]], fixed: int, width: int, mark: str) -> list[list[Segment]]:

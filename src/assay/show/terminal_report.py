@@ -236,14 +236,12 @@ def _render_rows(block: doc.TableBlock, table: Table, look: _Look) -> list[str]:
     if not look.color or not any(block.roles):
         return render_table(table, width=look.width, color=look.color, plain=look.plain).splitlines()
     head, rule, *rows = render_table(table, width=look.width, plain=look.plain).splitlines()
-    painted = [_paint_row(row, role) for row, role in zip(rows, block.roles, strict=True)]
-    return [terminal.paint(head, "bold"), terminal.paint(rule, "dim"), *painted]
-
-
-def _paint_row(row: str, role: str) -> str:
-    kind, _, is_first = role.partition(" ")
-    style = _STYLES.get(kind, "")
-    return terminal.paint(row, f"bold {style}" if is_first else style) if style else row
+    painted = [terminal.paint(head, "bold"), terminal.paint(rule, "dim")]
+    for row, role in zip(rows, block.roles, strict=True):
+        kind, _, is_first = role.partition(" ")
+        style = _STYLES.get(kind, "")
+        painted.append(terminal.paint(row, f"bold {style}" if is_first else style) if style else row)
+    return painted
 
 
 def _mark_breaks(block: doc.TableBlock, lines: Sequence[str]) -> Iterator[str]:

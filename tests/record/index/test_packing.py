@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from assay.record.index.base import RunRow, Series, StudyRow
 from assay.record.index.packing import (
     Chunk,
-    build_columns,
     build_series,
     drop_source,
     fill_series,
@@ -30,7 +29,6 @@ from assay.record.index.packing import (
     unpack_rows,
 )
 from assay.values.run import State
-from assay.values.series import MetricPoint
 
 text = st.text(st.characters(exclude_categories=()), max_size=8)
 json_like = st.recursive(
@@ -100,8 +98,8 @@ chunks = st.lists(st.tuples(st.integers(1, 3), triples), min_size=1, max_size=6)
 
 
 def build_chunk(source: int, rows: list[tuple[float | None, float, float | None]]) -> Chunk:
-    columns = build_columns(MetricPoint("m", value, step, time) for step, value, time in rows)["m"]
-    return Chunk([(source, len(rows))], build_series(columns))
+    steps, values, times = ([nan if each is None else each for each in column] for column in zip(*rows, strict=True))
+    return Chunk([(source, len(rows))], build_series((steps, values, times)))
 
 
 def rows_of(chunk: Chunk) -> list[tuple[float | None, float, float | None]]:
@@ -133,14 +131,6 @@ def test_integers_and_other_arrays_become_doubles() -> None:
     series = build_series(([1, 2], array("f", [0.5, 1.5]), (3, 4)))
     assert [column.typecode for column in series] == ["d", "d", "d"]
     assert list(series.values) == [0.5, 1.5]
-
-
-def test_points_are_sorted_by_metric_and_keep_their_order() -> None:
-    points = [MetricPoint("b", 1.0, 0.0), MetricPoint("a", 2.0), MetricPoint("b", 3.0, None, 9.0)]
-    columns = build_columns(points)
-    assert list(columns) == ["b", "a"]
-    assert list(columns["b"][1]) == [1.0, 3.0]
-    assert isnan((columns["b"][0] or [])[1])
 
 
 def test_nothing_joined_is_nothing() -> None:

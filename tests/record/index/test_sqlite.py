@@ -317,6 +317,7 @@ def test_forgetting_leaves_no_rows_behind(index: SqliteIndex) -> None:
 
 def test_a_very_large_batch_writes_by_itself(index: SqliteIndex, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer, "MAX_WAITING", 1000)
+    many = (None, [1.0] * 1000, None)
     with SqliteIndex(path) as other, index.batch() as refused:
         for number in range(9):
             index.put_runs([row(f"grid/{number}")])
@@ -324,16 +325,10 @@ def test_a_very_large_batch_writes_by_itself(index: SqliteIndex, path: Path, mon
         index.put_runs([row("grid/9")])
         assert len(other.load_runs()) == 10
         put_points(other, "grid/1", [5.0])
-        assert not index.add_points("grid/1", "a.log", Cursor(1), _many_points(1000), expected_offset=0)
+        assert not index.add_columns("grid/1", "a.log", Cursor(1), {"loss": many}, expected_offset=0)
         assert refused == [("grid/1", "a.log")]
-        assert index.add_points("grid/2", "a.log", Cursor(1), _many_points(1000), expected_offset=0)
+        assert index.add_columns("grid/2", "a.log", Cursor(1), {"loss": many}, expected_offset=0)
         assert other.load_summaries()["grid/2"]["loss"].count == 1000
-
-
-def _many_points(count: int) -> list[object]:
-    from assay.values.series import MetricPoint
-
-    return [MetricPoint("loss", 1.0)] * count
 
 
 @pytest.fixture

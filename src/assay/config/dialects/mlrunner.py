@@ -61,7 +61,11 @@ class _Reader:
 
     def study(self, path: str, options: LoadOptions) -> Study:
         commands = self._commands()
-        aliases, defaults = self._aliases(), self._defaults()
+        alias, defaults = self._top.get("alias"), self._defaults()
+        entries = []
+        if alias is not None and not alias.node.is_null:
+            entries = self._fields.open_mapping(alias.node, "alias", "a mapping of names to cases")
+        aliases = {entry.key: self._cases(entry, join_key("alias", entry.key)) for entry in entries}
         names = tuple(command.name for command in commands)
         sweeps = tuple(self._sweep(document, names) for document in self._documents)
         self._check_aliases(commands, aliases, sweeps)
@@ -146,13 +150,6 @@ class _Reader:
         for item in entry.node.items():
             self._check_reserved(item, join_key("default", item.key))
         return dict(entry.node.value)
-
-    def _aliases(self) -> dict[str, dict[str, Params]]:
-        entry = self._top.get("alias")
-        if entry is None or entry.node.is_null:
-            return {}
-        aliases = self._fields.open_mapping(entry.node, "alias", "a mapping of names to cases")
-        return {alias.key: self._cases(alias, join_key("alias", alias.key)) for alias in aliases}
 
     def _cases(self, alias: Entry, key: str) -> dict[str, Params]:
         """`case: {param: value}`; every case sets the same parameters."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Literal
 
@@ -142,7 +142,9 @@ class _Reader:
         farms = {name: self._farm(name, section) for name, section in sections.items()}
         section = sections.get(chosen) if chosen else None
         if chosen is not None and section is None:
-            farms[chosen] = _build_unknown(chosen, position, sections)
+            hint = did_you_mean(chosen, sections) or f"add a section `{chosen}:` with SUBMIT_CMD and RESOURCES to .runx"
+            problem = Problem(f"there is no farm {chosen!r}", "FARM" if position else "--farm", position, hint)
+            farms[chosen] = Farm(chosen, "generic", "", position=position, problems=(problem,))
         commands, sweeps = self._commands(), self._sweeps()
         pythonpath = self._find("PYTHONPATH", section)
         paths = self._fields.texts(pythonpath.node, "PYTHONPATH", "a text") if pythonpath else ()
@@ -325,7 +327,11 @@ class _Reader:
             kind = "draco"
         resources = self._resources(name, section, fields)
         entry = next(e for e in (*self._experiment.others, *self._config.others) if e.key == name)
-        missing = _find_missing(kind, texts) if not problems.found else []
+        needed = {"SUBMIT_CMD": template or submit}
+        if kind == "ngc":
+            needed["NGC_LOGROOT"] = texts["NGC_LOGROOT"]
+            needed |= {} if "submit_job" in (submit or "") else {"WORKSPACE": texts["WORKSPACE"]}
+        missing = [key for key, value in needed.items() if value is None and not problems.found]
         if missing:
             hint = f"add {missing[0]} to the section {name!r}, or run here: `assay runx -i` or `assay run --on local`"
             problems.add(f"the farm lacks {' and '.join(missing)}", name, entry.position, hint)
@@ -371,22 +377,6 @@ def _is_skip(node: Node) -> bool:
 
 def _submits(node: Node) -> bool:
     return node.kind == "mapping" and any(node.find(key) for key in ("SUBMIT_CMD", "SUBMIT_TEMPLATE"))
-
-
-def _find_missing(kind: str, texts: Mapping[str, str | None]) -> list[str]:
-    needed = {"SUBMIT_CMD": texts["SUBMIT_TEMPLATE"] or texts["SUBMIT_CMD"]}
-    if kind == "ngc":
-        needed |= {"NGC_LOGROOT": texts["NGC_LOGROOT"]}
-        needed |= {} if "submit_job" in (texts["SUBMIT_CMD"] or "") else {"WORKSPACE": texts["WORKSPACE"]}
-    return [key for key, value in needed.items() if value is None]
-
-
-def _build_unknown(name: str, position: Position | None, known: Iterable[str]) -> Farm:
-    hint = did_you_mean(name, known) or f"add a section `{name}:` with SUBMIT_CMD and RESOURCES to .runx"
-    key = "FARM" if position else "--farm"
-    return Farm(
-        name, "generic", "", position=position, problems=(Problem(f"there is no farm {name!r}", key, position, hint),)
-    )
 
 
 def _close(name: str, key: str) -> bool:

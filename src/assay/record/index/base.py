@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from assay.values.series import MetricPoint, Summary
+    from assay.values.series import Summary
     from assay.values.state import State
 
 Columns = tuple[Sequence[float] | None, Sequence[float], Sequence[float] | None]
@@ -128,15 +128,15 @@ class Index(ABC):
     - Any number of processes may read and write the same index; a handle belongs to one thread of one process
       (open another after a fork). Readers never wait for writers.
     - Each writing call is one transaction: seen whole by others, or not at all.
-    - Points are compare-and-set. `add_points` names the offset at which its reader began; when the stored cursor
+    - Points are compare-and-set. `add_columns` names the offset at which its reader began; when the stored cursor
       is another one, another supervisor has written those bytes, nothing is stored, and the answer is False.
       The caller then takes `load_cursor` and reads on from there. So no point is ever stored twice.
     - Inside `batch()` writes wait in memory, holding no lock, until `flush()`, the end of the batch, the next
       `load_*` other than `load_cursor`, or very many of them; all that waited is then one transaction. A
       supervisor may stay in one batch for hours and flush five times a second.
-    - Inside a batch, True from `add_points` means "accepted": the stored cursor is compared when it is written, and
+    - Inside a batch, True from `add_columns` means "accepted": the stored cursor is compared when it is written, and
       what is stale by then is dropped and named by `flush()` and in the list that `batch()` gave. A caller that
-      does not look there gets False from its next `add_points` for that source, until it takes `load_cursor`.
+      does not look there gets False from its next `add_columns` for that source, until it takes `load_cursor`.
     - Each accepted call is a fact about a directory, right by itself. So a batch that ends with an exception is
       written like any other, and nothing is undone.
     - A reader in the same handle sees what it has written, flushed or not.
@@ -181,16 +181,13 @@ class Index(ABC):
         """Key → cursor, of every run of which this source has been read: one look instead of thousands."""
 
     @abstractmethod
-    def add_points(
-        self, key: str, source: str, cursor: Cursor, points: Sequence[MetricPoint], *, expected_offset: int
-    ) -> bool:
-        """Store points, their summaries and the cursor after them, if the stored offset is the expected one."""
-
-    @abstractmethod
     def add_columns(
         self, key: str, source: str, cursor: Cursor, columns: Mapping[str, Columns], *, expected_offset: int
     ) -> bool:
-        """As `add_points`, for whole columns. Arrays are kept, not copied: do not change them afterwards."""
+        """Store points, their summaries and the cursor after them, if the stored offset is the expected one.
+
+        Arrays are kept, not copied: do not change them afterwards.
+        """
 
     @abstractmethod
     def load_series(self, key: str, metric: str) -> Series:
@@ -200,7 +197,7 @@ class Index(ABC):
     def forget_points(self, key: str, source: str | None = None) -> None:
         """Remove the points and the cursor of one source, or of all, before they are extracted again.
 
-        In a batch, this and the `add_points` that follow are one transaction: no reader sees the gap.
+        In a batch, this and the `add_columns` that follow are one transaction: no reader sees the gap.
         """
 
     # ---------------------------------------------------------------- summaries

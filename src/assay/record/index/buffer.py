@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from assay.errors import InfrastructureError, UsageError
 from assay.record.index.base import Columns, Cursor, Index, Refused, RunRow, Series
-from assay.record.index.packing import build_columns, build_series
+from assay.record.index.packing import build_series
 from assay.system.fast_dataclasses import dataclass, field
-
-if TYPE_CHECKING:
-    from assay.values.series import MetricPoint
 
 MAX_WAITING = 1_000_000  # points, a run counting as a hundred: what a batch may hold before it is written by itself
 _ROW_WEIGHT = 100
@@ -98,11 +94,6 @@ class BufferedIndex(Index):
         self._stale.discard((key, source))
         waiting = self._buffer.cursor(key, source)
         return self._load_stored_cursor(key, source) if waiting is None else waiting
-
-    def add_points(
-        self, key: str, source: str, cursor: Cursor, points: Sequence[MetricPoint], *, expected_offset: int
-    ) -> bool:
-        return self.add_columns(key, source, cursor, build_columns(points), expected_offset=expected_offset)
 
     def add_columns(
         self, key: str, source: str, cursor: Cursor, columns: Mapping[str, Columns], *, expected_offset: int

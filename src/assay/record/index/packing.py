@@ -18,14 +18,11 @@ from functools import partial
 from itertools import groupby
 from math import isnan, nan
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from zlib import adler32
 
 from assay.record.index.base import Columns, RunRow, Series
 from assay.values.state import State
-
-if TYPE_CHECKING:
-    from assay.values.series import MetricPoint
 
 _FORMAT = 4
 _STATE = RunRow._fields.index("state")
@@ -126,19 +123,6 @@ def _build_column(column: Sequence[float] | None, *, required: bool = False) -> 
         return array("d")
     packed = column if isinstance(column, array) and column.typecode == "d" else array("d", column)
     return packed if required or not all(map(isnan, packed)) else array("d")
-
-
-def build_columns(points: Iterable[MetricPoint]) -> dict[str, Columns]:
-    """Points sorted into the columns of their metrics."""
-    columns: dict[str, tuple[array[float], array[float], array[float]]] = {}
-    for point in points:
-        known = columns.get(point.metric)
-        if known is None:
-            known = columns[point.metric] = (array("d"), array("d"), array("d"))
-        known[0].append(nan if point.step is None else point.step)
-        known[1].append(point.value)
-        known[2].append(nan if point.time is None else point.time)
-    return dict(columns)
 
 
 def join_series(pieces: Sequence[Series]) -> Series:

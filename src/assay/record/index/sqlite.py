@@ -119,7 +119,11 @@ class SqliteIndex(BufferedIndex):
             yield
         except sqlite3.DatabaseError as error:
             if is_damage(error, self.path) and not self.is_temporary:
-                self._start_again(error)
+                # the file broke while it was used: the next call finds an empty index
+                self._db.close()
+                set_aside(self.path)
+                self._open()
+                self.was_reset, self.reset_reason = True, f"it is damaged ({error})"
                 raise IndexDamagedError(f"the index {self.path} was damaged ({error})", _AGAIN) from error
             raise _build_error(self.path, error) from error
 
@@ -147,13 +151,6 @@ class SqliteIndex(BufferedIndex):
             finally:
                 with suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
-
-    def _start_again(self, error: sqlite3.Error) -> None:
-        """The file broke while it was used. The next call finds an empty index; `was_reset` is set."""
-        self._db.close()
-        set_aside(self.path)
-        self._open()
-        self.was_reset, self.reset_reason = True, f"it is damaged ({error})"
 
     # ---------------------------------------------------------------- writing
 
