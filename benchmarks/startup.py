@@ -87,7 +87,10 @@ def _wall(one: Taken) -> float:
 def _build(name: str, folder: Path, env: Mapping[str, str]) -> Contestant:
     def call() -> Taken:
         if name == "run, new":
-            shutil.rmtree(folder / "runs", ignore_errors=True)
+            # with the files of the slots: those name the last runs, and a slot whose run is gone without an outcome
+            # is only taken after a look at all processes of the machine
+            for gone in (folder / "runs", Path(env["ASSAY_SLOTS_DIR"])):
+                shutil.rmtree(gone, ignore_errors=True)
         return run_process(COMMANDS[name], folder, env)
 
     return call

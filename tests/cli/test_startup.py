@@ -40,6 +40,11 @@ NEVER = {
     "_hashlib": 3,
     "ast": 2,
     "tomllib": 4,
+    "pathlib": 3,  # and urllib.parse and ipaddress
+    "tempfile": 1,
+    "textwrap": 1,
+    "csv": 1,
+    "assay.observe.events": 2,
     "assay.config.dialects.runx": 2,
     "assay.execute.farm": 2,
     "assay.golden": 1,
@@ -56,7 +61,7 @@ NOT_TO_READ = {
     "shutil": 2,
 }
 NOT_TO_READ |= {"assay.values.secrets": 3, "assay.record.run_directory": 8}
-MOST_OF_OURS = {"run": 120, "sum": 50}  # modules of Assay; more is a decision
+MOST_OF_OURS = {"run": 105, "sum": 48}  # modules of Assay; more is a decision
 
 
 def load_modules(folder: Path, *words: str) -> set[str]:

@@ -15,9 +15,9 @@ that has none.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -29,7 +29,7 @@ from assay.values.series import GpuReading
 ENV_FAKE = "ASSAY_FAKE_NVML"
 INSTALL_COMMAND = "pip install nvidia-ml-py"
 DEVICE_FOLDER = "/dev"
-_DEVICE_FILES = ("nvidia[0-9]*", "dxg", "nvhost-gpu*")  # of a card, of Windows' Linux, of a Jetson
+_DEVICE_FILE = r"nvidia[0-9]|dxg$|nvhost-gpu"  # of a card, of Windows' Linux, of a Jetson
 
 _FAKE_MEMORY_BYTES = 16 << 30
 # bits of NVML's clocks-event reasons; idling is none
@@ -126,7 +126,10 @@ class Devices:
 
 
 def is_gpu_visible() -> bool:
-    return any(glob.glob(os.path.join(DEVICE_FOLDER, pattern)) for pattern in _DEVICE_FILES)
+    try:
+        return any(re.match(_DEVICE_FILE, name) for name in os.listdir(DEVICE_FOLDER))
+    except OSError:
+        return False
 
 
 def _build_reading(found: Sequence[GpuReading]) -> GpuReading:

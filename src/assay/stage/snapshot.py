@@ -272,14 +272,9 @@ def _hash_file(path: str) -> str:
 
 def _write_snapshot(store: StrPath, contents: _Contents) -> str:
     """Written aside and renamed as a whole; of several takers the first wins and the others use its copy."""
-    import tempfile
-
-    aside = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=store)
+    aside = os.path.join(store, f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
+    os.mkdir(aside)
     try:
-        # mkdtemp makes folders for one user only; colleagues must be able to read a shared root
-        umask = os.umask(0o022)
-        os.umask(umask)
-        os.chmod(aside, 0o777 & ~umask)
         contents.copy(f"{aside}/{_TREE}")
         digest = contents.digest()
         with open(f"{aside}/{_MANIFEST}", "w", encoding="ascii") as stream:

@@ -55,6 +55,7 @@ _ENV_NAMES = (
     *("*_KEY", "*_PAT", "AUTH_*"),
     *(f"!*{word}_KEY" for word in ("SORT", "CACHE", "PRIMARY", "FOREIGN", "PARTITION", "PUBLIC", "GROUP", "METRIC")),
 )
+_WORDS = tuple(name.strip("*") for name in (*SECRET_NAMES, *_ENV_NAMES) if not name.startswith("!"))
 # Patterns are texts: `re` compiles each when it is first needed, and remembers it.
 _STRONG = r"PASSW|PASSPHRASE|SECRET|API_?KEY"  # here a number may be the secret as well
 _NUMBER = r"(?i)[+-]?(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?"
@@ -123,6 +124,8 @@ def is_secret_name(name: str, rules: SecretRules = DEFAULT_RULES, *, in_env: boo
 def _fits(name: str, own: tuple[str, ...], in_env: bool) -> bool:
     """The user's patterns come first, the last of them above all; then those for variables, then ours."""
     spelled = re.sub(r"[^A-Z0-9]+", "_", re.sub(_WORD_START, "_", name).upper())
+    if not own and not any(word in spelled or word in name.upper() for word in _WORDS):
+        return False  # the usual case
     for pattern in (*reversed(own), *(reversed(_ENV_NAMES) if in_env else ()), *reversed(SECRET_NAMES)):
         bare = pattern.removeprefix("!").upper().replace("-", "_").replace(".", "_")
         if matches(spelled, bare) or matches(name.upper(), bare):
