@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.models.backends.captured_output import Excerpt, capture_stderr, load_excerpt, run_program
+from assay.models.backends.captured_output import KEPT_BYTES, Excerpt, capture_stderr, load_excerpt, run_program
 
 
 @given(st.lists(st.binary(max_size=40), max_size=10), st.integers(2, 60))
@@ -29,8 +29,9 @@ def test_an_excerpt_is_the_head_and_the_tail(chunks, limit):
 
 
 def test_an_excerpt_of_a_file(tmp_path):
-    (tmp_path / "x").write_text("a" * 100)
-    assert load_excerpt(str(tmp_path / "x"), 10) == "aaaaa\n… 90 bytes left out …\naaaaa"
+    half = "a" * (KEPT_BYTES // 2)
+    (tmp_path / "x").write_text(half + "b" * 90 + half)
+    assert load_excerpt(str(tmp_path / "x")) == f"{half}\n… 90 bytes left out …\n{half}"
     assert load_excerpt(str(tmp_path / "none")) == ""
 
 

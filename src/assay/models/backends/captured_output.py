@@ -54,17 +54,17 @@ class Excerpt:
         return self._head.decode("utf-8", "replace") + gap + self._tail.decode("utf-8", "replace")
 
 
-def load_excerpt(path: str, limit_bytes: int = KEPT_BYTES) -> str:
+def load_excerpt(path: str) -> str:
     """Of a file; nothing where there is none."""
     try:
         with open(path, "rb") as stream:
-            return _read_excerpt(stream, limit_bytes)
+            return _read_excerpt(stream)
     except FileNotFoundError:
         return ""
 
 
-def _read_excerpt(stream: IO[bytes], limit_bytes: int = KEPT_BYTES) -> str:
-    excerpt = Excerpt(limit_bytes)
+def _read_excerpt(stream: IO[bytes]) -> str:
+    excerpt = Excerpt()
     while chunk := stream.read(_CHUNK_BYTES):
         excerpt.add(chunk)
     return excerpt.render()
@@ -73,17 +73,11 @@ def _read_excerpt(stream: IO[bytes], limit_bytes: int = KEPT_BYTES) -> str:
 # ---------------------------------------------------------------- programs
 
 
-def run_program(
-    argv: Sequence[str],
-    *,
-    cwd: str | None = None,
-    env: Mapping[str, str] | None = None,
-    stdin: int = subprocess.DEVNULL,
-) -> CapturedOutput:
+def run_program(argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> CapturedOutput:
     """Run a program to its end. What it says goes on to our own stdout and stderr as it comes, and is kept."""
     with subprocess.Popen(
-        argv, cwd=cwd, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:  # fmt: skip
+        argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         return listen(process)
 
 

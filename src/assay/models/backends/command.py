@@ -1,7 +1,7 @@
 """Any compiler and runner that is a program: `torq-compile` and `torq-run-module`, `trtexec`, a script.
 
 Options (`[tool.assay.targets.NAME]`):
-  run, compile, import   templates (see `template`); without `compile` the model itself is what is run
+  run, compile, import   templates (see `programs`); without `compile` the model itself is what is run
   input                  onnx (default), or mlir: the model is handed to IREE's importer first
   artifact               the name of what `compile` makes; default `artifact`
   input_flag             one for each input, with {path} {name} {index} {shape} {dtype} {type}; makes {input_flags}
@@ -33,16 +33,20 @@ from assay.models.backends.iree_compiler import import_model, name_mlir_type
 from assay.models.backends.onnx_backend import copy_model, find_model
 from assay.models.backends.programs import (
     NO_NAME,
+    Template,
+    Value,
     ask_version,
     describe_called,
     describe_environment,
     describe_program,
     describe_words,
+    fill_text,
     find_matching,
+    find_names,
     find_program,
     hash_path,
+    parse_template,
 )
-from assay.models.backends.template import Template, Value, fill_text, find_names, parse_template
 from assay.models.backends.tensors_io import is_numpy_type, write_outputs, write_raw
 from assay.models.graph.tensorfile import load_array, load_refs
 from assay.models.values.model import Ending, Job, Step, Target

@@ -232,9 +232,7 @@ def check_names(wiring: Wiring, names: Iterable[str]) -> None:
             raise NotFoundError("tensor", name, known)
 
 
-def build_cut(
-    model: Model, inputs: Sequence[str], outputs: Sequence[str], types: Types | None = None, *, name: str = ""
-) -> Model:
+def build_cut(model: Model, inputs: Sequence[str], outputs: Sequence[str], types: Types | None = None) -> Model:
     """The smallest sub-model that computes `outputs` from `inputs`.
 
     Inputs of the model that are needed besides stay inputs; given ones that are not needed are left out. Raises
@@ -262,6 +260,6 @@ def build_cut(
         indices,
         needed,
         [specs.get(tensor, TensorSpec(tensor, "")) for tensor in outputs],
-        name=name or model.graph.name or "cut",
+        name=model.graph.name or "cut",
         values=[spec for spec in between if spec.dtype not in ("", *NON_TENSORS)],
     )
