@@ -12,8 +12,8 @@ _SLIP = r"(?ia)(?P<kind>cpus?|gpu|cuda)\W*(?P<number>\d+)"
 
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION_PART = r"(\d+(?:\.\d+)?)\s*(ms|min|[smhd])\s*"
-_SIZE = r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?"
-_SIZE_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE = r"(\d+(?:\.\d+)?)\s*(?:([kKmMgGtT])([iI]?))?[bB]?"
+_SIZE_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_duration(text: str) -> float | None:
@@ -32,8 +32,8 @@ def parse_size(text: str) -> int | None:
     match = re.fullmatch(_SIZE, text.strip())
     if match is None:
         return None
-    base = 1024 if match[3] else 1000
-    return int(float(match[1]) * base ** _SIZE_POWERS[match[2].lower()])
+    power = _SIZE_POWERS[match[2].lower()] if match[2] else 0
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
 def parse_timeout(text: str | None, flag: str = "--timeout") -> float | None:

@@ -47,6 +47,7 @@ from assay.models.store.entry import (
 from assay.system.files import cache_dir, rename, write_atomic
 from assay.system.locks import RangeLocks
 from assay.values.plain import render_date
+from assay.values.units import parse_size
 
 Build = Callable[[str], Mapping[str, Any] | None]
 
@@ -59,7 +60,6 @@ _LAYOUT, _OLD_LAYOUT = "v2", "v1"
 _BUILDING = "building"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"(?P<number>\d+)\.(?P<bytes>\d+)")
-_LIMIT = re.compile(r"(?P<amount>\d+(?:\.\d+)?)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -81,11 +81,10 @@ def parse_limit(text: str) -> int:
     """`20GB`, `512 MiB`, `1.5g`, a number of bytes; `none`: no limit. GB is a thousand MB, GiB 1024 MiB."""
     if text.strip().lower() == "none":
         return NO_LIMIT
-    match = _LIMIT.fullmatch(text.strip())
-    if match is None or (match["binary"] and not match["prefix"]):
+    size = parse_size(text)
+    if size is None:
         raise UsageError(f"{ENV_LIMIT}={text} is not a size", "for example 20GB, 512MiB, or none for no limit")
-    power = "kmgt".index(match["prefix"].lower()) + 1 if match["prefix"] else 0
-    return min(int(float(match["amount"]) * (1024 if match["binary"] else 1000) ** power), NO_LIMIT)
+    return min(size, NO_LIMIT)
 
 
 # ---------------------------------------------------------------- the store
