@@ -38,15 +38,15 @@ def parse_words(words: Sequence[str], options: Mapping[str, Option]) -> dict[str
     fields = {name: field for field, each in options.items() for name in each.names}
     given: dict[str, Any] = {field: [] if each.multiple else each.default for field, each in options.items()}
     seen: set[str] = set()
-    places: list[str] = []
+    arguments: list[str] = []
     left = list(reversed(words))
     while left:
         word = left.pop()
         if word == "--":
-            places += reversed(left)
+            arguments += reversed(left)
             break
         if not word.startswith("-"):
-            places.append(word)
+            arguments.append(word)
             continue
         name, equals, text = word.partition("=") if word.startswith("--") else (word, "", "")
         field = fields.get(name)
@@ -60,7 +60,7 @@ def parse_words(words: Sequence[str], options: Mapping[str, Option]) -> dict[str
             text = left.pop() if left else ""
         if not _take(text, field, options[field], given, dashes=bool(equals)):
             return None
-    return given if _take_places(places, options, given) and _is_complete(options, seen) else None
+    return given if _take_arguments(arguments, options, given) and _is_complete(options, seen) else None
 
 
 def _take(text: str, field: str, option: Option, given: dict[str, Any], *, dashes: bool) -> bool:
@@ -83,8 +83,8 @@ def _take(text: str, field: str, option: Option, given: dict[str, Any], *, dashe
     return True
 
 
-def _take_places(places: Sequence[str], options: Mapping[str, Option], given: dict[str, Any]) -> bool:
-    left = list(places)
+def _take_arguments(arguments: Sequence[str], options: Mapping[str, Option], given: dict[str, Any]) -> bool:
+    left = list(arguments)
     for field, each in options.items():
         if each.names:
             continue

@@ -135,25 +135,19 @@ def _find_known(plan: Plan, location: StudyLocation) -> Plan:
         if taken_by == spec.id:
             continue
         if by_id is None:
-            by_id = _load_ids(location)
+            found = ((_id_of(path), os.path.basename(path)) for path in run_directory.find_run_dirs(location.dir))
+            by_id = {run_id: name for run_id, name in found if run_id is not None}
         is_free = taken_by is None and not (plan.study.is_mlrunner and _holds_another(path, spec))
         names[spec.name] = by_id.get(spec.id) or (spec.name if is_free else f"{spec.name}~{spec.id[:8]}")
-    beside = [name for old, name in names.items() if _is_new_beside(location, old, name)]
-    if beside:
-        plan = replace(plan, warnings=(*plan.warnings, _describe_beside(beside)))
-    runs = tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in plan.runs)
-    return replace(plan, runs=runs, links=tuple((name, names.get(target, target)) for name, target in plan.links))
-
-
-def _is_new_beside(location: StudyLocation, old: str, name: str) -> bool:
-    return name.startswith(f"{old}~") and _id_of(os.path.join(location.dir, name)) is None
-
-
-def _describe_beside(names: Sequence[str]) -> Problem:
-    """The commands are a part of what a run is: changed ones make another run."""
-    runs = "1 run has" if len(names) == 1 else f"{len(names)} runs have"
-    hint = f"what is new runs beside what was there, as {names[0]}{' …' if len(names) > 1 else ''}"
-    return Problem(f"{runs} the parameters of an earlier run and another command", "", None, hint)
+    changed = [new for old, new in names.items() if new.startswith(f"{old}~")]
+    added = [name for name in changed if _id_of(os.path.join(location.dir, name)) is None]
+    if added:  # the commands are a part of what a run is: changed ones make another run
+        runs = "1 run has" if len(added) == 1 else f"{len(added)} runs have"
+        hint = f"what is new runs next to what was there, as {added[0]}{' …' if len(added) > 1 else ''}"
+        problem = Problem(f"{runs} the parameters of an earlier run and another command", "", None, hint)
+        plan = replace(plan, warnings=(*plan.warnings, problem))
+    renamed = tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in plan.runs)
+    return replace(plan, runs=renamed, links=tuple((name, names.get(target, target)) for name, target in plan.links))
 
 
 def _holds_another(path: str, spec: RunSpec) -> bool:
@@ -166,11 +160,6 @@ def _id_of(run_dir: str) -> str | None:
     """Where run.json is damaged, job.sh knows it as well."""
     record = run_directory.try_record(run_dir)
     return record.spec.id if record else run_directory.load_job_field(run_dir, layout.ENV_RUN_ID)
-
-
-def _load_ids(location: StudyLocation) -> dict[str, str]:
-    found = ((_id_of(path), os.path.basename(path)) for path in run_directory.find_run_dirs(location.dir))
-    return {run_id: name for run_id, name in found if run_id is not None}
 
 
 # ---------------------------------------------------------------- running

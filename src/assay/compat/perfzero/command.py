@@ -69,120 +69,86 @@ def _find_subcommand(word: str) -> Subcommand:
 # ---------------------------------------------------------------- the flags
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_benchmark_flags(parser)
-    add_input_flags(parser.add_argument_group("what is brought in"))
-    add_label_flags(parser.add_argument_group("what is kept with each result"))
-    add_result_flags(parser.add_argument_group("where results go"))
-    add_our_flags(parser.add_argument_group("beyond the original"))
-    return parser
-
-
-def add_benchmark_flags(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--benchmark_methods",
-        action="append",
-        metavar="METHODS",
-        help="module.Class.method, or module.Class.filter:REGEX; comma-joined or repeated",
-    )
-    group.add_argument("--benchmark_num_trials", default="1", metavar="N", help="how often each method is run")
-    group.add_argument(
-        "--benchmark_class_type",
-        metavar="TYPE",
-        help="tf_benchmark: constructors get perfzero_constructor_args and nothing else",
-    )
-    group.add_argument("--perfzero_constructor_args", default="", metavar="JSON", help="further constructor arguments")
-    group.add_argument("--tpu_parameters", metavar="JSON", help="its name is given to constructors as tpu")
-    group.add_argument(
-        "--profiler_enabled_time",
-        metavar="B:E",
-        help="profile this window, in seconds after the method began; E may be left out; 2:5,8:9 for two",
-    )
-    group.add_argument(
-        "--execution_id", metavar="ID", help="of the first execution; further ones get a number appended"
-    )
-    group.add_argument("--debug", action="store_true", help="print more")
-
-
-def add_input_flags(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--git_repos",
-        action="append",
-        metavar="URL;BRANCH;HASH",
-        help="check out into WORKSPACE/site-packages; comma-joined or repeated; branch and hash may be left out",
-    )
-    group.add_argument(
-        "--use_cached_site_packages", action="store_true", help="use repositories that are there without updating them"
-    )
-    group.add_argument(
-        "--python_path", metavar="A,B", help="folders of WORKSPACE/site-packages that are appended to sys.path"
-    )
-    group.add_argument(
-        "--data_downloads",
-        action="append",
-        metavar="URL;PATH",
-        help="fetch into ROOT_DATA_DIR/PATH; comma-joined or repeated; URL;PATH;sha256:HEX is checked",
-    )
-    group.add_argument("--gcs_downloads", action="append", metavar="URL;PATH", help="the older name; fetched first")
-    group.add_argument(
-        "--root_data_dir",
-        default=DEFAULT_DATA_DIR,
-        metavar="DIR",
-        help="given to constructors as data_dir and root_data_dir (default: %(default)s)",
-    )
-    group.add_argument(
-        "--gcloud_key_file_url", metavar="URL", help="a service account's key, for this call only (default: none)"
-    )
-    group.add_argument(
-        "--workspace", default=DEFAULT_WORKSPACE, metavar="DIR", help="in the working directory (default: %(default)s)"
-    )
-
-
-def add_label_flags(group: argparse._ActionsContainer) -> None:
-    labels = {
-        "ml_framework_build_label": "names the build of the framework",
-        "execution_label": "names the kind of execution; `assay bench compare` finds executions by it",
-        "platform_name": "names the platform",
-        "system_name": "names the machine",
-    }
-    for name, text in labels.items():
-        group.add_argument(f"--{name}", metavar="TEXT", help=text)
-
-
-def add_result_flags(group: argparse._ActionsContainer) -> None:
-    results = {
+FLAGS = {  # by group: metavar (none: a switch), help
+    "": {
+        "benchmark_methods": (
+            "METHODS",
+            "module.Class.method, or module.Class.filter:REGEX; comma-joined or repeated",
+        ),
+        "benchmark_num_trials": ("N", "how often each method is run"),
+        "benchmark_class_type": (
+            "TYPE",
+            "tf_benchmark: constructors get perfzero_constructor_args and nothing else",
+        ),
+        "perfzero_constructor_args": ("JSON", "further constructor arguments"),
+        "tpu_parameters": ("JSON", "its name is given to constructors as tpu"),
+        "profiler_enabled_time": (
+            "B:E",
+            "profile this window, in seconds after the method began; E may be left out; 2:5,8:9 for two",
+        ),
+        "execution_id": ("ID", "of the first execution; further ones get a number appended"),
+        "debug": ("", "print more"),
+    },
+    "what is brought in": {
+        "git_repos": (
+            "URL;BRANCH;HASH",
+            "check out into WORKSPACE/site-packages; comma-joined or repeated; branch and hash may be left out",
+        ),
+        "use_cached_site_packages": ("", "use repositories that are there without updating them"),
+        "python_path": ("A,B", "folders of WORKSPACE/site-packages that are appended to sys.path"),
+        "data_downloads": (
+            "URL;PATH",
+            "fetch into ROOT_DATA_DIR/PATH; comma-joined or repeated; URL;PATH;sha256:HEX is checked",
+        ),
+        "gcs_downloads": ("URL;PATH", "the older name; fetched first"),
+        "root_data_dir": ("DIR", "given to constructors as data_dir and root_data_dir (default: %(default)s)"),
+        "gcloud_key_file_url": ("URL", "a service account's key, for this call only (default: none)"),
+        "workspace": ("DIR", "in the working directory (default: %(default)s)"),
+    },
+    "what is kept with each result": {
+        "ml_framework_build_label": ("TEXT", "names the build of the framework"),
+        "execution_label": ("TEXT", "names the kind of execution; `assay bench compare` finds executions by it"),
+        "platform_name": ("TEXT", "names the platform"),
+        "system_name": ("TEXT", "names the machine"),
+    },
+    "where results go": {
         "output_gcs_url": ("URL", "send each output folder to URL/EXECUTION_ID: gs://, s3://, az://, file://"),
         "scratch_gcs_url": ("URL", "given to constructors as output_dir, as URL/EXECUTION_ID"),
         "bigquery_project_name": ("NAME", "add a row for each execution to a table of this project"),
         "bigquery_dataset_table_name": ("DATASET.TABLE", "the table"),
         "result_upload_methods": ("MODULE.FUNCTION", "call these with each summary; comma-joined"),
-    }
-    for name, (metavar, text) in results.items():
-        group.add_argument(f"--{name}", metavar=metavar, help=text)
+    },
+    "beyond the original": {
+        "timeout": ("DURATION", "time limit of each execution, as in 90s or 2h"),
+        "python": ("PATH", "another interpreter for the methods; it needs no Assay installed"),
+        "profiler": ("WHO", "auto, framework or py-spy"),
+        "slots": ("LIST", "0,1 (GPUs), 0+1 (one slot of two), cpu:4 (default: one at a time)"),
+        "root": ("DIR", "where the runs go, which the history is made of (default: ./runs)"),
+        "refuse_contaminated": ("", "a result that other processes may have affected does not count"),
+        "foreign_limit": ("FRACTION", "how much of all cores others may use (default: 0.1)"),
+        "quiet": ("", "on stderr, print only problems"),
+    },
+}
+_REPEATED = ("benchmark_methods", "git_repos", "data_downloads", "gcs_downloads")
+_DEFAULTS = {
+    "benchmark_num_trials": "1",
+    "perfzero_constructor_args": "",
+    "root_data_dir": DEFAULT_DATA_DIR,
+    "workspace": DEFAULT_WORKSPACE,
+}
 
 
-def add_our_flags(group: argparse._ActionsContainer) -> None:
-    group.add_argument("--timeout", metavar="DURATION", help="time limit of each execution, as in 90s or 2h")
-    group.add_argument(
-        "--python", metavar="PATH", help="another interpreter for the methods; it needs no Assay installed"
-    )
-    group.add_argument("--profiler", metavar="WHO", help="auto, framework or py-spy")
-    group.add_argument(
-        "--slots", metavar="LIST", help="0,1 (GPUs), 0+1 (one slot of two), cpu:4 (default: one at a time)"
-    )
-    group.add_argument(
-        "--root", metavar="DIR", help="where the runs go, which the history is made of (default: ./runs)"
-    )
-    group.add_argument(
-        "--refuse_contaminated",
-        action="store_true",
-        help="a result that other processes may have affected does not count",
-    )
-    group.add_argument(
-        "--foreign_limit", metavar="FRACTION", help="how much of all cores others may use (default: 0.1)"
-    )
-    group.add_argument("--quiet", action="store_true", help="on stderr, print only problems")
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for title, flags in FLAGS.items():
+        group = parser.add_argument_group(title) if title else parser
+        for name, (metavar, text) in flags.items():
+            if not metavar:
+                group.add_argument(f"--{name}", action="store_true", help=text)
+                continue
+            action = "append" if name in _REPEATED else "store"
+            group.add_argument(f"--{name}", action=action, default=_DEFAULTS.get(name), metavar=metavar, help=text)
+    return parser
 
 
 # ---------------------------------------------------------------- run

@@ -58,7 +58,11 @@ def _arrange(folder: str, name: str, host: str) -> str | None:
         trace = json.loads(data)
     except (OSError, ValueError) as error:
         return f"the profile {source} cannot be read: {error}"
-    session = _make_session(folder, source, name.removesuffix(".json"))
+    # named by the time, as TensorFlow's are, and by who took it: 2026_03_01_12_00_00_torch-1
+    moment = datetime.fromtimestamp(os.stat(source).st_mtime)  # noqa: DTZ006 local time, as TensorFlow does
+    session_name = f"{moment:%Y_%m_%d_%H_%M_%S}_{name.removesuffix('.json')}"
+    session = os.path.join(folder, "plugins", "profile", session_name)
+    os.makedirs(session)
     with gzip.open(os.path.join(session, host + _TRACE), "wb", compresslevel=5) as packed:
         packed.write(data)
     space = render_xspace(trace, host)
@@ -67,14 +71,6 @@ def _arrange(folder: str, name: str, host: str) -> str | None:
             plane.write(space)
     os.unlink(source)
     return None
-
-
-def _make_session(folder: str, source: str, what: str) -> str:
-    """Named by the time, as TensorFlow's are, and by who took it: `2026_03_01_12_00_00_torch-1`."""
-    moment = datetime.fromtimestamp(os.stat(source).st_mtime)  # noqa: DTZ006 local time, as TensorFlow does
-    session = os.path.join(folder, "plugins", "profile", f"{moment:%Y_%m_%d_%H_%M_%S}_{what}")
-    os.makedirs(session)
-    return session
 
 
 # ---------------------------------------------------------------- writing xplane.proto
@@ -113,11 +109,10 @@ def render_xspace(trace: Mapping[str, Any] | Events, host: str) -> bytes | None:
     names = sorted({name for row in rows.values() for _, _, name in row.calls})
     ids = {name: number for number, name in enumerate(names, 1)}
     lines = [_render_line(number, row, began, ids) for number, row in enumerate(rows.values(), 1)]
-    metadata = [_render_name(name, number) for name, number in ids.items()]
-    plane = protobuf.number(1, 1) + protobuf.text(2, HOST_PLANE)
-    plane += b"".join(protobuf.message(3, line) for line in lines) + b"".join(
-        protobuf.message(4, entry) for entry in metadata
-    )
+    plane = protobuf.number(1, 1) + protobuf.text(2, HOST_PLANE) + b"".join(protobuf.message(3, line) for line in lines)
+    for name, number in ids.items():
+        metadata = protobuf.number(1, number) + protobuf.text(2, name)
+        plane += protobuf.message(4, protobuf.number(1, number) + protobuf.message(2, metadata))
     return protobuf.message(1, plane) + protobuf.text(4, host)
 
 
@@ -145,10 +140,6 @@ def _build_rows(events: Events) -> dict[tuple[str, str], _Row]:
     for (process, thread), row in rows.items():
         row.name = f"{titles.get((process, thread)) or 'thread'} {process}/{thread}"
     return rows
-
-
-def _render_name(name: str, number: int) -> bytes:
-    return protobuf.number(1, number) + protobuf.message(2, protobuf.number(1, number) + protobuf.text(2, name))
 
 
 def _render_line(number: int, row: _Row, began: float, ids: Mapping[str, int]) -> bytes:
