@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.bench.values.execution import ProfileWindow
+from assay.bench.values.execution import BenchExecution, BenchReport, BenchResult, ProfileWindow
 from assay.compat.perfzero.flags import build_flags, parse_downloads, parse_flags, parse_methods, parse_repos
-from assay.compat.perfzero.values import Download, GitRepo, PerfzeroJob
-from assay.errors import UsageError
+from assay.compat.perfzero.values import Download, GitRepo, PerfzeroJob, PerfzeroReport, Workspace, hide_secrets
+from assay.errors import ExitCode, UsageError
 
 SHA = "0123456789abcdef" * 4
 
@@ -297,3 +297,57 @@ def test_repositories_survive_being_written_and_read(parts: list[tuple[str, str 
     text = ",".join(";".join([repo.url, repo.branch or "", repo.commit or ""]).rstrip(";") for repo in repos)
     assert parse_repos([text]) == repos
     assert parse_repos(text.split(",")) == repos, "repeated or joined is the same"
+
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://example.org/tensorflow/models.git", "models"),
+        ("https://example.org/tensorflow/models", "models"),
+        ("https://example.org/tensorflow/models/", "models"),
+        ("git@example.org:team/models.git", "models"),
+        ("git@example.org:models.git", "models"),
+        ("/some/where/models.v2.git", "models.v2"),
+        ("../models", "models"),
+        ("/some/.hidden", ".hidden"),
+    ],
+)
+def test_the_folder_of_a_repository(url: str, name: str) -> None:
+    assert GitRepo(url).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("https://user:word@host/x", "https://***@host/x"),
+        ("--git_repos=https://token@host/x;main", "--git_repos=https://***@host/x;main"),
+        ("a https://one@h/x,https://two@h/y", "a https://***@h/x,https://***@h/y"),
+        ("git@host:team/x.git", "git@host:team/x.git"),
+        ("https://host/user@home", "https://host/user@home"),
+        ("plain", "plain"),
+    ],
+)
+def test_what_is_secret_in_an_address_is_hidden(text: str, hidden: str) -> None:
+    assert hide_secrets(text) == hidden
+
+
+def test_the_workspace() -> None:
+    workspace = Workspace("/w")
+    assert (workspace.site_packages, workspace.output) == ("/w/site-packages", "/w/output")
+
+
+def report(succeeded: bool, problems: tuple[str, ...] = (), interrupted: str | None = None) -> PerfzeroReport:
+    execution = BenchExecution("e", "m.f", 1, BenchResult("m.f", succeeded), "", "")
+    return PerfzeroReport(BenchReport((execution,), interrupted), (execution,), problems=problems)
+
+
+def test_exit_codes() -> None:
+    assert report(True).exit_code is ExitCode.OK
+    assert report(False).exit_code is ExitCode.FAILED
+    assert report(True, ("the upload failed",)).exit_code is ExitCode.INTERNAL
+    assert report(False, ("the upload failed",)).exit_code is ExitCode.INTERNAL
+    assert report(False, ("the upload failed",), "SIGINT").exit_code is ExitCode.INTERRUPTED
+    assert PerfzeroReport(BenchReport(()), ()).exit_code is ExitCode.FAILED, "nothing that ran is no success"

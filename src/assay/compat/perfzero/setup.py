@@ -11,7 +11,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from urllib.parse import unquote, urlsplit
 
 from assay.compat.original_command import Parsed
@@ -372,65 +372,49 @@ def _fetch(url: str, target: str) -> None:
 # ---------------------------------------------------------------- the command
 
 
+FLAGS = {  # setup.py's: metavar, help
+    "dockerfile_path": (
+        "FILE",
+        (
+            "a file of yours, or one of Assay's: docker/Dockerfile_ubuntu_1804_tf_v1 or …_v2 (default: v1); a saved "
+            "image (*.tar.gz, file or URL) is loaded instead; empty: no image"
+        ),
+    ),
+    "tensorflow_pip_spec": (
+        "SPEC",
+        (
+            "the TensorFlow to install, as in tensorflow==2.20.0, or the URL of a wheel (gs, s3, file, http, https); "
+            "default: as in the Dockerfile"
+        ),
+    ),
+    "extra_pip_specs": ("'A;B'", "more to install, as in 'numpy==1.26.4;scipy==1.11.4'"),
+    "docker_tag": ("TAG", "the image's name (default: perfzero/tensorflow)"),
+    "extra_docker_build_args": ("NAME=VALUE", "more --build-arg of docker build"),
+    "workspace": ("DIR", "its resources/ is the build context"),
+    "root_data_dir": ("DIR", "where benchmarks find their data"),
+    "gce_nvme_raid": (
+        "ANY",
+        "if not empty: format the free NVMe disks, several as one striped array, and mount at --root_data_dir",
+    ),
+    "gcloud_key_file_url": (
+        "URL",
+        "key of a service account for gs:// addresses; fetched to a private file for this call only",
+    ),
+    "site_package_downloads": ("SRC:NAME,…", "folders to copy to site-packages/NAME of the workspace"),
+}
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="assay perfzero setup", description="Build the Docker image in which benchmarks run; set up its data disk."
     )
-    _add_image_flags(parser)
-    parser.add_argument("--workspace", default="workspace", metavar="DIR", help="its resources/ is the build context")
-    parser.add_argument("--root_data_dir", default="/data", metavar="DIR", help="where benchmarks find their data")
-    parser.add_argument(
-        "--gce_nvme_raid",
-        metavar="ANY",
-        help="if not empty: format the free NVMe disks, several as one striped array, and mount at --root_data_dir",
-    )
-    parser.add_argument(
-        "--gcloud_key_file_url",
-        default="",
-        metavar="URL",
-        help="key of a service account for gs:// addresses; fetched to a private file for this call only",
-    )
-    parser.add_argument(
-        "--site_package_downloads",
-        default="",
-        metavar="SRC:NAME,…",
-        help="folders to copy to site-packages/NAME of the workspace",
-    )
+    usual = asdict(SetupRequest()) | {"extra_docker_build_args": []}
+    for name, (metavar, text) in FLAGS.items():
+        nargs = "*" if name == "extra_docker_build_args" else None
+        parser.add_argument(f"--{name}", nargs=nargs, default=usual[name], metavar=metavar, help=text)
     ours = parser.add_argument_group("beyond the original")
     ours.add_argument("-n", "--dry-run", action="store_true", help="print the commands; do nothing")
     return parser
-
-
-def _add_image_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dockerfile_path",
-        default=DEFAULT_DOCKERFILE,
-        metavar="FILE",
-        help="a file of yours, or one of Assay's: docker/Dockerfile_ubuntu_1804_tf_v1 or …_v2 (default: v1); a saved "
-        "image (*.tar.gz, file or URL) is loaded instead; empty: no image",
-    )
-    parser.add_argument(
-        "--tensorflow_pip_spec",
-        metavar="SPEC",
-        help="the TensorFlow to install, as in tensorflow==2.20.0, or the URL of a wheel (gs, s3, file, http, https); "
-        "default: as in the Dockerfile",
-    )
-    parser.add_argument(
-        "--extra_pip_specs", default="", metavar="'A;B'", help="more to install, as in 'numpy==1.26.4;scipy==1.11.4'"
-    )
-    parser.add_argument(
-        "--docker_tag",
-        default="perfzero/tensorflow",
-        metavar="TAG",
-        help="the image's name (default: perfzero/tensorflow)",
-    )
-    parser.add_argument(
-        "--extra_docker_build_args",
-        nargs="*",
-        default=[],
-        metavar="NAME=VALUE",
-        help="more --build-arg of docker build",
-    )
 
 
 def run(parsed: Parsed) -> int:
