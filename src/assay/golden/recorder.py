@@ -255,7 +255,7 @@ class TrainingRecorder:
         self._step: int | None = None
         self.recordings: list[Recording] = []
         self.warnings: list[str] = []
-        self.counts_from_zero = False
+        self.disorder: list[str] = []  # steps that come back after the first save: segments are then ambiguous
         self.saves = 0
         self.steps = 0
 
@@ -272,6 +272,11 @@ class TrainingRecorder:
     @property
     def last_step(self) -> int | None:
         return self._step
+
+    def describe_last_save(self) -> str | None:
+        """The warning where the training ends with a save, as most do."""
+        last = self.recordings[-1] if self.recordings else None
+        return _describe_empty(last) if last is not None and last.values.first_step is None else None
 
     def warn(self, text: str) -> None:
         if text not in self.warnings:
@@ -294,8 +299,9 @@ class TrainingRecorder:
 
     def _enter(self, step: int) -> bool:
         """A step line: it may be the first of a recording, or come after its end."""
+        if self.recordings and self._step is not None and step < self._step:
+            self.disorder.append(f"step {step} is logged after step {self._step}: out of order")
         self.steps += 1
-        self.counts_from_zero |= step == 0
         filled = False
         for recording in self._open():
             if recording.limit is None:
@@ -337,7 +343,11 @@ class TrainingRecorder:
         recording.is_over = True
         start, last = recording.start_step, recording.values.last_step
         if recording.is_empty:
-            self.warn(f"nothing was logged after the checkpoint of step {start}: it is left out")
+            self.warn(_describe_empty(recording))
         elif not recording.is_complete:
             short = f"before its {self._length} steps were complete"
             self.warn(f"the recording of step {start} ends at step {last}, {short}: {why}")
+
+
+def _describe_empty(recording: Recording) -> str:
+    return f"nothing was logged after the checkpoint of step {recording.start_step}: it is left out"

@@ -42,7 +42,7 @@ from assay.golden.judge.golden import (
     summarise_noise,
 )
 from assay.golden.recorder import LogReader, Recording, TrainingRecorder, Values
-from assay.golden.values import Golden, GoldenTestReport, Segment, SegmentRun, Track
+from assay.golden.values import Golden, GoldenTest, GoldenTestReport, Segment, SegmentRun, Track
 from assay.show.console import CollectingConsole, Console
 from assay.study.api import Entry, Report, RunHooks
 from assay.values.run import RunSpec, State
@@ -130,7 +130,7 @@ class _Gathering:
         self.context = context
         self.spec = spec
         self.replicas = context.options.replicas if context.options.replicas is not None else context.test.replicas
-        self.recorder = _Recorder(context)
+        self.recorder = _build_recorder(context.test)
         self.file_values = Values()
         self.golden: Golden | None = None
         self.runs: list[SegmentRun] = []
@@ -145,7 +145,7 @@ class _Gathering:
 
     def follow(self, _entry: Entry) -> _Follower:
         """A new attempt trains from the start: what the one before it recorded does not count."""
-        self.recorder = _Recorder(self.context)
+        self.recorder = _build_recorder(self.context.test)
         self.file_values = Values()
         return _Follower(self)
 
@@ -311,28 +311,9 @@ class _Gathering:
         )
 
 
-class _Recorder(TrainingRecorder):
-    """Of one test's log."""
-
-    def __init__(self, context: GoldenContext) -> None:
-        test = context.test
-        reader = LogReader(test.step, test.metrics, test.save, named_groups=not test.same_line)
-        super().__init__(reader, test.steps_to_record, test.same_line)
-        self.disorder: list[str] = []
-
-    def _enter(self, step: int) -> bool:
-        """A step that comes back after the first save, also after the end of a recording: segments are then
-        ambiguous."""
-        if self.recordings and self.last_step is not None and step < self.last_step:
-            self.disorder.append(f"step {step} is logged after step {self.last_step}: out of order")
-        return super()._enter(step)
-
-    def describe_last_save(self) -> str | None:
-        """The warning where the training ends with a save, as most do."""
-        last = self.recordings[-1] if self.recordings else None
-        if last is None or last.values.first_step is not None:
-            return None
-        return f"nothing was logged after the checkpoint of step {last.start_step}: it is left out"
+def _build_recorder(test: GoldenTest) -> TrainingRecorder:
+    reader = LogReader(test.step, test.metrics, test.save, named_groups=not test.same_line)
+    return TrainingRecorder(reader, test.steps_to_record, test.same_line)
 
 
 # ---------------------------------------------------------------- before the training

@@ -22,6 +22,7 @@ from typing import Any
 
 from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.values import OPERATORS, Rule, Track
+from assay.show.formatting import render_number
 from assay.values.verdict import Finding, VerdictKind
 
 _MEANT = {"=<": "<=", "=>": ">=", "=": "==", "≤": "<=", "≥": ">=", "≠": "!=", "<>": "!=", "===": "=="}
@@ -197,11 +198,13 @@ def has_equal_replicas(tracks: Iterable[Sequence[float]]) -> bool:
 # ---------------------------------------------------------------- percentages in messages
 
 
-def render_effect(value: float) -> str:
+def render_effect(value: float, digits: int = 3) -> str:
     """`+3.02%`, `0%`, `<0.001%`."""
     if value == 0:
         return "0%"
-    return "<0.001%" if abs(value) < SMALLEST else f"{100 * value:+.3g}%"
+    if abs(value) < SMALLEST:
+        return "<0.001%"
+    return f"{'+' if value > 0 else '-'}{render_number(abs(100.0 * value), digits)}%"
 
 
 def render_fraction(value: float) -> str:

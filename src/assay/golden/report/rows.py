@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from assay.golden.judge.pointwise import render_effect
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport, Rule, SegmentReport
 from assay.show import formatting
 from assay.values.verdict import SEVERITY, Finding, VerdictKind
 
 RUN = "run"  # stands for the metric in a row about a segment's runs
 RECORDING = "golden"  # and in one about the whole test
-_SMALLEST = 1e-5  # below a thousandth of a percent nobody needs digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +98,7 @@ def choose_finding(findings: Sequence[Finding]) -> Finding | None:
 
 def render_percent(value: float | None, digits: int = 3) -> str:
     """`+0.31%`; nothing for nothing."""
-    if value is None:
-        return ""
-    if value == 0:
-        return "0%"
-    if abs(value) < _SMALLEST:
-        return "<0.001%"
-    return f"{'+' if value > 0 else '-'}{formatting.render_number(abs(100.0 * value), digits)}%"
+    return "" if value is None else render_effect(value, digits)
 
 
 def render_interval(interval: tuple[float, float] | None) -> str:
