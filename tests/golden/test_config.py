@@ -14,9 +14,15 @@ from assay.golden.config import load_golden_file
 from assay.golden.values import Fault, FlagSpec, GoldenTest, Rule, Variant
 
 
+@pytest.fixture(autouse=True)
+def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A native study runs where it is called."""
+    monkeypatch.chdir(tmp_path)
+
+
 def load(tmp_path: Path, text: str) -> GoldenTest:
     (tmp_path / "g.yml").write_text(text)
-    file = load_golden_file("g.yml", cwd=str(tmp_path))
+    file = load_golden_file("g.yml")
     assert file.dialect == "native"
     assert file.study is not None
     return file.tests[0]
@@ -179,7 +185,7 @@ def test_a_test_that_is_called_golden_is_the_originals(tmp_path: Path) -> None:
 
 def test_a_missing_file_reports_what_it_should_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no file") as caught:
-        load_golden_file("none.yml", cwd=str(tmp_path))
+        load_golden_file("none.yml")
     assert "golden:" in (caught.value.hint or "")
 
 
@@ -241,7 +247,7 @@ golden:
 
 def load_faults(tmp_path, selftest):
     (tmp_path / "golden.yml").write_text(STUDY.replace("SELFTEST", selftest))
-    return load_golden_file("golden.yml", cwd=str(tmp_path)).tests[0].selftest
+    return load_golden_file("golden.yml").tests[0].selftest
 
 
 def test_faults_are_read_in_their_order(tmp_path):
@@ -290,7 +296,7 @@ def shown() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in shown()])
 def test_every_golden_file_shown_can_be_used(tmp_path, text):
     (tmp_path / "golden.yml").write_text(text)
-    file = load_golden_file("golden.yml", cwd=str(tmp_path))
+    file = load_golden_file("golden.yml")
     assert file.tests
     assert file.warnings == ()
 

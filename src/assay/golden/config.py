@@ -74,9 +74,9 @@ _HOW_TO = """FILE is the convergence harness's YAML, or a native study with a `g
   examples/charlm/golden.yml and examples/convergence/demo_config.yml are small ones of each kind"""
 
 
-def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run"), cwd: str | None = None) -> GoldenFile:
+def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> GoldenFile:
     """Raises UsageError for a file that cannot be read, ConfigError with everything that is wrong in it."""
-    folder = os.path.abspath(cwd or os.getcwd())
+    folder = os.getcwd()
     full = os.path.join(folder, path)
     text = load_text(full, path, _HOW_TO)
     nodes = parse_documents(text, path, how_to=_HOW_TO)
