@@ -217,20 +217,26 @@ def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, 
             return None, (), end.interrupted or end.problem
         before = work.golden
     wanted = (context.options.replicas + 1) if context.options.replicas is not None else max(1, before.recordings)
-    last = {} if options.fresh else _find_last_check(context, before)
+    git = load_environment(context.folder, ()).git
+    code = (git.commit, git.diff) if git else None
+    last = {} if options.fresh else _find_last_check(context, before, code)
     failures = [] if options.allow_failed else _find_failures(context, before, last)
     if failures:
         return None, [*failures, "the last check did not pass: accept it with --allow-failed"], None
-    found = _find_runs(context, before, last)
-    if not any(found.values()):
-        why = "no run of a check was made with the current code: "
-        if _code_now(context) is None:
-            why = "outside of git the code of a check is unknown: "
-        hooks.console.message(f"{'' if options.fresh else why}all recordings are made again")
-    runs = {index: list(found.get(index, ()))[:wanted] for index in range(len(before.segments))}
+    runs: dict[int, list[_Run]] = {index: [] for index in range(len(before.segments))}
+    for index, entries in last.items() if code else ():  # without git the code of a run is unknown: none is reused
+        done = [entry for entry in entries if entry.state is State.DONE]
+        runs[index] = _load_whole(done, before.segments[index], context)[:wanted]
     reused = sum(map(len, runs.values()))
     if reused:
         hooks.console.message(f"{reused} runs of the last check are reused")
+    else:
+        why = (
+            "no run of a check was made with the current code"
+            if code
+            else "outside of git the code of a check is unknown"
+        )
+        hooks.console.message(f"{'' if options.fresh else f'{why}: '}all recordings are made again")
     interrupted = _fill_up(context, before, runs, wanted, hooks)
     if interrupted is not None:
         return None, (), interrupted
@@ -265,9 +271,8 @@ class _Run:
     values: Values
 
 
-def _find_last_check(context: GoldenContext, golden: Golden) -> dict[int, list[Entry]]:
-    """Of each segment the runs of the last check, made with the current command and the current code."""
-    code = _code_now(context)
+def _find_last_check(context: GoldenContext, golden: Golden, code: tuple[str, str] | None) -> dict[int, list[Entry]]:
+    """Of each segment the runs of the last check, made with the current command and this code."""
     found: dict[int, list[Entry]] = {}
     for entry in _load_checks(context.location.dir):
         index = _segment_of(entry.spec, context, golden)
@@ -294,25 +299,22 @@ def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Se
             name = f"segment {segment.start_step}"
             failures.append(f"{name}: the last check's run {bad.spec.name} is {bad.state}, not done")
             continue
-        whole = [run for run in (_read(entry, context) for entry in entries) if _is_whole(segment, run.values)]
-        tracks = [cut_values(segment, run.values) for run in whole]
+        tracks = [cut_values(segment, run.values) for run in _load_whole(entries, segment, context)]
         verdict = judge_rules(context.test.rules, segment, tracks, peers=count_peers(context.test.rules, golden))
         failed = [found for found in verdict.findings if found.kind is VerdictKind.FAIL and tracks]
         failures += [f"{found.subject}: {found.message}" for found in failed]
     return failures
 
 
-def _find_runs(context: GoldenContext, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> dict[int, list[_Run]]:
-    """The complete runs among those of the last check. Without git their code is unknown: none is reused."""
-    if _code_now(context) is None:
-        return {}
-    runs = {
-        index: [_read(entry, context) for entry in entries if entry.state is State.DONE]
-        for index, entries in last.items()
-    }
-    return {
-        index: [run for run in found if _is_whole(golden.segments[index], run.values)] for index, found in runs.items()
-    }
+def _load_whole(entries: Sequence[Entry], segment: Segment, context: GoldenContext) -> list[_Run]:
+    """The runs that logged every step."""
+    runs = []
+    for entry in entries:
+        follower = SegmentFollower(context.test)
+        follower.read(entry, final=True)
+        if _is_whole(segment, follower.values):
+            runs.append(_Run(entry, follower.values))
+    return runs
 
 
 def _load_checks(study_dir: str) -> list[Entry]:
@@ -345,21 +347,10 @@ def _segment_of(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | 
     return None
 
 
-def _read(entry: Entry, context: GoldenContext) -> _Run:
-    follower = SegmentFollower(context.test)
-    follower.read(entry, final=True)
-    return _Run(entry, follower.values)
-
-
 def _is_whole(segment: Segment, values: Values) -> bool:
     return not values.problems and all(
         cut_track(values, metric, label, runs[0].steps).steps == runs[0].steps for metric, label, runs in segment.walk()
     )
-
-
-def _code_now(context: GoldenContext) -> tuple[str, str] | None:
-    git = load_environment(context.folder, ()).git
-    return (git.commit, git.diff) if git else None
 
 
 def _fill_up(
