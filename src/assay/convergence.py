@@ -44,7 +44,7 @@ class MissingMandatoryFlagException(_MissingKeyError):  # noqa: N818 the origina
 
 
 class ConvergenceFailure(AssertionError):  # noqa: N818 it is an assertion that failed
-    """The verdict is not PASS. `report` has everything; `findings` what speaks against it."""
+    """The verdict is not PASS. `report` has everything; `findings` the reasons."""
 
     def __init__(self, report: GoldenReport) -> None:
         from assay.golden.api import describe_headline, render_golden

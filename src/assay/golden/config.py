@@ -1,6 +1,6 @@
 """Convergence files: the original's, or a native study with a `golden:` section.
 
-A native study describes one training. Its `golden:` section says how that training writes, loads and names
+A native study describes one training. Its `golden:` section defines how that training writes, loads and names
 checkpoints, and by which rules a check is judged:
 
     study: charlm
@@ -27,7 +27,7 @@ checkpoints, and by which rules a check is judged:
         halves: {flags: --micro-batches 2}
       selftest:                        # faults that `assay golden selftest` injects, one at a time
         env: {CHARLM_FAULT: [lr-up-10, no-gradient-hidden-weight]}
-        flags: {--lr: [x0.9, x1.1]}    # x: times what the command says
+        flags: {--lr: [x0.9, x1.1]}    # x: times the value in the command
 
 The flags are put after the command. A flag that ends with `=` is joined to its value.
 """
@@ -100,7 +100,7 @@ def _parse_section(document: Node, study: Study) -> GoldenTest:
     problems = Problems()
     section = next((entry for entry in document.items() if entry.key == SECTION), None)
     if section is None:
-        hint = "it says how checkpoints are saved and loaded and what is compared: docs/how-to/check-convergence.md"
+        hint = "it defines how checkpoints are saved and loaded and what is compared: docs/how-to/check-convergence.md"
         problems.add(f"there is no `{SECTION}:` section", "", document.position, hint)
         problems.raise_if_any()
         raise AssertionError("unreachable")
@@ -335,7 +335,7 @@ class _Reader:
         )
 
     def _check_fit(self, entry: Entry, key: str, fields: Mapping[str, Entry], kind: str) -> None:
-        """What a rule of another kind would need says nothing here."""
+        """Keys of a rule of another kind are refused."""
         fitting = {
             "exact": ("rule",),
             "margin": ("rule", "operator", "margin"),

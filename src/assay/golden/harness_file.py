@@ -38,7 +38,7 @@ _KEYS = ("directory", "executable", "log_output", "log_parsing", "metrics", "rec
 _NEEDED = ("executable", "log_parsing", "metrics", "recording", "flags")
 _FLAG_KEYS = ("key", "value", "set_in_script")
 _FLAG_EXAMPLE = "{key: --flag, set_in_script: true}"
-_LENGTH = "run_for"  # the flag that may say what it counts
+_LENGTH = "run_for"  # the flag that may have `counts`
 _STEPS = "steps_to_record_after_save"
 _SHAPE = "each top-level name is a test with the keys " + ", ".join(_KEYS)
 

@@ -6,7 +6,7 @@ original can still read it, and adds keys next to it: `format`, `test`, `complet
 
 `counts` states what the file holds. A file that holds less is damaged: a segment that was deleted would not be checked,
 and without its replicas a metric would be judged by less. Files without `counts` (the original's, and earlier ones of
-ours) are compared with whatever else they say about themselves.
+ours) are checked by what else they contain.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def partial_path(manifest: str) -> str:
 
 
 def load_manifest(path: str, test: str, how_to: str | None = None) -> Golden:
-    """Raises UsageError when there is none, FormatError when it cannot be used. `how_to`: what to say about none."""
+    """Raises UsageError when there is none, FormatError when it cannot be used. `how_to`: the hint then."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -167,7 +167,7 @@ def _parse_offset(content: Mapping[str, Any], segments: Sequence[Segment]) -> in
     return int(value)
 
 
-# ---------------------------------------------------------------- what a file says it holds
+# ---------------------------------------------------------------- what a file states that it holds
 
 
 def _count_contents(segment: Segment) -> dict[str, Any]:

@@ -11,7 +11,7 @@ The check runs when the function has returned. With the fixture the function run
         assert report.tests[0].saved_steps == 0
 
 Paths are those of the test's file, else of pytest's root folder; a native study's command runs in its own folder. Only
-PASS passes. FAIL and ERROR fail. INCONCLUSIVE fails unless `inconclusive="skip"` or `"xfail"` says otherwise, CHANGED
+PASS passes. FAIL and ERROR fail. INCONCLUSIVE fails unless `inconclusive="skip"` or `"xfail"` is given, CHANGED
 fails unless `allow_changed=True`. Other tests are left alone: nothing is collected, no option is added, and nothing but
 the plugin itself is imported until a check runs.
 """
@@ -52,7 +52,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:  # noqa: ARG001
-    """A failure of `do_convergence_test` says in its first line what is wrong, and shows the test's lines, not ours."""
+    """A failure of `do_convergence_test` begins with what is wrong, and shows the test's lines, not ours."""
     found = call.excinfo
     if found is None or found.type.__module__ != _HELPER or not hasattr(found.value, "report"):
         return
@@ -78,7 +78,7 @@ def _hide_ours(error: BaseException) -> None:
 
 @pytest.fixture
 def convergence(request: pytest.FixtureRequest) -> Convergence:
-    """Call it with `config` and `store`, or without where the marker says them."""
+    """Call it with `config` and `store`, or without them where the marker has them."""
     return Convergence(request.node)
 
 

@@ -98,8 +98,8 @@ def bisect_file(options: BisectOptions, hooks: RunHooks | None = None) -> Bisect
     folder = _choose_folder(context, options, good, bad)
     taken = UsageError(f"another bisect of the same commits is running in {folder}", "wait for it, or end it")
     with hold(folder, taken):  # they would use the same tree
-        bench = _Bench(options, file, tests, repository, folder, hooks or RunHooks(), good)
-        return _Search(bench, good, bad, parents).run()
+        checker = _Checker(options, file, tests, repository, folder, hooks or RunHooks(), good)
+        return _Search(checker, good, bad, parents).run()
 
 
 def _choose_folder(context: GoldenContext, options: BisectOptions, good: Commit, bad: Commit) -> str:
@@ -124,33 +124,33 @@ def _choose_folder(context: GoldenContext, options: BisectOptions, good: Commit,
 
 
 class _Search:
-    def __init__(self, bench: _Bench, good: Commit, bad: Commit, parents: Any) -> None:
-        self._bench, self._good, self._bad, self._parents = bench, good, bad, parents
-        self._tried = load_trials(bench.log)
+    def __init__(self, checker: _Checker, good: Commit, bad: Commit, parents: Any) -> None:
+        self._checker, self._good, self._bad, self._parents = checker, good, bad, parents
+        self._tried = load_trials(checker.log)
         self._resumed = len(self._tried)
 
     def run(self) -> BisectReport:
-        message = self._bench.hooks.console.message
+        message = self._checker.hooks.console.message
         count = len(self._parents)
         message(f"{count} commits from {self._good.short} to {self._bad.short}, both included")
-        message(f"trials are kept in {self._bench.log}")
+        message(f"trials are kept in {self._checker.log}")
         if self._resumed:
             message(f"continuing: {self._resumed} trials were made before")
         while isinstance(step := next_step(self._history()), Try):
-            commit = load_commit(self._bench.repository, step.commit)
+            commit = load_commit(self._checker.repository, step.commit)
             message(f"trying {commit.short} {commit.subject!r}: {step.reason}")
-            tried, interrupted = self._bench.try_commit(step.commit)
+            tried, interrupted = self._checker.try_commit(step.commit)
             if interrupted:
                 return self._report(interrupted=interrupted)
-            append_trial(self._bench.log, tried)
+            append_trial(self._checker.log, tried)
             self._tried.append(tried)
             message(f"  {tried.verdict}: {tried.message}")
         return self._conclude(step)
 
     def _history(self) -> History:
         trials = tuple(Trial(tried.commit, self._outcome(tried)) for tried in self._tried)
-        votes = NOISY_VOTES if self._bench.is_noisy() else 1
-        return History(self._parents, self._good.sha, self._bad.sha, trials, votes, self._bench.options.patience)
+        votes = NOISY_VOTES if self._checker.is_noisy() else 1
+        return History(self._parents, self._good.sha, self._bad.sha, trials, votes, self._checker.options.patience)
 
     def _outcome(self, tried: Tried) -> Outcome:
         """CHANGED is bad only if the bad end is CHANGED; the ends themselves are not reinterpreted."""
@@ -168,7 +168,7 @@ class _Search:
     def _conclude(self, step: Found | Stuck) -> BisectReport:
         if isinstance(step, Stuck):
             return self._report(stuck=self._explain(step.reason))
-        suspects = tuple(load_commit(self._bench.repository, sha) for sha in step.suspects)
+        suspects = tuple(load_commit(self._checker.repository, sha) for sha in step.suspects)
         if step.culprit is None:
             return self._report(suspects=suspects)
         evidence = next(
@@ -189,7 +189,7 @@ class _Search:
         return BisectReport(
             self._good,
             self._bad,
-            self._bench.folder,
+            self._checker.folder,
             len(self._parents) - 1,
             tuple(self._tried),
             resumed=self._resumed,
@@ -201,7 +201,7 @@ class _Search:
 
 
 @dataclass(slots=True)
-class _Bench:
+class _Checker:
     """Tries commits in a work tree."""
 
     options: BisectOptions

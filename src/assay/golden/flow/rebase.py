@@ -318,7 +318,7 @@ def _load_whole(entries: Sequence[Entry], segment: Segment, context: GoldenConte
 
 
 def _load_checks(study_dir: str) -> list[Entry]:
-    """The begun runs of checks, oldest first. Their names tell the order by the second alone."""
+    """The begun runs of checks, oldest first. Their names have the order by the second alone."""
     found = []
     for path in run_directory.find_run_dirs(study_dir):
         if not os.path.basename(path).startswith(CHECK_PREFIX):

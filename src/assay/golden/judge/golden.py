@@ -232,17 +232,17 @@ def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
     """The rules as a manifest keeps them, so that a later rebase can detect that they were loosened."""
     facts: dict[str, dict[str, Any]] = {}
     for rule in rules:
-        told: dict[str, Any] = {"rule": rule.kind}
+        kept: dict[str, Any] = {"rule": rule.kind}
         if rule.kind == "margin":
-            told |= {"operator": rule.operator, "margin": rule.margin}
+            kept |= {"operator": rule.operator, "margin": rule.margin}
         elif rule.kind != "exact":
-            told |= {
+            kept |= {
                 "delta": default_delta(rule),
                 "alpha": rule.alpha,
                 "direction": rule.direction,
                 "window": rule.window,
             }
-        facts[rule.metric] = {key: value for key, value in told.items() if value is not None}
+        facts[rule.metric] = {key: value for key, value in kept.items() if value is not None}
     return facts
 
 

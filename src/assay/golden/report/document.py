@@ -160,7 +160,7 @@ def _build_cells(row: Row, good: str) -> list[Any]:
     ]
 
 
-# ---------------------------------------------------------------- a page has room for more
+# ---------------------------------------------------------------- only on a page
 
 
 def _build_page(report: GoldenReport, test: GoldenTestReport) -> Iterator[Block]:

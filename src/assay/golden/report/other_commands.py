@@ -130,7 +130,7 @@ def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
 
 
 def _describe_length(golden: Golden) -> str:
-    """An older manifest does not say how many steps it recorded: then its tracks do."""
+    """An older manifest does not state how many steps it recorded: its tracks are counted."""
     if golden.steps_per_segment:
         return f" of {golden.steps_per_segment} steps"
     counts = {len(runs[0].steps) for segment in golden.segments for _, _, runs in segment.walk()}

@@ -15,7 +15,7 @@ from assay.golden.values import Golden, GoldenReport, GoldenTestReport, Rule, Se
 from assay.show import formatting
 from assay.values.verdict import SEVERITY, Finding, VerdictKind
 
-RUN = "run"  # stands for the metric in a row about a segment's runs
+RUN = "run"  # instead of the metric in a row about a segment's runs
 RECORDING = "golden"  # and in one about the whole test
 
 
@@ -42,7 +42,7 @@ class Row:
         return f"{segment}{self.metric}{self.label_of(finding, ' ')}"
 
     def label_of(self, finding: Finding, before: str = "") -> str:
-        """What the finding's subject says beyond the metric; nothing for a metric without labels."""
+        """What the finding's subject has beyond the metric; nothing for a metric without labels."""
         if self.segment is None and finding.subject.startswith("segment at "):  # what gathering refuses
             return f"{before}{finding.subject}"
         start = f"segment at {self.segment}: {self.metric}"
@@ -167,7 +167,7 @@ def describe_outcome(report: GoldenReport, test: GoldenTestReport) -> str:
 
 
 def describe_headline(report: GoldenReport) -> str:
-    """One line that says what is wrong: `charlm: FAIL, loss +20% from step 1`."""
+    """One line with what is wrong: `charlm: FAIL, loss +20% from step 1`."""
     bad = [test for test in report.tests if test.verdict.kind is not VerdictKind.PASS] or list(report.tests)
     return "; ".join(_describe_worst(report, test) for test in bad)
 
