@@ -1,16 +1,19 @@
-"""`assay` in a process of its own without the start of an interpreter: forked from one that has imported it.
+"""Python in a process of its own without the start of an interpreter: forked from one that has imported what it needs.
 
 It is a real process with its own environment, folder, streams, signals and exit code. What it does not show is the
-start itself: for that, and for processes that a test looks for by their environment or command line, start
-`python -m assay`.
+start itself: for that, for what is imported when, and for processes that a test looks for by their environment or
+command line, start `sys.executable`.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import gc
 import json
 import os
 import pkgutil
+import runpy
 import selectors
 import signal
 import socket
@@ -19,10 +22,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 # Read when an interpreter or a library starts: with another value of theirs it has to be a new interpreter.
 START = ("PYTHON", "LANG", "LC_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "LD_", "MPL")
@@ -37,28 +40,38 @@ def call_assay(
     timeout: float,
     new_session: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run([sys.executable, "-m", "assay", …], capture_output=True, text=True)`, without input."""
-    command = [sys.executable, "-m", "assay", *arguments]
-    if start_settings(env) != start_settings(os.environ):
-        return subprocess.run(
-            command,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            start_new_session=new_session,
-        )
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        request = {"arguments": list(arguments), "cwd": os.fspath(cwd), "env": dict(env), "session": new_session}
-        code = Server.get().call(request, out.fileno(), err.fileno(), timeout)
-        if code is None:
-            raise subprocess.TimeoutExpired(command, timeout)
+    return call_python(["-m", "assay", *arguments], cwd=cwd, env=env, timeout=timeout, new_session=new_session)
+
+
+def call_python(
+    words: Sequence[str],
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 120,
+    new_session: bool = False,
+    is_merged: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run([sys.executable, *words], capture_output=True, text=True)`, without input; the words are
+    `-m MODULE` or a script, and its arguments. Merged: all that it says is in `stdout`."""
+    command = [sys.executable, *words]
+    env = dict(os.environ if env is None else env)
+    with tempfile.TemporaryFile("w+") as out, contextlib.ExitStack() as stack:
+        err = out if is_merged else stack.enter_context(tempfile.TemporaryFile("w+"))
+        if start_settings(env) == SETTINGS:
+            request = {"words": list(words), "cwd": os.fspath(cwd or os.getcwd()), "env": env, "session": new_session}
+            server = Server.get("pytest" if words[:2] == ["-m", "pytest"] else "assay")
+            code = server.call(request, out.fileno(), err.fileno(), timeout)
+            if code is None:
+                raise subprocess.TimeoutExpired(command, timeout)
+        else:
+            code = subprocess.run(
+                command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=timeout,
+                check=False, start_new_session=new_session,
+            ).returncode  # fmt: skip
         out.seek(0)
         err.seek(0)
-        return subprocess.CompletedProcess(command, code, out.read(), err.read())
+        return subprocess.CompletedProcess(command, code, out.read(), "" if is_merged else err.read())
 
 
 def start_settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -66,34 +79,34 @@ def start_settings(env: Mapping[str, str]) -> dict[str, str]:
     return {name: env[name] for name in names}
 
 
+SETTINGS = start_settings(os.environ)
+
+
 # ---------------------------------------------------------------- in the tests
 
 
 class Server:
-    """One for each process that runs tests; it ends when the connection does."""
+    """One of a kind for each process that runs tests; it ends when the connection does."""
 
-    _started: Server | None = None
+    _started: ClassVar[dict[str, Server]] = {}
     _lock = threading.Lock()
 
-    def __init__(self) -> None:
-        self.settings = start_settings(os.environ)
+    def __init__(self, kind: str) -> None:
         ours, theirs = socket.socketpair()
         self.connection = ours
-        command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())]
+        command = [sys.executable, "-m", "tests.fork_server", kind, str(theirs.fileno())]
         top = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        self.process = subprocess.Popen(command, cwd=top, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        env = {name: value for name, value in os.environ.items() if not name.startswith(START)} | SETTINGS
+        self.process = subprocess.Popen(command, cwd=top, env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()
         atexit.register(self.close)
 
     @classmethod
-    def get(cls) -> Server:
+    def get(cls, kind: str) -> Server:
         with cls._lock:
-            if cls._started is not None and cls._started.settings != start_settings(os.environ):
-                cls._started.close()
-                cls._started = None
-            if cls._started is None:
-                cls._started = cls()
-            return cls._started
+            if kind not in cls._started:
+                cls._started[kind] = cls(kind)
+            return cls._started[kind]
 
     def call(self, request: dict[str, Any], out: int, err: int, timeout: float) -> int | None:
         """The exit code as `subprocess` has it; None: it did not end in time, and was killed."""
@@ -121,7 +134,7 @@ class Server:
 
 
 def serve(connection: socket.socket) -> None:
-    """Fork for each request; in the child, return."""
+    """Fork for each request, which the child does and leaves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ready = selectors.DefaultSelector()
     ready.register(connection, selectors.EVENT_READ)
@@ -136,7 +149,7 @@ def serve(connection: socket.socket) -> None:
                 if pid == 0:
                     ready.close()
                     connection.close()
-                    return become(request, fds)
+                    become(request, fds)
                 out, err, answer = fds
                 os.close(out)
                 os.close(err)
@@ -147,7 +160,7 @@ def serve(connection: socket.socket) -> None:
                 ready.unregister(key.fileobj)
                 os.close(key.fd)
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                with suppress(BrokenPipeError):
+                with contextlib.suppress(BrokenPipeError):
                     os.write(answer, f"{code}\n".encode())
                 os.close(answer)
 
@@ -172,28 +185,59 @@ def become(request: dict[str, Any], fds: Sequence[int]) -> None:
     os.environ.update(request["env"])
     sys.stdout = open(1, "w", encoding="utf-8", errors=sys.stdout.errors, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
-    import assay.__main__
-
-    sys.argv = [assay.__main__.__file__, *request["arguments"]]
-    sys.path[0] = request["cwd"]
+    leave(run(request["words"], request["cwd"]))
 
 
-def load() -> None:
-    """What commands import; of heavy libraries those that more than one needs."""
+def run(words: list[str], folder: str) -> object:
+    """As the interpreter does with its arguments; what it would exit with."""
+    sys.modules.pop("tests", None)
+    try:
+        if words[0] == "-m":
+            sys.argv, sys.path[0] = words[1:], folder
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv, sys.path[0] = words, os.path.dirname(words[0])
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as exit_:
+        return exit_.code
+    return 0
+
+
+def leave(code: object) -> None:
+    """As the interpreter does, but for taking down all modules: that writes to each page that we share."""
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code or 0)
+
+
+# What more than one of the tests needs; nothing that starts threads (onnxruntime). pytest imports its plugins itself.
+LIBRARIES = {
+    "assay": ("numpy", "scipy.stats", "yaml", "click"),
+    "pytest": ("pytest", "_pytest.main", "numpy", "scipy.stats", "yaml", "ml_dtypes", "onnx"),
+}
+
+
+def load(kind: str) -> None:
+    for name in LIBRARIES[kind]:
+        with contextlib.suppress(ImportError):
+            import_module(name)
     import assay
 
-    for name in ("numpy", "scipy.stats", "yaml", "click"):
-        with suppress(ImportError):
-            import_module(name)
     for module in pkgutil.walk_packages(assay.__path__, "assay."):
-        if not module.name.endswith("__main__"):
-            with suppress(ImportError):
+        if not module.name.endswith("__main__") and not (kind == "pytest" and "pytest" in module.name):
+            with contextlib.suppress(ImportError):
                 import_module(module.name)
 
 
 if __name__ == "__main__":
-    load()
-    serve(socket.socket(fileno=int(sys.argv[1])))
-    from assay.cli.main import main
-
-    main()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # old names of modules
+        load(sys.argv[1])
+    gc.freeze()
+    serve(socket.socket(fileno=int(sys.argv[2])))

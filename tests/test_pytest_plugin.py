@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from tests.fork_server import call_assay, call_python
 
 pytest_plugins = ["pytester"]
 
@@ -71,9 +72,7 @@ def gathered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "golden.yml").write_text(STUDY)
     for store, replicas in (("store", "2"), ("single", "1")):
         arguments = ["golden", "gather", "golden.yml", "-s", store, "-j", "2", "--quiet", "--replicas", replicas]
-        done = subprocess.run(
-            [sys.executable, "-m", "assay", *arguments], cwd=folder, capture_output=True, text=True, check=False
-        )
+        done = call_assay(arguments, cwd=folder, env=os.environ, timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr
     shutil.rmtree(folder / "runs")
     return folder
@@ -87,6 +86,13 @@ def project(gathered: Path, pytester: pytest.Pytester, monkeypatch: pytest.Monke
     return pytester.path
 
 
+def run_pytest(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    """As `pytester.runpytest_subprocess`."""
+    basetemp = f"--basetemp={pytester.path / 'basetemp'}"
+    done = call_python(["-m", "pytest", basetemp, *arguments], cwd=pytester.path, timeout=240)
+    return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0.0)
+
+
 def test_a_marked_function_is_a_whole_check(pytester, project, installed):
     pytester.makepyfile(MARKED)
     result = pytester.runpytest_subprocess(*installed, "--strict-markers")
@@ -97,7 +103,7 @@ def test_a_worse_training_fails_and_the_findings_are_readable(pytester, project,
     monkeypatch.setenv("WORSE", "1.1")
     monkeypatch.setenv("COLUMNS", "250")
     pytester.makepyfile(MARKED)
-    result = pytester.runpytest_subprocess(*plugin)
+    result = run_pytest(pytester, *plugin)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         ["*segment*metric*verdict*effect*", "*FAIL segment 10 loss: +10%*", "*curves: *report.html"]
@@ -113,7 +119,7 @@ def test_the_check_fails_under_python_O_as_well(pytester, project, plugin, monke
     monkeypatch.setenv("WORSE", "1.1")
     monkeypatch.setenv("PYTHONOPTIMIZE", "1")
     pytester.makepyfile(MARKED)
-    pytester.runpytest_subprocess(*plugin).assert_outcomes(failed=1)
+    run_pytest(pytester, *plugin).assert_outcomes(failed=1)
 
 
 def test_the_fixture_gives_the_report(pytester, project, plugin):
@@ -125,18 +131,18 @@ def test_the_fixture_gives_the_report(pytester, project, plugin):
             assert report.tests[0].verdict.comparisons == 12
         """
     )
-    pytester.runpytest_subprocess(*plugin).assert_outcomes(passed=1)
+    run_pytest(pytester, *plugin).assert_outcomes(passed=1)
 
 
 def test_a_fixture_that_is_not_called_does_not_pass_in_silence(pytester, project, plugin, monkeypatch):
     monkeypatch.setenv("WORSE", "1.1")
     pytester.makepyfile(MARKED.replace("converges()", "converges(convergence)"))
-    pytester.runpytest_subprocess(*plugin).assert_outcomes(failed=1)
+    run_pytest(pytester, *plugin).assert_outcomes(failed=1)
 
 
 def test_a_check_is_made_once_when_the_function_makes_it(pytester, project, plugin):
     pytester.makepyfile(MARKED.replace("converges()", "converges(convergence)").replace("pass", "convergence()"))
-    result = pytester.runpytest_subprocess(*plugin)
+    result = run_pytest(pytester, *plugin)
     result.assert_outcomes(passed=1)
     runs = list(pytester.path.glob(".pytest_cache/d/assay/*/golden-little/check-*"))
     assert len(runs) == 1
@@ -144,7 +150,7 @@ def test_a_check_is_made_once_when_the_function_makes_it(pytester, project, plug
 
 def test_a_function_that_fails_by_itself_is_not_hidden(pytester, plugin):
     pytester.makepyfile(MARKED.replace("pass", "assert 1 == 2"))
-    result = pytester.runpytest_subprocess(*plugin)
+    result = run_pytest(pytester, *plugin)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*assert 1 == 2*"])
 
@@ -154,7 +160,7 @@ def test_a_better_training_fails_unless_it_is_allowed(pytester, project, plugin,
     pytester.makepyfile(
         MARKED + MARKED.replace("def test_", "def test_2_").replace('store"', 'store", allow_changed=True')
     )
-    result = pytester.runpytest_subprocess(*plugin)
+    result = run_pytest(pytester, *plugin)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*CHANGED*"])
 
@@ -165,7 +171,7 @@ def test_an_inconclusive_check_does_what_the_marker_says(pytester, project, plug
     mark = '@pytest.mark.convergence(config="golden.yml", store="single", most_checks=1, inconclusive="{0}")'
     tests = [f"{mark.format(wish)}\ndef test_{wish}():\n    pass\n" for wish in ("fail", "skip", "xfail")]
     pytester.makepyfile("import pytest\n" + "\n".join(tests))
-    pytester.runpytest_subprocess(*plugin).assert_outcomes(failed=1, skipped=1, xfailed=1)
+    run_pytest(pytester, *plugin).assert_outcomes(failed=1, skipped=1, xfailed=1)
 
 
 WRONG = {
@@ -181,7 +187,7 @@ WRONG = {
 def test_a_wrong_marker_fails_and_says_so(pytester, project, plugin):
     tests = [f"@pytest.mark.convergence({mark})\ndef test_{n}():\n    pass\n" for n, mark in enumerate(WRONG)]
     pytester.makepyfile("import pytest\n" + "\n".join(tests))
-    result = pytester.runpytest_subprocess(*plugin)
+    result = run_pytest(pytester, *plugin)
     result.assert_outcomes(failed=len(WRONG))
     assert [words for words in WRONG.values() if words not in result.stdout.str()] == []
     assert "During handling" not in result.stdout.str(), "said once"
@@ -197,7 +203,7 @@ def test_a_failure_of_the_originals_helper_says_what_is_wrong_and_shows_the_test
         "def test_it():\n"
         "    do_convergence_test('store', 'convergence_harness_manifest.json', 'golden.yml')\n"
     )
-    result = pytester.runpytest_subprocess(*plugin)
+    result = run_pytest(pytester, *plugin)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -217,12 +223,12 @@ def test_paths_beside_the_test_file_come_first_and_the_working_directory_stays(p
         "import os\nHERE = os.getcwd()\ndef test_it(convergence):\n"
         "    convergence(config='golden.yml', store='store')\n    assert os.getcwd() == HERE\n"
     )
-    pytester.runpytest_subprocess(*plugin).assert_outcomes(passed=1)
+    run_pytest(pytester, *plugin).assert_outcomes(passed=1)
 
 
 def test_it_works_without_the_cache(pytester, project, plugin):
     pytester.makepyfile(MARKED)
-    pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider").assert_outcomes(passed=1)
+    run_pytest(pytester, *plugin, "-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
 def test_other_tests_are_left_alone(pytester, installed):
@@ -250,4 +256,4 @@ def test_a_fixture_of_the_user_with_the_same_name_wins(pytester, plugin):
     pytester.makepyfile(
         "import pytest\n@pytest.fixture\ndef convergence():\n    return 3\ndef test_it(convergence):\n    assert convergence == 3\n"
     )
-    pytester.runpytest_subprocess(*plugin).assert_outcomes(passed=1)
+    run_pytest(pytester, *plugin).assert_outcomes(passed=1)

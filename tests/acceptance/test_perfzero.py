@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.compat.perfzero.test_summary import load_schema
+from tests.fork_server import call_assay
 from tests.services import TF_PYTHON
 from tests.show.json_schema import problems
 
@@ -99,9 +100,9 @@ class Lab:
         )  # fmt: skip
 
     def call(self, *arguments: str) -> tuple[int, str, str]:
-        process = self.start("--foreign_limit=1", *arguments)
-        out, err = process.communicate(timeout=280)
-        return process.returncode, out, err
+        words = ["perfzero", "--foreign_limit=1", *arguments]
+        done = call_assay(words, cwd=self.folder, env=self.env, timeout=280)
+        return done.returncode, done.stdout, done.stderr
 
     def load(self, workspace: str = "workspace") -> list[dict[str, Any]]:
         """The summaries, each of which fits the schema."""

@@ -15,6 +15,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from tests.fork_server import call_python
 
 FOLDER = Path(__file__).parents[2] / "examples" / "charlm"
 PROGRAM = FOLDER / "charlm.py"
@@ -42,8 +43,7 @@ def charlm() -> Iterator[ModuleType]:
 
 
 def start(*flags: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROGRAM), *SMALL, *(str(flag) for flag in flags)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return call_python([str(PROGRAM), *SMALL, *(str(flag) for flag in flags)])
 
 
 def train(*flags: object) -> list[str]:
@@ -134,8 +134,8 @@ def test_the_same_seed_repeats_and_another_differs() -> None:
 
 
 def test_nothing_is_saved_unless_asked(tmp_path: Path) -> None:
-    command = [sys.executable, str(PROGRAM), *SMALL, "--steps", "5", "--save-interval", "1"]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, timeout=120)
+    command = [str(PROGRAM), *SMALL, "--steps", "5", "--save-interval", "1"]
+    call_python(command, cwd=tmp_path).check_returncode()
     assert list(tmp_path.iterdir()) == []
 
 

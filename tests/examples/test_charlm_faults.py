@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.fork_server import call_python
 
 FOLDER = Path(__file__).parents[2] / "examples" / "charlm"
 SMALL = ["--hidden", "16", "--embedding", "6", "--context", "8", "--batch-size", "16", "--log-interval", "1"]
@@ -17,10 +17,8 @@ NAMES = re.findall(r'^    "([^"]+)": ', (FOLDER / "faults.py").read_text(), re.M
 
 
 def start(*flags: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(FOLDER / "charlm.py"), *FLAGS, *(str(flag) for flag in flags)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment}
-    )
+    command = [str(FOLDER / "charlm.py"), *FLAGS, *(str(flag) for flag in flags)]
+    return call_python(command, env={**os.environ, **environment})
 
 
 def train(*flags: object, **environment: str) -> str:

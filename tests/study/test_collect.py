@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fork_server import call_assay
 
 from assay.errors import InfrastructureError
 from assay.observe.devices import Devices
@@ -364,9 +364,7 @@ for step in range({count}):
 
 
 def assay(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "assay", *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = call_assay(arguments, cwd=folder, env=os.environ, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+from tests.fork_server import call_python
 from tests.models.models import parse
 
 GENERIC = "from assay.models import test_onnx_model\n"
@@ -130,12 +130,9 @@ class Project:
         return path
 
     def pytest(self, *arguments: str, env: dict[str, str] | None = None) -> Said:
-        words = [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:hypothesispytest", *arguments]
+        words = ["-m", "pytest", "-W", "error", "-p", "no:hypothesispytest", *arguments]
         own = {"ASSAY_CACHE": str(self.folder / ".artifacts"), "COLUMNS": "200", "PY_COLORS": "0", **(env or {})}
-        done = subprocess.run(
-            words, cwd=self.folder, env=os.environ | own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=240, check=False,
-        )  # fmt: skip
+        done = call_python(words, cwd=self.folder, env=os.environ | own, timeout=240, is_merged=True)
         return Said(done.returncode, done.stdout)
 
     @property
