@@ -7,6 +7,7 @@ user's program imports, in fresh processes. The checker itself is tested on smal
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import json
 import os
@@ -111,6 +112,7 @@ SYSTEM_CALLS = {
     *(f"os.{name}" for name in ("replace", "rename", "renames", "isatty", "get_terminal_size")),
     *("shutil.get_terminal_size", "shutil.move"),
 }
+SYSTEM_ATTRIBUTES = {name.rpartition(".")[2] for name in SYSTEM_CALLS}
 REGISTERED = re.compile(r"(assay(?:\.\w+)+):\w+")  # how registries name what they will import
 EMPTY_WORDS = {"utils", "util", "misc", "helpers", "helper", "common", "manager", "tools"}
 
@@ -152,8 +154,11 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+parse = functools.cache(ast.parse)
+
+
 def parse_modules(sources: Mapping[str, str]) -> dict[str, Module]:
-    return {name: Module(name, list(find_imports(ast.parse(text), sources))) for name, text in sources.items()}
+    return {name: Module(name, list(find_imports(parse(text), sources))) for name, text in sources.items()}
 
 
 def find_imports(tree: ast.Module, known: Mapping[str, object]) -> Iterator[Import]:
@@ -165,7 +170,7 @@ def find_imports(tree: ast.Module, known: Mapping[str, object]) -> Iterator[Impo
 
 def is_deferring(node: ast.AST) -> bool:
     """What stands in a function, or for the type checker only, is not loaded by importing the module."""
-    if isinstance(node, ast.If):
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name | ast.Attribute):
         return ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"} and not node.orelse
     return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
 
@@ -306,7 +311,7 @@ def system_problems(sources: Mapping[str, str]) -> Iterator[str]:
     for name, text in sources.items():
         if is_inside(name, "assay.system"):
             continue
-        tree = ast.parse(text)
+        tree = parse(text)
         prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             is_prose = isinstance(node, ast.Constant) and id(node) in prose
@@ -322,6 +327,8 @@ def find_system_use(node: ast.AST) -> str | None:
     if isinstance(node, ast.Call) and called_name(node) in {"which", "execvp", "posix_spawnp"}:
         return "git" if [*literal_text(node.args[:1])] == ["git"] else None
     if isinstance(node, ast.Attribute):
+        if node.attr not in SYSTEM_ATTRIBUTES:
+            return None
         text = ast.unparse(node)
         is_raw = text in SYSTEM_CALLS or node.attr == "isatty" or (node.attr == "rename" and text != "files.rename")
         return text if is_raw else None
@@ -376,7 +383,7 @@ def test_each_name_of_a_registry_loads() -> None:
 
 
 def find_registered(source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and REGISTERED.fullmatch(node.value):
             yield node.value
 

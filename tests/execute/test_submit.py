@@ -329,8 +329,9 @@ class TestFailure:
         run = runs.make("true")
         handle = start(executor, run)
         until(lambda: members(run), "the submit command runs")
-        for pid in members(run):
-            os.kill(pid, signal.SIGKILL)
+        os.killpg(
+            os.getpgid(members(run).pop()), signal.SIGKILL
+        )  # all at once: else its shell goes on after the `sleep`
         finish(executor, [handle])
         assert "killed" in str(load_submit_failure(run.dir, 1))
         executor.close()
