@@ -65,7 +65,6 @@ class TestGiven:
         """A GPU that is busy, or that NVML does not know, is the user's business."""
         machine(15)
         slots = choose_slots(study(), ("0", "9"), NOTHING)
-        assert slots.was_asked
         assert all(slots.usable(entry) for entry in build_entries(slots.labels))
         assert slots.env == {}
 
@@ -96,7 +95,7 @@ class TestCpu:
     def test_as_many_as_fit(self, machine, cores: None, cpus: int, count: int) -> None:
         machine(None)
         slots = choose_slots(study(cpus=cpus), None, NOTHING)
-        assert (slots.labels, slots.was_asked) == (("cpu",) * count, False)
+        assert slots.labels == ("cpu",) * count
         assert slots.env == dict.fromkeys(THREADS, str(cpus))
 
     def test_asked_for_where_there_are_gpus(self, machine) -> None:

@@ -35,21 +35,10 @@ _NAMELESS = ""
 _DIGITS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class SumxOptions:
-    sortwith: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Sumx:
+def build_sumx(
+    index: Index, locations: Sequence[StudyLocation], sortwith: Sequence[str], ignore: Sequence[str]
+) -> tuple[Table, list[str]]:
     """The table, and what could not be read for it."""
-
-    table: Table
-    warnings: list[str] = field(default_factory=list)
-
-
-def build_sumx(index: Index, locations: Sequence[StudyLocation], options: SumxOptions) -> Sumx:
     console = CollectingConsole()
     data = load_fresh_table(index, locations, console)
     warnings = console.lines
@@ -62,12 +51,12 @@ def build_sumx(index: Index, locations: Sequence[StudyLocation], options: SumxOp
     params = _load_params(data, locations)
     # as sumx: by the first metric that is a loss, where there is one
     sort = choose_sort(
-        options.sortwith or tuple(name for name in sorted(data.metrics) if "loss" in name)[:1],
+        sortwith or tuple(name for name in sorted(data.metrics) if "loss" in name)[:1],
         data,
         [params[i] for i in keep],
     )
     order = sort_rows(data, keep, sort, params)
-    return Sumx(_build_table(data, order, params, starts, options.ignore, sort if options.sortwith else ()), warnings)
+    return _build_table(data, order, params, starts, ignore, sort if sortwith else ()), warnings
 
 
 def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: list[str]) -> dict[int, float]:
@@ -203,14 +192,14 @@ def run(parsed: Parsed) -> int:
     from assay.study.api import find_locations, open_index_of
     from assay.system.terminal import terminal_width
 
-    options = SumxOptions(tuple(parsed.sortwith or ()), tuple(filter(None, (parsed.ignore or "").split(","))))
     locations = find_locations(parsed.dirs, parsed.logroot, logroot_first=True)
     with open_index_of(locations) as index:
-        found = build_sumx(index, locations, options)
-    warn(found.warnings)
-    sys.stdout.write(render_sumx(found.table, width=terminal_width(sys.stdout)))
+        ignore = [name for name in (parsed.ignore or "").split(",") if name]
+        table, warnings = build_sumx(index, locations, parsed.sortwith or (), ignore)
+    warn(warnings)
+    sys.stdout.write(render_sumx(table, width=terminal_width(sys.stdout)))
     if parsed.csv:
-        _write_csv(parsed.csv, render_csv(found.table, raw=parsed.csv_raw))
+        _write_csv(parsed.csv, render_csv(table, raw=parsed.csv_raw))
     return int(ExitCode.OK)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from assay.config.settings import load_settings
 from assay.errors import FormatError, NotFoundError, UsageError
@@ -22,18 +22,15 @@ from assay.values.run import Plan, build_command
 from assay.values.study import CodePolicy, Study
 
 
-@dataclass(frozen=True, slots=True)
-class RerunOptions:
-    commands: tuple[str, ...] | None = None  # None: all of them, whatever earlier attempts finished
-    slots: tuple[str, ...] | None = None
-    new_code: bool = False
-    grace_s: float = 10.0
-    command_line: tuple[str, ...] = ()
-
-
-def prepare_rerun(runs: Sequence[FoundRun], options: RerunOptions) -> list[Prepared]:
+def prepare_rerun(
+    runs: Sequence[FoundRun],
+    commands: tuple[str, ...] | None,
+    slots: tuple[str, ...] | None,
+    command_line: tuple[str, ...],
+) -> list[Prepared]:
     """One supervised study per study that these runs belong to. Refuses all of them if one cannot be repeated.
 
+    `commands`: None is all of them, whatever earlier attempts finished.
     A damaged run does not keep the others from being repeated: `find_damaged` names it.
     """
     chosen = {run.dir: (run, status) for run in runs if not (status := load_status(run.dir)).is_damaged}
@@ -44,11 +41,19 @@ def prepare_rerun(runs: Sequence[FoundRun], options: RerunOptions) -> list[Prepa
         listed = ", ".join(run.key for run in live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
         raise UsageError(f"still running: {listed}", f"stop it first: {show_command(['stop'], *live[0].words)}")
     for run, status in chosen.values():
-        _check_commands(run, status, options.commands)
+        _check_commands(run, status, commands)
     by_location: dict[StudyLocation, list[RunStatus]] = {}
     for run, status in chosen.values():
         named = replace(status.record.spec, name=os.path.basename(run.dir))
         by_location.setdefault(run.location, []).append(replace(status, record=replace(status.record, spec=named)))
+    options = RunOptions(
+        file="",
+        slots=slots,
+        commands=commands,
+        force=True,
+        names_runs=True,
+        command_line=command_line,
+    )
     return [_prepare(location, statuses, options) for location, statuses in by_location.items()]
 
 
@@ -77,7 +82,7 @@ def _check_commands(run: FoundRun, status: RunStatus, asked: tuple[str, ...] | N
         )
 
 
-def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: RerunOptions) -> Prepared:
+def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: RunOptions) -> Prepared:
     first = statuses[0].record
     study = Study(
         name=location.name,
@@ -90,16 +95,7 @@ def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: Re
         priority=first.spec.priority,
         code=CodePolicy("live"),  # each run has its own copy; nothing is taken now
     )
-    run_options = RunOptions(
-        file=first.source,
-        root=location.root,
-        slots=options.slots,
-        commands=options.commands,
-        force=True,
-        names_runs=True,
-        grace_s=options.grace_s,
-        command_line=options.command_line,
-    )
+    run_options = replace(options, file=first.source, root=location.root)
     plan = Plan(study, tuple(status.record.spec for status in statuses))
     return Prepared(study, plan, location, True, None, load_settings(os.getcwd(), os.environ), run_options)
 

@@ -46,7 +46,6 @@ class Slots:
     devices: Devices
     usable: Callable[[SlotEntry], bool] = lambda _entry: True
     env: Mapping[str, str] = field(default_factory=dict)
-    was_asked: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -56,7 +55,7 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
     from_environment = settings.slots if settings.slots_from == ENVIRONMENT["slots"] else None
     given = asked or from_environment or study.slots or settings.slots
     if given:
-        return Slots(tuple(given), devices, env=_fair_share(given, study.resources), was_asked=True)
+        return Slots(tuple(given), devices, env=_fair_share(given, study.resources))
     if study.resources.gpus == 0:
         return _cpu_slots(study.resources, devices)
     gpus = devices.list()

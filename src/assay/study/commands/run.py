@@ -249,15 +249,14 @@ def rerun(request: RerunRequest, console: Console) -> int:
     All commands are run, also those that an earlier attempt finished. Results of earlier attempts are kept.
     """
     from assay.study.locations import HOW_TO_START, find_runs
-    from assay.study.rerun import RerunOptions, find_damaged, prepare_rerun, renew_code
+    from assay.study.rerun import find_damaged, prepare_rerun, renew_code
 
     found = {run.dir: run for name in request.names for run in find_runs(name, request.root)}
     if not found:
         raise UsageError(f"{', '.join(request.names)}: no runs yet", HOW_TO_START)
     runs = list(found.values())
     slots = parse_slot_flags(request.slots, request.jobs)
-    options = RerunOptions(request.commands or None, slots, request.new_code, command_line=tuple(sys.argv))
-    prepared = prepare_rerun(runs, options)
+    prepared = prepare_rerun(runs, request.commands or None, slots, tuple(sys.argv))
     if request.as_json and len(prepared) > 1:
         raise UsageError("--json reports one study at a time", "name the runs of one study only")
     if request.new_code:
