@@ -111,8 +111,7 @@ class ArtifactBuilder:
 
     def close(self) -> None:
         wait(self._tools.values())
-        for worker in self._workers.values():
-            worker.close()
+        list(self._starting.map(WorkerProcess.close, self._workers.values()))  # at once: each takes a while
         self._workers.clear()
         self._starting.shutdown()  # behind them: a worker dies with the thread that started it
         self.store.close()

@@ -99,9 +99,8 @@ class Case:
     def op(self) -> str | None:
         return self.layer.ops[0] if self.layer else None
 
-    @property
-    def wants(self) -> Wants:
-        return Wants(self.outputs, self.specs)
+    def build_wants(self, trial: Trial, repeats: int = 1) -> Wants:
+        return Wants(self.outputs, trial.specs or self.specs, repeats)
 
 
 class Cases:

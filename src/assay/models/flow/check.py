@@ -89,7 +89,7 @@ class Examination:
         dumps = Dumps(request.ir_dir, request.compile_profile_dir, request.run_profile_dir)
         first, results = Work(), list[Arrays]()
         for trial in case.trials:
-            wants = replace(case.wants, specs=trial.specs or case.specs, repeats=request.repeats)
+            wants = case.build_wants(trial, request.repeats)
             with self.builder.dumping(dumps):
                 work = self.builder.compute(request.target, trial.model, trial.inputs, wants, case.name)
             if work.failed is not None:
@@ -133,7 +133,7 @@ class Examination:
         """What a second reference says where the target differs. One that cannot compute it has no voice."""
         worst = dict[str, TensorComparison]()
         for number, trial in enumerate(case.trials):
-            wants = replace(case.wants, specs=trial.specs or case.specs)
+            wants = case.build_wants(trial)
             try:
                 work = self.builder.compute(voter, trial.model, trial.inputs, wants, case.name)
             except (MissingExtraError, InfrastructureError) as error:

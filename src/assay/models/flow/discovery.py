@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 
@@ -179,23 +179,20 @@ def refuse_flags(texts: Sequence[str], known: Names) -> None:
     given = Tolerances()
     for text in texts:
         given = parse_tolerance_text(text, given)
-    _refuse(given.by_op, given.by_tensor, known, "the model", dict.fromkeys(("ops", "tensors"), _FLAG))
+    _refuse(given.by_op, given.by_tensor, known, "the model", _FLAG, _FLAG)
 
 
 def refuse_own(settings: ModelSettings, stem: str, known: Names) -> None:
     """The same for the table of one model."""
-    own = settings.models.get(stem)
-    if own is None:
-        return
-    locations = {key: f"models.models.{stem}.{key}" for key in ("ops", "tensors")}
-    _refuse(own.ops, own.tensors, known, "the model", locations)
+    own, table = settings.models.get(stem), f"models.models.{stem}"
+    if own is not None:
+        _refuse(own.ops, own.tensors, known, "the model", f"{table}.ops", f"{table}.tensors")
 
 
 def refuse_general(settings: ModelSettings, known: Names) -> None:
     """The same for what is set for all models. `known`: of all of them together."""
     ops = [op for op in settings.tolerances.by_op if not is_operator(op)]
-    locations = {key: f"models.{key}" for key in ("ops", "tensors")}
-    _refuse(ops, settings.tolerances.by_tensor, known, "any model", locations)
+    _refuse(ops, settings.tolerances.by_tensor, known, "any model", "models.ops", "models.tensors")
 
 
 def refuse_strange_names(settings: ModelSettings, models: Sequence[ModelFile]) -> None:
@@ -222,16 +219,16 @@ def find_strange_stems(settings: ModelSettings, stems: Sequence[str]) -> list[st
     ]
 
 
-def _refuse(ops: Iterable[str], tensors: Iterable[str], known: Names, whose: str, locations: Mapping[str, str]) -> None:
+def _refuse(ops: Iterable[str], tensors: Iterable[str], known: Names, whose: str, ops_at: str, tensors_at: str) -> None:
     for op in ops:
         if op not in known.operators:
             leaders = [leader for follower, leader in known.leaders if follower == op]
             hint = f"it is judged together with {' or '.join(leaders)}: name that" if leaders else None
-            message = f"{locations['ops']}: no layer of {whose} begins with {op!r}"
+            message = f"{ops_at}: no layer of {whose} begins with {op!r}"
             raise UsageError(message, hint or did_you_mean(op, known.operators))
     for name in tensors:
         if not known.has_tensor(name):
-            message = f"{locations['tensors']}: no layer of {whose} makes {name!r}"
+            message = f"{tensors_at}: no layer of {whose} makes {name!r}"
             raise UsageError(message, did_you_mean(name, known.tensors))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from assay.errors import UsageError
 from assay.models.backends.programs import hash_tree
 from assay.models.backends.registry import build_backend
-from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, load_product
+from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, load_product
 from assay.models.flow.cases import Arrays, Case, Cases, StepFailedError, Tensors, Trial, hash_refs
 from assay.models.flow.check import Examination
 from assay.models.graph.tensorfile import load_refs, write_tensors
@@ -176,7 +176,7 @@ class CaseSteps:
             own = self.case.trials[number] if number < len(self.case.trials) else None
             # samples may differ in shape; what is known of one holds for its own inputs alone
             specs = own.specs if own is not None and own.inputs.sha == inputs[number].sha else ()
-            wants = replace(self.case.wants, specs=specs or self.case.specs)
+            wants = Wants(self.case.outputs, specs or self.case.specs)
             return self.stand.builder.run(target, chosen[number], inputs[number], wants, self.case.name)
 
         with self._dumping(tested=tested):

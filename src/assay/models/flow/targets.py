@@ -20,14 +20,13 @@ from assay.errors import ConfigError, MissingExtraError, UsageError, did_you_mea
 from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.config.settings import DEFAULT_REFERENCE, NO_VOTER
 from assay.models.config.targets import (
-    TargetTable,
     build_board_target,
     name_chip,
     parse_target,
     read_flags,
     read_target_tables,
 )
-from assay.models.flow.artifact_builder import ArtifactBuilder, Wants
+from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Case, Cases, Tensors
 from assay.models.flow.discovery import Project
 from assay.models.graph.graph import load_model
@@ -70,22 +69,18 @@ def load_checked_target(
 
 
 def _build_problem(target: Target, settings: Settings, error: UsageError) -> Problem:
-    """Back ends say `target npu: compile: …`; what is before the text says the place."""
+    """Back ends say `target npu: compile: …`; what is before the text says the place: the table that has the key, of a
+    target that is like another one."""
     match = _MESSAGE.fullmatch(error.message)
     key = match["key"] if match and match["key"] in target.options else ""
     text = error.message.removeprefix(f"target {target.name}: ")
-    table = _find_table(settings, target.name, key)
-    name = f"targets.{table.name}.{key}" if key else f"targets.{table.name}"
-    return Problem(text.removeprefix(f"{key}: ") if key else text, name, table.find(key), error.hint)
-
-
-def _find_table(settings: Settings, name: str, key: str) -> TargetTable:
-    """The one that says it: a target may be like another one."""
     tables = read_target_tables(settings)
-    own = table = tables[name]
+    own = table = tables[target.name]
     while key not in table.content and table.content.get("like") in tables:
         table = tables[str(table.content["like"])]  # no circle: the target could be read
-    return table if key in table.content else own
+    table = table if key in table.content else own
+    name = f"targets.{table.name}.{key}" if key else f"targets.{table.name}"
+    return Problem(text.removeprefix(f"{key}: ") if key else text, name, table.find(key), error.hint)
 
 
 # ---------------------------------------------------------------- the targets of a project
@@ -123,10 +118,8 @@ def build_target(project: Project, name: str, extras: Extras) -> Target:
 
 def build_hardware_target(project: Project, hardware: str, extras: Extras) -> Target:
     """The project's own target of this name; else Torq's tools, told the name of the hardware."""
-    own = hardware in project.targets
-    with_hardware = replace(extras, hardware=hardware)
-    found = load_checked_target(hardware if own else TORQ, project.folder, lambda target: _equip(target, with_hardware))
-    return replace(found, name=hardware)
+    name = hardware if hardware in project.targets else TORQ
+    return replace(build_target(project, name, replace(extras, hardware=hardware)), name=hardware)
 
 
 def explain_hardware(project: Project, hardware: str) -> str:
@@ -174,14 +167,7 @@ def _equip(target: Target, extras: Extras) -> Target:
 # ---------------------------------------------------------------- the second reference
 
 _USUAL = ("reference", "ort")  # onnx's own evaluator; onnxruntime where that is the first
-_COMMAND_OPTIONS = (
-    "import",
-    "compile",
-    "run",
-    "env",
-    "chip",
-    "hardware",
-)  # to a program; where it runs makes no other of it
+_COMMAND_OPTIONS = ("import", "compile", "run", "env", "chip", "hardware")  # where it runs makes no other engine of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +282,7 @@ class VoterTests:
 
     def _compute(self, engine: Target, case: Case, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """None: it cannot."""
-        product = self.cases.write_inputs(inputs)
-        wants = Wants(case.outputs, case.trials[0].specs or case.specs)
+        product, trial = self.cases.write_inputs(inputs), case.trials[0]
         with self.builder.forgetting():
-            work = self.builder.compute(engine, case.trials[0].model, product, wants, f"{case.op}_ordinary")
+            work = self.builder.compute(engine, trial.model, product, case.build_wants(trial), f"{case.op}_ordinary")
         return None if work.failed is not None else Tensors(work.outputs)

@@ -2,17 +2,6 @@
 
 The names without `assay_` are those of Torq's tests: a project's own tests ask for them as they did there. Paths are
 pathlib paths, tensors are lists of arrays in the graph's order.
-
-    assay_case                    the case: a layer or a full model; a test that asks for it runs for all of them
-    tweaked_random_input_data     inputs; a layer's are the values that it sees inside the model
-    onnx_mlir_model_file          the case as MLIR
-    llvmcpu_compiled_model        … compiled by IREE for the CPU
-    llvmcpu_reference_results     … and run with the inputs
-    torq_compiled_model_dir       the case compiled for the hardware type and the chip
-    torq_results                  … and run with the inputs
-    chip_config, runtime_hw_type  the chip's description, the hardware type
-    assay_reference, assay_target              any other pair of targets, from settings or options
-    assay_reference_results, assay_compiled_model, assay_target_results
 """
 
 from __future__ import annotations
