@@ -285,7 +285,7 @@ def _build_trial(cases: Cases, number: int, outputs: Sequence[str], name: str) -
     needed = {value.name for value in proto.graph.input}
     given = Tensors(cases.samples[number].path)
     return Trial(
-        cases.write_model(proto, cases.make_folder("beginning"), name),
+        cases.write_model(proto, name),
         cases.write_inputs({each: given[each] for each in given if each in needed}),
         Tensors(cases.activations[number]),
         tuple(types[each] for each in outputs),

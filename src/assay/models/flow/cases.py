@@ -56,10 +56,10 @@ class StepFailedError(AssayError):
 
 
 class Tensors(Mapping[str, Any]):
-    """A folder of tensors, each loaded when it is required: activations of a large model do not fit in memory."""
+    """Folders of tensors, each loaded when it is required: activations of a large model do not fit in memory."""
 
-    def __init__(self, folder: str) -> None:
-        self._refs = {ref.name: ref for ref in load_refs(folder)}
+    def __init__(self, *folders: str) -> None:
+        self._refs = {ref.name: ref for folder in folders for ref in load_refs(folder)}
 
     def __getitem__(self, name: str) -> Any:
         return load_ref(self._refs[name])
@@ -190,7 +190,7 @@ class Cases:
         if all(spec.is_static for spec in self.outline.inputs):
             return self.model
         proto = build_typed(self.proto, self.find_types(number))
-        return self.write_model(proto, self._builder.make_folder("closed"), self.outline.full_name)
+        return self.write_model(proto, self.outline.full_name)
 
     def find_types(self, number: int) -> dict[str, TensorSpec]:
         specs = [*load_specs(self.samples[number].path), *load_specs(self.activations[number])]
@@ -201,7 +201,7 @@ class Cases:
         """Folders with every tensor that the reference makes, one for each sample."""
         proto = build_marked(self.proto)
         names = tuple(value.name for value in proto.graph.output)
-        model = self.write_model(proto, self._builder.make_folder("marked"), self.outline.stem)
+        model = self.write_model(proto, self.outline.stem)
         with self._builder.keeping():
             return tuple(self.ask(model, sample, Wants(names), "activations") for sample in self.samples)
 
@@ -213,8 +213,7 @@ class Cases:
         for number, folder in enumerate(self.activations):
             proto = build_marked(self.proto, wanted, types=self.find_types(number))
             names = tuple(value.name for value in proto.graph.output)
-            name = f"{self.outline.stem}_marked"
-            model = self.write_model(proto, self._builder.make_folder("marked"), name)
+            model = self.write_model(proto, f"{self.outline.stem}_marked")
             specs = tuple(spec for spec in load_specs(folder) if spec.name in set(names))
             trials.append(Trial(model, self.samples[number], Tensors(folder), specs))
         return Case(f"{self.outline.stem}_marked", None, names, (), tuple(trials), quantized=self.quantized)
@@ -235,15 +234,12 @@ class Cases:
             own = Magnitudes(load_model(trial.model.path), Tensors(trial.inputs.path))
             return own.find(tensor, len(case.layer.nodes) - 1)
         if number not in self._magnitudes:
-            values = _Joined(Tensors(self.activations[number]), Tensors(self.samples[number].path))
+            values = Tensors(self.samples[number].path, self.activations[number])
             self._magnitudes[number] = Magnitudes(self.proto, values)
         return self._magnitudes[number].find(tensor, _CARRIED)
 
-    def make_folder(self, hint: str) -> str:
-        return self._builder.make_folder(hint)
-
-    def write_model(self, proto: Any, folder: str, name: str) -> Product:
-        path = os.path.join(folder, f"{name}.onnx")
+    def write_model(self, proto: Any, name: str) -> Product:
+        path = os.path.join(self._builder.make_folder("model"), f"{name}.onnx")
         write_model(proto, path)
         return load_product(path)
 
@@ -303,7 +299,7 @@ class Cases:
         """Layers one after another: the values of all of them together may be many times the model."""
         wanted = {layer.number for layer in self.outline.layers if layer.name in set(names)}
         pairs = zip(self.activations, self.samples, strict=True)
-        activations = [_Joined(Tensors(folder), Tensors(sample.path)) for folder, sample in pairs]
+        activations = [Tensors(sample.path, folder) for folder, sample in pairs]
         walks = [build_layers(self.proto, self.outline, each, numbers=wanted) for each in activations]
         for parts in zip(*walks, strict=True):
             yield self._build_case(parts)
@@ -313,12 +309,11 @@ class Cases:
         problem = next((part.problem for part in parts if part.problem), "")
         if problem:
             return Case(layer.name, layer, layer.outputs, (), (), problem)
-        folder = self._builder.make_folder(layer.label)
         trials = []
-        for number, part in enumerate(parts):
-            model = self.write_model(part.model, folder, f"{layer.name}.{number}" if number else layer.name)
+        for part in parts:
+            model, inputs = self.write_model(part.model, layer.name), self.write_inputs(part.inputs)
             specs = tuple(describe_array(name, array) for name, array in part.outputs.items())
-            trials.append(Trial(model, self.write_inputs(part.inputs), part.outputs, specs))
+            trials.append(Trial(model, inputs, part.outputs, specs))
         return Case(layer.name, layer, tuple(trials[0].expected), trials[0].specs, tuple(trials))
 
     def discard(self, case: Case) -> None:
@@ -327,25 +322,6 @@ class Cases:
             for folder in (os.path.dirname(trial.model.path), trial.inputs.path):
                 if os.path.dirname(folder) == self._builder.scratch and trial.inputs not in self.samples:
                     shutil.rmtree(folder, ignore_errors=True)
-
-
-class _Joined(Mapping[str, Any]):
-    """Two folders of tensors as one."""
-
-    def __init__(self, *parts: Mapping[str, Any]) -> None:
-        self._parts = parts
-
-    def __getitem__(self, name: str) -> Any:
-        for part in self._parts:
-            if name in part:
-                return part[name]
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({name: None for part in self._parts for name in part})
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 def name_kind(case: Case) -> str:

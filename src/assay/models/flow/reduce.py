@@ -172,7 +172,7 @@ class _Trials:
     def build_case(self, model: Any, samples: Sequence[Mapping[str, Any]]) -> Case:
         cases = self.search.cases
         name = f"{cases.outline.stem}_reduced"
-        product = cases.write_model(model, cases.make_folder("reduced"), name)
+        product = cases.write_model(model, name)
         outputs = tuple(value.name for value in model.graph.output)
         trials = []
         for sample in samples:
@@ -198,7 +198,7 @@ class _Trials:
     def activations_for(self, model: Any, samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         cases = self.search.cases
         marked = build_marked(model)
-        product: Product = cases.write_model(marked, cases.make_folder("marked"), "marked")
+        product: Product = cases.write_model(marked, "marked")
         names = tuple(value.name for value in marked.graph.output)
         with self.search.examination.builder.borrowing():
             return [
