@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -185,3 +186,10 @@ def assert_equal(one: Any, other: Any) -> None:
         assert list(one.flat) == list(other.flat)
     else:
         assert one.tobytes() == other.tobytes()
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"it never came to this: {what}"
+        time.sleep(0.02)

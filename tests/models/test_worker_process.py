@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from tests.models.models import until
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, NotFoundError, UsageError
 from assay.models.values.model import Ending, Job, Limits, Step, Target
@@ -19,7 +19,6 @@ from assay.models.worker_process import WorkerProcess, describe_end, parse_error
 
 HERE = os.path.dirname(__file__)
 ENV = {"PYTHONPATH": HERE}
-PATIENCE_S = 60.0
 MIB = 1 << 20
 
 
@@ -52,13 +51,6 @@ def is_running(pid):
             return stream.read().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
-
-
-def until(condition, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came to this: {what}"
-        time.sleep(0.01)
 
 
 # ---------------------------------------------------------------- ends

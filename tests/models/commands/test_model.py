@@ -9,17 +9,16 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tests.models.models import EXAMPLES, hide_library, write_chain, write_long_chain, write_model
+from tests.models.models import EXAMPLES, hide_library, until, write_chain, write_long_chain, write_model
 
 from assay.cli.main import run
 from assay.models.records import load_report
@@ -585,13 +584,6 @@ def tagged(folder: Path) -> list[int]:
             except OSError:
                 continue
     return found
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @pytest.fixture

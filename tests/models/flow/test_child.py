@@ -8,13 +8,12 @@ import math
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.models.models import LARGE, ORT, faulty, hide_library, off_where_large, picky, request_for
+from tests.models.models import LARGE, ORT, faulty, hide_library, off_where_large, picky, request_for, until
 from tests.models.report import model_reports as made
 
 from assay.models.child import build_numbers, build_points, main, write_metrics, write_trace
@@ -190,13 +189,6 @@ def count_workers(folder: Path) -> int:
             except OSError:
                 continue
     return found
-
-
-def until(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

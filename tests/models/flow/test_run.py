@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.models.models import faulty, hide_library, picky, request_for
+from tests.models.models import faulty, hide_library, picky, request_for, until
 from tests.models.report import model_reports as made
 
 from assay.bench.flow.archive import add_timings, build_result, load_executions
@@ -301,25 +299,17 @@ run_model(parse_plain(ModelRequest, json.loads({json.dumps(build_plain(request))
 """
     pool, benchmark = SlotPool(build_entries(["cpu"]), str(slots / "checks")), MachineLease("benchmark", str(slots))
     with subprocess.Popen([sys.executable, "-c", code]) as command:
-        wait_for(mark.exists)
+        until(mark.exists, "the target hangs")
         assert pool.busy()
         command.kill()
     assert not pool.busy()
     assert not benchmark.try_enter()
     assert "_picky_check_" in benchmark.holders()[0].name
     end.touch()
-    wait_for(benchmark.try_enter)
+    until(benchmark.try_enter, "the check has ended")
     assert len(list((tmp_path / "runs" / "model").glob("*/model.json"))) == 1  # it went on to its end
     for each in (pool, benchmark):
         each.close()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    for _ in range(1200):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it does not come")
 
 
 # ---------------------------------------------------------------- times for the benchmark history
