@@ -19,9 +19,9 @@ import pytest
 from tests.golden.lab import NATIVE, Lab, messages
 
 from assay.cli.main import run
-from assay.errors import ConfigError, ExitCode, MissingExtraError, NotFoundError, UsageError
+from assay.errors import ConfigError, ExitCode, FormatError, MissingExtraError, NotFoundError, UsageError
 from assay.golden.config import load_golden_file
-from assay.golden.flow.files import RunHooks, check_file, gather_file, validate_file
+from assay.golden.flow.files import RunHooks, check_file, gather_file, load_recordings, validate_file
 from assay.golden.manifests import load_manifest
 from assay.golden.report.document import build_document
 from assay.golden.values import GoldenReport, Segment, Track
@@ -900,3 +900,11 @@ def test_a_missing_library_is_reported_before_anything_runs(
     with pytest.raises(MissingExtraError, match="pip install 'assay\\[stats\\]'"):
         getattr(lab, mode)()
     assert not (tmp_path / "calls.jsonl").exists()  # the training was not called
+
+
+@pytest.mark.parametrize("rules", [{"loss": 5}, {"loss": {}}, {"loss": {"rule": "paired", "delta": "x"}}])
+def test_a_recording_with_damaged_rules_is_not_shown(tmp_path: Path, rules: object) -> None:
+    path = tmp_path / "demo_m.json"
+    path.write_text(json.dumps({"ckpt_logs": {}, "provenance": {"rules": rules}}))
+    with pytest.raises(FormatError, match="the rules in this golden recording are damaged"):
+        load_recordings(str(path))

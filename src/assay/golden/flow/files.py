@@ -34,11 +34,10 @@ from assay.golden.recorder import LogReader, RunRecorder
 from assay.golden.values import Golden, GoldenFile, GoldenReport, GoldenTest, GoldenTestReport, Rule
 from assay.judge.statistics import load_numpy, t_quantile
 from assay.study.api import RunHooks, first_program
+from assay.values.plain import parse_plain
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 __all__ = ["GoldenOptions", "RunHooks", "check_file", "gather_file", "load_recordings", "validate_file"]
-
-_RULE_FIELDS = ("delta", "alpha", "window", "direction", "operator", "margin")
 
 
 def gather_file(options: GoldenOptions, hooks: RunHooks | None = None) -> GoldenReport:
@@ -247,10 +246,9 @@ def _load_rules(golden: Golden) -> list[Rule]:
     """Those that it was gathered with; an older manifest names none, so each metric is judged as paired."""
     try:
         stored = [
-            Rule(metric, each["rule"], **{key: each[key] for key in _RULE_FIELDS if key in each})
-            for metric, each in golden.rules.items()
+            parse_plain(Rule, {**each, "metric": metric, "kind": each["rule"]}) for metric, each in golden.rules.items()
         ]
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise FormatError(f"the rules in this golden recording are damaged: {json.dumps(golden.rules)[:200]}") from None
     return stored or [Rule(metric) for metric in golden.metrics]
 
