@@ -52,13 +52,17 @@ class W(Benchmark):
         sys.settrace(None)
         self.report_benchmark(wall_time=1.0, metrics=[{{"name": "lines", "value": count}}])
 """
-SLOW_SEARCH = """
+# The first answer takes ten executions; one of the second answer waits for the test.
+HELD_SEARCH = """
 import os, time
 from assay.bench import Benchmark
 class W(Benchmark):
     def work(self):
         home = os.getcwd().split("/repo/")[0]
-        time.sleep(0.3 if os.path.exists(home + "/slow") else 0)
+        with open(home + "/count", "a") as file:
+            file.write("x")
+        while os.path.getsize(home + "/count") > 12 and os.path.exists(home + "/hold"):
+            time.sleep(0.02)
         self.report_benchmark(wall_time={cost})
 """
 MEASURED = """
@@ -146,7 +150,7 @@ def test_eight_percent_are_found_in_noise_and_confirmed(lab: Lab) -> None:
 
 def test_eight_percent_more_work_is_found_by_counting_it(lab: Lab) -> None:
     """Real work, counted instead of timed: the same on any machine, however busy."""
-    commits = plant(lab, COUNTED, [500, 500, 540, 540])
+    commits = plant(lab, COUNTED, [500, 500, 540])
     flags = ("--only", "lines", "--better", "lines:min", "--trials", "5", *FLAGS)
     code, out, err = lab.call("compare", "--git", f"{commits[0]}..main", "work.W.work", *flags)
     assert code == 1, err
@@ -161,22 +165,24 @@ def test_eight_percent_more_work_is_found_by_counting_it(lab: Lab) -> None:
 
 
 def test_a_killed_search_is_gone_on_with(lab: Lab) -> None:
-    commits = plant(lab, SLOW_SEARCH, [1.0] * 4 + [1.2] * 4)
+    commits = plant(lab, HELD_SEARCH, [1.0, 1.0, 1.2])
     arguments = ("bisect", "work.W.work", "--good", commits[0], "--trials", "5", "--foreign-limit", "1")
-    (lab.folder.parent / "slow").touch()
+    count, hold = lab.folder.parent / "count", lab.folder.parent / "hold"
+    hold.touch()
     process = lab.start(*arguments)
-    logs = until(lambda: list(lab.root.glob("bench/.assay/bisect/*/log.jsonl")))
-    until(lambda: logs[0].read_text().count("\n") >= 2)
+    until(lambda: count.exists() and count.stat().st_size > 12)
     process.kill()
     process.communicate()
-    (lab.folder.parent / "slow").unlink()
-    known = logs[0].read_text().splitlines()
-    with logs[0].open("a") as file:
+    hold.unlink()
+    (log,) = lab.root.glob("bench/.assay/bisect/*/log.jsonl")
+    known = log.read_text().splitlines()
+    assert len(known) == 1
+    with log.open("a") as file:
         file.write('{"commit": "cut sh')
     code, out, err = lab.call(*arguments, "--json", "--quiet")
     assert code == 0, err
     found = json.loads(out)
-    assert found["culprit"]["sha"] == commits[4]
+    assert found["culprit"]["sha"] == commits[2]
     assert found["resumed"] == len(known)
     assert [answer["commit"] for answer in found["answers"]][: len(known)] == [
         json.loads(line)["commit"] for line in known

@@ -68,11 +68,6 @@ def test_windows_after_the_end_are_left_out(tmp_path: Path) -> None:
     assert all(re.match(r"ended after [\d.]+ s;", note) for note in profile.notes)
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.01234, "0.012 s"), (3.04, "3.0 s"), (4000.0, "4000.0 s")])
-def test_seconds_in_words(seconds: float, text: str) -> None:
-    assert profiling._render_seconds(seconds) == text
-
-
 def test_one_that_fails_is_said_and_the_next_is_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     profile = Profile(parse_windows("0:0.01,0.02:"), "framework", str(tmp_path))
     profile.start()
@@ -292,7 +287,7 @@ def test_who_looks_on_where_there_is_no_framework(tmp_path: Path) -> None:
     ],
 )
 def test_what_py_spy_complains_of(lines: list[str], said: str) -> None:
-    assert profiling._find_complaint(lines) == said
+    assert profiling.find_complaint(lines) == said
 
 
 def test_sessions_of_tensorflow_that_end_in_one_second_stay_apart(

@@ -112,9 +112,15 @@ def report_benchmark(
     if name is not None:
         line["name"] = str(name)
     if extras:
-        line["extras"] = {str(key): _to_extra(value) for key, value in _mapping(extras, "extras").items()}
+        line["extras"] = {
+            str(key): str(value) if isinstance(value, str) or (number := build_number(value)) is None else number
+            for key, value in _mapping(extras, "extras").items()
+        }
     if metrics:
-        line["metrics"] = [_build_metric(metric) for metric in _sequence(metrics, "metrics")]
+        if not isinstance(metrics, (list, tuple)):
+            kind = type(metrics).__name__
+            raise TypeError(f"report_benchmark: metrics must be a list of dictionaries, not {kind}")
+        line["metrics"] = [_build_metric(metric) for metric in metrics]
     if samples:
         line["samples"] = {key: [_to_number(value, key) for value in values] for key, values in samples.items()}
     write_line(line)
@@ -127,20 +133,9 @@ def _to_number(value: object, name: str) -> int | float:
     return number
 
 
-def _to_extra(value: object) -> int | float | str:
-    number = None if isinstance(value, str) else build_number(value)
-    return number if number is not None else str(value)
-
-
 def _mapping(value: object, name: str) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise TypeError(f"report_benchmark: {name} must be a dictionary, not {type(value).__name__}")
-    return value
-
-
-def _sequence(value: object, name: str) -> Sequence[object]:
-    if not isinstance(value, (list, tuple)):
-        raise TypeError(f"report_benchmark: {name} must be a list of dictionaries, not {type(value).__name__}")
     return value
 
 
@@ -254,7 +249,10 @@ def measure(
     for name, value in (("repeats", repeats), ("inner", inner)):
         if value is not None and value < 1:
             raise ValueError(f"measure: {name} must be at least 1, not {value}")
-    wait = _call_first(function, sync)
+    result = function()  # the first call may start the device to wait for
+    wait = build_wait(sync)
+    wait(result)
+    del result
     once_s = _warm_up(function, warmup, wait)
     calls = inner or max(1, min(1_000_000, round(_SHORTEST_S / once_s) if once_s < _SHORTEST_S else 1))
     count = repeats or max(_FEWEST, min(_MOST, int(seconds / (once_s * calls))))
@@ -263,14 +261,6 @@ def measure(
         if events is not None:
             return _sample_with_events(function, count, calls, wait, events)
         return _sample_often(function, count, calls, wait)
-
-
-def _call_first(function: Callable[[], object], sync: Sync) -> Wait:
-    """The first call may start the device to wait for."""
-    result = function()
-    wait = build_wait(sync)
-    wait(result)
-    return wait
 
 
 def _warm_up(function: Callable[[], object], warmup: int | None, wait: Wait) -> float:
@@ -356,7 +346,7 @@ def synchronize(result: object = None, sync: Sync = None) -> None:
 def build_wait(sync: Sync = None) -> Wait:
     """What to call with a function's result to wait until the work is done."""
     if sync is False:
-        return _wait_for_nothing
+        return _wait_for_all([])
     if sync is None:
         return _wait_for_all(
             [wait for name in _FRAMEWORKS if name in sys.modules and (wait := _wait_of(sys.modules[name]))]
@@ -366,10 +356,6 @@ def build_wait(sync: Sync = None) -> Wait:
     if callable(sync):
         return _wait_for_all([lambda _result: sync()])
     raise TypeError(f"sync is a module such as torch, a function, or False; not {sync!r}")
-
-
-def _wait_for_nothing(_result: object) -> None:
-    """There is no device."""
 
 
 def _wait_for_all(waits: Sequence[Callable[[object], object]]) -> Wait:

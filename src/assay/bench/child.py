@@ -87,7 +87,8 @@ def _list(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     (method,) = options.methods
     write_line({"kind": "begin", "time": time.time(), "pid": os.getpid(), "python": sys.version.split()[0]})
-    _show_crashes()
+    with suppress(OSError, ValueError, AttributeError):  # a crash in native code prints the stack, if there is a stderr
+        faulthandler.enable()
     end: dict[str, Any] = {"kind": "end", "ok": False}
     try:
         target = _find(method, options)
@@ -112,51 +113,28 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if end["ok"] else 1
 
 
-def _show_crashes() -> None:
-    """A crash in native code prints the Python stack, if there is a stderr."""
-    with suppress(OSError, ValueError, AttributeError):
-        faulthandler.enable()
-
-
 def _find(method: str, options: argparse.Namespace) -> Target:
-    if ".filter:" in method:
-        raise NoSuchBenchmarkError(_explain_filter(method, options))
-    return find_target(method)
-
-
-def _explain_filter(method: str, options: argparse.Namespace) -> str:
-    """Filters are resolved before: one that arrives here could not be resolved."""
-    try:
-        find_matches(method, _build_arguments(options))
-    except NoSuchBenchmarkError as error:
-        return str(error)
-    return f"{method!r} could not be resolved"
+    if ".filter:" not in method:
+        return find_target(method)
+    find_matches(method, _build_arguments(options))  # filters are resolved before: this one could not be, and says why
+    raise NoSuchBenchmarkError(f"{method!r} could not be resolved")
 
 
 def _execute(target: Target, call: Callable[..., Any], options: argparse.Namespace, end: dict[str, Any]) -> None:
     profile = _start_profile(options)
     began, cpu = time.perf_counter(), time.process_time()
     try:
-        if target.owner is None:
-            _call_function(call)
-        else:
-            call()
+        before = _count_reports()
+        call()
+        if target.owner is None and _count_reports() == before:  # a plain function that reports nothing is timed
+            bench = Benchmark()
+            timing = bench.measure(call, warmup=2)
+            bench.report_benchmark(iters=timing.iters, wall_time=timing.median_s)
     finally:
         end["wall_s"], end["cpu_s"] = time.perf_counter() - began, time.process_time() - cpu
         end["profiles"] = profile.finish() if profile else []
         if profile and profile.notes:
             end["profile_notes"] = profile.notes
-
-
-def _call_function(call: Callable[..., Any]) -> None:
-    """A plain function that reports nothing is timed."""
-    before = _count_reports()
-    call()
-    if _count_reports() != before:
-        return
-    bench = Benchmark()
-    timing = bench.measure(call, warmup=2)
-    bench.report_benchmark(iters=timing.iters, wall_time=timing.median_s)
 
 
 def _count_reports() -> int:
@@ -193,14 +171,13 @@ def _describe(error: BaseException) -> str:
 def _render_traceback(error: BaseException) -> str:
     """From the user's first frame on: our own frames do not show what is wrong."""
     trace = error.__traceback__
-    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        is_import = file == importlib.__file__ or file.startswith("<frozen importlib")
+        if os.path.dirname(file) != _OWN_FOLDER and not is_import:
+            break
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))
-
-
-def _is_ours(file: str) -> bool:
-    """Our own frame, or one of the import system."""
-    return os.path.dirname(file) == _OWN_FOLDER or file == importlib.__file__ or file.startswith("<frozen importlib")
 
 
 # ---------------------------------------------------------------- from `module.Class.method` to what can be called

@@ -16,16 +16,7 @@ from assay.system.processes import load_size
 _FRAMEWORKS = ("tensorflow", "torch", "jax", "paddle", "mindspore", "mxnet", "cupy", "onnxruntime", "sklearn", "numpy")
 
 _LIBRARIES = (
-    "scipy",
-    "pandas",
-    "numba",
-    "transformers",
-    "triton",
-    "tensorrt",
-    "torchvision",
-    "flax",
-    "keras",
-    "onnx",
+    *("scipy", "pandas", "numba", "transformers", "triton", "tensorrt", "torchvision", "flax", "keras", "onnx"),
     "openvino",
 )
 
@@ -42,20 +33,14 @@ def find_framework() -> dict[str, str] | None:
         return None
     module: Any = sys.modules[name]
     found = {"name": name, "version": str(module.__version__)}
-    for key, value in _VERSIONS.get(name, _no_versions)(module).items():
-        if value:
-            found[key] = str(value)
-    return found
+    versions = _VERSIONS[name](module) if name in _VERSIONS else {}
+    return found | {key: str(value) for key, value in versions.items() if value}
 
 
 def find_packages() -> dict[str, str]:
     """Versions of what the benchmark has loaded and whose version a result may depend on."""
     loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in (*_FRAMEWORKS, *_LIBRARIES)}
     return {name: str(version) for name, version in loaded.items() if version is not None}
-
-
-def _no_versions(_module: Any) -> dict[str, object]:
-    return {}
 
 
 def _torch_versions(torch: Any) -> dict[str, object]:

@@ -149,7 +149,10 @@ class Profile:
         self._is_taking.set()
         framework = self._wait_for_framework(window.end_s)
         if stand_in is None and framework is None:
-            raise RuntimeError(_describe_absence())
+            begun = next((name for name in _FRAMEWORKS if name in sys.modules), None)
+            raise RuntimeError(
+                f"{begun} was still being imported" if begun else "neither torch nor tensorflow is loaded"
+            )
         with contextlib.suppress(*[Exception] if framework else []):  # too short for any sample
             if stand_in is not None:
                 stand_in.stop()
@@ -183,8 +186,9 @@ class Profile:
         self._over.set()
         self._thread.join()
         self._main.close()
+        elapsed = f"{elapsed_s:.1f} s" if elapsed_s >= 1 else f"{elapsed_s:.2g} s"
         for window in self._windows[self._begun :]:
-            self._note(f"ended after {_render_seconds(elapsed_s)}; the window {render_windows([window])} never began")
+            self._note(f"ended after {elapsed}; the window {render_windows([window])} never began")
         found = [os.path.join(base, name) for base, _, names in os.walk(self._folder) for name in names]
         return sorted(os.path.relpath(path, self._folder) for path in found)
 
@@ -192,10 +196,6 @@ class Profile:
         """For the log and the report."""
         self.notes.append(text)
         print(f"assay: warning: {text}", file=sys.stderr)
-
-
-def _render_seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.2g} s"
 
 
 def find_framework(kind: str) -> str | None:
@@ -208,11 +208,6 @@ def find_framework(kind: str) -> str | None:
 def _is_complete(module: ModuleType | None) -> bool:
     """Python marks a module whose import is under way; half of its names are missing."""
     return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
-
-
-def _describe_absence() -> str:
-    begun = next((name for name in _FRAMEWORKS if name in sys.modules), None)
-    return f"{begun} was still being imported" if begun else "neither torch nor tensorflow is loaded"
 
 
 def build_profiler(framework: str, folder: str, number: int, main: _MainThread) -> Profiler:
@@ -248,7 +243,7 @@ class _Torch:
         config = _build_all_threads_config()
         if config is None:
             raise RuntimeError("this torch must be started by a signal, which TensorFlow does not survive")
-        self._call = _call_here
+        self._call = lambda task: task()
         self._profile = torch.profiler.profile(activities=activities, experimental_config=config)
 
     def start(self) -> None:
@@ -275,10 +270,6 @@ def _choose_activities(torch: Any) -> list[Any]:
     return [kinds.CPU, kinds.CUDA] if torch.cuda.is_available() else [kinds.CPU]
 
 
-def _call_here(task: Callable[[], None]) -> None:
-    task()
-
-
 def _build_all_threads_config() -> Any:
     """None where torch has no such thing."""
     from importlib import import_module
@@ -302,19 +293,15 @@ class _TensorFlow:
 
     def stop(self) -> None:
         self._profiler.stop()
-        for name in self._list_sessions() - self._before:
-            self._rename(name)
+        for name in self._list_sessions() - self._before:  # named by the second, and two windows may end in one
+            path = os.path.join(self._folder, "plugins", "profile", name)
+            rename(path, f"{path}_tensorflow-{self._number}")
 
     def _list_sessions(self) -> set[str]:
         try:
             return set(os.listdir(os.path.join(self._folder, "plugins", "profile")))
         except FileNotFoundError:
             return set()
-
-    def _rename(self, name: str) -> None:
-        """Sessions are named by the second, and two windows may end in one."""
-        path = os.path.join(self._folder, "plugins", "profile", name)
-        rename(path, f"{path}_tensorflow-{self._number}")
 
 
 class PySpy:
@@ -350,19 +337,15 @@ class PySpy:
             self._words.seek(0)
             lines = self._words.read().decode("utf-8", "replace").splitlines()
         if not os.path.exists(self._path):
-            raise RuntimeError(f"py-spy wrote none: {_find_complaint(lines)}")
-        if _is_without_events(self._path):
+            raise RuntimeError(f"py-spy wrote none: {find_complaint(lines)}")
+        with open(self._path, "rb") as file:
+            begin = b"".join(file.read(64).split())  # a trace may be large
+        if begin in (b"", b"[]"):
             os.remove(self._path)  # the trace would be empty
             raise RuntimeError("py-spy found nothing running on a CPU: only idle threads, or too short a window")
 
 
-def _is_without_events(path: str) -> bool:
-    """By its first bytes: a trace may be large."""
-    with open(path, "rb") as file:
-        return b"".join(file.read(64).split()) in (b"", b"[]")
-
-
-def _find_complaint(lines: Sequence[str]) -> str:
+def find_complaint(lines: Sequence[str]) -> str:
     """Its error comes before its own traceback."""
     said = [line.strip() for line in lines if line.strip()]
     return next((line for line in said if line.startswith("Error")), said[-1] if said else "it printed nothing")

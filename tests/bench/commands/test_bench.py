@@ -321,7 +321,7 @@ def test_table(lab: Bench, cli: Cli) -> None:
 
 def test_compare_of_labels(lab: Bench, cli: Cli) -> None:
     for label in ("one", "two"):
-        cli("bench", "run", "mod.B.fixed", "--label", label, "--trials", "8", *QUIET)
+        cli("bench", "run", "mod.B.fixed", "--label", label, "--trials", "5", *QUIET)
     result = cli("bench", "compare", "one", "two", "--only", "wall_time")
     assert result.code == 0
     assert "PASS" in result.out
@@ -403,20 +403,21 @@ def test_other_bad_calls_are_refused(lab: Bench, cli: Cli, arguments: tuple[str,
 
 def test_a_search_as_people_see_it(lab: Bench, cli: Cli) -> None:
     repository = Repository(lab.folder)
-    commits = repository.costs(10, 10, 11)
+    commits = repository.costs(10, 11, 11)
     words = ("--command", "figure=cat figure", "--metric", r"cost=cost ([\d.]+)", "--on", "cost")
     flags = ("--better", "cost:min", "--trials", "5", "--foreign-limit", "1")
-    result = cli("bench", "bisect", *words, "--good", commits[0], *flags)
+    ends = ("--good", commits[0], "--bad", commits[1])
+    result = cli("bench", "bisect", *words, *ends, *flags)
     assert result.code == 0
-    assert f"culprit: {commits[2][:12]} 'change 2'" in result.out
+    assert f"culprit: {commits[1][:12]} 'change 1'" in result.out
     assert "figure cost: +10.00%" in result.out
-    assert "3 commits from" in result.err
-    again = cli("bench", "bisect", *words, "--good", commits[0], *flags, "--json")
+    assert "2 commits from" in result.err
+    again = cli("bench", "bisect", *words, *ends, *flags, "--json")
     facts = json.loads(again.out)
-    assert (facts["exit_code"], facts["culprit"]["sha"], facts["metric"]) == (0, commits[2], "cost")
+    assert (facts["exit_code"], facts["culprit"]["sha"], facts["metric"]) == (0, commits[1], "cost")
     assert facts["resumed"] == len(facts["answers"])
     assert again.err == ""
-    same = cli("bench", "bisect", *words, "--good", commits[0], "--bad", commits[1], *flags)
+    same = cli("bench", "bisect", *words, "--good", commits[1], *flags)
     assert same.code == 3
     assert "not found: the two ends do not differ" in same.out
 

@@ -1,12 +1,14 @@
-"""A search for the commit that made a metric worse: real git, real processes, and a log that outlives them."""
+"""A search for the commit that made a metric worse: real git, and a log that outlives the call."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from tests.bench.laboratory import execution
 from tests.bench.repository import Repository, ask
 
 from assay.bench.flow.bisect import (
@@ -17,11 +19,12 @@ from assay.bench.flow.bisect import (
     bisect_benchmark,
     load_answers,
 )
-from assay.bench.flow.compare import CompareOptions
+from assay.bench.flow.compare import CompareOptions, Run
+from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
-from assay.bench.values.execution import BenchRequest, parse_method
+from assay.bench.values.execution import BenchMetric, BenchReport, BenchRequest, BenchResult, parse_method
 from assay.errors import NotFoundError, UsageError
-from assay.show.console import CollectingConsole
+from assay.show.console import SILENT, CollectingConsole, Console
 from assay.system.files import append_line
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -33,15 +36,49 @@ def repository(lab: Path) -> Repository:
     return Repository(lab)
 
 
-def search(good: str, bad: str = "main", request: BenchRequest | None = None, fresh: bool = False) -> BenchBisect:
-    return bisect_benchmark(Question(good, bad, "cost", fresh), request or ask(), OPTIONS)
+class QuickRunner:
+    """What `cat figure` prints in each tree, without a process: searches of real processes are in acceptance."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, request: BenchRequest) -> BenchReport:
+        self.calls += 1
+        found = []
+        for trial in range(1, request.trials + 1):
+            for variant in request.variants:
+                match = re.search(request.patterns[0][1], (Path(variant.folder or "") / "figure").read_text())
+                missing = Finding(VerdictKind.ERROR, "figure", "cost was not found in its output")
+                result = BenchResult(
+                    "figure",
+                    succeeded=match is not None,
+                    metrics=(BenchMetric("cost", float(match[1])),) if match else (),
+                    findings=() if match else (missing,),
+                )
+                made = execution(len(found), 1.0, label=variant.label, commit=variant.commit)
+                found.append(replace(made, method="figure", trial=trial, result=result))
+        return BenchReport(tuple(found))
+
+
+def search(
+    good: str,
+    bad: str = "main",
+    request: BenchRequest | None = None,
+    fresh: bool = False,
+    run: Run | None = None,
+    options: CompareOptions = OPTIONS,
+    console: Console = SILENT,
+) -> BenchBisect:
+    return bisect_benchmark(
+        Question(good, bad, "cost", fresh), request or ask(), options, run or QuickRunner(), console
+    )
 
 
 def test_the_first_worse_commit_is_found_with_its_evidence(repository: Repository) -> None:
     commits = repository.costs(10, 10, 10, 11, 11, 11)
     console = CollectingConsole()
     lines = console.lines
-    found = bisect_benchmark(Question(commits[0], "main", "cost"), ask(), OPTIONS, console=console)
+    found = search(commits[0], console=console)
     assert found.culprit is not None
     assert found.culprit.sha == commits[3]
     assert found.culprit.subject == "change 3"
@@ -62,16 +99,16 @@ def test_what_was_answered_is_not_asked_again(repository: Repository) -> None:
     first = search(commits[0])
     log = Path(first.log)
     kept = log.read_text().splitlines(keepends=True)
-    runs = len(list(Path("runs/bench").iterdir()))
-    again = search(commits[0])
+    runner = QuickRunner()
+    again = search(commits[0], run=runner)
     assert again.culprit == first.culprit
     assert again.evidence == first.evidence
     assert again.resumed == len(kept)
-    assert len(list(Path("runs/bench").iterdir())) == runs  # nothing ran
+    assert runner.calls == 0
 
     log.write_text("".join(kept[:2]) + '{"commit": "torn')
-    resumed = search(commits[0])
-    assert resumed.resumed == 2
+    resumed = search(commits[0], run=runner)
+    assert (resumed.resumed, runner.calls) == (2, len(kept) - 2)
     assert resumed.culprit == first.culprit
     assert [answer.commit for answer in resumed.answers] == [answer.commit for answer in first.answers]
 
@@ -102,7 +139,7 @@ def test_commits_that_cannot_be_judged_are_skipped(repository: Repository) -> No
 def test_a_build_that_fails_is_skipped(repository: Repository) -> None:
     commits = repository.costs(10, 10, 11)
     options = replace(OPTIONS, build="! grep -q '# 1' figure")
-    found = bisect_benchmark(Question(commits[0], "main", "cost"), ask(), options)
+    found = search(commits[0], options=options)
     assert {suspect.sha for suspect in found.suspects} == set(commits[1:])
     assert "cannot be built" in next(answer.message for answer in found.answers if answer.outcome == "skip")
 
@@ -116,8 +153,11 @@ def test_ends_that_do_not_differ_are_said(repository: Repository) -> None:
 
 
 def test_better_is_not_worse(repository: Repository) -> None:
+    """With real processes."""
     commits = repository.costs(10, 9)
-    assert search(commits[0]).culprit is None
+    found = search(commits[0], run=run_benchmarks)
+    assert found.culprit is None
+    assert found.answers[0].message.startswith("-10.00%")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +184,7 @@ def test_one_benchmark_at_a_time(repository: Repository) -> None:
 def test_a_metric_that_nobody_reports_is_an_error_with_a_suggestion(repository: Repository) -> None:
     commits = repository.costs(10, 11)
     with pytest.raises(NotFoundError, match="csot"):
-        bisect_benchmark(Question(commits[0], "main", "csot"), ask(), OPTIONS)
+        bisect_benchmark(Question(commits[0], "main", "csot"), ask(), OPTIONS, QuickRunner())
 
 
 # ---------------------------------------------------------------- parts

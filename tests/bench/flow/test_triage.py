@@ -11,7 +11,7 @@ import pytest
 from tests.bench.laboratory import history
 
 from assay.bench.flow import history as histories
-from assay.bench.flow.triage import triage_change
+from assay.bench.flow.history import triage_change
 from assay.bench.records import load_triage
 from assay.bench.values.execution import BenchExecution
 from assay.errors import NotFoundError, UsageError

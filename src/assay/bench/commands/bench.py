@@ -279,7 +279,7 @@ def triage(request: TriageRequest, console: Console) -> int:
     no alarm. wontfix: the new level is meant. invalid: the executions of that level do not count. open: withdraw an
     earlier judgement.
     """
-    from assay.bench.flow.triage import triage_change
+    from assay.bench.flow.history import triage_change
 
     line = triage_change(
         request.metric,

@@ -1,4 +1,4 @@
-"""`assay bench history`: where a metric changed, by how much, between which commits, and whether it was the code.
+"""`assay bench history` and `triage`: where a metric changed, by how much, between which commits, and by what cause.
 
 Executions that cannot be compared are never in one series: each label and each environment (processor, accelerator,
 driver, framework, versions) has its own. Where one environment follows another, the levels on both sides are compared,
@@ -7,12 +7,15 @@ and the change lists what else changed there.
 
 from __future__ import annotations
 
+import getpass
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from assay.bench.flow.archive import find_location, load_executions
+from assay.bench.flow.archive import find_location, is_named, load_executions
 from assay.bench.judge.changepoint import find_change_points
 from assay.bench.judge.environments import attribute_change, attribute_move, describe_differences
 from assay.bench.judge.history import (
@@ -27,7 +30,7 @@ from assay.bench.judge.history import (
 )
 from assay.bench.judge.noise import SHORTEST_SERIES
 from assay.bench.judge.samples import find_median
-from assay.bench.records import Triage, load_triage
+from assay.bench.records import Judgement, Triage, add_triage, load_triage
 from assay.bench.values.comparison import (
     CONTAMINATED,
     INTERRUPTED,
@@ -41,10 +44,12 @@ from assay.bench.values.comparison import (
     Step,
 )
 from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
-from assay.errors import NotFoundError, UsageError
+from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.show.console import SILENT, Console
 from assay.values.series import Direction, direction_of
 
+LAST = "last"
+_MOST_CHANGES = 8  # that are listed
 _NEAR = 3  # a change may be found a few executions away from where it was found before
 _SIDE = 20  # executions on either side of a move to another environment that are compared
 FEWEST = 2
@@ -394,3 +399,60 @@ def _still_holds(
     if young or newest.fingerprint == after.fingerprint:  # it can no longer be judged
         return newest.fingerprint == after.fingerprint
     return _holds(step, find_median(_collect(found[index:], newest, metric)[-_SIDE:]))
+
+
+# ---------------------------------------------------------------- a person's judgement of a change
+
+
+def triage_change(
+    metric: str, method: str, name: str, judgement: Judgement, note: str, root: str | None, everything: bool = False
+) -> str:
+    """Store the judgement of a change, which is named by the execution where it begins, by a commit of its range, or
+    `last`. Returns a line that names the change."""
+    location = find_location(root)
+    meant = None
+    if judgement == "open":  # `open` revokes an earlier triage
+        meant = _find_triaged(metric, method, name, load_triage(location.dir))
+    if meant is None:
+        meant = _find_untriaged(metric, method, name, HistoryOptions(root, min_effect=0.0, everything=everything))
+    who = ""
+    with suppress(KeyError, OSError):
+        who = getpass.getuser()
+    add_triage(location.dir, replace(meant, judgement=judgement, note=note, who=who, at=time.time()))
+    return f"{meant.method} {metric}: the change at {meant.execution_id} is {judgement}"
+
+
+def _find_triaged(metric: str, method: str, name: str, every: Sequence[Triage]) -> Triage | None:
+    """Also where the change is no longer found: `invalid` leaves its executions out, and perhaps too few remain for a
+    history."""
+    said = [each for each in every if each.metric == metric and is_named(method, each.method)]
+    standing = [each for each in latest_triage(said) if each.judgement != "open"]
+    return next((each for each in reversed(standing) if name in (LAST, each.execution_id)), None)
+
+
+def _find_untriaged(metric: str, method: str, name: str, options: HistoryOptions) -> Triage:
+    histories = load_histories(metric, method, options)
+    if len(histories) > 1:
+        names = ", ".join(history.method for history in histories[:6])
+        raise UsageError(f"{method!r} matches {len(histories)} benchmarks", f"one of: {names}")
+    change = _find_change(histories[0], name)
+    return Triage(histories[0].method, metric, change.execution_id, change.until)
+
+
+def _find_change(history: MetricHistory, name: str) -> Change:
+    changes = history.changes
+    if name == LAST and changes:
+        return changes[-1]
+    for change in changes:
+        commits = [commit for commit in change.commits if commit]
+        if change.execution_id == name or (len(name) >= 4 and any(commit.startswith(name) for commit in commits)):
+            return change
+    if not changes:
+        raise UsageError(
+            f"{history.method} {history.metric} has no change",
+            "see: assay bench history METRIC METHOD; invalid executions are left out: `open` revokes that",
+        )
+    ids = [change.execution_id for change in changes]
+    listed = f"changes: {', '.join(ids[-_MOST_CHANGES:])}, or {LAST}"
+    close = did_you_mean(name, ids) if len(ids) > 1 else None
+    raise NotFoundError("change", name, ids, f"{close}; {listed}" if close and "mean" in close else listed)

@@ -160,6 +160,10 @@ def compare_medians(old: Sequence[float], new: Sequence[float], at: int) -> Step
     return Step(at, before, after, relate_medians(before, after))
 
 
+def count_executions(number: int) -> str:
+    return f"{number} execution{'' if number == 1 else 's'}"
+
+
 def describe_few(old: Sequence[float], new: Sequence[float]) -> str:
     """Whether the new values are within the range of the old ones; too few for a test."""
     inside = sum(min(old) <= value <= max(old) for value in new)
@@ -168,10 +172,6 @@ def describe_few(old: Sequence[float], new: Sequence[float]) -> str:
     if len(new) >= FEWEST_MOVED:
         counts = f"{count_executions(len(old))} on the old environment"
     return f"{counts}, too few to judge (at least {FEWEST_MOVED} are needed), {where} the old range"
-
-
-def count_executions(number: int) -> str:
-    return f"{number} execution{'' if number == 1 else 's'}"
 
 
 # ---------------------------------------------------------------- trends

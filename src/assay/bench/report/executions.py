@@ -32,18 +32,12 @@ def build_run_document(report: BenchReport) -> Document:
     """One row for each method: the median over its trials, and the spread; then everything that is to be said."""
     groups = group_executions(report.executions)
     lines = [line for (method, label), found in groups.items() for line in _describe_trouble(method, label, found)]
-    lines += _advise_busy(report.executions)
+    if any(execution.contaminated and execution.result.is_measured for execution in report.executions):
+        what = "such results are left out of histories and comparisons: run again when the machine is quiet"
+        lines.append(f"{what}, take them with --all, or look at cpu_time, which the load of others changes least")
     lines += _describe_files(report.executions)
     blocks: list[Block] = [TableBlock(build_run_table(groups), hint="--json has them"), Notes([*lines, *report.notes])]
     return build_bench_document("assay bench run", build_run_cases(report), blocks, build_report_facts(report))
-
-
-def _advise_busy(executions: Sequence[BenchExecution]) -> list[str]:
-    """What to do about figures that may be the fault of others."""
-    if not any(execution.contaminated and execution.result.is_measured for execution in executions):
-        return []
-    what = "such figures are left out of histories and comparisons: run again when the machine is quiet"
-    return [f"{what}, take them with --all, or look at cpu_time, which the load of others changes least"]
 
 
 def render_execution(execution: BenchExecution, number: int, total: int) -> str:

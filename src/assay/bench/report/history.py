@@ -51,25 +51,18 @@ def build_history_cases(histories: Sequence[MetricHistory]) -> list[tuple[str, s
 def _build_history(history: MetricHistory) -> Iterator[Block]:
     count = sum(len(series.points) for series in history.series)
     better = "lower" if history.direction == "min" else "higher"
-    what = f" {history.method} {history.metric} ({better} is better): {count_executions(count)}"
+    what = f" {history.method} {history.metric} ({better} is better): {render_count(count, 'execution')}"
     yield Text((build_mark(history.verdict.kind), what))
     for series in history.series:
         yield from _build_series(series, history.metric)
     yield from _build_changes(history)
     for reason, number in history.left_out.items():
-        yield Text(f"{count_executions(number)} left out: {_advise(reason)}", indent=1)
+        hint = " (include them with --all)" if reason in TAKEN_BY_ALL else ""
+        yield Text(f"{render_count(number, 'execution')} left out: {reason}{hint}", indent=1)
 
 
 def build_mark(kind: VerdictKind) -> Span:
     return Span(str(kind), str(kind))
-
-
-def _advise(reason: str) -> str:
-    return f"{reason} (include them with --all)" if reason in TAKEN_BY_ALL else reason
-
-
-def count_executions(number: int) -> str:
-    return f"{number} execution{'' if number == 1 else 's'}"
 
 
 def _build_series(series: MetricSeries, metric: str) -> Iterator[Text]:
@@ -100,13 +93,9 @@ def _build_changes(history: MetricHistory) -> Iterator[Text]:
     for finding in findings[len(history.changes) :]:
         yield Text((build_mark(finding.kind), f" {finding.message}"), indent=1)
     if not findings and not history.changes:
-        yield Text(f"no change{_describe_sight(history)}", indent=1)
-
-
-def _describe_sight(history: MetricHistory) -> str:
-    """How small a change would have been found, at most."""
-    seen = [series.detectable for series in history.series if series.detectable]
-    return f"; one of {max(seen):.1%} would have been found" if len(seen) == 1 else ""
+        seen = [series.detectable for series in history.series if series.detectable]
+        sight = f"; one of {seen[0]:.1%} would have been found" if len(seen) == 1 else ""
+        yield Text(f"no change{sight}", indent=1)
 
 
 def _describe_change(change: Change, finding: Finding) -> tuple[str | Span, ...]:
