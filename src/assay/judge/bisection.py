@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from assay.system.fast_dataclasses import asdict
+from assay.values.document import Span, Text
+from assay.values.environment import Commit
 
 Outcome = Literal["good", "bad", "skip", "open"]
 Opinion = Literal["good", "bad", "skip", "open", "unknown"]
@@ -174,3 +178,22 @@ def _confirm(history: History, tip: str, members: list[str]) -> Step:
         if margin < history.votes and len(outcomes) < 2 * history.patience:
             return Try(commit, "confirm", 1)
     return Found(tuple(members))
+
+
+# ---------------------------------------------------------------- what was found, as parts of a document
+
+
+def build_culprit(commit: Commit) -> list[Text]:
+    return [
+        Text(Span(f"culprit: {commit.short} {commit.subject!r}", "culprit")),
+        Text(f"by {commit.author}, {commit.authored_at}", indent=1),
+    ]
+
+
+def build_suspects(commits: Sequence[Commit]) -> list[Text]:
+    lines = [Text(f"{commit.short} {commit.subject!r}", indent=1) for commit in commits]
+    return [Text("one of these, and the trials cannot tell which:"), *lines]
+
+
+def build_commit_facts(commit: Commit) -> dict[str, Any]:
+    return asdict(commit)

@@ -14,20 +14,9 @@ from dataclasses import dataclass
 
 from assay.errors import InfrastructureError, UsageError
 from assay.system.git import GitError, build_environment, call_git, run_git
+from assay.values.environment import Commit as Commit  # noqa: PLC0414 whoever loads one finds it here
 
 _FIELDS = "%H%x00%s%x00%an%x00%aI"
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    sha: str
-    subject: str
-    author: str
-    authored_at: str  # ISO 8601, with the author's zone
-
-    @property
-    def short(self) -> str:
-        return self.sha[:12]
 
 
 @dataclass(frozen=True, slots=True)

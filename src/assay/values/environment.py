@@ -17,6 +17,18 @@ class GitState:
 
 
 @dataclass(frozen=True, slots=True)
+class Commit:
+    sha: str
+    subject: str
+    author: str
+    authored_at: str  # ISO 8601, with the author's zone
+
+    @property
+    def short(self) -> str:
+        return self.sha[:12]
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     index: int
     name: str

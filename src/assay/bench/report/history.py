@@ -18,8 +18,8 @@ from assay.bench.values.comparison import (
     MetricSeries,
 )
 from assay.errors import ExitCode
+from assay.judge.bisection import build_culprit, build_suspects
 from assay.show import table as tables
-from assay.show.bisection import build_culprit, build_suspects
 from assay.show.formatting import clean, render_count
 from assay.show.terminal_report import render_terminal
 from assay.values.document import Block, Document, Findings, Notes, Span, TableBlock, Text

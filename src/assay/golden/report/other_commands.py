@@ -11,7 +11,7 @@ from assay.errors import UsageError
 from assay.golden.report import document
 from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport
-from assay.show.bisection import build_commit_facts, build_culprit, build_suspects
+from assay.judge.bisection import build_commit_facts, build_culprit, build_suspects
 from assay.show.formatting import render_count
 from assay.show.table import render_json
 from assay.values.document import (
