@@ -14,7 +14,7 @@ from assay.system.fast_dataclasses import dataclass
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest
 
-_NUMBERED_LOG = re.compile(r"^[\w-]+(?:\.(\d+))?(?:\.other)?\.log$")
+_NUMBERED_LOG = r"^[\w-]+(?:\.(\d+))?(?:\.other)?\.log$"
 _POLL_S = 0.02
 _ORPHAN_LOOKS = 50  # a daemon forks twice
 _KILL_ROUNDS = 250
@@ -152,7 +152,7 @@ def _is_output(pid: int, number: str, path: str, folders: set[tuple[str, str]]) 
     folder, _, name = path.rpartition("/")
     if not (number in ("1", "2") or (".log" in name and name[0] != ".")):
         return False
-    known = _NUMBERED_LOG.search(name)  # a template of its own may put no number into the name
+    known = re.search(_NUMBERED_LOG, name)  # a template of its own may put no number into the name
     if not any(folder == each and (known is None or (known[1] or "1") == attempt) for each, attempt in folders):
         return False
     return processes.is_writing(pid, number)
