@@ -80,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.flush()
         except OSError:
             silence(stream)
+    if sys.argv[1:2] in (["run"], ["sum"]):  # all is closed: to take the interpreter apart would last 5 ms
+        os._exit(code)
     gc.freeze()  # the interpreter would look through everything for cycles once more before it ends
     sys.exit(code)
 
