@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+
+from assay.cli.main import run
 
 SCRIPT = """#!{python} -S
 import json, os, sys
@@ -69,3 +72,22 @@ def use_stand_ins(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) ->
 def walk(folder: Path) -> list[str]:
     """Every file and folder below, as a witness that nothing was written."""
     return sorted(os.path.join(base, name) for base, folders, names in os.walk(folder) for name in [*folders, *names])
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Result]
+
+
+def build_call(capfd: pytest.CaptureFixture[str], *words: str) -> Call:
+    """Calls `assay WORDS …` in this process."""
+
+    def call(*arguments: str) -> Result:
+        capfd.readouterr()
+        return Result(run([*words, *arguments]), *capfd.readouterr())
+
+    return call

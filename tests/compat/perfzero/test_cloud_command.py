@@ -6,12 +6,11 @@ import getpass
 import json
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from tests.study.stand_ins import StandIns, use_stand_ins, walk
+from tests.study.stand_ins import Call, StandIns, build_call, use_stand_ins, walk
 
 from assay.cli.main import run
 from assay.compat.perfzero import cloud, cloud_command
@@ -44,15 +43,6 @@ def machine(name: str = "perfzero-dev-me", state: str = "RUNNING", disks: int = 
     }
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Result]
-
-
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
     (tmp_path / "here").mkdir()
@@ -66,11 +56,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
 
 @pytest.fixture
 def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    def call_door(*arguments: str) -> Result:
-        capfd.readouterr()
-        return Result(run(["perfzero", "cloud", *arguments]), *capfd.readouterr())
-
-    return call_door
+    return build_call(capfd, "perfzero", "cloud")
 
 
 def verbs(tools: StandIns) -> list[str]:

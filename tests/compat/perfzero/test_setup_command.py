@@ -8,12 +8,10 @@ import re
 import shlex
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from tests.study.stand_ins import StandIns, use_stand_ins, walk
+from tests.study.stand_ins import Call, StandIns, build_call, use_stand_ins, walk
 
 from assay.cli.main import run
 from assay.compat.perfzero import setup
@@ -29,15 +27,6 @@ NOT_ALLOWED = (
 )
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Result]
-
-
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
     (tmp_path / "here").mkdir()
@@ -47,11 +36,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
 
 @pytest.fixture
 def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    def call_door(*arguments: str) -> Result:
-        capfd.readouterr()
-        return Result(run(["perfzero", "setup", *arguments]), *capfd.readouterr())
-
-    return call_door
+    return build_call(capfd, "perfzero", "setup")
 
 
 def builds(tools: StandIns) -> list[list[str]]:
