@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from assay.compat.original_command import Parsed, original_command, warn
 from assay.errors import ExitCode, UsageError
 from assay.record import originals
-from assay.record.index.base import Index, RunRow
+from assay.record.index.base import Index
 from assay.record.index.base import Table as IndexTable
 from assay.show.console import CollectingConsole
 from assay.study.api import (
@@ -79,13 +79,12 @@ def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: 
 def _load_params(data: IndexTable, locations: Sequence[StudyLocation]) -> list[dict[str, object]]:
     """sumx shows what the script gave to logx; our own record of the parameters fills the gaps."""
     roots = {location.name: location.root for location in locations}
-    return [_params_of(row, roots[row.study]) for row in data.rows]
-
-
-def _params_of(row: RunRow, root: str) -> dict[str, object]:
-    if row.origin != "assay":
-        return dict(row.params)
-    return {**row.params, **hide_named(originals.load_hparams(os.path.join(root, row.key)))}
+    found = []
+    for row in data.rows:
+        is_ours = row.origin == "assay"
+        given = originals.load_hparams(os.path.join(roots[row.study], row.key)) if is_ours else {}
+        found.append({**row.params, **hide_named(given)})
+    return found
 
 
 # ---------------------------------------------------------------- columns

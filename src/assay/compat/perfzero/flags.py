@@ -49,7 +49,10 @@ def parse_flags(flags: Flags, folder: str, environ: Mapping[str, str]) -> Perfze
         trials=_parse_trials(flags),
         repos=parse_repos(_texts(flags, "git_repos")),
         use_cached=bool(flags.get("use_cached_site_packages")),
-        python_path=_parse_python_path(flags, workspace),
+        python_path=tuple(
+            os.path.normpath(os.path.join(workspace.site_packages, part))
+            for part in _split([_text(flags, "python_path") or ""])
+        ),
         downloads=(
             *parse_downloads(_texts(flags, "gcs_downloads"), data_dir, "gcs_downloads"),
             *parse_downloads(_texts(flags, "data_downloads"), data_dir, "data_downloads"),
@@ -247,11 +250,6 @@ def _parse_target(name: str, data_dir: str, flag: str) -> str:
 
 def _is_url(text: str) -> bool:
     return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:/*[^/\s]", text) is not None
-
-
-def _parse_python_path(flags: Flags, workspace: Workspace) -> tuple[str, ...]:
-    parts = _split([_text(flags, "python_path") or ""])
-    return tuple(os.path.normpath(os.path.join(workspace.site_packages, part)) for part in parts)
 
 
 # ---------------------------------------------------------------- where results go

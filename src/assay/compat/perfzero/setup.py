@@ -110,8 +110,9 @@ def set_up(request: SetupRequest, tools: Tools, say: Callable[[str], None]) -> N
 
 def build_setup(request: SetupRequest) -> Setup:
     tensorflow, wheel = build_tensorflow_spec(request.tensorflow_pip_spec)
-    if request.is_saved_image and not _URL.match(request.dockerfile_path):
-        _check_file("--dockerfile_path", request.dockerfile_path)
+    path = request.dockerfile_path
+    if request.is_saved_image and not _URL.match(path) and not os.path.isfile(path):
+        raise UsageError(f"--dockerfile_path: there is no file {path}")
     if not request.dockerfile_path or request.is_saved_image:
         dockerfile = None
     else:
@@ -155,11 +156,6 @@ def find_dockerfile(name: str) -> str:
         return ours
     known = [f"docker/{one}" for one in sorted(os.listdir(_shipped("")))]
     raise NotFoundError("Dockerfile", name, known)
-
-
-def _check_file(flag: str, path: str) -> None:
-    if not os.path.isfile(path):
-        raise UsageError(f"{flag}: there is no file {path}")
 
 
 def _shipped(name: str) -> str:
@@ -345,7 +341,9 @@ def _fill_context(setup: Setup, tools: Tools) -> None:
     context = setup.request.context
     if tools.tell(f"pack Assay as {os.path.join(context, build_wheel_name())}"):
         os.makedirs(context, exist_ok=True)
-        _remove_old_wheels(context)
+        for old in os.listdir(context):
+            if re.fullmatch(r"assay-[^-]+-py3-none-any\.whl", old):
+                os.unlink(os.path.join(context, old))
         write_wheel(context)
         with open(os.path.join(context, NO_WHEEL), "w", encoding="utf-8"):
             pass
@@ -355,12 +353,6 @@ def _fill_context(setup: Setup, tools: Tools) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(target)  # nightly wheels change under one name
         _fetch(url, target)
-
-
-def _remove_old_wheels(context: str) -> None:
-    for name in os.listdir(context):
-        if re.fullmatch(r"assay-[^-]+-py3-none-any\.whl", name):
-            os.unlink(os.path.join(context, name))
 
 
 def _fetch(url: str, target: str) -> None:

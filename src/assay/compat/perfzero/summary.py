@@ -41,7 +41,12 @@ def build_summary(execution: BenchExecution, around: JobContext) -> Facts:
         "setup_info": {},
         "ml_framework_info": _build_framework(execution, around),
         "system_info": _build_system(execution, around),
-        "process_info": _build_process(execution),
+        "process_info": {
+            "max_rss": execution.peaks.max_rss,
+            "max_vms": execution.peaks.max_vms,
+            "max_cpu_percent": execution.peaks.max_cpu_percent,
+            **_known({"max_gpu_memory": execution.peaks.gpu_memory_bytes}),
+        },
     }
     found: Facts = to_json(summary)
     return found
@@ -156,12 +161,6 @@ def _build_system(execution: BenchExecution, around: JobContext) -> Facts:
     }
 
 
-def _build_process(execution: BenchExecution) -> Facts:
-    peaks = execution.peaks
-    plain = {"max_rss": peaks.max_rss, "max_vms": peaks.max_vms, "max_cpu_percent": peaks.max_cpu_percent}
-    return {**plain, **_known({"max_gpu_memory": peaks.gpu_memory_bytes})}
-
-
 def _known(fields: Mapping[str, Any]) -> Facts:
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -171,12 +170,9 @@ def _known(fields: Mapping[str, Any]) -> Facts:
 
 def render_log_line(text: str, at: float, level: str = "INFO") -> str:
     """As Python's own logging writes it, which PerfZero's users look for."""
-    return f"{_render_moment(at)} {level}: {text}\n"
-
-
-def _render_moment(at: float) -> str:
     moment = render_date(at, "%Y-%m-%d %H:%M:%S,%f")
-    return moment if moment == NO_DATE else moment[:-3]  # milliseconds
+    shown = moment if moment == NO_DATE else moment[:-3]  # milliseconds
+    return f"{shown} {level}: {text}\n"
 
 
 def render_log_head(execution: BenchExecution) -> str:

@@ -115,7 +115,9 @@ def build_failure(
 ) -> AssayError:
     """The error of a command that failed: with its own message, unless the user has just read it."""
     known = next((cause for cause in causes if re.search(cause.pattern, answer.words, re.IGNORECASE)), None)
-    ending = f"{_command_name(argv)} {_ending(answer.code)}"
+    code = answer.code
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+    ending = f"{_command_name(argv)} {how}"
     message = ending if is_shown or not answer.words else f"{ending}: {answer.words}"
     kind = UsageError if known is not None and known.is_users else InfrastructureError
     return kind(message, known.hint if known is not None else None)
@@ -127,12 +129,6 @@ def _command_name(argv: Sequence[str]) -> str:
     words = list(argv[: 1 + verbs])
     options = [number for number, word in enumerate(words) if word.startswith("-")]
     return " ".join(words[: options[0]] if options else words)
-
-
-def _ending(code: int) -> str:
-    if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"failed with exit code {code}"
 
 
 # ---------------------------------------------------------------- doing, or showing what would be done

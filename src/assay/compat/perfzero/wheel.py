@@ -74,7 +74,8 @@ def _write_archive(path: str, files: dict[str, str], found: metadata.Distributio
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in _contents(files, found, info):
             _add(archive, name, data)
-            record.append(f"{name},sha256={_digest(data)},{len(data)}")
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            record.append(f"{name},sha256={digest},{len(data)}")
         _add(archive, f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,", ""]).encode())
 
 
@@ -94,7 +95,3 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = 0o100644 << 16
     archive.writestr(entry, data)
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
