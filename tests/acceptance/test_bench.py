@@ -140,7 +140,9 @@ def until(condition: Callable[[], Any]) -> Any:
 def test_eight_percent_are_found_in_noise_and_confirmed(lab: Lab) -> None:
     commits = plant(lab, REPORTED, [1.0, 1.08])
     (lab.folder / "work.py").write_text("not even Python: the user's own tree is not what is measured\n")
-    code, out, err = lab.call("compare", "--git", f"{commits[0]}..main", "work.W.work", "--only", "wall_time", *FLAGS)
+    code, out, err = lab.call(
+        "compare", "--git", f"{commits[0]}..main", "work.W.work", "--only", "wall_time", "--trials", "6", *FLAGS
+    )
     assert code == 1, err
     (metric,) = json.loads(out)["metrics"]
     assert metric["confirmed"] is True
@@ -195,7 +197,8 @@ def test_a_killed_search_is_gone_on_with(lab: Lab) -> None:
 
 def test_the_same_commit_twice_is_no_difference(lab: Lab) -> None:
     plant(lab, REPORTED, [1.0])
-    code, out, err = lab.call("compare", "--git", "HEAD..HEAD", "work.W.work", "--foreign-limit", "1", "--quiet")
+    flags = ("--trials", "6", "--foreign-limit", "1", "--quiet")
+    code, out, err = lab.call("compare", "--git", "HEAD..HEAD", "work.W.work", *flags)
     assert code == 0, out + err
     assert "PASS" in out
 

@@ -125,20 +125,15 @@ def _parse_entry(data: bytes) -> dict[str, Any]:
 
 
 def _parse_extra(data: bytes) -> tuple[str, float | str]:
-    key, value = "", 0.0
+    key = ""
+    value: float | str = 0.0
     for number, _, content in read_fields(data):
         if number == 1:
             key = _as_text(content)
         elif number == 2:
-            value = _parse_value(_as_bytes(content))  # type: ignore[assignment]
+            for kind, _, inner in read_fields(_as_bytes(content)):
+                value = _as_double(inner) if kind == 1 else _as_text(inner)
     return key, value
-
-
-def _parse_value(data: bytes) -> float | str:
-    value: float | str = 0.0
-    for number, _, content in read_fields(data):
-        value = _as_double(content) if number == 1 else _as_text(content)
-    return value
 
 
 def _parse_metric(data: bytes) -> dict[str, Any]:
@@ -149,12 +144,9 @@ def _parse_metric(data: bytes) -> dict[str, Any]:
         elif number == 2:
             metric["value"] = _as_double(content)
         elif number in (3, 4):
-            metric["min_value" if number == 3 else "max_value"] = _parse_wrapped(_as_bytes(content))
+            wrapped = [_as_double(inner) for field, _, inner in read_fields(_as_bytes(content)) if field == 1]
+            metric["min_value" if number == 3 else "max_value"] = wrapped[0] if wrapped else 0.0
     return metric
-
-
-def _parse_wrapped(data: bytes) -> float:
-    return next((_as_double(content) for number, _, content in read_fields(data) if number == 1), 0.0)
 
 
 def _as_bytes(content: int | bytes) -> bytes:

@@ -41,10 +41,6 @@ _BEFORE_S = 0.2  # how long foreign load is measured before the first run
 Told = Callable[[BenchExecution, int, int], None]  # an execution that has just ended; which one, of how many
 
 
-def tell_nobody(_execution: BenchExecution, _number: int, _total: int) -> None:
-    """For callers that use the report only."""
-
-
 @dataclass(slots=True)
 class _Live:
     machine: Machine

@@ -18,7 +18,7 @@ from typing import Any
 
 from assay.bench.benchmark import ENV_BENCH_REPORT
 from assay.bench.flow.execution_builder import COMMAND, ENV_EXTRA, ENV_OUTPUT
-from assay.bench.flow.observer import BenchObserver, Told, tell_nobody
+from assay.bench.flow.observer import BenchObserver, Told
 from assay.bench.records import hold_queue, take_queue
 from assay.bench.values.execution import (
     BENCH_OUTPUT_DIR,
@@ -50,7 +50,9 @@ _LIST_TIMEOUT_S = 300.0
 _ID_FORMAT = "%Y-%m-%d-%H-%M-%S-%f"
 
 
-def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: Told = tell_nobody) -> BenchReport:
+def run_benchmarks(
+    request: BenchRequest, hooks: RunHooks | None = None, told: Told = lambda _execution, _number, _total: None
+) -> BenchReport:
     """Every method, trial by trial. A child that crashes, hangs or never reports is a recorded failure, and the next
     one still runs. Each execution is a run directory of the study `bench` with `benchmark.json` in it, and is in the
     index when this returns."""

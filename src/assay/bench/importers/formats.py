@@ -124,7 +124,12 @@ def has_lines(text: str) -> bool:
 
 def parse_mlperf(text: str, file: str) -> Iterator[ImportedResult]:
     """The time from run_start to run_stop, and every number that was logged."""
-    entries = [_parse_entry(number, match[1]) for number, match in enumerate(_LINE.finditer(text), 1)]
+    entries = []
+    for number, match in enumerate(_LINE.finditer(text), 1):
+        try:
+            entries.append(Fields(json.loads(match[1]), f":::MLLOG line {number}"))
+        except (ValueError, RecursionError):
+            raise FieldError(f":::MLLOG line {number} is not JSON") from None
     last = {entry.need_text("key"): entry for entry in entries}
     start, stop = (last[key].finite("time_ms") if key in last else None for key in ("run_start", "run_stop"))
     status = last["run_stop"].part("metadata").text("status") if "run_stop" in last else ""
@@ -151,21 +156,18 @@ def parse_mlperf(text: str, file: str) -> Iterator[ImportedResult]:
     )
 
 
-def _parse_entry(number: int, text: str) -> Fields:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        raise FieldError(f":::MLLOG line {number} is not JSON") from None
-    return Fields(content, f":::MLLOG line {number}")
-
-
 # ---------------------------------------------------------------- pytest-benchmark
 
 
 def parse_pytest(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
     file = Fields(content)
     machine = file.part("machine_info")
-    model, cpus = _parse_cpu(machine)
+    model, cpus = "", ""
+    if isinstance(machine.values.get("cpu"), dict):  # an object since version 3.2, a string before
+        cpu = machine.part("cpu")
+        model, cpus = cpu.text("brand_raw") or cpu.text("brand"), cpu.text("count")
+    else:
+        model = machine.text("cpu")
     setup = {"cpu_model": model, "cpus": cpus, "python": ".".join(machine.text("python_version").split(".")[:2])}
     for bench in file.parts("benchmarks", "benchmark"):
         has_failed = bool(bench.values.get("has_error"))
@@ -187,14 +189,6 @@ def parse_pytest(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
             setup=setup,
             machine=Machine(host=machine.text("node"), cpu_model=model),
         )
-
-
-def _parse_cpu(machine: Fields) -> tuple[str, str]:
-    """An object since version 3.2, a string before."""
-    if not isinstance(machine.values.get("cpu"), dict):
-        return machine.text("cpu"), ""
-    cpu = machine.part("cpu")
-    return cpu.text("brand_raw") or cpu.text("brand"), cpu.text("count")
 
 
 # ---------------------------------------------------------------- google-benchmark: repetitions, aggregates, counters

@@ -202,7 +202,11 @@ def find_trend(values: Sequence[float | None], changes: Sequence[Step] = ()) -> 
     if gain < find_young_bound(len(x)) * inflation or gain < _explain_by_steps(x, signal, changes, size):
         return None
     length = len(x) - 1 / size  # from the first value to the last, in blocks
-    return _describe_trend(signal, find_level(about), slope * length, error * length)
+    rise, middle = slope * length, find_level(about)
+    before = middle - rise / 2
+    reach = normal_quantile(TAIL_PROBABILITY) * error * length
+    low, high = (signal.relate(rise + way * reach, before) for way in (-1, 1))
+    return Step(0, signal.restore(before), signal.restore(middle + rise / 2), signal.relate(rise, before), (low, high))
 
 
 def fit_slope(x: Array, times: Array) -> tuple[float, float]:
@@ -225,13 +229,6 @@ def _explain_by_steps(x: Array, signal: Signal, changes: Sequence[Step], size: i
     about = np.concatenate([piece - find_middle(piece) for piece in split_pieces(x, cuts)])
     step_penalty = DEFAULT.step_penalty * math.log(len(x)) * (len(cuts) - 1)
     return measure_student_loss(x) - measure_student_loss(about) - step_penalty
-
-
-def _describe_trend(signal: Signal, middle: float, rise: float, error: float) -> Step:
-    before = middle - rise / 2
-    reach = normal_quantile(TAIL_PROBABILITY) * error
-    low, high = (signal.relate(rise + way * reach, before) for way in (-1, 1))
-    return Step(0, signal.restore(before), signal.restore(middle + rise / 2), signal.relate(rise, before), (low, high))
 
 
 # ---------------------------------------------------------------- the smallest detectable change

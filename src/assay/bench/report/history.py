@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from assay.bench.report.executions import build_bench_document, build_figure_columns, render_effect, render_values
 from assay.bench.values.comparison import (
@@ -151,14 +151,10 @@ def _build_comparison_table(report: ComparisonReport, metrics: Sequence[MetricCo
         Column("verdict", "state"),
         *([Column("benchmark", rank=1, cut="left")] if has_methods else []),
         Column("metric"),
-        *(_figures(name, "right") for name in (names if names[0] != names[1] else ("base", "head"))),
-        _figures("change", "left"),
+        *(Column(n, "text", "right", cut="never") for n in (names if names[0] != names[1] else ("base", "head"))),
+        Column("change", "text", "left", cut="never"),
     )
     return Table(columns, [_build_row(metric, has_methods) for metric in metrics])
-
-
-def _figures(name: str, align: Literal["left", "right"]) -> Column:
-    return Column(name, "text", align, cut="never")
 
 
 def _build_row(metric: MetricComparison, has_methods: bool) -> list[str | None]:
@@ -244,7 +240,10 @@ def _build_bisect(found: BenchBisect) -> Iterator[Block]:
     """The culprit and its evidence; or who is suspected, and all answers."""
     if found.culprit:
         yield from build_culprit(found.culprit)
-        yield from (Text(line, indent=1) for line in _describe_evidence(found.evidence))
+        if evidence := found.evidence:
+            yield Text(f"{evidence.method} {evidence.metric}: {evidence.finding.message}", indent=1)
+            for side in (evidence.base, evidence.head):
+                yield Text(f"{side.name}: {render_values(evidence.metric, side.values)}", indent=1)
     elif found.suspects:
         yield from build_suspects(found.suspects)
     elif found.stuck:
@@ -257,10 +256,3 @@ def _build_bisect(found: BenchBisect) -> Iterator[Block]:
     before = f", {found.resumed} of them by an earlier call" if found.resumed else ""
     answers = f"{render_count(len(found.answers), 'answer')}{before}"
     yield Text(f"{tried} of {found.commits} commits tried, {answers}; log: {found.log}")
-
-
-def _describe_evidence(evidence: MetricComparison | None) -> list[str]:
-    if evidence is None:
-        return []
-    sides = (f"{side.name}: {render_values(evidence.metric, side.values)}" for side in (evidence.base, evidence.head))
-    return [f"{evidence.method} {evidence.metric}: {evidence.finding.message}", *sides]

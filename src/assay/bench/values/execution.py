@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Literal
 
 from assay.errors import ExitCode, UsageError
@@ -332,8 +333,12 @@ class BenchExecution:
     def code(self) -> str | None:
         """Identifies the state of the code: the commit, and after a `+` a hash of local edits and other checked-out
         repositories. None where that was not recorded: the code is then unknown."""
-        beside = [_identify_package(name, each) for name, each in sorted(_packages_of(self.extra).items())]
-        if None in beside or self._has_unknown_edits or not (self.commit or beside):
+        found = self.extra.get(SITE_PACKAGES)
+        packages = found.items() if isinstance(found, Mapping) else ()
+        known = sorted(((str(name), each) for name, each in packages if isinstance(each, Mapping)), key=itemgetter(0))
+        beside = [f"{name} {package.get('hash')}" for name, package in known]
+        is_edited = any(package.get("dirty") for _, package in known)  # only the existence of edits is recorded
+        if is_edited or self._has_unknown_edits or not (self.commit or beside):
             return None
         edits = [self.git.diff if self.git else "", *beside]
         mark = hashlib.blake2b(json.dumps(edits).encode(), digest_size=6).hexdigest() if any(edits) else ""
@@ -347,17 +352,6 @@ class BenchExecution:
         parts = self.method.split(".")[:-1]
         names = {name.rstrip("/").rpartition("/")[2] for name in self.git.untracked}
         return (self.git.dirty and not self.git.diff) or bool(names & {*parts, *(f"{part}.py" for part in parts)})
-
-
-def _packages_of(extra: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    found = extra.get(SITE_PACKAGES)
-    packages = found.items() if isinstance(found, Mapping) else ()
-    return {str(name): package for name, package in packages if isinstance(package, Mapping)}
-
-
-def _identify_package(name: str, package: Mapping[str, Any]) -> str | None:
-    """None where it has local edits: only their existence is recorded."""
-    return None if package.get("dirty") else f"{name} {package.get('hash')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,15 +369,12 @@ class BenchReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        codes = {_exit_code(execution) for execution in self.executions} or {ExitCode.FAILED}
+        codes = set() if self.executions else {ExitCode.FAILED}
+        for execution in self.executions:
+            refused = VerdictKind.INCONCLUSIVE.exit_code if execution.refused else ExitCode.OK
+            codes.add(refused if execution.result.succeeded else ExitCode.FAILED)
         if self.interrupted:
             codes.add(ExitCode.INTERRUPTED)
         if self.problem:
             codes.add(ExitCode.INTERNAL)
         return ExitCode.worst(codes)
-
-
-def _exit_code(execution: BenchExecution) -> ExitCode:
-    if not execution.result.succeeded:
-        return ExitCode.FAILED
-    return VerdictKind.INCONCLUSIVE.exit_code if execution.refused else ExitCode.OK
