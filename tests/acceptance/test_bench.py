@@ -167,7 +167,7 @@ def test_eight_percent_more_work_is_found_by_counting_it(lab: Lab) -> None:
 
 
 def test_a_killed_search_is_gone_on_with(lab: Lab) -> None:
-    commits = plant(lab, HELD_SEARCH, [1.0, 1.0, 1.2])
+    commits = plant(lab, HELD_SEARCH, [1.0, 1.2])
     arguments = ("bisect", "work.W.work", "--good", commits[0], "--trials", "5", "--foreign-limit", "1")
     count, hold = lab.folder.parent / "count", lab.folder.parent / "hold"
     hold.touch()
@@ -184,8 +184,8 @@ def test_a_killed_search_is_gone_on_with(lab: Lab) -> None:
     code, out, err = lab.call(*arguments, "--json", "--quiet")
     assert code == 0, err
     found = json.loads(out)
-    assert found["culprit"]["sha"] == commits[2]
-    assert found["resumed"] == len(known)
+    assert found["culprit"]["sha"] == commits[1]
+    assert found["resumed"] == len(known) < len(found["answers"])
     assert [answer["commit"] for answer in found["answers"]][: len(known)] == [
         json.loads(line)["commit"] for line in known
     ]

@@ -423,7 +423,7 @@ def triage_change(
 
 
 def _find_triaged(metric: str, method: str, name: str, every: Sequence[Triage]) -> Triage | None:
-    """Also where the change is no longer found: `invalid` leaves its executions out, and perhaps too few remain for a
+    """Also where the change is not found: `invalid` leaves its executions out, and perhaps too few remain for a
     history."""
     said = [each for each in every if each.metric == metric and is_named(method, each.method)]
     standing = [each for each in latest_triage(said) if each.judgement != "open"]
