@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -494,14 +494,14 @@ def build_execution(folder: Path) -> Path:
 
 
 def build_artifact(folder: Path) -> Path:
-    from assay.models.store.entry import build_key, build_manifest, render_manifest
+    from assay.models.store.entry import build_key, build_manifest
 
     (folder / "files" / "sub").mkdir(parents=True)
     (folder / "files" / "x").write_bytes(b"content")
     (folder / "files" / "y").symlink_to("x")
     parts, files = {"a": 1, "b": {"c": [1.5]}}, str(folder / "files")
     manifest, _ = build_manifest(build_key(parts), parts, {"path": f"{files}/x"}, files, 1.5, "me")
-    return write("manifest.json", render_manifest(manifest))(folder)
+    return write("manifest.json", json.dumps(asdict(manifest)))(folder)
 
 
 def build_snapshot(folder: Path) -> Path:
