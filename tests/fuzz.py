@@ -65,6 +65,9 @@ _ODD: tuple[Any, ...] = (
 )
 
 
+NESTED = (b"[" * 100_000, b'{"a":' * 5000)  # more deeply than Python's JSON reader can follow
+
+
 def mutate(data: bytes, chance: random.Random) -> bytes:
     ways = [_flip, _flip, _cut, _empty, _drop, _repeat, _insert, _swap_lines, _zeros]
     with contextlib.suppress(ValueError, UnicodeDecodeError):
@@ -104,7 +107,7 @@ def _cut(data: bytes, chance: random.Random) -> bytes:
 
 
 def _empty(_data: bytes, chance: random.Random) -> bytes:
-    return chance.choice((b"", b"\n", b"null", b"[]", b"{}", b"\xff\xfe", b"0", b"[" * 100_000, b'{"a":' * 5000))
+    return chance.choice((b"", b"\n", b"null", b"[]", b"{}", b"\xff\xfe", b"0", *NESTED))
 
 
 def _drop(data: bytes, chance: random.Random) -> bytes:
@@ -220,11 +223,10 @@ def call_process(folder: Path, arguments: tuple[str, ...]) -> tuple[int, str, st
 
 
 def run_inputs(form: Format, folder: Path, count: int, seed: int) -> Iterator[tuple[bytes, str]]:
-    """The inputs with which something is wrong."""
+    """The inputs with which something is wrong. What is nested deeply is always among them."""
     sample = Sample(form, folder, call)
     chance = random.Random(f"{form.name} {seed}")
-    for _ in range(count):
-        damaged = mutate(sample.data, chance)
+    for damaged in (*NESTED, *(mutate(sample.data, chance) for _ in range(count))):
         if fault := sample.try_input(damaged, form.commands):
             yield damaged, fault
 

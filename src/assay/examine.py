@@ -15,7 +15,6 @@ Folders of mlrunner (`param`) and of Assay (`run.json`) are read alike.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from assay.errors import FormatError, MissingPackageError, NotFoundError, UsageError
+from assay.system.files import parse_json
 from assay.values import layout
 
 
@@ -166,7 +166,7 @@ def load_params(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, IsADirectoryError):
         pass
     try:
-        fields = json.loads((path / layout.RUN_FILE).read_text("utf-8", "surrogateescape"))
+        fields = parse_json((path / layout.RUN_FILE).read_text("utf-8", "surrogateescape"))
         spec = fields.get("spec") or fields
         return {"_name": spec["name"], "_output": str(path), **spec["params"]}
     except FileNotFoundError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections.abc import Mapping
 from typing import Any
 
 from assay.bench.values.execution import Story
+from assay.system.files import parse_json
 from assay.values.protobuf import read_fields
 
 
@@ -33,7 +33,7 @@ def parse_story(text: str) -> Story:
 
 def _parse_line(line: str) -> dict[str, Any] | None:
     try:
-        fields = json.loads(line)
+        fields = parse_json(line)
     except ValueError:
         return None
     return fields if isinstance(fields, dict) and "kind" in fields else None

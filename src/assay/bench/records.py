@@ -13,7 +13,7 @@ from typing import Literal
 from assay.bench.values.execution import BenchExecution
 from assay.record import run_directory
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
-from assay.system.files import append_line, load_lines, write_atomic
+from assay.system.files import append_line, load_lines, parse_json, write_atomic
 from assay.system.locks import try_lock_file
 from assay.values import layout
 from assay.values.plain import parse_plain, parse_strict
@@ -166,7 +166,7 @@ def _load_queue(path: str, folder: str) -> list[RunSpec] | None:
     """None where it is of another folder, which may still ask for it; one that cannot be read holds nothing."""
     try:
         with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+            content = parse_json(file.read())
         return [run_directory.parse_spec(spec) for spec in content["specs"]] if content["folder"] == folder else None
     except (OSError, LookupError, TypeError, ValueError):
         return []

@@ -29,6 +29,7 @@ from assay.errors import InfrastructureError
 from assay.execute import process
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass
+from assay.system.files import parse_json
 from assay.system.locks import is_named, try_lock, try_lock_file, unlock
 from assay.values import layout
 from assay.values.run import JobHandle
@@ -337,7 +338,7 @@ def _parse_occupant(fd: int) -> Occupant | None:
     if not line.startswith(b"["):
         return None
     try:
-        return Occupant(*json.loads(line))
+        return Occupant(*parse_json(line))
     except (ValueError, TypeError):
         return None
 

@@ -15,7 +15,6 @@ that has none.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from assay.system.fast_dataclasses import dataclass
+from assay.system.files import parse_json
 from assay.values.environment import Gpu
 from assay.values.series import GpuReading
 
@@ -259,7 +259,7 @@ class FakeSource:
 
     def _load(self) -> dict[str, Any]:
         with open(self._path, encoding="utf-8") as file:
-            content = json.load(file)
+            content = parse_json(file.read())
         if not isinstance(content, dict):
             raise ValueError(f"{self._path} holds no JSON object")  # noqa: TRY004 (a bad file, not a bad call)
         if "reason" in content:
@@ -320,7 +320,7 @@ def parse_accelerators(text: str) -> Accelerators:
     """`{"card0": {"Card series": …}, "system": {"Driver version": …}}`, with warnings before it at times. The keys have
     been spelt in several ways."""
     try:
-        content = json.loads(text[text.index("{") :])
+        content = parse_json(text[text.index("{") :])
     except ValueError:
         return Accelerators()
     if not isinstance(content, dict):

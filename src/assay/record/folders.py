@@ -5,7 +5,6 @@ A table begins here every time, so this looks at each folder once and imports no
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from assay.record.index.base import RunRow
-from assay.system.files import read_text
+from assay.system.files import parse_json, read_text
 from assay.values import layout
 from assay.values.state import State
 
@@ -182,7 +181,7 @@ def load_patterns(run_dir: str) -> list[dict[str, Any]] | None:
     """A run's patterns as run.json has them; None: it cannot be read. For a table, which needs nothing else of it and
     is drawn in less time than everything that reads a whole record takes to load."""
     try:
-        found = json.loads(read_text(os.path.join(run_dir, layout.RUN_FILE)))["spec"].get("patterns", [])
+        found = parse_json(read_text(os.path.join(run_dir, layout.RUN_FILE)))["spec"].get("patterns", [])
         return [each for each in found if isinstance(each, dict)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -25,7 +25,7 @@ from typing import Any
 from assay.errors import AssayError, FormatError, InfrastructureError, UsageError
 from assay.stage.tree import FileEntry, Limits, Selection, StrPath, Tree, load_tree, unreadable_error
 from assay.system.fast_dataclasses import asdict, dataclass, field
-from assay.system.files import blake2b, copy_file, rename, write_atomic
+from assay.system.files import blake2b, copy_file, parse_json, rename, write_atomic
 from assay.values.layout import TEMPORARY_PREFIX
 from assay.values.plain import parse_strict
 
@@ -312,7 +312,7 @@ def _load_seen(store: StrPath) -> Seen:
     """A file that cannot be read counts as empty: everything is read again."""
     try:
         with open(os.path.join(store, _SEEN), encoding="ascii") as stream:
-            seen = json.load(stream)
+            seen = parse_json(stream.read())
     except (OSError, ValueError):
         return {}
     return seen if isinstance(seen, dict) else {}
@@ -395,7 +395,7 @@ def _load_small(path: str) -> bytes | None:
 def _load_manifest(folder: str) -> _Manifest:
     try:
         with open(f"{folder}/{_MANIFEST}", encoding="ascii") as stream:
-            manifest = json.load(stream)
+            manifest = parse_json(stream.read())
     except FileNotFoundError as error:
         raise UsageError(f"there is no copy of the code in {folder!r}", "start the study again to take one") from error
     except (OSError, ValueError, RecursionError) as error:

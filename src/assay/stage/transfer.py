@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assay.errors import UsageError, did_you_mean
-from assay.system.files import copy_file, write_atomic
+from assay.system.files import copy_file, parse_json, write_atomic
 
 FILE = "file"
 WEB = ("http", "https")
@@ -120,7 +120,7 @@ def load_notes(part: str, url: str) -> Mapping[str, Any]:
     """Empty for a part of another address, or of none that we know."""
     try:
         with open(_notes_path(part), encoding="utf-8") as file:
-            notes = json.load(file)
+            notes = parse_json(file.read())
         return dict(notes) if notes["address"] == digest_address(url) else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

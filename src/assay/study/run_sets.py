@@ -18,7 +18,7 @@ from assay.record.formats import stamp
 from assay.study.prepared import Prepared, list_names
 from assay.study.run_status import load_status
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.system.files import publish
+from assay.system.files import parse_json, publish
 from assay.values import layout
 from assay.values.run import LazyRuns, RunSpec, State
 
@@ -104,7 +104,7 @@ def _load_known(location: StudyLocation, newest: int) -> dict[str, str]:
 def _load(path: str) -> dict[str, str]:
     try:
         with open(path, encoding="utf-8") as file:
-            names: dict[str, str] = json.load(file)["runs"]
+            names: dict[str, str] = parse_json(file.read())["runs"]
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(f"{path} is damaged: {error}", "remove it to start a new set of runs") from error
     return names

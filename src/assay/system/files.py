@@ -258,10 +258,18 @@ def _ends_with_newline(file: BinaryIO) -> bool:
     return file.read(1) == b"\n"
 
 
-def load_lines(path: str) -> list[dict[str, Any]]:
-    """Every line that is a JSON object, in order; none where there is no file."""
+def parse_json(text: str | bytes) -> Any:
+    """Raises ValueError for whatever is not JSON, also for what is nested more deeply than Python can follow."""
     import json
 
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def load_lines(path: str) -> list[dict[str, Any]]:
+    """Every line that is a JSON object, in order; none where there is no file."""
     found = []
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -270,7 +278,7 @@ def load_lines(path: str) -> list[dict[str, Any]]:
         return []
     for line in lines:
         with contextlib.suppress(ValueError):
-            fields = json.loads(line)
+            fields = parse_json(line)
             if isinstance(fields, dict):
                 found.append(fields)
     return found

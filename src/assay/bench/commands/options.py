@@ -16,6 +16,7 @@ from assay.bench.values.execution import BenchMethod
 from assay.errors import InfrastructureError, UsageError
 from assay.show.console import Console
 from assay.show.report_files import STDOUT, ReportFiles, check_targets, write_document
+from assay.system.files import parse_json
 from assay.values.options import Request, jobs_option, json_option, option, quiet_option, root_option, slots_option
 from assay.values.secrets import hide_text
 from assay.values.units import parse_slot_flags, parse_timeout
@@ -97,7 +98,7 @@ def parse_arguments(text: str | None, _flag: str = "") -> dict[str, Any]:
         return {}
     problem = "must be a JSON object"
     try:
-        found = json.loads(text)
+        found = parse_json(text)
         if isinstance(found, dict):
             return found
     except ValueError as error:

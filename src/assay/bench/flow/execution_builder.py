@@ -35,7 +35,7 @@ from assay.observe.machine import find_contamination
 from assay.observe.memory import GpuPeak, TreePeaks
 from assay.observe.readings import parse_reading
 from assay.record import run_directory
-from assay.system.files import read_end
+from assay.system.files import parse_json, read_end
 from assay.values import layout
 from assay.values.environment import GitState
 from assay.values.machine import Machine
@@ -125,7 +125,7 @@ def build_execution(
 def _load_extra(spec: RunSpec, story: Story, profiles: tuple[str, ...]) -> dict[str, Any]:
     """What the call stored with it; of a profile also why a window has none."""
     try:
-        extra = dict(json.loads(dict(spec.env).get(ENV_EXTRA, "{}")))
+        extra = dict(parse_json(dict(spec.env).get(ENV_EXTRA, "{}")))
     except (TypeError, ValueError):
         return {}
     if isinstance(asked := extra.get(PROFILE), dict):

@@ -38,6 +38,7 @@ from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
 from assay.observe.devices import Devices
 from assay.study.api import RunHooks, StudyLocation, build_bare_study, find_study_location, run_specs
+from assay.system.files import parse_json
 from assay.values import layout
 from assay.values.run import Command, RunSpec, spec_id
 from assay.values.study import CodePolicy, Pattern, Resources
@@ -175,7 +176,7 @@ def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str,
             argv, cwd=request.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, timeout=_LIST_TIMEOUT_S, check=False,
         )  # fmt: skip
-        found = json.loads(done.stdout)
+        found = parse_json(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return {}  # each filter's own run will fail and report why
     return found if isinstance(found, dict) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -14,6 +13,7 @@ from typing import Any
 
 from assay.bench.importers.result import FieldError, Fields, ImportedResult, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
+from assay.system.files import parse_json
 from assay.values.machine import Machine
 from assay.values.series import ASV_TRACKED
 
@@ -91,7 +91,7 @@ def load_beside(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
 def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
     """Hundreds of results share one file."""
     with open(path, encoding="utf-8") as file:
-        content = json.load(file)
+        content = parse_json(file.read())
     return content if isinstance(content, dict) else {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.bench.values.execution import NOT_REPORTED, BenchMetric, BenchResult, Ending, Story
+from assay.system.files import parse_json
 from assay.values.verdict import Finding, VerdictKind
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # of a traceback
@@ -116,7 +116,7 @@ def _parse_extra(text: float | str) -> dict[str, Any] | None:
     if not isinstance(text, str) or not text.lstrip().startswith("{"):
         return None
     try:
-        fields = json.loads(text)
+        fields = parse_json(text)
     except ValueError:
         return None
     value = fields.get("value")

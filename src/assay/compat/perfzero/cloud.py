@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import json
 import os
 import re
 import shlex
@@ -18,6 +17,7 @@ from assay.compat.perfzero.tool import Answer, Cause, Tools, ask_tool
 from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.show.formatting import render_count
+from assay.system.files import parse_json
 
 INSTANCE_PREFIX = "perfzero-dev-"
 DEFAULT_ZONE = "us-west1-b"
@@ -380,7 +380,7 @@ def parse_instances(text: str) -> tuple[Instance, ...]:
 
 def _parse_json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         raise InfrastructureError(
             "gcloud answered with something that is not JSON", text.strip()[:200] or None

@@ -5,7 +5,6 @@ An empty value means what no value means: wrappers pass `--output_gcs_url=""`.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from assay.compat.perfzero.values import (
     hide_secrets,
 )
 from assay.errors import UsageError, did_you_mean
+from assay.system.files import parse_json
 from assay.values.units import parse_duration, parse_slots
 
 Flags = Mapping[str, Any]
@@ -302,7 +302,7 @@ def _parse_object(flags: Flags, name: str) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError as error:
         raise UsageError(f"--{name} is not JSON: {error}", f"""such as --{name}='{{"name": "value"}}'""") from None
     if not isinstance(found, dict):

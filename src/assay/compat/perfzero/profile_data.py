@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from assay.system.files import parse_json
 from assay.values import protobuf
 from assay.values.protobuf import read_fields
 
@@ -55,7 +56,7 @@ def _arrange(folder: str, name: str, host: str) -> str | None:
     try:
         with open(source, "rb") as file:
             data = file.read()
-        trace = json.loads(data)
+        trace = parse_json(data)
     except (OSError, ValueError) as error:
         return f"the profile {source} cannot be read: {error}"
     # named by the time, as TensorFlow's are, and by who took it: 2026_03_01_12_00_00_torch-1

@@ -21,7 +21,7 @@ from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.show.console import Console
 from assay.stage.transfer import render_url
-from assay.system.files import rename
+from assay.system.files import parse_json, rename
 
 DEFAULT_DOCKERFILE = "docker/Dockerfile_ubuntu_1804_tf_v1"
 NO_WHEEL = "EMPTY"  # a file of this name is in the context: a Dockerfile can copy it where there is no wheel
@@ -248,7 +248,7 @@ def build_drive_commands(devices: Sequence[str], folder: str, as_root: bool) -> 
 def parse_free_disks(text: str) -> tuple[str, ...]:
     """The NVMe disks in `lsblk --json` that nobody uses: no partition, no array, no file system in use."""
     try:
-        disks = [disk for disk in json.loads(text)["blockdevices"] if disk["type"] == "disk"]
+        disks = [disk for disk in parse_json(text)["blockdevices"] if disk["type"] == "disk"]
         free = [disk["name"] for disk in disks if not disk.get("children") and not disk.get("mountpoint")]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InfrastructureError("lsblk did not print a list of disks") from None

@@ -21,6 +21,7 @@ from assay.compat.perfzero.values import HARNESS, JobContext, Package, PerfzeroR
 from assay.errors import NotFoundError, UsageError
 from assay.show.formatting import clean, escape_json, to_json
 from assay.show.plot import Chart, Line
+from assay.system.files import parse_json
 from assay.values.plain import NO_DATE, render_date
 from assay.values.series import Reading
 
@@ -355,7 +356,7 @@ def parse_process_info(lines: Iterable[str]) -> ProcessInfo:
 
 def _parse_line(line: str) -> dict[str, float] | None:
     try:
-        fields: Any = json.loads(line)
+        fields: Any = parse_json(line)
     except ValueError:
         return None
     if not isinstance(fields, Mapping) or not _is_number(fields.get(TIME)):

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError, did_you_mean
+from assay.system.files import parse_json
 
 # ---------------------------------------------------------------- BigQuery
 # One row per execution in a BigQuery table; whatever is a dictionary arrives as JSON text.
@@ -207,7 +208,7 @@ def _check(path: str, url: str) -> None:
     """A login page is not a key, and Google's libraries would report it only after the benchmarks."""
     try:
         with open(path, encoding="utf-8") as file:
-            is_key = isinstance(json.load(file), dict)
+            is_key = isinstance(parse_json(file.read()), dict)
     except (OSError, ValueError):
         is_key = False
     if not is_key:

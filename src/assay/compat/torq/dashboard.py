@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from assay.errors import InfrastructureError, UsageError
-from assay.system.files import write_atomic
+from assay.system.files import parse_json, write_atomic
 from assay.system.git import run_git
 
 
@@ -178,7 +178,7 @@ def _build_body(archive: bytes, boundary: str) -> bytes:
 
 def _read_number(answer: bytes) -> str:
     try:
-        return str(json.loads(answer)["id"])
+        return str(parse_json(answer)["id"])
     except (ValueError, KeyError, TypeError):
         said = answer.decode(errors="replace")[:_MOST_SAID]
         raise _RefusedError(f"its answer has no number of the session: {said}") from None

@@ -11,7 +11,6 @@ the hardware, and make up one text in the order of `_CUSTOM`. `<name>.group` lis
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from assay.config.settings import Settings
 from assay.config.source import Node, Problems
 from assay.errors import ConfigError, InfrastructureError, NotFoundError, UsageError, did_you_mean
 from assay.models.values.model import Target
+from assay.system.files import parse_json
 from assay.values.study import Position, Problem
 
 Kind = type | tuple[type, ...]
@@ -323,7 +323,7 @@ def load_chip(name: str, folder: str) -> dict[str, Any]:
         return {}
     text = _load_text(path)
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except ValueError as error:
         raise UsageError(f"{path} is broken JSON: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("target", ""), str):

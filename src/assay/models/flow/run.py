@@ -31,7 +31,7 @@ from assay.study.api import (
     record_verdicts,
     run_specs,
 )
-from assay.system.files import read_end, write_atomic
+from assay.system.files import parse_json, read_end, write_atomic
 from assay.values import layout
 from assay.values.machine import KeepTimings, Machine, Timings
 from assay.values.plain import build_plain
@@ -170,7 +170,7 @@ def _find_error(run_dir: str, reason: str) -> AssayError:
     path = os.path.join(run_dir, MODEL_ERROR_FILE)
     try:
         with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+            content = parse_json(file.read())
     except (OSError, ValueError):
         tail = read_end(os.path.join(run_dir, f"{COMMAND}.log"), _TAIL_BYTES).strip()
         return InfrastructureError(f"the check ended without a report: {reason or 'its process died'}", tail or None)
