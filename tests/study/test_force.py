@@ -90,6 +90,20 @@ def test_a_force_whose_supervisor_was_killed_is_continued_by_the_same_call(shop:
     assert passes(shop) == []
 
 
+@pytest.mark.parametrize("content", [None, "{"])
+def test_what_finished_without_a_supervisor_is_repeated_by_a_force_too(shop: Workshop, content: str | None) -> None:
+    """A supervisor that was killed before the end of its run leaves no outcome, a power cut perhaps half of one."""
+    write_study(shop, "")
+    assert shop.run("--slots", "0").code == 0
+    outcome = shop.dir("n=1") / "outcome.1"
+    outcome.unlink()
+    if content is not None:
+        outcome.write_text(content)
+    assert shop.run("--slots", "0", "--force").code == 0
+    assert states(shop) == [[D, D], [D, D], [D, D]]
+    assert passes(shop) == []
+
+
 @pytest.mark.long
 def test_the_last_run_of_a_force_is_interrupted_and_the_others_are_kept(shop: Workshop) -> None:
     finish_once(shop)

@@ -564,8 +564,8 @@ class Supervisor:
         )
         is_written = self._write_outcome(entry, outcome)
         self._finish(entry)
-        if is_written and entry.state is not State.DONE:
-            self._look(entry)  # perhaps another attempt
+        if is_written and (entry.state is not State.DONE or entry.attempt <= entry.policy.base):
+            self._look(entry)  # perhaps another attempt, also of one that was finished before this call: --force
 
     def _finish(self, entry: Entry) -> None:
         """The attempt is concluded, by this supervisor or by another: nothing of it is watched any longer."""
