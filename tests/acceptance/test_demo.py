@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.acceptance.workshop import open_workshop
 
-from assay.cli.demo import BROKEN, HARMLESS, edited, find_examples
+from assay.cli.demo import BROKEN, HARMLESS, edited, find_examples, lay_out
+from assay.errors import UsageError
 
 
 def test_the_whole_story_ends_well(tmp_path: Path) -> None:
@@ -21,6 +23,13 @@ def test_the_whole_story_ends_well(tmp_path: Path) -> None:
     assert "charlm: FAIL" in broken
     assert "begins at step 10" in broken
     assert "loss       paired  FAIL" in broken
+
+
+@pytest.mark.parametrize("folder", ["/dev/null/x", "file", "file/x"])
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be filled"):
+        lay_out(tmp_path / folder)
 
 
 def test_the_edits_fit_the_program_and_are_taken_back(tmp_path: Path) -> None:

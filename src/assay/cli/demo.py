@@ -59,10 +59,13 @@ def lay_out(folder: Path) -> Path:
         raise MissingExtraError("the demo's training program", "demo")
     target = folder / _PROGRAM
     source = find_examples() / _PROGRAM
-    target.mkdir(parents=True, exist_ok=True)
-    for path in sorted(source.iterdir()):
-        if path.is_file() and not (target / path.name).exists():
-            shutil.copy2(path, target / path.name)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for path in sorted(source.iterdir()):
+            if path.is_file() and not (target / path.name).exists():
+                shutil.copy2(path, target / path.name)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be filled: {error.strerror}", "choose another folder: --dir DIR") from None
     return target
 
 
