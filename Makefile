@@ -9,7 +9,8 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-JOBS ?= 2
+# Three for two cores: much of the tests' time is waiting for processes.
+JOBS ?= 3
 ARGS ?=
 # tool:package that brings it
 TEST_SERVICES := sshd:openssh-server ssh:openssh-client npm:npm
