@@ -173,6 +173,7 @@ def test_beside_tensorflow_no_signal_is_sent(tmp_path: Path, monkeypatch: pytest
 
 def test_an_older_torch_beside_tensorflow_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", FakeTorch())
+    monkeypatch.setitem(sys.modules, "torch._C._profiler", None)  # another test may have loaded the real one
     monkeypatch.setitem(sys.modules, "tensorflow", ModuleType("tensorflow"))
     with pytest.raises(RuntimeError, match="TensorFlow does not survive"):
         build_profiler("torch", str(tmp_path), 1, _MainThread())

@@ -682,7 +682,7 @@ def test_what_was_invented_is_said_when_the_reference_cannot_compute_with_it(
 
 
 def test_an_ir_version_of_the_future_is_lowered_where_nothing_of_it_is_used(
-    shared: ArtifactBuilder, tmp_path: Path
+    chain: Path, shared: ArtifactBuilder, tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "m.onnx", [helper.make_node("Abs", ["x"], ["y"])], {"x": [4]}, {"y": [4]})
     proto = onnx.load(path)
@@ -691,6 +691,7 @@ def test_an_ir_version_of_the_future_is_lowered_where_nothing_of_it_is_used(
     report = check(path, UNOPTIMIZED, shared, tmp_path / "keep")
     assert report.verdict.kind is VerdictKind.PASS
     assert any("IR version 99 was lowered to " in note for note in report.notes)
+    assert check(chain, UNOPTIMIZED, shared, tmp_path / "other").notes == (), "each check has its own notes"
 
 
 def test_a_type_that_came_with_a_newer_ir_version_is_seen_wherever_it_is() -> None:

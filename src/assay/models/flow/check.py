@@ -254,6 +254,7 @@ def examine_model(
 ) -> ModelReport:
     """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
     begun = time.monotonic()
+    builder.notes.clear()  # of an earlier check by the same builder
     builder.begin(request.reference, request.target)
     cases = Cases(request, builder)
     chosen = names(cases)  # while the workers start
