@@ -308,7 +308,7 @@ def test_a_run_is_stopped_at_once_when_a_value_is_not_finite(native: Lab, value:
     native.use_golden()
     native.change(hold_at=13, loss={"12": value})
     report = native.check_one()
-    assert report.segments[0].verdict.kind is VerdictKind.FAIL
+    assert report.segments[0].verdict.kind is VerdictKind.FAIL, messages(report)
     assert report.segments[0].runs[0].stopped_early is not None
 
 

@@ -35,7 +35,7 @@ from assay.values.machine import GpuState, Machine
 from assay.values.run import JobHandle, State, Usage
 
 _GPU_INTERVAL_S = 2.0  # at most; a run that has just started is read with every tick
-_BEFORE_S = 0.2  # how long foreign load is measured before the first run
+_BEFORE_S = 0.25  # how long foreign load is measured before the first run: more than the 0.2 s that count as measured
 
 
 Told = Callable[[BenchExecution, int, int], None]  # an execution that has just ended; which one, of how many
