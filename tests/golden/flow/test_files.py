@@ -300,6 +300,24 @@ def _load_environ(pid: int) -> bytes:
         return b""
 
 
+def test_a_log_that_appears_during_a_look_is_not_read_as_a_metric_file(
+    native: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read twice, 0.200000 and 0.2 of the same step would contradict each other."""
+    native.use_golden()
+    seen: set[object] = set()
+    listdir = os.listdir
+
+    def list_late(path: str = ".") -> list[str]:
+        """The first look at each folder comes just before its log."""
+        names = listdir(path)
+        return names if path in seen or seen.add(path) else [name for name in names if not name.endswith(".log")]
+
+    monkeypatch.setattr("assay.golden.flow.followers.os.listdir", list_late)
+    report = native.check_one()
+    assert report.verdict.kind is VerdictKind.PASS, messages(report)
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_run_is_stopped_at_once_when_a_value_is_not_finite(native: Lab, value: str) -> None:
     native.write_native(

@@ -83,8 +83,11 @@ class FileFollower:
     _open: dict[str, tuple[Source, Tail, dict[str, Any]]] = field(default_factory=dict)
 
     def read(self, entry: Entry, final: bool, values: Values) -> None:
-        logs = set(layout.find_logs(os.listdir(entry.dir), entry.spec.log_name, COMMAND))
-        for source in find_sources(entry.dir, entry.spec):
+        present = os.listdir(
+            entry.dir
+        )  # one look for both: a log that appears between two would be read as a metric file
+        logs = set(layout.find_logs(present, entry.spec.log_name, COMMAND))
+        for source in find_sources(entry.dir, entry.spec, present):
             if source.name not in logs:
                 self._open.setdefault(source.name, (source, Tail(os.path.join(entry.dir, source.name)), {}))
         for name, (source, tail, state) in list(self._open.items()):
