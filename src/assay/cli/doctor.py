@@ -41,6 +41,9 @@ _EXTRAS = (
     ("scipy", "stats", "assay golden check"),
     ("ruptures", "stats", "change points: assay bench history"),
     ("py-spy", "profile", "assay bench run --profile, where no framework is loaded"),
+    ("optuna", "search", "studies with `search:`, assay importance"),
+    ("mlflow-skinny", "mlflow", "assay export mlflow"),
+    ("pyarrow", "parquet", "assay export parquet"),
     ("httpx", "download", "http:// and https:// in --data_downloads"),
 )
 _MODEL_PARTS = (

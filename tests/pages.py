@@ -1,0 +1,72 @@
+"""Runs a page of the documentation as its reader would: writes the files it shows, types its commands, compares.
+
+A block that names a file after its language (```` ```yaml study.yml ````) is written. In a `console` block, each line that
+begins with `$ ` is typed into one bash after the other, in one folder; the lines below it are what it must print, with `…`
+for any text in a line, and a line `…` alone for any number of lines. A block without output lines accepts any output.
+A command must end with 0, unless `# exits with N` stands behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_BLOCK = re.compile(r"^```(\w+)(?: ([\w./-]+\.\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"\s+# exits with (\d+)$")
+
+
+@dataclass(frozen=True)
+class Step:
+    command: str
+    output: tuple[str, ...]
+    code: int = 0
+
+
+def run_page(page: Path, folder: Path, timeout_s: float = 120) -> None:
+    """Raises AssertionError with the command, what the page shows and what was printed."""
+    env = _build_environment()
+    for language, name, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        if name:
+            (folder / name).write_text(text, encoding="utf-8")
+        elif language == "console":
+            for step in parse_steps(text):
+                _run(step, folder, env, timeout_s)
+
+
+def parse_steps(text: str) -> list[Step]:
+    steps: list[Step] = []
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, *output = part.rstrip("\n").split("\n")
+        while command.endswith("\\") and output:
+            command += "\n" + output.pop(0).removeprefix("> ")
+        code = _CODE.search(command)
+        steps.append(Step(_CODE.sub("", command), tuple(output), int(code[1]) if code else 0))
+    return steps
+
+
+def matches(shown: tuple[str, ...], printed: str) -> bool:
+    """Whether the output is what a page shows."""
+    lines = ["(?:.*\n)*" if line == "…" else ".*".join(map(re.escape, line.split("…"))) + "\n" for line in shown]
+    text = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+    return re.fullmatch("".join(lines), text) is not None
+
+
+def _run(step: Step, folder: Path, env: dict[str, str], timeout_s: float) -> None:
+    argv = ["bash", "-c", step.command]
+    done = subprocess.run(
+        argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False
+    )
+    printed = done.stdout.decode("utf-8", "replace")
+    assert done.returncode == step.code, f"$ {step.command}\nended with {done.returncode}:\n{printed}"
+    shown = "\n".join(step.output)
+    assert not step.output or matches(step.output, printed), f"$ {step.command}\nshown:\n{shown}\nprinted:\n{printed}"
+
+
+def _build_environment() -> dict[str, str]:
+    """HOME is that of the test session."""
+    path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', os.defpath)}"
+    return {**os.environ, "PATH": path, "NO_COLOR": "1"}

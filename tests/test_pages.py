@@ -1,0 +1,29 @@
+"""Pages of the documentation that are run as they are printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.pages import Step, matches, parse_steps, run_page
+
+HOW_TO = Path(__file__).parent.parent / "docs" / "how-to"
+
+
+def test_a_page_whose_output_has_changed_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```text note.txt\nabc\n```\n\n```console\n$ cat note.txt\nabc\n$ false  # exits with 1\n```\n")
+    run_page(page, tmp_path)
+    page.write_text("```console\n$ cat note.txt\nabd\n```\n")
+    with pytest.raises(AssertionError, match="abd"):
+        run_page(page, tmp_path)
+    page.write_text("```console\n$ false\n```\n")
+    with pytest.raises(AssertionError, match="ended with 1"):
+        run_page(page, tmp_path)
+
+
+def test_a_page_may_leave_out_parts_of_lines_and_lines() -> None:
+    assert matches(("a … c", "…", "end"), "a b c\nx\ny\nend\n")
+    assert not matches(("a … c",), "a b c\nx\n")
+    assert parse_steps("$ a \\\n> b\nout\n$ c  # exits with 2\n") == [Step("a \\\nb", ("out",)), Step("c", (), 2)]
