@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from tests.pages import Step, matches, parse_steps, run_page
 
 HOW_TO = Path(__file__).parent.parent / "docs" / "how-to"
