@@ -18,7 +18,7 @@ from tests.golden.lab import Lab
 from tests.study.workbench import LONG, STUDY, Bench, build_bench, until
 
 import assay
-from assay import api
+from assay import handle
 from assay.api import RunOutcome, StudyHandle
 from assay.errors import ConfigError, NotFoundError, UsageError
 from assay.values.verdict import VerdictKind
@@ -220,7 +220,7 @@ def test_a_handle_that_is_dropped_gives_no_warning(bench: Bench) -> None:
 
 def test_a_study_without_runs_has_an_empty_table(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the supervisor has made the first run."""
-    monkeypatch.setattr(api, "_start_supervisor", lambda *_: subprocess.Popen(["true"]))
+    monkeypatch.setattr(handle, "_start_supervisor", lambda *_: subprocess.Popen(["true"]))
     study = assay.run(bench.write("long.yml", LONG))
     assert study.table() == ""
     assert list(study.runs) == []

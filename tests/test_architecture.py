@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("golden", "bench", "models"),
     ("compat",),
     ("script", "logx", "checkpoint", "runs", "convergence", "examine"),
+    ("handle",),
     ("api",),
     ("assay",),  # assay/__init__.py: its names load on first use
     ("web", "pytest_plugin"),

@@ -24,9 +24,10 @@ SIGNATURES = {
     "log": "(metrics: 'Mapping[str, object] | None' = None, /, *, step: 'object' = None, epoch: 'object' = None,"
     " **values: 'object') -> 'None'",
     "runs": "(study: 'str', root: 'str | None' = None) -> 'Runs'",
-    "load_study": "(file: 'Path', *, root: 'Path | None' = None, study: 'str | None' = None,"
+    "load_study": "(file: 'Path | Study', *, root: 'Path | None' = None, study: 'str | None' = None,"
     " titles: 'Sequence[str]' = (), sample: 'int | None' = None, seed: 'int | None' = None) -> 'StudyPlan'",
-    "run": "(file: 'Path', *, root: 'Path | None' = None, study: 'str | None' = None, slots: 'str | None' = None,"
+    "run": "(file: 'Path | Study', *, root: 'Path | None' = None, study: 'str | None' = None,"
+    " slots: 'str | int | None' = None,"
     " jobs: 'int | None' = None, on: 'str | None' = None, titles: 'Sequence[str]' = (),"
     " commands: 'Sequence[str]' = (), sample: 'int | None' = None, seed: 'int | None' = None,"
     " retry: 'Sequence[str]' = (), force: 'bool' = False, code: 'str | None' = None,"
@@ -46,6 +47,7 @@ MEMBERS = {
     "Judgement": "exit_code findings ok text verdict",
     "PlannedRun": "commands dir id left name params",
     "RunOutcome": "checks exit_code messages ok states",
+    "Study": "name plan run save",
     "StudyPlan": "dir name runs warnings",
     "StudyHandle": "dir is_running name root runs stop table wait",
     "Run": "attempt best dir id log metrics name params reason seconds state",
@@ -55,8 +57,8 @@ MEMBERS = {
 
 # Modules that programs import by name, with what is public there.
 MODULES = {
-    "assay": "AssayError __version__ check_golden check_model compare_benchmarks load_study log run runs",
-    "assay.api": "Finding Judgement PlannedRun Run RunOutcome Runs Series StudyHandle StudyPlan VerdictKind"
+    "assay": "AssayError Study __version__ check_golden check_model compare_benchmarks load_study log run runs",
+    "assay.api": "Finding Judgement PlannedRun Run RunOutcome Runs Series Study StudyHandle StudyPlan VerdictKind"
     " check_golden check_model compare_benchmarks load_study run runs",
     "assay.bench": "Benchmark Timing measure report_benchmark synchronize",
     "assay.convergence": "ConvergenceFailure MissingConfigurationOptionException MissingMandatoryFlagException"

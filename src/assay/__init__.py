@@ -13,6 +13,7 @@ from __future__ import annotations
 __version__ = "0.2.0"
 __all__ = [
     "AssayError",
+    "Study",
     "__version__",
     "check_golden",
     "check_model",
@@ -25,6 +26,7 @@ __all__ = [
 
 TYPE_CHECKING = False  # what `typing.TYPE_CHECKING` is to type checkers, without importing typing
 if TYPE_CHECKING:
+    from assay.api import Study as Study
     from assay.api import check_golden as check_golden
     from assay.api import check_model as check_model
     from assay.api import compare_benchmarks as compare_benchmarks
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AssayError": "assay.errors",
+    "Study": "assay.api",
     "check_golden": "assay.api",
     "check_model": "assay.api",
     "compare_benchmarks": "assay.api",

@@ -12,19 +12,16 @@ private and may change with any version. What goes wrong raises an `AssayError`,
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from assay.handle import RunOutcome, StudyHandle
 from assay.runs import Run, Runs, Series, runs
 from assay.values.verdict import Finding, VerdictKind
 
 if TYPE_CHECKING:
-    from subprocess import Popen
-    from types import TracebackType
-    from typing import IO, Self
-
+    from assay.study.api import RunOptions
     from assay.values.verdict import Verdict
 
 __all__ = [
@@ -35,6 +32,7 @@ __all__ = [
     "RunOutcome",
     "Runs",
     "Series",
+    "Study",
     "StudyHandle",
     "StudyPlan",
     "VerdictKind",
@@ -71,21 +69,50 @@ class StudyPlan(NamedTuple):
     warnings: tuple[str, ...]
 
 
-class RunOutcome(NamedTuple):
-    """How a study ended. A run that failed is a result, not an exception."""
+class Study:
+    """A study that a program defines: what a study file holds, as keyword arguments.
 
-    exit_code: int  # what `assay run` ends with: 0 where every run is done and every check passes
-    states: Mapping[str, str]  # by the name of the run
-    checks: tuple[str, ...]  # the lines about the study's checks
-    messages: str  # what else the supervisor reported: warnings, and why it could not go on
+        study = assay.Study("line", command="python train.py --lr {lr}", params={"lr": [0.1, 0.01]})
+        handle = study.run(jobs=2)
 
-    @property
-    def ok(self) -> bool:
-        return self.exit_code == 0
+    The keywords are the keys of the file, so a key and its value mean the same here and there. Values may be numpy's,
+    ranges, tuples and paths. Raises ConfigError with every mistake, by keyword.
+    """
+
+    name: str
+
+    def __init__(self, name: str | None = None, /, **keys: object) -> None:
+        from assay.config.definition import render_definition
+        from assay.config.load import LoadOptions
+        from assay.config.load import load_study as load
+
+        if name is not None:
+            keys = {"study": name, **keys}
+        if isinstance(root := keys.get("root"), str | os.PathLike):  # a file that names one is elsewhere
+            keys["root"] = os.path.abspath(os.path.expanduser(root))
+        self._text = render_definition(keys)
+        self.name = load("", LoadOptions(text=self._text)).name
+
+    def plan(self, **options: Any) -> StudyPlan:
+        """What would run, without writing or starting anything. The options are those of `assay.load_study`."""
+        return load_study(self, **options)
+
+    def run(self, **options: Any) -> StudyHandle:
+        """Start what is not finished, and return at once. The options are those of `assay.run`."""
+        return run(self, **options)
+
+    def save(self, file: Path) -> None:
+        """Write the study file: `assay run FILE` in this folder makes the same runs."""
+        from assay.system.files import write_atomic
+
+        write_atomic(os.fspath(file), self._text)
+
+    def __repr__(self) -> str:
+        return f"<study {self.name!r}>\n{self._text}".rstrip()
 
 
 def load_study(
-    file: Path,
+    file: Path | Study,
     *,
     root: Path | None = None,
     study: str | None = None,
@@ -94,21 +121,20 @@ def load_study(
     seed: int | None = None,
 ) -> StudyPlan:
     """Read a study file and expand it, as `assay run --dry-run` does. Raises ConfigError with every problem of it."""
-    from assay.study.api import RunOptions, build_dry_rows, prepare
+    from assay.study.api import build_dry_rows, prepare
 
     chosen = tuple(titles) or None
-    options = RunOptions(os.fspath(file), _text(root), study, titles=chosen, sample=sample, seed=seed)
-    prepared = prepare(options)
+    prepared = prepare(_build_options(file, root=_text(root), study=study, titles=chosen, sample=sample, seed=seed))
     planned = tuple(PlannedRun(**{**row, "left": tuple(row["left"])}) for row in build_dry_rows(prepared))
     return StudyPlan(prepared.location.name, prepared.location.dir, planned, tuple(map(str, prepared.warnings)))
 
 
 def run(
-    file: Path,
+    file: Path | Study,
     *,
     root: Path | None = None,
     study: str | None = None,
-    slots: str | None = None,
+    slots: str | int | None = None,
     jobs: int | None = None,
     on: str | None = None,
     titles: Sequence[str] = (),
@@ -129,7 +155,7 @@ def run(
     import warnings
 
     from assay.errors import NotFoundError, UsageError
-    from assay.study.api import RunOptions, check_prepared, prepare
+    from assay.study.api import check_prepared, prepare
     from assay.values.state import RETRY
     from assay.values.units import parse_slot_flags
 
@@ -138,16 +164,18 @@ def run(
             raise NotFoundError("value of retry", name, RETRY)
     if code not in (None, "snapshot", "live"):
         raise NotFoundError("value of code", str(code), ["snapshot", "live"])
+    if isinstance(slots, int) and jobs is None:
+        slots, jobs = None, slots
     for option, number in (("jobs", jobs), ("sample", sample)):
         if number is not None and number < 1:
             raise UsageError(f"{option}={number}: it must be at least 1")
     if sample is not None and seed is None:
         seed = random.randrange(1 << 31)  # the supervisor draws the same runs
-    options = RunOptions(
-        file=os.fspath(file),
+    options = _build_options(
+        file,
         root=_text(root),
         study=study,
-        slots=parse_slot_flags(slots, jobs),
+        slots=parse_slot_flags(None if slots is None else str(slots), jobs),
         on=on,
         titles=tuple(titles) or None,
         commands=tuple(commands) or None,
@@ -161,155 +189,43 @@ def run(
     prepared = prepare(options)
     check_prepared(prepared)
     for warning in prepared.warnings:
-        warnings.warn(str(warning), stacklevel=2)
+        warnings.warn(str(warning), stacklevel=3 if isinstance(file, Study) else 2)  # the caller of `Study.run`
     once = {"root": options.root, "study": study, "slots": slots, "jobs": jobs, "on": on, "code": code}
     once |= {"sample": sample, "seed": seed if sample is not None else None}
     words = [f"--{flag}={value}" for flag, value in once.items() if value is not None]
     several = {"title": titles, "command": commands, "retry": retry}
     words += [f"--{flag}={value}" for flag, values in several.items() for value in values]
     words += [flag for flag, is_set in (("--force", force), ("--new-code", new_code)) if is_set]
-    return StudyHandle(prepared.location.name, prepared.location.root, [*words, "--", options.file])
+    location = prepared.location
+    path = options.file if options.load.text is None else _write_definition(options.load.text, location.dir)
+    return StudyHandle(location.name, location.root, [*words, "--", path])
+
+
+def _build_options(file: Path | Study, **options: Any) -> RunOptions:
+    from assay.config.load import LoadOptions
+    from assay.study.api import RunOptions
+
+    if isinstance(file, Study):
+        return RunOptions("", load=LoadOptions(text=file._text), **options)  # noqa: SLF001 of this very module
+    return RunOptions(os.fspath(file), **options)
+
+
+def _write_definition(text: str, study_dir: str) -> str:
+    """For the supervisor; by content, so that another definition of the same study does not change this one."""
+    from hashlib import blake2b
+
+    from assay.system.files import write_atomic
+    from assay.values import layout
+
+    name = f"{layout.DEFINITION_PREFIX}{blake2b(text.encode(), digest_size=4).hexdigest()}.yml"
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    write_atomic(path, text)
+    return os.path.relpath(path) if os.path.commonpath((path, os.getcwd())) == os.getcwd() else path
 
 
 def _text(path: Path | None) -> str | None:
     return None if path is None else os.fspath(path)
-
-
-class StudyHandle:
-    """A study that `assay.run` has started. As a context manager it waits at the end, or stops after an exception."""
-
-    name: str
-    root: str
-
-    def __init__(self, name: str, root: str, words: Sequence[str]) -> None:
-        import tempfile
-
-        from assay.values import layout
-
-        self.name = name
-        self.root = root
-        self._outcome: RunOutcome | None = None
-        meta = os.path.join(self.dir, layout.STUDY_META_DIR)
-        os.makedirs(meta, exist_ok=True)
-        self._answer: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 until the outcome is read
-        self._log = os.path.join(meta, layout.SUPERVISOR_LOG)
-        with open(self._log, "ab") as log:
-            self._log_begin = log.tell()
-            self._process = _start_supervisor(words, self._answer, log)
-        _unfinished.add(self)
-
-    @property
-    def dir(self) -> str:
-        """The study's folder."""
-        return os.path.join(self.root, self.name)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its supervisor still runs."""
-        return self._process.poll() is None
-
-    @property
-    def runs(self) -> Runs:
-        """All runs of the study as they are now."""
-        return runs(self.dir, self.root)
-
-    def table(self, *, sort: Sequence[str] = (), metrics: Sequence[str] | None = None, best: bool = False) -> str:
-        """The table that `assay sum` prints, as it is now; empty as long as there are no runs."""
-        from assay.show.table import render_table
-        from assay.study.api import StudyLocation, SummaryOptions, load_fresh_table, open_index_of, summarise
-
-        locations = [StudyLocation(self.root, self.name)]
-        with open_index_of(locations) as index:
-            if not load_fresh_table(index, locations).rows:
-                return ""
-            options = SummaryOptions(tuple(sort), metrics=None if metrics is None else tuple(metrics), best=best)
-            return render_table(summarise(index, locations, options).table)
-
-    def wait(self, timeout: float | None = None) -> RunOutcome:
-        """Wait until every run has finished. `timeout`, in seconds: then raise TimeoutError, and the runs go on.
-
-        Ctrl-C stops the runs, as it does on the command line, and raises KeyboardInterrupt.
-        """
-        from subprocess import TimeoutExpired
-
-        try:
-            self._process.wait(timeout)
-        except TimeoutExpired:
-            raise TimeoutError(f"study {self.name!r} has not finished within {timeout:g} s; it goes on") from None
-        except KeyboardInterrupt:
-            self.stop()
-            raise
-        if self._outcome is None:
-            self._outcome = self._read_outcome()
-            _unfinished.discard(self)
-        return self._outcome
-
-    def stop(self) -> RunOutcome:
-        """Stop the runs and everything they started. `assay.run` with the same file continues them."""
-        if self.is_running:
-            self._process.terminate()
-        self._process.wait()
-        return self.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.wait()
-        else:
-            self.stop()
-
-    def __repr__(self) -> str:
-        state = "running" if self.is_running else "finished"
-        return f"<study {self.name!r} in {self.root!r}, {state}>"
-
-    def _read_outcome(self) -> RunOutcome:
-        import json
-        import signal
-
-        from assay.errors import ExitCode
-
-        with self._answer, open(self._log, encoding="utf-8", errors="replace") as log:
-            self._answer.seek(0)
-            answer = self._answer.read()
-            log.seek(self._log_begin)
-            messages = log.read()
-        code = self._process.returncode
-        if code == -signal.SIGTERM:  # before it could start anything: later it hears it
-            code = int(ExitCode.INTERRUPTED)
-        if code < 0:
-            messages += f"the supervisor was ended by signal {-code}; its runs go on: assay ls {self.dir}\n"
-            return RunOutcome(int(ExitCode.INTERNAL), {run.name: run.state for run in self.runs}, (), messages)
-        report = json.loads(answer) if answer else {"runs": [], "checks": []}
-        states = {each["name"]: each["state"] for each in report["runs"]}
-        return RunOutcome(code, states, tuple(report["checks"]), messages)
-
-
-_unfinished: set[StudyHandle] = set()  # whose process has not been waited for: Python would warn as it drops them
-
-
-@atexit.register
-def _leave_unfinished() -> None:
-    for study in _unfinished:
-        study._answer.close()  # noqa: SLF001 of this very module
-        study._process.returncode = 0  # noqa: SLF001 it goes on, as it should
-
-
-# As the program `assay`, of this very installation: the current folder is not searched for modules.
-_PROGRAM = "import sys; sys.path.append({!r}); sys.argv[0] = 'assay'; from assay.cli.main import main; main()"
-
-
-def _start_supervisor(words: Sequence[str], answer: IO[bytes], log: IO[bytes]) -> Popen[bytes]:
-    """In a session of its own: what is typed at this terminal, and its end, are for this program."""
-    import subprocess
-    import sys
-
-    source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    argv = [sys.executable, "-P", "-c", _PROGRAM.format(source), "run", "--json", "--quiet", *words]
-    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=answer, stderr=log, start_new_session=True)
 
 
 # ---------------------------------------------------------------- judgements

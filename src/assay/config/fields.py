@@ -154,6 +154,7 @@ class LoadOptions:
     exp_name: str | None = None  # runx: --exp_name
     home: str | None = None  # where .config/runx.yml is looked for; None: the user's
     cwd: str | None = None  # where .runx is looked for and the code is; None: the process's
+    text: str | None = None  # what is read instead of a file: a native one that a program gave as Python values
 
 
 def build_folder(options: LoadOptions) -> str:

@@ -42,6 +42,8 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
     """Reads and checks a study. Raises UsageError for a file that cannot be read, ConfigError for what is in it."""
     options = options or LoadOptions()
     cwd = os.path.abspath(options.cwd or os.getcwd())
+    if options.text is not None:
+        return parse_native(parse_documents(options.text, ""), "", cwd)
     how_to = _HOW_TOS.get(options.dialect or "", _HOW_TO)
     text = load_text(os.path.join(cwd, path), path, how_to)
     nodes = parse_documents(text, path, how_to=how_to)

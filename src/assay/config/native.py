@@ -303,7 +303,8 @@ class _Reader:
             places = {piece.name for piece in command.pieces if isinstance(piece, Placeholder)}
             for sweep in sweeps:  # a place needs a value in every sweep; a flag without one is left out
                 for name in sorted(places - missing - set(RUN_VALUES) - set(sweep.axes)):
-                    where = f"in the sweep at line {sweep.position.line}" if sweep.position else "in one sweep"
+                    at = sweep.position
+                    where = f"in the sweep at line {at.line}" if at and at.file else "in one sweep"
                     self._undefined(command, f"{name} has no value {where}", f"give it one in params, or use [{name}]")
 
     def _undefined(self, command: CommandTemplate, message: str, hint: str) -> None:

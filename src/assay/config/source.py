@@ -24,7 +24,7 @@ Kind = Literal["mapping", "sequence", "scalar"]
 MAX_UNFOLDED = 2_000_000  # values in a document after aliases are unfolded
 MAX_DEPTH = 100
 
-_TAG = "tag:yaml.org,2002:"
+TAG = "tag:yaml.org,2002:"
 _KINDS: dict[str, Kind] = {"MappingNode": "mapping", "SequenceNode": "sequence", "ScalarNode": "scalar"}
 _QUOTES_HINT = "put the whole value into quotes if it begins with one of { [ * & ! % @ ` or holds ': ' or ' #'"
 _NEVER_CLOSED = "a quote or bracket is opened and never closed"
@@ -34,7 +34,7 @@ _FLOAT = (
     rf"^(?:{_NUMBER}(?:\.[0-9]*)?{_EXPONENT}|[-+]?\.[0-9]+{_EXPONENT}"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
 )
-_NATIVE_RULES: tuple[tuple[str, str, Iterable[str]], ...] = (
+NATIVE_RULES: tuple[tuple[str, str, Iterable[str]], ...] = (
     # type, what it looks like, its possible first characters: YAML 1.2's, without leading zeros
     ("null", r"^(?:~|null|Null|NULL|)$", ("~", "n", "N", "")),
     ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
@@ -243,8 +243,8 @@ def _loader(flavour: Flavour) -> Any:
     if flavour == "originals":
         return base
     native: Any = type("NativeLoader", (base,), {"yaml_implicit_resolvers": {}})
-    for name, pattern, first in _NATIVE_RULES:
-        native.add_implicit_resolver(_TAG + name, re.compile(pattern), list(first))
+    for name, pattern, first in NATIVE_RULES:
+        native.add_implicit_resolver(TAG + name, re.compile(pattern), list(first))
     return native
 
 
@@ -296,7 +296,7 @@ class _Builder:
         for raw_key, raw_value in raw.value:
             value, weight = self._visit(raw_value)
             size += weight
-            if raw_key.tag == _TAG + "merge":
+            if raw_key.tag == TAG + "merge":
                 self._merge(value, merged)
                 continue
             position = _position(self._file, raw_key.start_mark)
@@ -329,7 +329,7 @@ def _position(file: str, mark: Any) -> Position:
 
 
 def _build_scalar(raw: Any, flavour: Flavour) -> Value:
-    name = raw.tag.removeprefix(_TAG)
+    name = raw.tag.removeprefix(TAG)
     try:
         return _native_scalar(name, raw.value) if flavour == "native" else _original_scalar(name, raw)
     except (ValueError, OverflowError):

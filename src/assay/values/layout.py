@@ -49,6 +49,7 @@ READINGS_FILE = "readings.jsonl"
 STUDY_META_DIR = ".assay"
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all of them have a directory and are over
+DEFINITION_PREFIX = "study-"  # inside .assay: the study file of a study that a Python program defined
 PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, until that has come to its end
 VERDICTS_FILE = "verdicts.jsonl"  # inside .assay: what was judged, a line for each call
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
@@ -88,7 +89,15 @@ RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run
 _META_NAMES = frozenset(
     (CODES_FILE, CODE_STORE_DIR, PRESENCE_FILE, VERDICTS_FILE, "triage.jsonl")
 )  # the last: of a product
-_META_PREFIXES = (SUPERVISOR_PREFIX, TEMPORARY_PREFIX, PASS_PREFIX, "set.", "environment-", "request-")
+_META_PREFIXES = (
+    SUPERVISOR_PREFIX,
+    TEMPORARY_PREFIX,
+    DEFINITION_PREFIX,
+    PASS_PREFIX,
+    "set.",
+    "environment-",
+    "request-",
+)
 _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
 _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")
 _SERIES_FILE = re.compile(r"a(\d+)-r(\d+)-")

@@ -41,7 +41,7 @@ _NOT_IN_NAMES = ("Cc", "Cf", "Zl", "Zp")  # control and formatting characters, s
 class Position:
     """A place in a user's file; line and column count from 1."""
 
-    file: str
+    file: str  # empty: not a file, but keyword arguments of a program
     line: int
     column: int
 
@@ -59,7 +59,7 @@ class Problem:
     hint: str | None = None
 
     def __str__(self) -> str:
-        place = f"{self.position} " if self.position else ""
+        place = f"{self.position} " if self.position and self.position.file else ""
         key = f"{self.key}: " if self.key else ""
         hint = f"\n    {self.hint}" if self.hint else ""
         return f"{place}{key}{self.message}{hint}"

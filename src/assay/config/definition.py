@@ -1,0 +1,80 @@
+"""A study that a program gives as Python values → the text of its native file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from assay.config.native import KEYS
+from assay.config.source import MAX_DEPTH, NATIVE_RULES, TAG, Problems, join_key
+from assay.errors import did_you_mean
+from assay.values.study import Value
+
+_WIDTH = 110
+
+
+def render_definition(keys: Mapping[str, object]) -> str:
+    """The keys of a native file as YAML, in the order given; None leaves a key out.
+
+    Raises ConfigError with every keyword that is unknown, and every value that a file cannot hold.
+    """
+    import yaml
+
+    problems = Problems()
+    given = {key: value for key, value in keys.items() if value is not None}
+    for key in given:
+        if key not in KEYS:
+            hint = did_you_mean(key, KEYS) or f"known: {', '.join(KEYS)}"
+            problems.add("unknown keyword", key, None, hint)
+    plain = {key: _build_plain(value, key, problems) for key, value in given.items()}
+    problems.raise_if_any()
+    text: str = yaml.dump(
+        plain, Dumper=_dumper(), sort_keys=False, allow_unicode=True, default_flow_style=None, width=_WIDTH
+    )
+    return text
+
+
+def _build_plain(value: Any, key: str, problems: Problems, depth: int = 0) -> Value:
+    """numpy's and torch's values are known by their `tolist()`."""
+    if isinstance(value, Enum):
+        value = value.value
+    elif isinstance(value, os.PathLike):
+        value = os.fsdecode(value)
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)  # also of a subclass, such as numpy.float64
+    message = f"a study file cannot hold a value of the type {type(value).__name__}"
+    hint = "give numbers, texts, paths, lists, tuples, ranges, arrays or mappings of them"
+    if depth > MAX_DEPTH:
+        message, hint = "nested too deeply", f"at most {MAX_DEPTH} levels are read"
+    elif callable(getattr(value, "tolist", None)):
+        return _build_plain(value.tolist(), key, problems, depth + 1)
+    elif isinstance(value, Mapping):
+        named = [(str(name), each) for name, each in value.items()]
+        return {name: _build_plain(each, join_key(key, name), problems, depth + 1) for name, each in named}
+    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [_build_plain(each, f"{key}[{index}]", problems, depth + 1) for index, each in enumerate(value)]
+    problems.add(message, key, None, hint)
+    return None
+
+
+@cache
+def _dumper() -> Any:
+    """Puts quotes around what the native flavour would not read as text, and only there."""
+    import re
+
+    import yaml
+
+    native: Any = type("NativeDumper", (yaml.SafeDumper,), {"yaml_implicit_resolvers": {}})
+    for name, pattern, first in NATIVE_RULES:
+        native.add_implicit_resolver(TAG + name, re.compile(pattern), list(first))
+    native.add_representer(
+        str, lambda dumper, text: dumper.represent_scalar(f"{TAG}str", text, style="|" if "\n" in text else None)
+    )
+    native.ignore_aliases = lambda _dumper, _value: True  # a list that is used twice is written twice
+    return native

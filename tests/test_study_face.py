@@ -1,0 +1,102 @@
+"""`assay.Study`: the same runs and folders as the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.study.workbench import Bench
+
+import assay
+from assay.api import Study
+from assay.errors import ConfigError, UsageError
+
+KEYS: dict[str, Any] = {
+    "command": "echo loss={lr}{seed} '{name}'",
+    "params": {"lr": np.array([0.1, 0.2]), "seed": range(2), "name": "1e-4, 'a' \"b\""},
+    "metrics": {"loss": "loss=({number})"},
+    "resources": {"gpus": 0},
+}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench(tmp_path)
+    monkeypatch.chdir(bench.folder)
+    for name, value in bench.extra.items():
+        monkeypatch.setenv(name, value)
+    return bench
+
+
+def test_the_same_runs_as_the_saved_file_gives(bench: Bench) -> None:
+    study = Study("grid", **KEYS)
+    planned = study.plan()
+    assert not bench.root.exists()
+    handle = study.run(slots=2)
+    assert set(handle.wait().states.values()) == {"done"}
+    study.save(bench.folder / "saved.yml")
+    shown = bench.assay("run", "saved.yml", "--dry-run", "--json")
+    rows = json.loads(shown.stdout)
+    assert [(row["name"], row["id"], row["dir"], row["left"]) for row in rows] == [
+        (run.name, run.id, run.dir, []) for run in planned.runs
+    ]
+    assert rows[0]["params"] == {"lr": 0.1, "seed": 0, "name": "1e-4, 'a' \"b\""}
+    assert bench.assay("run", "saved.yml", "-j", "2").returncode == 0
+    assert {run.attempt for run in handle.runs} == {1}
+    assert bench.assay("ls").returncode == 0
+
+
+def test_a_changed_definition_is_a_changed_file(bench: Bench) -> None:
+    Study("grid", **KEYS).run(jobs=2).wait()
+    more = Study("grid", **{**KEYS, "params": {**KEYS["params"], "seed": [1, 2]}})
+    left = {run.name: bool(run.left) for run in more.plan().runs}
+    assert left == {"lr=0.1,seed=1": False, "lr=0.1,seed=2": True, "lr=0.2,seed=1": False, "lr=0.2,seed=2": True}
+    handle = assay.run(more, jobs=2)
+    assert len(handle.wait().states) == 4
+    assert len(handle.runs) == 6
+    assert len(list((bench.root / "grid" / ".assay").glob("study-*.yml"))) == 2
+
+
+def test_the_hints_name_a_file_that_can_be_run(bench: Bench) -> None:
+    handle = Study("bad", command="false {x}", params={"x": [1]}, resources={"gpus": 0}).run(jobs=1)
+    assert handle.wait().states == {"x=1": "failed"}
+    (file,) = (bench.root / "bad" / ".assay").glob("study-*.yml")
+    again = bench.assay("run", str(file.relative_to(bench.folder)), "-j", "1", "--retry", "failed", "--json")
+    assert json.loads(again.stdout)["runs"][0]["attempt"] == 2
+
+
+def test_several_commands_a_name_of_its_own_and_a_root(bench: Bench) -> None:
+    study = Study(commands={"train": "true", "test": {"run": "true", "timeout": "1m"}}, root="elsewhere")
+    assert study.name == "study"
+    (run,) = study.plan().runs
+    assert run.left == ("train", "test")
+    assert run.dir.startswith(str(bench.folder / "elsewhere" / "study"))
+
+
+def test_mistakes_are_raised_at_once_by_keyword() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Study("x", command="a {lrr}", params={"lr": []})
+    assert [line for line in str(caught.value).splitlines() if not line.startswith(" ")] == [
+        "command: lrr is not a parameter",
+        "params.lr: the list of values is empty",
+    ]
+    with pytest.raises(ConfigError, match=r"study: 'a/b' cannot name a study"):
+        Study("a/b", command="true")
+
+
+def test_warnings_point_to_the_caller(bench: Bench) -> None:
+    study = Study("x", command="true {a}", params={"a": [1, 1]}, resources={"gpus": 0})
+    assert all(not text.startswith(":") for text in study.plan().warnings)
+    with pytest.warns(UserWarning, match=r"^params|^a") as caught:
+        study.run(jobs=1).wait()
+    assert {each.filename for each in caught} == {__file__}
+
+
+def test_a_number_of_slots_is_a_number_of_jobs(bench: Bench) -> None:
+    study = Study("grid", **KEYS)
+    for wrong in ({"slots": 0}, {"slots": 2, "jobs": 2}):
+        with pytest.raises(UsageError, match=r"jobs"):
+            study.run(**wrong)
