@@ -50,7 +50,7 @@ MEMBERS = {
     "Study": "name plan run save",
     "StudyPlan": "dir name runs warnings",
     "StudyHandle": "dir is_running name root runs stop table wait",
-    "Run": "attempt best dir id log metrics name params reason seconds state",
+    "Run": "attempt best dir id log metrics name params reason seconds state tags note",
     "Runs": "root rows series study to_pandas",
     "Series": "steps times values",
 }

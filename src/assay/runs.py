@@ -49,6 +49,8 @@ class Run:
     attempt: int = 1
     seconds: float | None = None  # how long the last attempt took
     reason: str = ""
+    tags: tuple[str, ...] = ()  # as `assay tag` gave them
+    note: str = ""  # the texts of `assay note`, one after another
 
     def log(self, command: str | None = None) -> str:
         """The newest output: of the command that failed, else of the last one that began."""

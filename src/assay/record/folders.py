@@ -92,8 +92,8 @@ def _build_change(path: str) -> Change | None:
 
 def _stamp(path: str, origin: str, attempt: int, folder: int | None = None) -> float:
     """The newest modification time that shows a change; where a folder is given, the path begins there."""
-    if origin == "runx":  # logx writes a line whenever there is news
-        return _modified(f"{path}/{layout.LOGX_METRICS_FILE}", folder) or _modified(path, folder)
+    if origin == "runx":  # logx writes a line whenever there is news; a tag changes the folder
+        return max(_modified(f"{path}/{layout.LOGX_METRICS_FILE}", folder), _modified(path, folder))
     if origin == "mlrunner":
         return max(_modified(f"{path}/{layout.MLRUNNER_STAT_FILE}", folder), _modified(path, folder))
     # run.json may be edited by hand, or be damaged, without a trace in its folder

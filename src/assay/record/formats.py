@@ -42,6 +42,7 @@ FORMATS: Mapping[str, Format] = {  # of runs and studies; a product passes those
     "codes": Format(1, "delete the file: runs that have not begun get the current code"),
     "plan": Format(1, "delete the file: only the list of queued runs is lost"),
     "pass": Format(1, "delete the file: the next --force repeats every run"),
+    "tags": Format(1, "move the file away, and give the tags and notes again"),
     "set": Format(1, "delete the file: the next `assay runx` begins a new set"),
 }
 

@@ -17,6 +17,7 @@ from assay.observe.extract import Extractor
 from assay.observe.readings import ProcessTable, TreeSampler, render_reading
 from assay.record import run_directory
 from assay.record.index.base import Cursor, Index, RunRow
+from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.study.locations import StudyLocation
 from assay.study.supervise import Entry
 from assay.system.fast_dataclasses import dataclass, field
@@ -222,7 +223,9 @@ def build_row(
     outcome: Outcome | None,
     handle: JobHandle | None,
     stamp: float,
+    marks: Marks = NO_MARKS,
 ) -> RunRow:
+    reason = outcome.reason if outcome else ""
     return RunRow(
         key=key,
         study=key.partition("/")[0],
@@ -239,12 +242,14 @@ def build_row(
         host=handle.host if handle else None,
         slot=handle.slot if handle else None,
         exit_code=outcome.exit_code if outcome else None,
-        reason=outcome.reason if outcome else "",
+        reason="; ".join(filter(None, (reason, marks.problem))),
         code_hash=record.code_hash,
         commit=record.commit,
         peak_rss_bytes=outcome.peak_rss_bytes if outcome else None,
         cpu_s=outcome.cpu_s if outcome else None,
         origin="assay",
+        tags=marks.tags,
+        note=marks.note,
         stamp=stamp,
     )
 
@@ -393,9 +398,11 @@ class Collector:
     def _put(self, entry: Entry, key: str, stamp: float) -> None:
         if entry.record is None:
             entry.record = run_directory.load_record(entry.dir)
-        self._index.put_runs(
-            [build_row(entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, entry.handle, stamp)]
+        marks = load_marks(find_tags_file(entry.dir))
+        row = build_row(
+            entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, entry.handle, stamp, marks
         )
+        self._index.put_runs([row])
 
     def _follow_new(self, live: _Live, names: Sequence[str] | None) -> None:
         for source in find_sources(live.entry.dir, live.entry.spec, names):

@@ -12,6 +12,7 @@ from typing import Any
 from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, StudyRow
 from assay.record.index.sqlite import open_index
+from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.show import formatting
 from assay.show.console import Console
 from assay.show.table import fit_columns, table_width
@@ -37,6 +38,7 @@ _METRIC_RANKS = (2, 6, 7)
 class ListedStudy:
     root: str
     row: StudyRow
+    marks: Marks = NO_MARKS
 
 
 def list_studies(roots: Sequence[str], console: Console) -> list[ListedStudy]:
@@ -53,7 +55,10 @@ def list_studies(roots: Sequence[str], console: Console) -> list[ListedStudy]:
             row = known.get(name) or StudyRow(name, {}, None)
             if planned := len(run_directory.load_planned(os.path.join(root, name))):
                 row = row._replace(counts={**row.counts, State.QUEUED: row.counts.get(State.QUEUED, 0) + planned})
-            found.append(ListedStudy(root, row))
+            marks = load_marks(find_tags_file(os.path.join(root, name), of_study=True))
+            if marks.problem:
+                console.warning(f"{name}: {marks.problem}")
+            found.append(ListedStudy(root, row, marks))
     return found
 
 
@@ -64,19 +69,22 @@ def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
     columns = [Column("study"), Column("runs", "number")]
     columns += [Column(str(state), "number", key=str(state)) for state in states]
     columns += [Column("last activity", "age", align="left")]
+    is_tagged = any(study.marks.tags for study in studies)
+    columns += [Column("tags")] if is_tagged else []
     columns += [Column("root")] if several else []
     rows = []
     for study in sorted(studies, key=lambda study: study.row.last_activity or 0.0):
         row = study.row
         age = now - row.last_activity if row.last_activity is not None else None
         cells = [row.name, row.runs, *(row.counts.get(state) or None for state in states), age]
+        cells += [",".join(study.marks.tags)] if is_tagged else []
         rows.append([*cells, os.path.relpath(study.root)] if several else cells)
     return Table(tuple(columns), rows)
 
 
 def build_study_facts(studies: Sequence[ListedStudy]) -> Table:
     """The same for machines: every state, absolute times."""
-    columns = ("study", "root", "dir", "runs", "counts", "last_activity")
+    columns = ("study", "root", "dir", "runs", "counts", "last_activity", "tags", "note")
     rows = [
         [
             study.row.name,
@@ -85,6 +93,8 @@ def build_study_facts(studies: Sequence[ListedStudy]) -> Table:
             study.row.runs,
             {str(state): study.row.counts.get(state, 0) for state in State},
             study.row.last_activity,
+            list(study.marks.tags),
+            study.marks.note,
         ]
         for study in studies
     ]
@@ -150,6 +160,7 @@ def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = N
             (Column(name, "number", rank=_METRIC_RANKS[index]), [run.metrics.get(name, (None,))[0] for run in runs])
             for index, name in enumerate(shown)
         ),
+        (Column("tags", rank=8), [",".join(run.row.tags) or None for run in runs]),
         (Column(_REASON), [run.row.reason or None for run in runs]),
     ]
     telling = [pair for pair in candidates if any(value is not None for value in pair[1])]

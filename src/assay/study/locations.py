@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError
-from assay.record.folders import find_folders, find_run_dirs, is_foreign_dir, is_run_dir
+from assay.record.folders import find_folders, find_foreign_dirs, find_run_dirs, is_foreign_dir, is_run_dir
 from assay.record.index.base import Index
 from assay.record.index.sqlite import open_index
 from assay.show.console import Console
@@ -266,48 +266,57 @@ def show_command(words: Sequence[str], location: StudyLocation, *runs: str, opti
 # ---------------------------------------------------------------- runs
 
 
-def find_runs(name: str, flag: str | None) -> list[FoundRun]:
-    """`study` (all its runs), `study/run`, a path, a run's name or id alone, or a pattern such as `study/lr=0.1*`."""
+def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[FoundRun]:
+    """`study` (all its runs), `study/run`, a path, a run's name or id alone, or a pattern such as `study/lr=0.1*`.
+
+    `foreign`: also directories that runx, logx or mlrunner made without us.
+    """
     roots = find_roots(flag)
     path = os.path.abspath(name)
     study, slash, run = name.rstrip("/").rpartition("/")
     is_path = os.sep in study or study in ("", os.curdir, os.pardir) or not find_candidates(study, roots)
-    if is_path and is_run_dir(path):
+    if is_path and (is_run_dir(path) or (foreign and is_foreign_dir(path))):
         return [
             FoundRun(
                 StudyLocation(os.path.dirname(os.path.dirname(path)), os.path.basename(os.path.dirname(path))), path
             )
         ]
     if not slash:
-        return _find_without_study(name, roots)
+        return _find_without_study(name, roots, foreign)
     location = find_study(study, roots)
-    matches = _match(location, run)
+    matches = _match(location, run, foreign)
     if not matches:
-        raise NotFoundError("run", name, [location.key(run_dir) for run_dir in find_run_dirs(location.dir)])
+        raise NotFoundError("run", name, [location.key(run_dir) for run_dir in _find_dirs(location, foreign)])
     return matches
 
 
-def _find_without_study(name: str, roots: Roots) -> list[FoundRun]:
+def _find_dirs(location: StudyLocation, foreign: bool) -> Iterator[str]:
+    yield from find_run_dirs(location.dir)
+    if foreign:
+        yield from find_foreign_dirs(location.dir)
+
+
+def _find_without_study(name: str, roots: Roots, foreign: bool) -> list[FoundRun]:
     if find_candidates(name, roots):
         location = find_study(name, roots)
-        return [FoundRun(location, run_dir) for run_dir in find_run_dirs(location.dir)]
+        return [FoundRun(location, run_dir) for run_dir in _find_dirs(location, foreign)]
     locations = [StudyLocation(root, study) for root in roots.all for study in find_studies(root)]
-    matches = [run for location in locations for run in _match(location, name)]
+    matches = [run for location in locations for run in _match(location, name, foreign)]
     if matches:
         return matches
     known = [location.name for location in locations]
-    known += [os.path.basename(d) for location in locations for d in find_run_dirs(location.dir)]
+    known += [os.path.basename(d) for location in locations for d in _find_dirs(location, foreign)]
     raise NotFoundError("study or run", name, known)
 
 
-def _match(location: StudyLocation, pattern: str) -> list[FoundRun]:
+def _match(location: StudyLocation, pattern: str, foreign: bool) -> list[FoundRun]:
     from fnmatch import fnmatchcase
 
     exact = os.path.join(location.dir, pattern)
-    if is_run_dir(exact):
+    if is_run_dir(exact) or (foreign and is_foreign_dir(exact)):
         return [FoundRun(location, exact)]
     found = []
-    for run_dir in find_run_dirs(location.dir):
+    for run_dir in _find_dirs(location, foreign):
         name = os.path.basename(run_dir)
         if fnmatchcase(name, pattern) or _has_id(run_dir, pattern):
             found.append(FoundRun(location, run_dir))

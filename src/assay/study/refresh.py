@@ -17,6 +17,7 @@ from assay.record import run_directory
 from assay.record.folders import Changes, find_changes
 from assay.record.index.base import Index, RunRow, VerdictRow
 from assay.record.index.sqlite import open_index
+from assay.record.tags import find_tags_file, load_marks
 from assay.show.console import SILENT, Console
 from assay.study.attempts import Action, Decision, RetryPolicy, decide
 from assay.study.collect import UNREAD, build_row, read_sources
@@ -62,23 +63,26 @@ def apply_changes(index: Index, location: StudyLocation, changes: Changes, conso
 
 def refresh_run(index: Index, location: StudyLocation, path: str, stamp: float, is_ours: bool = True) -> None:
     key = location.key(path)
+    marks = load_marks(find_tags_file(path))
     if not is_ours:
         row = _foreign_row(key, path, stamp)
         read_sources(index, key, path, RunSpec(row.id, row.name, row.params, ()))
         started_at = index.load_cursor(key, layout.LOGX_METRICS_FILE).state.get("start")
-        index.put_runs([row._replace(started_at=started_at)])
+        reason = "; ".join(filter(None, (row.reason, marks.problem)))
+        index.put_runs([row._replace(started_at=started_at, tags=marks.tags, note=marks.note, reason=reason)])
         return
     record = run_directory.try_record(path)
     if record is None:
         name, study = os.path.basename(path), key.partition("/")[0]
         reason = describe_damage(path)
-        index.put_runs([RunRow(key, study, name, "", State.DAMAGED, 0, {}, reason=reason, stamp=stamp)])
+        row = RunRow(key, study, name, "", State.DAMAGED, 0, {}, reason=reason, stamp=stamp)
+        index.put_runs([row._replace(tags=marks.tags, note=marks.note)])
         return
     history = load_history(path)
     last = history.last
     outcome, handle = (last.outcome, last.handle) if last else (None, None)
     number = last.number if last else 0
-    row = build_row(record.spec, record, key, history.state, number, outcome, handle, stamp)
+    row = build_row(record.spec, record, key, history.state, number, outcome, handle, stamp, marks)
     row = replace_state(row, path, record, history)
     try:
         read_sources(index, key, path, record.spec, final=row.state.is_over)

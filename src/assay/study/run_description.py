@@ -14,6 +14,7 @@ from assay.observe.readings import parse_reading
 from assay.record import run_directory
 from assay.record.index.base import Index
 from assay.record.run_directory import Attempt
+from assay.record.tags import Marks, find_tags_file, load_marks
 from assay.show import formatting
 from assay.study.collect import find_sources
 from assay.study.locations import StudyLocation
@@ -57,6 +58,7 @@ class RunDescription:
     readings: ReadingsSummary | None
     environment: Mapping[str, Any] | None
     files: tuple[FileFact, ...]
+    marks: Marks
 
     @property
     def commands(self) -> dict[str, str]:
@@ -77,6 +79,7 @@ def describe_run(index: Index, location: StudyLocation, run_dir: str) -> RunDesc
         readings=load_readings_summary(os.path.join(run_dir, layout.READINGS_FILE)),
         environment=run_directory.load_environment(run_dir),
         files=tuple(load_files(run_dir)),
+        marks=load_marks(find_tags_file(run_dir)),
     )
 
 
@@ -160,7 +163,16 @@ def _state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
         slot = f", slot {handle.slot}" if handle.slot else ""
         where = f"{handle.host}, pid {handle.pid}" if handle.pid else f"{handle.host} ({handle.executor})"
         facts.append(("where", where + slot))
-    return [*facts, ("folder", os.path.relpath(run.dir))]
+    return [*facts, *_mark_facts(run.marks, now), ("folder", os.path.relpath(run.dir))]
+
+
+def _mark_facts(marks: Marks, now: float) -> Iterator[tuple[str, str]]:
+    if marks.problem:
+        yield "tags", marks.problem
+    if marks.tags:
+        yield "tags", ", ".join(marks.tags)
+    for note in marks.notes:
+        yield "note", f"{render_moment(note.at, now)}: {note.text}"
 
 
 def build_metric_table(metrics: Mapping[str, Summary]) -> Table:
@@ -319,6 +331,8 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
         "code_hash": record.code_hash,
         "commit": record.commit,
         "environment": run.environment,
+        "tags": list(run.marks.tags),
+        "notes": [note._asdict() for note in run.marks.notes],
         "files": {fact.name: fact.size_bytes for fact in run.files},
     }
 

@@ -53,6 +53,8 @@ def _build_fields(location: StudyLocation, row: RunRow, metrics: dict[str, Summa
         "attempt": row.attempt,
         "seconds": took,
         "reason": row.reason,
+        "tags": row.tags,
+        "note": row.note,
     }
 
 

@@ -93,6 +93,7 @@ def fit_summary(summary: StudySummary, width: int) -> StudySummary:
 # The ranks by which columns leave a narrow table: metrics have even ones, the first stays as long as it can.
 _STEP_RANK = 1
 _STEP_TIME_RANK = 3
+_TAGS_RANK = 5
 
 
 def _metric_rank(index: int, options: SummaryOptions) -> int:
@@ -147,6 +148,10 @@ def _run_columns(
         _add_metric(columns, cells, data.metrics[name], order, sort, options.best)
         columns[before:] = [column._replace(rank=_metric_rank(index, options)) for column in columns[before:]]
     _add_progress(columns, cells, data, order, metrics, step_name)
+    tags = _gather(data, "tags", order) if "tags" not in options.ignore else []
+    if any(tags):
+        columns.append(Column("tags", rank=_TAGS_RANK))
+        cells.append(list(map(",".join, tags)))
     return columns, cells
 
 

@@ -15,6 +15,7 @@
         lease.N  stop.N  token.N  outcome.N      attempt N: who runs it, who stopped it, whether it began, how it ended
         end.N                   farms: job.sh of attempt N has left, wherever it ran
         metrics/<process>.jsonl series written by the script, one file per process
+        tags.json               what people said about it: tags and notes
         readings.jsonl          CPU, memory and GPU over time
         benchmark.json          benchmarks: the result, and how the machine stood
         report.jsonl            benchmarks: what the child reported, line by line
@@ -22,6 +23,7 @@
         model.json              models: what a check came to, case by case
         trace.json  .pb  .csv   models: which step of which case took how long, for Chrome, Perfetto and tables
         tensors/<case>/         models: outputs that differ, and what a failed step was given
+    .assay/tags.json            the same about the study
     .assay/verdicts.jsonl       what was judged: checks of the study, golden and model checks, comparisons
     .assay/triage.jsonl         benchmarks: what people noted about changes (ack, invalid, wontfix)
 """
@@ -46,6 +48,7 @@ ENVIRONMENT_FILE = "environment.json"
 CODE_DIR = "code"
 METRICS_DIR = "metrics"
 READINGS_FILE = "readings.jsonl"
+TAGS_FILE = "tags.json"  # in a run's directory, and inside .assay for the study
 STUDY_META_DIR = ".assay"
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all of them have a directory and are over
@@ -87,7 +90,7 @@ ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by whil
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
 
 _META_NAMES = frozenset(
-    (CODES_FILE, CODE_STORE_DIR, PRESENCE_FILE, VERDICTS_FILE, "triage.jsonl")
+    (CODES_FILE, CODE_STORE_DIR, PRESENCE_FILE, VERDICTS_FILE, TAGS_FILE, "triage.jsonl")
 )  # the last: of a product
 _META_PREFIXES = (
     SUPERVISOR_PREFIX,

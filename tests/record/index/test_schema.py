@@ -103,6 +103,7 @@ def test_the_plain_columns_say_what_the_row_says(index: SqliteIndex) -> None:
     (found,) = ask(index, "SELECT * FROM runs")
     plain = given_row._asdict() | {"git_commit": given_row.commit, "state": given_row.state.value}
     assert json.loads(found.pop("params")) == plain.pop("params") | {"inf": "inf"}
+    assert json.loads(found.pop("tags")) == list(plain.pop("tags"))
     assert {name: value for name, value in found.items() if name in plain} == {
         name: plain[name] for name in found if name in plain
     }

@@ -79,7 +79,10 @@ def pack_row(row: RunRow) -> bytes:
     except ValueError:  # something that is not JSON-like
         import json
 
-        plain = [json.loads(json.dumps(value, default=plain_object)) for value in whole]
+        plain = [
+            value if isinstance(value, tuple) else json.loads(json.dumps(value, default=plain_object))
+            for value in whole
+        ]
         packed = marshal.dumps(tuple(plain), _FORMAT)
     return packed + checksum(packed)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from assay.system.files import rename
 from assay.system.locks import locked
 
-VERSION = 4
+VERSION = 5
 APPLICATION_ID = 0x41535359  # "ASSY"
 BUSY_TIMEOUT_S = 30.0
 _DAMAGED = (
@@ -39,7 +39,7 @@ CREATE TABLE runs (
     run {number}, key TEXT NOT NULL UNIQUE, study TEXT NOT NULL, name TEXT, id TEXT, state TEXT, attempt {integer},
     params {json}, title TEXT, tag TEXT, created_at {real}, started_at {real}, ended_at {real}, host TEXT, slot TEXT,
     exit_code {integer}, reason TEXT, code_hash TEXT, git_commit TEXT, peak_rss_bytes {integer}, cpu_s {real},
-    origin TEXT, active_at {real}
+    origin TEXT, tags {json}, note TEXT, active_at {real}
 );
 CREATE INDEX runs_study ON runs (study);
 CREATE TABLE names (number {number}, name TEXT NOT NULL UNIQUE, checksum {bytes} NOT NULL);
@@ -81,12 +81,13 @@ CREATE VIEW metrics AS
     FROM metric_summaries s JOIN runs r ON r.run = s.run JOIN names n ON n.number = s.metric;
 """
 
-# Each database opens a JSON object in its own way.
-PARAMETERS = """
+# Each database opens JSON in its own way.
+OPENED = """
 CREATE VIEW parameters AS
     SELECT r.run, r.key, r.study, p.key AS parameter, p.type AS type,
         CASE p.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE p.value END AS value
     FROM runs r, json_each(r.params) p;
+CREATE VIEW tags AS SELECT r.run, r.key, r.study, t.value AS tag FROM runs r, json_each(r.tags) t;
 """
 
 
@@ -155,7 +156,7 @@ def _create(connection: sqlite3.Connection, root: str) -> None:
     connection.execute("PRAGMA page_size = 8192")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN IMMEDIATE")
-    for statement in (TABLES.format_map(TYPES) + PARAMETERS).split(";"):
+    for statement in (TABLES.format_map(TYPES) + OPENED).split(";"):
         connection.execute(statement)
     connection.execute("INSERT INTO about VALUES ('root', ?)", (os.fsencode(root).decode("utf-8", "backslashreplace"),))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

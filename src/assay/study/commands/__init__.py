@@ -10,5 +10,7 @@ COMMANDS = {
     "diff": ("assay.study.commands.runs:diff", "Compare two runs: parameters, code, environment, results."),
     "plot": ("assay.study.commands.tables:plot", "Plot metrics over steps."),
     "sum": ("assay.study.commands.tables:summarise", "Print the summary table of one or more studies."),
+    "tag": ("assay.study.commands.marks:tag", "Tag runs or a study, remove tags, or list them."),
+    "note": ("assay.study.commands.marks:note", "Add a note to runs or a study, or print the notes."),
     "index": ("assay.study.commands.index:GROUP", "Maintain the index: rebuild, reparse, ingest."),
 }

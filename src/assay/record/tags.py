@@ -1,0 +1,131 @@
+"""Tags and notes: what people say about a run or a study, in `tags.json` of its directory.
+
+A file of this name that is not ours (a script may write one) is left alone: it has no tags, and none can be added.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.system.files import parse_json, read_text, write_atomic
+from assay.values import layout
+
+MOST_CHARACTERS = 100  # of a tag
+
+
+class Note(NamedTuple):
+    at: float  # seconds since the epoch
+    text: str
+
+
+class Marks(NamedTuple):
+    """What people said about a run or a study. `problem`: why its file could not be read."""
+
+    tags: tuple[str, ...] = ()  # each once, in the order in which they were given
+    notes: tuple[Note, ...] = ()
+    problem: str = ""
+
+    @property
+    def note(self) -> str:
+        """The texts of all notes, one after another."""
+        return "\n".join(note.text for note in self.notes)
+
+
+NO_MARKS = Marks()
+
+
+def check_tag(tag: str) -> str:
+    """The tag itself. Raises UsageError."""
+    if not tag or len(tag) > MOST_CHARACTERS:
+        what = "a tag is empty" if not tag else f"a tag has {len(tag)} characters"
+        raise UsageError(what, f"a tag has 1 to {MOST_CHARACTERS} characters; longer text is a note: assay note")
+    if not tag.isprintable() or any(character.isspace() or character == "," for character in tag):
+        raise UsageError(
+            f"{tag!r} is not a valid tag",
+            "a tag has no spaces, commas or control characters; text is a note: assay note",
+        )
+    return tag
+
+
+def find_tags_file(folder: str, *, of_study: bool = False) -> str:
+    return os.path.join(folder, layout.STUDY_META_DIR, layout.TAGS_FILE) if of_study else f"{folder}/{layout.TAGS_FILE}"
+
+
+def load_marks(path: str) -> Marks:
+    """The content of a `tags.json`; nothing where there is none, or where another program wrote it."""
+    try:
+        text = read_text(path)
+    except OSError as error:
+        is_absent = isinstance(error, FileNotFoundError | NotADirectoryError)
+        return NO_MARKS if is_absent else Marks(problem=f"{layout.TAGS_FILE} cannot be read: {error.strerror}")
+    try:
+        return _parse_marks(text, layout.TAGS_FILE)
+    except FormatError as error:
+        return Marks(problem=error.message) if _is_ours(text) else NO_MARKS
+
+
+def _parse_marks(text: str, file: str) -> Marks:
+    from assay.record.formats import FORMATS, build_damage, read_versioned
+
+    content = read_versioned(text, "tags", file)
+    try:
+        tags = tuple(dict.fromkeys(map(_parse_text, content.get("tags", ()))))
+        notes = tuple(Note(float(note["at"]), _parse_text(note["text"])) for note in content.get("notes", ()))
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        raise build_damage(file, "its content does not have the form of tags and notes", FORMATS["tags"]) from error
+    return Marks(tags, notes)
+
+
+def _parse_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a string")
+    return value
+
+
+def _is_ours(text: str) -> bool:
+    """What is not JSON at all may be ours, torn by a power cut."""
+    try:
+        content = parse_json(text)
+    except ValueError:
+        return True
+    return isinstance(content, dict) and "format" in content
+
+
+class MarksChange(NamedTuple):
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    note: Note | None = None
+    clear_notes: bool = False
+
+
+def change_marks(path: str, change: MarksChange) -> Marks:
+    """Apply a change to what the file holds now; two at once lose nothing. The marks after it."""
+    from assay.record.formats import render_versioned
+    from assay.system.locks import locked
+
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with locked(folder):
+            known = _load_to_change(path)
+            tags = dict.fromkeys(tag for tag in (*known.tags, *change.add) if tag not in change.remove)
+            notes = () if change.clear_notes else known.notes
+            marks = Marks(tuple(tags), (*notes, change.note) if change.note else notes)
+            if marks != known:
+                fields = {"tags": list(marks.tags), "notes": [note._asdict() for note in marks.notes]}
+                write_atomic(path, render_versioned(fields, "tags"))
+    except OSError as error:
+        raise InfrastructureError(
+            f"{path} cannot be written: {error.strerror}", "tags and notes are kept in the folder of the run or study"
+        ) from error
+    return marks
+
+
+def _load_to_change(path: str) -> Marks:
+    """Raises FormatError where the file is not one of ours: whoever wrote it may need it."""
+    try:
+        return _parse_marks(read_text(path), path)
+    except FileNotFoundError:
+        return NO_MARKS
