@@ -78,6 +78,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "numpy": ("assay.judge", "assay.golden.judge", "assay.bench.judge", "assay.models", "assay.checkpoint"),
     "scipy": ("assay.judge", "assay.golden.judge", "assay.bench.judge"),
     "ruptures": ("assay.bench.judge",),
+    "pyarrow": ("assay.show.parquet_file",),
+    "mlflow": ("assay.study.mlflow_export",),
     "ray": ("assay.execute.ray_tasks",),
     "psycopg": ("assay.record.index.postgres",),
     "onnx": ("assay.models",),

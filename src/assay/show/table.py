@@ -58,11 +58,11 @@ def _render_other(value: object) -> str:
     if isinstance(value, float):
         return formatting.render_number(value, None)
     if isinstance(value, (list, tuple, dict)):
-        return formatting.clean(_render_nested(value))
+        return formatting.clean(render_nested(value))
     return formatting.clean(str(value))
 
 
-def _render_nested(value: object) -> str:
+def render_nested(value: object) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False, default=str)
@@ -428,8 +428,8 @@ def render_csv(table: Table, *, raw: bool = False) -> str:
 
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    rows = [_build_csv_names(table.columns), *([_csv_value(value) for value in row] for row in table.rows)]
-    writer.writerows(rows if raw else (map(formatting.escape_csv, row) for row in rows))
+    writer.writerow(build_csv_row(_build_csv_names(table.columns), raw=raw))
+    writer.writerows(build_csv_row(row, raw=raw) for row in table.rows)
     return stream.getvalue()
 
 
@@ -444,10 +444,16 @@ def _build_csv_names(columns: Sequence[Column]) -> list[str]:
     return given if len(set(given)) == len(given) else keys
 
 
+def build_csv_row(values: Iterable[Any], *, raw: bool = False) -> list[Any]:
+    """Cells for Python's csv writer. `raw`: text as it is, also what a spreadsheet would take for a formula."""
+    cells = map(_csv_value, values)
+    return list(cells) if raw else [formatting.escape_csv(cell) for cell in cells]
+
+
 def _csv_value(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return _render_nested(value) if isinstance(value, (list, tuple, dict)) else value
+    return render_nested(value) if isinstance(value, (list, tuple, dict)) else value
 
 
 def render_markdown(table: Table) -> str:

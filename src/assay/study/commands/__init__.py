@@ -12,5 +12,9 @@ COMMANDS = {
     "sum": ("assay.study.commands.tables:summarise", "Print the summary table of one or more studies."),
     "tag": ("assay.study.commands.marks:tag", "Tag runs or a study, remove tags, or list them."),
     "note": ("assay.study.commands.marks:note", "Add a note to runs or a study, or print the notes."),
+    "export": (
+        "assay.study.commands.export:GROUP",
+        "Write runs and series for other tools: CSV, JSON, Parquet, MLflow.",
+    ),
     "index": ("assay.study.commands.index:GROUP", "Maintain the index: rebuild, reparse, ingest."),
 }

@@ -1,0 +1,65 @@
+"""Columns with types as a Parquet file, by pyarrow. Written batch by batch: the file may be larger than the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from assay.errors import InfrastructureError, MissingExtraError
+from assay.system.files import replacing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_GROUP_ROWS = 100_000  # small row groups make a large file that is slow to read
+
+ColumnKind = Literal["text", "integer", "number", "flag", "time", "texts"]
+
+
+class TypedColumn(NamedTuple):
+    name: str
+    kind: ColumnKind
+
+
+def write_parquet(path: str, columns: Sequence[TypedColumn], batches: Iterable[Sequence[Sequence[Any]]]) -> None:
+    """Each batch holds the values of every column. Times are seconds since the epoch, None is a missing value."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtraError("assay export parquet", "parquet") from error
+
+    types = _build_types(pa)
+    schema = pa.schema([pa.field(column.name, types[column.kind]) for column in columns])
+    try:
+        with replacing(path) as aside, parquet.ParquetWriter(aside, schema) as writer:
+            waiting: list[pa.RecordBatch] = []
+            for batch in batches:
+                arrays = [_build_array(pa, column, values) for column, values in zip(schema, batch, strict=True)]
+                waiting.append(pa.record_batch(arrays, schema=schema))
+                if sum(each.num_rows for each in waiting) >= _GROUP_ROWS:
+                    writer.write_table(pa.Table.from_batches(waiting, schema))
+                    waiting = []
+            writer.write_table(pa.Table.from_batches(waiting, schema))
+    except OSError as error:
+        raise InfrastructureError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _build_types(arrow: Any) -> dict[ColumnKind, pa.DataType]:
+    return {
+        "text": arrow.string(),
+        "integer": arrow.int64(),
+        "number": arrow.float64(),
+        "flag": arrow.bool_(),
+        "time": arrow.timestamp("us", tz="UTC"),
+        "texts": arrow.list_(arrow.string()),
+    }
+
+
+def _build_array(arrow: Any, field: pa.Field, values: Sequence[Any]) -> pa.Array:
+    if arrow.types.is_timestamp(field.type):
+        ticks = [None if value is None or value != value else round(value * 1e6) for value in values]  # noqa: PLR0124 NaN
+        return arrow.array(ticks, arrow.int64()).cast(field.type)
+    if arrow.types.is_string(field.type):  # half of a surrogate pair cannot be encoded
+        values = [value if value is None else value.encode("utf-8", "replace").decode() for value in values]
+    return arrow.array(values, field.type)

@@ -1,0 +1,122 @@
+"""`assay export`: runs and series for other tools."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from assay.errors import InfrastructureError, UsageError
+from assay.show.console import Console
+from assay.show.formatting import render_count
+from assay.show.report_files import STDOUT, check_targets
+from assay.values.options import Group, Request, argument, option, root_option
+
+if TYPE_CHECKING:
+    from assay.study.export import Selection
+
+GROUP = Group(
+    """Write runs and series for other tools.
+
+    One row per run: parameters, the last and the best value of each metric, times. With --series one row per point.
+    """,
+    {
+        "csv": ("assay.study.commands.export:export_csv", "Write comma-separated values."),
+        "json": ("assay.study.commands.export:export_json", "Write JSON: a list, one item to a line."),
+        "parquet": ("assay.study.commands.export:export_parquet", "Write a Parquet file; types are kept."),
+    },
+)
+
+
+class ExportRequest(Request):
+    studies: tuple[str, ...] = argument("[STUDY]...", multiple=True, required=False)
+    output: str | None = option("-o", "--output", metavar="FILE", help="Write this file; - for stdout.  [default: -]")
+    series: bool = option("--series", default=False, help="One row per point instead of one per run.")
+    root: str | None = root_option()
+
+
+class CsvRequest(ExportRequest):
+    raw: bool = option("--raw", default=False, help="Leave text that looks like a formula as it is.")
+
+
+class ParquetRequest(ExportRequest):
+    output: str = option("-o", "--output", metavar="FILE", required=True, help="Write this file.")
+
+
+def export_csv(request: CsvRequest, console: Console) -> int:
+    """Write runs or series of STUDIES as comma-separated values.
+
+    A parameter and a metric of the same name become the columns `params.NAME` and `metrics.NAME`. Text that a
+    spreadsheet would take for a formula gets an apostrophe in front; --raw leaves it as it is.
+    """
+    from assay.study import export
+
+    with _selected(request, console) as selection, _writing(selection, request, console, request.raw) as write:
+        (export.write_series_csv if request.series else export.write_runs_csv)(selection, write, raw=request.raw)
+    return 0
+
+
+def export_json(request: ExportRequest, console: Console) -> int:
+    """Write runs or series of STUDIES as a JSON list, one item to a line. NaN is the string "NaN"."""
+    from assay.study import export
+
+    with _selected(request, console) as selection, _writing(selection, request, console) as write:
+        (export.write_series_json if request.series else export.write_runs_json)(selection, write)
+    return 0
+
+
+def export_parquet(request: ParquetRequest, console: Console) -> int:
+    """Write runs or series of STUDIES as a Parquet file: numbers, flags and times keep their types.
+
+    Parameters whose values have several types become text.
+    """
+    from assay.study import export
+
+    if request.output == STDOUT:
+        raise UsageError("a Parquet file cannot be written to stdout", "name a file: -o runs.parquet")
+    check_targets(request.output)
+    with _selected(request, console) as selection:
+        (export.write_series_parquet if request.series else export.write_runs_parquet)(selection, request.output)
+        _report(selection, request, console)
+    return 0
+
+
+@contextmanager
+def _selected(request: ExportRequest, console: Console) -> Iterator[Selection]:
+    from assay.study import export
+    from assay.study.locations import find_locations, open_index_of
+
+    check_targets(request.output)
+    locations = find_locations(request.studies, request.root)
+    with open_index_of(locations) as index:
+        selection = export.select_runs(index, locations, console)
+        if request.series:
+            export.check_points(selection)
+        yield selection
+
+
+@contextmanager
+def _writing(
+    selection: Selection, request: ExportRequest, console: Console, raw: bool = False
+) -> Iterator[Callable[[str], object]]:
+    """Where the text goes: a file has its name when it is complete."""
+    from assay.show.formatting import unguard
+    from assay.system.files import replacing
+
+    if request.output is None or request.output == STDOUT:
+        yield unguard(sys.stdout).write if raw else console.write
+        return
+    try:
+        with (
+            replacing(request.output) as aside,
+            open(aside, "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+        ):
+            yield file.write
+    except OSError as error:
+        raise InfrastructureError(f"{request.output} cannot be written: {error.strerror}") from error
+    _report(selection, request, console)
+
+
+def _report(selection: Selection, request: ExportRequest, console: Console) -> None:
+    console.message(f"{request.output}: {render_count(len(selection.chosen), 'run')}")
