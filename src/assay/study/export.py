@@ -85,6 +85,8 @@ _FIELDS: dict[str, ColumnKind] = {
     "host": "text",
     "commit": "text",
     "origin": "text",
+    "tags": "texts",
+    "note": "text",
 }
 
 
@@ -120,6 +122,8 @@ def _read_field(row: RunRow, name: str) -> Any:
     if name == "seconds":
         return None if row.ended_at is None or row.started_at is None else row.ended_at - row.started_at
     value = getattr(row, name)
+    if name == "tags":
+        return list(value)
     return str(value) if name == "state" else value
 
 
@@ -210,7 +214,8 @@ def check_points(selection: Selection) -> None:
 
 def write_runs_csv(selection: Selection, write: Write, *, raw: bool = False) -> None:
     columns = build_columns(selection)
-    rows = zip(*(column.values for column in columns), strict=True)
+    cells = (map(",".join, each.values) if each.kind == "texts" else each.values for each in columns)
+    rows = zip(*cells, strict=True)
     _write_csv(write, [column.name for column in columns], (build_csv_row(row, raw=raw) for row in rows), raw)
 
 

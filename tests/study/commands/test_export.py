@@ -101,6 +101,19 @@ def test_formulas_are_guarded_and_left_alone_on_request(cli: Cli, own_bench: Ben
     assert "'" not in raw
 
 
+def test_tags_and_notes(cli: Cli, own_bench: Bench) -> None:
+    make_run(own_bench, "a", {}, [])
+    cli("tag", "made/a", "good", "baseline")
+    cli("note", "made/a", "kept for the paper")
+    (row,) = csv.DictReader(cli("export", "csv").out.splitlines())
+    assert row["tags"] == "good,baseline"
+    assert "kept for the paper" in row["note"]
+    assert json.loads(cli("export", "json").out)[0]["tags"] == ["good", "baseline"]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    cli("export", "parquet", "-o", "a.parquet")
+    assert parquet.read_table(own_bench.folder / "a.parquet")["tags"].to_pylist() == [["good", "baseline"]]
+
+
 # ---------------------------------------------------------------- series
 
 
