@@ -155,7 +155,7 @@ def test_names_give_way_before_numbers_do():
 
 def test_the_bar_shows_each_share():
     (bar, *_) = render_frame(view(total=1000, done=500, failed=1, stopped=0, queued=497), 79, 24)
-    cells = {style: len(text) for text, style in bar[2:7]}
+    cells = {style: len(text) for text, style in bar[2:8]}
     assert cells["red"] == 1  # one failure among a thousand is seen
     assert cells["green"] == pytest.approx(sum(cells.values()) / 2, abs=1)
 

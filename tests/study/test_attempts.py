@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from assay.study.attempts import (
     finished_before,
 )
 from assay.values.run import JobHandle, Liveness, Outcome, State, Stop
+from assay.values.state import RETRY
 
 COMMANDS = ("train", "test")
 ALL = {"train": 0, "test": 0}
@@ -56,7 +59,7 @@ def test_a_run_without_attempts_is_started() -> None:
     assert look() == Decision(Action.START, State.QUEUED, 1)
 
 
-@pytest.mark.parametrize("state", [State.DONE, State.FAILED, State.TIMEOUT, State.STOPPED])
+@pytest.mark.parametrize("state", [State.DONE, State.FAILED, State.TIMEOUT, State.STOPPED, State.PRUNED])
 def test_what_is_over_is_kept(state: State) -> None:
     last = attempt(codes=ALL, outcome=state)
     decision = decide(History((last,)), COMMANDS, never, RetryPolicy())
@@ -164,6 +167,25 @@ def test_a_stop_explains_a_death_and_a_failure() -> None:
 
 def test_what_was_done_before_the_stop_is_done() -> None:
     assert look(attempt(codes=ALL, stop=Stop("somebody", "enough"))).state is State.DONE
+
+
+def test_what_a_rule_ended_is_pruned_unless_it_finished_before() -> None:
+    stop = Stop("somebody", "asha rung 3, 41st of 60", "rule", 5.0)
+    for codes in ({}, {"train": 0}, {"train": 143}):
+        decision = look(attempt(codes=codes, stop=stop))
+        assert (decision.action, decision.state) == (Action.CLEAN, State.PRUNED)
+        assert decision.outcome is not None
+        assert decision.outcome.reason == stop.why
+    assert look(attempt(codes=ALL, stop=stop)).state is State.DONE
+    assert look(attempt(stop=stop), alive=Liveness.ALIVE).action is Action.FOLLOW
+
+
+@pytest.mark.parametrize("name", ["failed", "lost", "stopped"])
+def test_only_a_forced_repeat_begins_a_pruned_run_again(name: str) -> None:
+    last = attempt(outcome=State.PRUNED, stop=Stop("somebody", "why", "rule"))
+    policy = RetryPolicy(retries=5, again=frozenset(RETRY[name]), base=1).begin(History((last,)))
+    assert look(last, policy=policy).action is Action.KEEP
+    assert look(last, policy=replace(policy, again=frozenset(State))).action is Action.START
 
 
 @pytest.mark.parametrize(("kind", "goes_on"), [("interrupt", True), ("user", False), ("early", False)])

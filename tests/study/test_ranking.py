@@ -9,7 +9,15 @@ import pytest
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import MetricColumns, RunRow, Table
-from assay.study.ranking import SortKey, choose_sort, differing_params, parse_sort, sort_rows
+from assay.study.ranking import (
+    SortKey,
+    build_groups,
+    choose_sort,
+    differing_params,
+    measure_group,
+    parse_sort,
+    sort_rows,
+)
 from assay.values.run import State
 
 
@@ -67,3 +75,13 @@ def test_parameters_that_differ_in_order_of_appearance() -> None:
     params = [{"a": 1, "b": [1], "c": 1}, {"a": 2, "b": [1]}, {"a": 1, "b": [1], "d": None}]
     assert differing_params(params) == ["a", "c", "d"]
     assert differing_params(params, ["a"]) == ["c", "d"]
+
+
+def test_a_pruned_run_is_left_out_of_the_mean_of_its_group() -> None:
+    data = table(loss=[0.2, 0.4, 9.0])
+    rows = [row._replace(params={"seed": i}) for i, row in enumerate(data.rows)]
+    rows[2] = rows[2]._replace(state=State.PRUNED)
+    data = data._replace(rows=rows)
+    (group,) = build_groups(data, range(3), ["seed"])
+    assert (group.runs, group.others) == ([0, 1], 1)
+    assert measure_group(data.metrics["loss"], group).mean == pytest.approx(0.3)

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,6 +141,45 @@ def test_retry_stopped(shop: Workshop) -> None:
     assert shop.states(RUN) == [State.STOPPED]
     assert shop.run("--slots", "0", "--retry", "stopped").code == 0
     assert shop.states(RUN) == [State.STOPPED, State.DONE]
+
+
+# ---------------------------------------------------------------- ended by a rule
+
+
+def prune_by_hand(shop: Workshop, program: subprocess.Popen[str]) -> None:
+    """As a supervisor that has decided to end the run, and is killed before it can."""
+    until((shop.dir(RUN) / "up").exists, "it runs")
+    shop.end(program, signal.SIGKILL)
+    stop = {"who": "a rule", "why": "asha rung 3, 41st of 60", "kind": "rule", "at": time.time()}
+    (shop.dir(RUN) / "stop.1").write_text(json.dumps(stop))
+
+
+def test_what_a_dead_supervisor_had_decided_to_end_is_ended_by_the_next(shop: Workshop) -> None:
+    write_study(shop, 'touch "$dir/up"; [ $n -gt 1 ] || { (setsid sleep 1000 &); sleep 1000; }', "retries: 2\n")
+    prune_by_hand(shop, shop.start("--plain", "--slots", "0"))
+    assert shop.processes()
+    ended = shop.run("--slots", "0", "--plain")
+    assert (ended.code, shop.states(RUN), shop.processes()) == (0, [State.PRUNED], {})
+    assert reasons(shop) == ["asha rung 3, 41st of 60"]
+    assert "1 pruned" in ended.err
+    for flags in ((), ("--retry", "failed"), ("--retry", "lost"), ("--retry", "stopped")):
+        assert shop.run("--slots", "0", *flags).code == 0
+        assert shop.states(RUN) == [State.PRUNED]
+    assert shop.run("--slots", "0", "--force").code == 0
+    assert shop.states(RUN) == [State.PRUNED, State.DONE]
+
+
+@pytest.mark.parametrize("how", ["rerun", "by hand"])
+def test_a_pruned_run_that_is_resumed_and_finishes_is_done(shop: Workshop, how: str) -> None:
+    write_study(shop, 'touch "$dir/up"; [ $n -gt 1 ] || sleep 1000')
+    prune_by_hand(shop, shop.start("--plain", "--slots", "0"))
+    assert shop.run("--slots", "0").code == 0
+    if how == "rerun":
+        assert shop.call("rerun", "--root", str(shop.root), "study/run").code == 0
+    else:
+        subprocess.run(["bash", "job.sh"], cwd=shop.dir(RUN), env=shop.env, stdin=subprocess.DEVNULL, check=True)
+        assert shop.run("--slots", "0").code == 0
+    assert shop.states(RUN) == [State.PRUNED, State.DONE]
 
 
 # ---------------------------------------------------------------- deaths
@@ -481,6 +520,42 @@ def test_events_come_in_order(tmp_path: Path) -> None:
     supervise([Entry(spec, str(tmp_path / "study/x"), RetryPolicy())], listen=listen)
     expected = ["started  0", "command_started train 0", "command_ended train 0", "command_started test 0"]
     assert told == [*expected, "command_ended test 2", "ended  0"]
+
+
+def test_nobody_waits_for_a_run_that_a_rule_ends(tmp_path: Path) -> None:
+    """Two that do not want to end are ended together, while the other slot goes on with the rest."""
+    stubborn = 'trap "" TERM; touch "$ASSAY_RUN_DIR/up"; while :; do sleep 0.1; done'
+    entries = [build_entry(tmp_path, name, stubborn, priority=1) for name in ("a", "b")]
+    entries += [build_entry(tmp_path, f"q{number}", "sleep 0.3") for number in range(3)]
+    ended: list[str] = []
+
+    def prune(going: Sequence[Entry]) -> dict[str, str]:
+        up = {entry.dir: "bounds: loss nan at step 12" for entry in going if os.path.exists(f"{entry.dir}/up")}
+        return up if len(up) == 2 else {}
+
+    def listen(event: Event) -> None:
+        if event.kind == "ended":
+            ended.append(event.entry.spec.name)
+
+    supervise(entries, limit=3, grace_s=4.0, prune=prune, listen=listen)
+    assert ended[:3] == ["q0", "q1", "q2"]
+    assert sorted(ended[3:]) == ["a", "b"]
+    assert [entry.state for entry in entries] == [State.PRUNED] * 2 + [State.DONE] * 3
+    assert [entry.outcome.reason for entry in entries[:2] if entry.outcome] == ["bounds: loss nan at step 12"] * 2
+
+
+def test_a_run_that_finishes_before_it_can_be_ended_is_done(tmp_path: Path) -> None:
+    entry = build_entry(tmp_path, "a", "sleep 0.2")
+    marker = os.path.join(entry.dir, layout.exit_marker_name("run", 1, 0))
+
+    def prune(going: Sequence[Entry]) -> dict[str, str]:
+        """The decision comes when the command has ended and job.sh has not been seen to end."""
+        for _ in going:
+            until(lambda: os.path.exists(marker), "its command has ended")
+        return {each.dir: "too bad" for each in going}
+
+    supervise([entry], prune=prune)
+    assert entry.state is State.DONE
 
 
 def test_a_directory_that_cannot_be_made_is_a_problem_and_not_a_crash(tmp_path: Path) -> None:

@@ -49,6 +49,11 @@ class Executor(ABC):
         Returns when nothing of them is left. The caller has written `stop.N` before.
         """
 
+    def begin_cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> Callable[[], bool]:
+        """As `cancel`, without waiting where that is possible: what is returned is called until it says True."""
+        self.cancel(jobs, grace_s)
+        return lambda: True
+
     def leftovers(self, _handle: JobHandle, _run_dir: str) -> Sequence[str]:
         """The processes that an ended job left running, described; `cancel` ends them."""
         return ()

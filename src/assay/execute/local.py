@@ -11,7 +11,7 @@ import os
 import select
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from assay.errors import InfrastructureError, explain_refusal
 from assay.execute import process
@@ -170,14 +170,19 @@ class LocalExecutor(Executor):
         return Liveness.ALIVE if alive else Liveness.GONE
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        here = [(handle, run_dir) for handle, run_dir in jobs if handle.host == processes.host_name()]
-        ours = [(handle, run_dir) for handle, run_dir in here if handle.boot == processes.boot_id()]
-        seen = {handle: self._seen.pop(handle, frozenset()) for handle, _ in ours}
-        process.end_attempts([replace(_attempt(handle, where), seen=seen[handle]) for handle, where in ours], grace_s)
+        process.end_attempts(self._find_attempts(jobs), grace_s)
         elsewhere = [handle for handle, _ in jobs if handle.host != processes.host_name()]
         if elsewhere:
             places = ", ".join(f"pid {handle.pid} on {handle.host}" for handle in elsewhere)
             raise InfrastructureError(f"these jobs run on another host: {places}", "stop them there with `assay stop`")
+
+    def begin_cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> Callable[[], bool]:
+        return process.Ending(self._find_attempts(jobs), grace_s).look
+
+    def _find_attempts(self, jobs: Sequence[tuple[JobHandle, str]]) -> list[process.Attempt]:
+        here = [(handle, run_dir) for handle, run_dir in jobs if handle.host == processes.host_name()]
+        ours = [(handle, run_dir) for handle, run_dir in here if handle.boot == processes.boot_id()]
+        return [replace(_attempt(handle, where), seen=self._seen.pop(handle, frozenset())) for handle, where in ours]
 
     def close(self) -> None:
         for pidfd in self._watched:

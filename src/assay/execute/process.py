@@ -213,30 +213,40 @@ def _has_variable(pid: int, needles: set[bytes]) -> bool:
     return bool(needles) and not needles.isdisjoint(processes.load_environ(pid))
 
 
-def end_attempts(attempts: Sequence[Attempt], grace_s: float) -> bool:
-    """TERM to everything of these attempts, KILL to what outlives the grace. True when nothing is left.
+class Ending:
+    """TERM to everything of these attempts, KILL to what outlives the grace, look by look.
 
     By session and by tag: `timeout` and launchers such as torchrun open groups and sessions of their own.
     """
-    if not attempts:
-        return True
-    signalled: set[int] = set()
-    deadline = time.monotonic() + grace_s
-    # a second look where the first finds nothing, since a process that forks and exits can slip through one
-    while members := find_members(attempts) or find_members(attempts):
-        # what was forked since the last look has not been signalled yet
-        processes.signal_all(_leaders_first(members - signalled, attempts), signal.SIGTERM)
-        signalled |= members
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(_POLL_S)
-    for _ in range(_KILL_ROUNDS):
-        if not members:
+
+    def __init__(self, attempts: Sequence[Attempt], grace_s: float) -> None:
+        self._attempts = attempts
+        self._signalled: set[int] = set()
+        self._deadline = time.monotonic() + grace_s
+        self._kills = 0
+        self.left: set[int] = set()  # at the last look
+
+    def look(self) -> bool:
+        """Signal what is there. True when nothing is left, or when what is left cannot be killed."""
+        # a second look where the first finds nothing, since a process that forks and exits can slip through one
+        self.left = find_members(self._attempts) or find_members(self._attempts) if self._attempts else set()
+        if not self.left or self._kills >= _KILL_ROUNDS:
             return True
-        processes.signal_all(members, signal.SIGKILL)
+        if self._signalled and time.monotonic() >= self._deadline:
+            processes.signal_all(self.left, signal.SIGKILL)
+            self._kills += 1
+        else:  # what was forked since the last look has not been signalled yet
+            processes.signal_all(_leaders_first(self.left - self._signalled, self._attempts), signal.SIGTERM)
+            self._signalled |= self.left
+        return False
+
+
+def end_attempts(attempts: Sequence[Attempt], grace_s: float) -> bool:
+    """As `Ending`, at once. True when nothing is left."""
+    ending = Ending(attempts, grace_s)
+    while not ending.look():
         time.sleep(_POLL_S)
-        members = find_members(attempts) or find_members(attempts)
-    return not members
+    return not ending.left
 
 
 def _leaders_first(pids: set[int], attempts: Sequence[Attempt]) -> list[int]:

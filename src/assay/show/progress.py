@@ -25,7 +25,7 @@ _BAR = 40
 _MESSAGES = 3
 _LINES_AROUND = 6  # bar, counts, names of the columns, "and more", room for the prompt
 _LOUD_FAILURES = 20  # after as many lines about failures the rest is left to the report
-_GOOD_STATES = frozenset({"done"})
+_WELL = frozenset({"done", "pruned"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class ProgressView:
     timed_out: int = 0  # of `failed`
     lost: int = 0  # of `failed`
     stopped: int = 0
+    pruned: int = 0  # ended by a rule
     running: tuple[RunningRow, ...] = ()
     queued: int = 0
     eta_s: float | None = None
@@ -72,7 +73,7 @@ class ProgressView:
 
     @property
     def finished(self) -> int:
-        return self.done + self.failed + self.stopped
+        return self.done + self.failed + self.stopped + self.pruned
 
 
 # ---------------------------------------------------------------- how long it will take
@@ -140,9 +141,15 @@ def _render_bar(view: ProgressView, width: int, plain: bool) -> list[Segment]:
 
 
 def _fill_bar(view: ProgressView, width: int, plain: bool) -> Iterator[Segment]:
-    """Done, failed, stopped and running runs by their share; whoever exists shows at least one character."""
+    """Done, pruned, failed, stopped and running runs by their share; whoever exists shows at least one character."""
     full, empty = ("#", ".") if plain else ("━", "─")
-    parts = ((view.done, "green"), (view.failed, "red"), (view.stopped, "yellow"), (len(view.running), "cyan"))
+    parts = (
+        (view.done, "green"),
+        (view.pruned, "blue"),
+        (view.failed, "red"),
+        (view.stopped, "yellow"),
+        (len(view.running), "cyan"),
+    )
     used = 0
     for count, style in parts:
         cells = min(width - used, max(count > 0, round(width * count / view.total) if view.total else 0))
@@ -154,6 +161,7 @@ def _fill_bar(view: ProgressView, width: int, plain: bool) -> Iterator[Segment]:
 def _render_counts(view: ProgressView) -> list[Segment]:
     counts = (
         (view.done, "done", "green"),
+        (view.pruned, "pruned", "blue"),
         (view.failed - view.timed_out - view.lost, "failed", "bold red"),
         (view.timed_out, "timed out", "bold red"),
         (view.lost, "lost", "bold red"),
@@ -221,7 +229,7 @@ def render_heartbeat(view: ProgressView) -> str:
 def render_ended(row: EndedRow) -> str:
     took = "" if row.elapsed_s is None else f" after {formatting.render_duration(row.elapsed_s)}"
     reason = f": {formatting.clean(row.reason)}" if row.reason else ""
-    if row.state in _GOOD_STATES:
+    if row.state == "done":
         metrics = "".join(
             f"  {formatting.clean(name)} {formatting.render_number(value)}" for name, value in row.metrics.items()
         )
@@ -355,7 +363,7 @@ class LiveProgress(Progress):
 
     def _tell_failures(self, ended: Sequence[EndedRow]) -> None:
         for row in ended:
-            if row.state in _GOOD_STATES:
+            if row.state in _WELL:
                 continue
             self._failures += 1
             if self._failures <= _LOUD_FAILURES:

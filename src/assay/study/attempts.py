@@ -144,7 +144,7 @@ def _conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[
     if said is State.DONE:
         return said, ""
     if attempt.stop is not None:
-        return State.STOPPED, attempt.stop.why
+        return State.PRUNED if attempt.stop.kind == "rule" else State.STOPPED, attempt.stop.why
     if attempt.contradictory:
         return State.FAILED, describe_contradiction(attempt)
     if said is None:

@@ -49,6 +49,7 @@ class StudyReport:
     done: int
     failed: tuple[FailedRun, ...] = ()
     stopped: int = 0
+    pruned: int = 0  # ended by a rule of the study
     running: int = 0  # left running: --detach, or another supervisor's
     queued: int = 0
     kept: int = 0
@@ -63,7 +64,7 @@ def render_report(report: StudyReport, *, color: bool = False, width: int | None
 
 
 def build_document(report: StudyReport) -> Document:
-    role = VerdictKind.PASS if report.done == report.total else VerdictKind.INCONCLUSIVE
+    role = VerdictKind.PASS if report.done + report.pruned == report.total else VerdictKind.INCONCLUSIVE
     if report.failed:
         role = VerdictKind.FAIL
     return Document(
@@ -83,6 +84,7 @@ def _describe_outcome(report: StudyReport) -> str:
     kept = f" ({report.kept} of them earlier)" if report.kept else ""
     counts = (
         (report.done, f"done{kept}"),
+        (report.pruned, "pruned"),
         (len(report.failed) - late - lost, "failed"),
         (late, "timed out"),
         (lost, "lost"),
@@ -204,6 +206,7 @@ class Watcher:
             timed_out=states.count(State.TIMEOUT),
             lost=states.count(State.LOST),
             stopped=states.count(State.STOPPED),
+            pruned=states.count(State.PRUNED),
             running=running,
             queued=queued,
             eta_s=None if is_leaving else eta_s,
@@ -253,6 +256,7 @@ def build_study_report(report: Report, elapsed_s: float) -> StudyReport:
         done=report.count(State.DONE),
         failed=tuple(_build_failed(entry) for entry in entries if entry.state in _FAILED),
         stopped=report.count(State.STOPPED),
+        pruned=report.count(State.PRUNED),
         running=report.count(State.RUNNING),
         queued=report.count(State.QUEUED),
         kept=sum(entry.state is State.DONE and not entry.finished_here for entry in entries),
@@ -274,7 +278,7 @@ def build_next_steps(report: Report) -> tuple[str, ...]:
         steps += [_build_retry(report, failed)]
     if report.count(State.RUNNING, State.QUEUED):
         steps.append(show_command(["ls"], location))
-    if report.count(State.DONE):
+    if report.count(State.DONE, State.PRUNED):
         steps.append(show_command(["sum"], location))
     return (*steps, *report.advice)
 

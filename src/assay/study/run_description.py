@@ -154,7 +154,7 @@ def _state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
     reason = f": {outcome.reason}" if outcome and outcome.reason else ""
     facts = [("run", run.key), ("state", f"{status.state}{reason}")]
     if last is not None and last.stop is not None:
-        facts.append(("stopped by", last.stop.who))
+        facts.append(("ended by" if last.stop.kind == "rule" else "stopped by", last.stop.who))
     if handle is not None:
         end = outcome.ended_at if outcome and outcome.ended_at else (None if status.state.is_over else now)
         spent = formatting.render_duration(max(0.0, end - handle.started_at)) if end else ""

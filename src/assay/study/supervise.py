@@ -106,9 +106,10 @@ class LoopSettings:
     max_wait_s: float | None = None  # for the lease, while nothing of ours runs
     limit: int | None = None  # how many runs at once, where there is no pool
     leaves: bool = False  # go as soon as the executor needs nobody any more
-    decide: Callable[[Entry], str | None] = lambda _entry: (
-        None
-    )  # why a running run should end early; asked after each tick
+    # asked after each tick, of runs that this supervisor looks after: why one should end early (it is `stopped` then),
+    # and which ones the study's rules end (`pruned`), directory -> reason
+    decide: Callable[[Entry], str | None] = lambda _entry: None
+    prune: Callable[[Sequence[Entry]], Mapping[str, str]] = lambda _entries: {}
     clock: Callable[[], float] = time.monotonic
 
 
@@ -134,6 +135,8 @@ class Supervisor:
         self._order = 0
         self._waiting_since: float | None = None  # nothing of ours runs, and no slot is free
         self._kept: dict[str, HeldSlot] = {}  # by directory
+        self._ending: dict[str, Callable[[], bool]] = {}  # by directory: runs that are being ended meanwhile
+        self._told: set[tuple[str, int]] = set()  # directory and attempt of all that were
         self._leased_since: float | None = None  # others have the machine for themselves
 
     # ------------------------------------------------------------ the loop
@@ -177,11 +180,38 @@ class Supervisor:
         self.settings.draw(self)
 
     def _stop_early(self, entries: Sequence[Entry]) -> None:
-        """What a flow has seen enough of."""
-        reasons = {entry.dir: reason for entry in entries if (reason := self.settings.decide(entry))}
+        """What a flow has seen enough of, and what the study's rules end: all at once, and nobody waits for them."""
+        found = [(self.running[path], is_ended) for path, is_ended in self._ending.items() if path in self.running]
+        self._take_ending([entry for entry, is_ended in found if is_ended()])
+        going = [entry for entry in entries if entry.dir in self.running and entry.dir not in self._ending]
+        stops = {entry.dir: self._build_stop(why, "early") for entry in going if (why := self.settings.decide(entry))}
+        stops |= {path: self._build_stop(why, "rule") for path, why in self.settings.prune(going).items()}
+        for entry in going:
+            if entry.dir in stops:
+                self._write_stop(entry, stops[entry.dir])
+        self._begin_ending([entry for entry in going if entry.dir in stops])
+
+    def _begin_ending(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            if entry.dir in reasons:
-                self.stop([entry], reasons[entry.dir], "early")
+            self._told.add((entry.dir, entry.attempt))
+            try:
+                job = (self._tagged(entry, entry.handle), entry.dir)
+                self._ending[entry.dir] = self.executor.begin_cancel([job], self.settings.grace_s)
+            except AssayError as error:
+                self.problem = InfrastructureError(error.message, error.hint)
+        self._take_ending([entry for entry in entries if entry.dir in self._ending and self._ending[entry.dir]()])
+
+    def _take_ending(self, entries: Sequence[Entry]) -> None:
+        """Nothing of them is left: now their files say how they ended."""
+        if not entries:
+            return
+        for entry in entries:
+            del self._ending[entry.dir]
+        self._take_ended(self.executor.wait(0))
+        for entry in entries:
+            if entry.dir in self.running:
+                entry.finished_here = True
+                self._look(entry)
 
     # ------------------------------------------------------------ starting
 
@@ -395,6 +425,9 @@ class Supervisor:
         entry.state, entry.attempt, entry.handle = decision.state, decision.attempt, decision.handle
         entry.outcome = decision.outcome
         self._act(entry, decision)
+        is_watched = decision.action is Action.FOLLOW and entry.is_mine and entry.dir in self.running
+        if is_watched and _is_pruned(history) and (entry.dir, entry.attempt) not in self._told:
+            self._begin_ending([entry])  # whoever decided so died before it was ended
 
     def _decide(self, entry: Entry) -> tuple[run_directory.History, Decision]:
         history = run_directory.load_history(entry.dir) if entry.is_here else run_directory.History()
@@ -479,6 +512,10 @@ class Supervisor:
             entry = by_handle.get(handle) if by_handle else self._entry_of(handle)
             if entry is None:
                 continue
+            if entry.dir in self._ending:
+                if not self._ending[entry.dir]():
+                    continue  # its job.sh has ended, something that it started has not
+                del self._ending[entry.dir]
             entry.finished_here = True
             self._note_refusal(entry, handle)
             if len(entry.spec.commands) == 1 and self._close_if_done(entry):
@@ -490,8 +527,7 @@ class Supervisor:
         refusal = self.executor.refusal(handle, entry.dir)
         if refusal is not None:
             self.problem = self.problem or InfrastructureError(refusal)
-            who = f"pid {os.getpid()} on {processes.host_name()}"
-            run_directory.write_stop(entry.dir, entry.attempt, Stop(who, refusal, "interrupt", time.time()))
+            run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(refusal, "interrupt"))
 
     def _entry_of(self, handle: JobHandle) -> Entry | None:
         return next((entry for entry in self.running.values() if entry.handle == handle), None)
@@ -571,6 +607,7 @@ class Supervisor:
         """The attempt is concluded, by this supervisor or by another: nothing of it is watched any longer."""
         entry.has_slot, entry.left = False, None
         self.running.pop(entry.dir, None)
+        self._ending.pop(entry.dir, None)
         if entry.dir in self._kept:
             self._kept.pop(entry.dir).let_go()
         if entry.handle is not None and self.pool is not None:
@@ -602,9 +639,9 @@ class Supervisor:
     def stop(self, entries: Iterable[Entry], why: str, kind: StopKind = "user") -> None:
         """End runs and everything they started; the reason is on disk before the first signal."""
         chosen = [entry for entry in entries if entry.is_mine and entry.handle]
-        who = f"pid {os.getpid()} on {processes.host_name()}"
+        self._ending.clear()
         for entry in chosen:
-            self._write_stop(entry, Stop(who, why, kind, time.time()))
+            self._write_stop(entry, self._build_stop(why, kind))
         jobs = [(self._tagged(entry, entry.handle), entry.dir) for entry in chosen]
         try:
             self.executor.cancel(jobs, self.settings.grace_s)
@@ -614,6 +651,9 @@ class Supervisor:
         for entry in chosen:
             if entry.dir in self.running:
                 self._look(entry)
+
+    def _build_stop(self, why: str, kind: StopKind) -> Stop:
+        return Stop(f"pid {os.getpid()} on {processes.host_name()}", why, kind, time.time())
 
     def _write_stop(self, entry: Entry, stop: Stop) -> None:
         try:
@@ -650,6 +690,10 @@ class Supervisor:
             markers = (layout.parse_exit_marker(name) for name in os.listdir(entry.dir))
             return {marker[0]: marker[2] for marker in markers if marker and marker[1] == entry.attempt}
         return {}
+
+
+def _is_pruned(history: run_directory.History) -> bool:
+    return history.last is not None and history.last.stop is not None and history.last.stop.kind == "rule"
 
 
 def _describe_left(left: Sequence[str], how: str) -> str:

@@ -31,6 +31,7 @@ STATE_COLORS: Mapping[str, str] = {
     "failed": "red",
     "timeout": "red",
     "stopped": "yellow",
+    "pruned": "blue",
     "lost": "magenta",
     "damaged": "magenta",
     "PASS": "green",

@@ -211,7 +211,7 @@ class Outcome:
         return bad[0] if bad else (0 if self.codes else None)
 
 
-StopKind = Literal["user", "interrupt", "early"]  # interrupt: the supervisor was asked to end
+StopKind = Literal["user", "interrupt", "early", "rule"]  # interrupt: the supervisor was asked to end; rule: `stop:`
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ class State(StrEnum):
     FAILED = "failed"
     TIMEOUT = "timeout"
     STOPPED = "stopped"
+    PRUNED = "pruned"  # ended by a rule of its study (`stop:`): finished, not failed
     LOST = "lost"  # started on another host and not heard of since, or died again and again
     DAMAGED = "damaged"  # its run.json cannot be read, so nobody knows what it is
 
