@@ -33,10 +33,10 @@ def test_only_columns_with_something_to_say() -> None:
 
 
 def test_time_goes_on_while_it_runs() -> None:
-    assert listing.elapsed_s(run("a", State.RUNNING, started_at=10.0).row, 25.0) == 15.0
-    assert listing.elapsed_s(run("a", started_at=10.0, ended_at=12.0).row, 25.0) == 2.0
-    assert listing.elapsed_s(run("a", State.LOST, started_at=10.0).row, 25.0) is None
-    assert listing.elapsed_s(run("a").row, 25.0) is None
+    assert run("a", State.RUNNING, started_at=10.0).row.elapsed_s(25.0) == 15.0
+    assert run("a", started_at=10.0, ended_at=12.0).row.elapsed_s(25.0) == 2.0
+    assert run("a", State.LOST, started_at=10.0).row.elapsed_s(25.0) is None
+    assert run("a").row.elapsed_s(25.0) is None
 
 
 def test_columns_give_way_to_names() -> None:

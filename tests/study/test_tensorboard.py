@@ -16,6 +16,7 @@ from assay.record.index.base import Index
 from assay.record.index.sqlite import SqliteIndex
 from assay.study.commands.tables import write_hparams_events
 from assay.study.locations import StudyLocation
+from assay.study.summary import SummaryOptions
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def index() -> Iterator[Index]:
 
 
 def write(index: Index, bench: Bench, folder: Path) -> int:
-    return write_hparams_events(index, [StudyLocation(str(bench.root), "fit")], str(folder))
+    return write_hparams_events(index, [StudyLocation(str(bench.root), "fit")], str(folder), SummaryOptions())
 
 
 def test_our_own_reader_finds_the_series(index: Index, bench: Bench, tmp_path: Path) -> None:

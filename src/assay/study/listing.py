@@ -154,7 +154,7 @@ def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = N
         (Column("state", "state"), [str(run.row.state) for run in runs]),
         (Column("attempt", "number", rank=4), attempts if max(attempts, default=0) > 1 else [None] * len(runs)),
         (Column("slot", rank=5), [run.row.slot for run in runs]),
-        (Column("time", "clock", rank=1), [elapsed_s(run.row, now) for run in runs]),
+        (Column("time", "clock", rank=1), [run.row.elapsed_s(now) for run in runs]),
         (Column("step", "number", digits=12, rank=3), [max(found, default=None) for found in steps]),
         *(
             (Column(name, "number", rank=_METRIC_RANKS[index]), [run.metrics.get(name, (None,))[0] for run in runs])
@@ -184,15 +184,6 @@ def _build_remarks(runs: Sequence[ListedRun]) -> Iterator[str]:
         yield f"and {len(told) - MOST_REASONS} more; `assay show` explains a single run"
 
 
-def elapsed_s(row: RunRow, now: float) -> float | None:
-    """Of the last attempt; of a running one until now."""
-    if row.started_at is None:
-        return None
-    if row.ended_at is None and row.state.is_over:
-        return None
-    return max(0.0, (now if row.ended_at is None else row.ended_at) - row.started_at)
-
-
 def build_run_facts(runs: Sequence[ListedRun], location: StudyLocation, now: float) -> Table:
     """Everything that the index knows of these runs, for machines."""
     fields = [name for name in RunRow._fields if name != "stamp"]
@@ -202,6 +193,6 @@ def build_run_facts(runs: Sequence[ListedRun], location: StudyLocation, now: flo
         values = [str(value) if isinstance(value, State) else value for value in map(run.row.__getattribute__, fields)]
         metrics = {name: value for name, (value, _) in run.metrics.items()}
         rows.append(
-            [*values, os.path.join(location.dir, run.row.key.partition("/")[2]), elapsed_s(run.row, now), metrics]
+            [*values, os.path.join(location.dir, run.row.key.partition("/")[2]), run.row.elapsed_s(now), metrics]
         )
     return Table(tuple(columns), rows)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.record import run_directory
@@ -14,10 +15,14 @@ from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.console import Console
 from assay.show.plot import Chart, Line, build_bands
-from assay.study.locations import HOW_TO_START, FoundRun, StudyLocation, show_command
+from assay.study.locations import HOW_TO_START, StudyLocation, show_command
 from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, sort_groups
 from assay.study.run_reader import find_step_name, load_fresh_table
+from assay.study.summary import select_rows
 from assay.values.series import Direction, direction_of, metric_priority
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
 
 MOST_LINES = 12  # more lines than this say nothing; --best asks for others
 
@@ -28,6 +33,8 @@ class PlotOptions:
     group_by: tuple[str, ...] = ()  # runs that differ only here become a mean and a band
     log: bool = False
     best: int | None = None
+    where: Where | None = None
+    patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +48,10 @@ class BuiltChart:
 
 
 def build_charts(
-    index: Index,
-    locations: Sequence[StudyLocation],
-    runs: Sequence[FoundRun] | None,
-    options: PlotOptions,
-    console: Console,
+    index: Index, locations: Sequence[StudyLocation], options: PlotOptions, console: Console
 ) -> list[BuiltChart]:
-    """`runs`: only these; None is every run of the studies."""
     data = load_fresh_table(index, locations, console)
-    keys = None if runs is None else {run.key for run in runs}
-    keep = [i for i, row in enumerate(data.rows) if keys is None or row.key in keys]
+    keep = select_rows(data, options.where, options.patterns) if data.rows else []
     names = ", ".join(location.name for location in locations)
     if not keep:
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)

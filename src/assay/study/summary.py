@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import Index, MetricColumns, RunRow
@@ -33,6 +33,9 @@ from assay.values.series import Direction, direction_of, metric_priority, whole_
 from assay.values.state import State
 from assay.values.table import Column, Table
 
+if TYPE_CHECKING:
+    from assay.values.where import Where
+
 MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
 
 
@@ -44,6 +47,8 @@ class SummaryOptions(NamedTuple):
     best: bool = False  # the best value of every metric, not only of the one sorted by
     states: frozenset[State] | None = None
     limit: int | None = None
+    where: Where | None = None
+    patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
 
 
 class StudySummary(NamedTuple):
@@ -67,8 +72,7 @@ def summarise(
 
 
 def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "step") -> StudySummary:
-    states = options.states
-    keep = [i for i, row in enumerate(data.rows) if row.state in states] if states else list(range(len(data.rows)))
+    keep = select_rows(data, options.where, options.patterns, options.states)
     sort = choose_sort(options.sort, data, [data.rows[i].params for i in keep])
     metrics = _choose_metrics(data, options, sort)
     hidden = len(data.metrics) - len(metrics) if options.metrics is None else 0
@@ -102,6 +106,24 @@ def _metric_rank(index: int, options: SummaryOptions) -> int:
 
 
 # ---------------------------------------------------------------- choosing
+
+
+def select_rows(
+    data: IndexTable,
+    where: Where | None = None,
+    patterns: Sequence[tuple[str, str]] = (),
+    states: frozenset[State] | None = None,
+) -> list[int]:
+    """The rows that a table or a plot is made of. What reads an expression is loaded where there is one."""
+    keep = [i for i, row in enumerate(data.rows) if row.state in states] if states else list(range(len(data.rows)))
+    if where is None and not patterns:
+        return keep
+    from assay.study.choosing import match_rows, need_rows
+
+    if patterns:
+        matching = set(match_rows(data, patterns))
+        keep = [i for i in keep if i in matching]
+    return keep if where is None else need_rows(where, data, keep)
 
 
 def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[SortKey]) -> list[str]:

@@ -165,6 +165,16 @@ def quiet_option() -> Any:
     return option("--quiet", default=False, help="Print nothing until the end.")
 
 
+def where_option(text: str = "Only the runs that match, as in 'lr<0.1 and best(loss)<0.3 and state==done'.") -> Any:
+    return option("--where", metavar="EXPR", parse=_parse_where, help=text)
+
+
+def _parse_where(text: str, _flag: str) -> Any:
+    from assay.values.where import parse_where
+
+    return parse_where(text)
+
+
 def slots_option(default: str = "found") -> Any:
     return option(
         "--slots", metavar="LIST", help=f"Slots: 0,1 (GPUs), 0+1 (one slot of two), cpu:4. Default: {default}."

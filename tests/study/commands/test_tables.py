@@ -134,3 +134,52 @@ def test_nothing_to_plot(cli, own_bench: Bench) -> None:
     assert (result.code, "no metrics in these runs" in result.err) == (2, True)
     assert "assay index reparse " in result.err
     assert result.err.endswith(" --file study.yml\n")
+
+
+# ---------------------------------------------------------------- which runs
+
+
+def list_names(cli, *arguments: str) -> list[str]:
+    result = cli("sum", *arguments, "--json")
+    assert result.code == 0, result.err
+    return sorted(row["run"] for row in json.loads(result.out))
+
+
+def test_a_table_of_some_runs(cli) -> None:
+    assert list_names(cli, "fit", "--where", "lr < 0.3") == ["lr=0.1,n=7", "lr=0.1,n=8"]
+    assert list_names(cli, "fit", "--where", "test.acc > 0.75 and state == done") == ["lr=0.1,n=8"]
+    assert list_names(cli, "fit", "--where", "not state == done", "--state", "failed") == ["lr=0.5,n=7", "lr=0.5,n=8"]
+    assert list_names(cli, "fit/lr=0.5*") == ["lr=0.5,n=7", "lr=0.5,n=8"]
+    assert list_names(cli, "fit/*n=7", "--where", "lr<0.3") == ["lr=0.1,n=7"]
+    assert list_names(cli, GOOD) == [GOOD]
+
+
+@pytest.mark.parametrize("command", ["sum", "plot"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("fit", "--where", "lr > 3"), "none of 4 runs matches\n  lr: 0.1, 0.5\n"),
+        (("fit", "--where", "lrr > 3"), "did you mean 'lr'?"),
+        (("fit", "--where", "lr >"), "\n  lr >\n      ^\n"),
+        (("fit/x*",), "no run named 'fit/x*'"),
+        (("fit/x*", "--where", "lr<3"), "no run named 'fit/x*'"),
+    ],
+)
+def test_a_choice_that_leaves_nothing(cli, command: str, arguments: tuple[str, ...], said: str) -> None:
+    result = cli(command, *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err
+
+
+def test_a_plot_of_some_runs(cli) -> None:
+    result = cli("plot", "fit", "-m", "loss", "--where", "lr < 0.3 and n == 7")
+    assert result.code == 0
+    assert result.out == cli("plot", f"fit/{GOOD}", "-m", "loss").out
+    assert "n=8" in cli("plot", "fit/lr=0.1*", "-m", "loss").out
+
+
+def test_tensorboard_gets_the_chosen_runs(cli, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRC32C_SW_MODE", "auto")
+    result = cli("sum", "fit", "--tensorboard", "board2", "--where", "n == 7 and lr < 0.3")
+    assert result.code == 0
+    assert [path.name for path in (bench.folder / "board2").iterdir()] == [GOOD]

@@ -52,6 +52,12 @@ class RunRow(NamedTuple):
     note: str = ""  # what people wrote about it
     stamp: float = 0.0  # the newest modification time seen in the directory when it was read
 
+    def elapsed_s(self, now: float) -> float | None:
+        """Of the last attempt; of a running one until now."""
+        if self.started_at is None or (self.ended_at is None and self.state.is_over):
+            return None
+        return max(0.0, (now if self.ended_at is None else self.ended_at) - self.started_at)
+
 
 class VerdictRow(NamedTuple):
     """One finding of a verdict, as a study's verdict file holds it."""

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 from assay.errors import UsageError
 from assay.show.console import Console
 from assay.study.commands.runs import states_option
-from assay.values.options import Request, argument, json_option, option, root_option, split_commas
+from assay.values.options import Request, argument, json_option, option, root_option, split_commas, where_option
 from assay.values.state import State
 
 if TYPE_CHECKING:
     from assay.record.index.base import Index
     from assay.show.tensorboard import Points
-    from assay.study.locations import FoundRun, StudyLocation
+    from assay.study.locations import StudyLocation
     from assay.study.plotting import BuiltChart
+    from assay.study.summary import SummaryOptions
     from assay.values.table import Table
+    from assay.values.where import Where
 
 
 def _group_option(what: str) -> Any:
@@ -42,6 +44,7 @@ class SumRequest(Request):
     ignore: tuple[str, ...] | None = option("--ignore", metavar="A,B", parse=split_commas, help="Columns to leave out.")
     best: bool = option("--best", default=False, help="The best value of every metric next to the last.")
     states: frozenset[State] | None = states_option("Only these runs.")
+    where: Where | None = where_option()
     limit: int | None = option("-n", "--limit", type=int, minimum=1, metavar="N", help="Only the first N rows.")
     as_csv: bool = option("--csv", default=False, help="Comma-separated values.")
     csv_raw: bool = option("--csv-raw", default=False, help="The same, with text that looks like a formula as it is.")
@@ -56,15 +59,17 @@ class SumRequest(Request):
 def summarise(request: SumRequest, console: Console) -> int:
     """Print the summary table of STUDIES (names or folders): parameters that differ, metrics, time.
 
-    Folders that runx, logx or mlrunner filled are tabled as well.
+    STUDY/PATTERN means some runs of a study, as 'norm/lr=0.1*'. Folders that runx, logx or mlrunner filled are
+    tabled as well.
     """
     from assay.show.formatting import render_count, unguard
     from assay.study import summary
-    from assay.study.locations import find_locations, open_index_of
+    from assay.study.locations import open_index_of
 
     forms = request.as_csv or request.csv_raw, request.as_json, request.as_markdown
     if sum(forms) > 1:
         raise UsageError("choose one of --csv, --json and --md")
+    locations, patterns = _find(request.studies, request.root)
     options = summary.SummaryOptions(
         sort=request.sort,
         group_by=request.group_by,
@@ -73,11 +78,12 @@ def summarise(request: SumRequest, console: Console) -> int:
         best=request.best,
         states=request.states,
         limit=request.limit,
+        where=request.where,
+        patterns=patterns,
     )
-    locations = find_locations(request.studies, request.root)
     with open_index_of(locations) as index:
         if request.tensorboard is not None:
-            count = write_hparams_events(index, locations, request.tensorboard)
+            count = write_hparams_events(index, locations, request.tensorboard, options)
             console.print(f"{count} runs written; show them: tensorboard --logdir {shlex.quote(request.tensorboard)}")
             return 0
         found = summary.summarise(index, locations, options, console)
@@ -104,22 +110,20 @@ def _render(table: Table, request: SumRequest) -> str:
     return tables.render_csv(table, raw=request.csv_raw)
 
 
-def write_hparams_events(index: Index, locations: Sequence[StudyLocation], folder: str) -> int:
+def write_hparams_events(index: Index, locations: Sequence[StudyLocation], folder: str, options: SummaryOptions) -> int:
     """One sub-folder per run with its parameters, last values and series; how many runs."""
     from assay.show.tensorboard import BoardRun, write_board_run
-    from assay.study.refresh import refresh_study
+    from assay.study.run_reader import load_fresh_table
+    from assay.study.summary import select_rows
 
-    for location in locations:
-        refresh_study(index, location)
-    names = [location.name for location in locations]
-    summaries = index.load_summaries(names)
-    rows = index.load_runs(names)
-    for row in rows:
-        metrics = summaries.get(row.key, {})
+    table = load_fresh_table(index, locations)
+    chosen = select_rows(table, options.where, options.patterns, options.states)
+    for i in chosen:
+        row = table.rows[i]
+        last = {name: column.last[i] for name, column in table.metrics.items() if column.count[i]}
         name = row.key if len(locations) > 1 else row.key.partition("/")[2]
-        last = {metric: summary.last for metric, summary in metrics.items()}
-        write_board_run(folder, BoardRun(name, row.params, last, _load_series(index, row.key, metrics)))
-    return len(rows)
+        write_board_run(folder, BoardRun(name, row.params, last, _load_series(index, row.key, last)))
+    return len(chosen)
 
 
 def _load_series(index: Index, key: str, metrics: Iterable[str]) -> Iterator[Points]:
@@ -142,6 +146,7 @@ class PlotRequest(Request):
         metavar="METRIC",
         help="What to plot; may be given again.  [default: the most informative]",
     )
+    where: Where | None = where_option()
     group_by: tuple[str, ...] = _group_option("line")
     log: bool = option("--log", default=False, help="A logarithmic scale.")
     best: int | None = option("--best", type=int, minimum=1, metavar="N", help="Only the N best runs or groups.")
@@ -156,10 +161,10 @@ def plot(request: PlotRequest, console: Console) -> int:
     from assay.study.locations import open_index_of
     from assay.study.plotting import PlotOptions, build_charts
 
-    options = PlotOptions(request.metrics, request.group_by, request.log, request.best)
-    locations, runs = _find(request.names, request.root)
+    locations, patterns = _find(request.names, request.root)
+    options = PlotOptions(request.metrics, request.group_by, request.log, request.best, request.where, patterns)
     with open_index_of(locations) as index:
-        charts = build_charts(index, locations, runs, options, console)
+        charts = build_charts(index, locations, options, console)
     for chart in charts:
         _report_choices(chart, console)
     if request.output is not None:
@@ -169,16 +174,17 @@ def plot(request: PlotRequest, console: Console) -> int:
     return 0
 
 
-def _find(names: Sequence[str], root: str | None) -> tuple[list[StudyLocation], list[FoundRun] | None]:
-    """The name of a study means all its runs, foreign ones included; anything else single runs."""
+def _find(names: Sequence[str], root: str | None) -> tuple[list[StudyLocation], tuple[tuple[str, str], ...]]:
+    """Studies, and patterns of their runs where a name is not that of a study."""
     from assay.errors import NotFoundError
-    from assay.study.locations import find_locations, find_runs
+    from assay.study.locations import find_locations
 
     try:
-        return find_locations(names, root), None
+        return find_locations(names, root), ()
     except NotFoundError:
-        runs = {run.dir: run for name in names for run in find_runs(name, root)}
-        return list({run.location: None for run in runs.values()}), list(runs.values())
+        from assay.study.choosing import find_choice
+
+        return find_choice(names, root)
 
 
 def _report_choices(chart: BuiltChart, console: Console) -> None:

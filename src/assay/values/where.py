@@ -1,0 +1,441 @@
+"""`--where`: which runs are meant, by comparisons over parameters, metrics and what else is known of a run.
+
+    lr < 0.1 and opt == adam            a parameter's value; a metric's last value
+    best(acc) > 0.9                     also last, min, max and mean of a metric
+    state in (failed, timeout)          a word after ==, !=, ~ and in `in (…)` is a text, with quotes or without
+    params.seed == 1                    where a parameter and a metric share a name: params.X, metrics.X, run.X
+    name ~ "lr=0.1*" or not 0.1 < dropout <= 0.5
+
+The text is parsed, never run as code. Truth has three values, as in SQL: a comparison with a missing value or NaN is
+unknown, so is its `not`, and only what is true matches. `docs/reference/where.md` describes the whole grammar.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, Literal, NamedTuple, NoReturn, cast
+
+from assay.errors import UsageError
+from assay.values.units import parse_duration
+
+Kind = Literal["params", "metrics", "run"]
+Aggregate = Literal["last", "best", "min", "max", "mean"]
+AGGREGATES = ("last", "best", "min", "max", "mean")
+MISSING: Any = object()
+MOST_CHARACTERS = 20_000
+MOST_NESTED = 50
+
+
+class Name(NamedTuple):
+    """A parameter, a metric or a field of the run. `kind`: None where it was not written."""
+
+    name: str
+    column: int  # where it is in the text
+    kind: Kind | None = None
+    aggregate: Aggregate | None = None
+
+
+Value = str | int | float | bool | None
+
+
+class Comparison(NamedTuple):
+    left: Name
+    sign: str
+    right: Name | Value | tuple[Value, ...]  # several: `in`
+
+
+class Not(NamedTuple):
+    inner: Expression
+
+
+class And(NamedTuple):
+    parts: tuple[Expression, ...]
+
+
+class Or(NamedTuple):
+    parts: tuple[Expression, ...]
+
+
+Expression = Comparison | Not | And | Or
+
+
+class Where(NamedTuple):
+    text: str
+    expression: Expression
+
+    def refuse(self, why: str, column: int, hint: str | None = None) -> NoReturn:
+        refuse(self.text, why, column, hint)
+
+
+_HINT = "as in --where 'lr<0.1 and opt==\"adam\" and best(loss)<0.3 and state==done'"
+
+
+def refuse(text: str, why: str, column: int, hint: str | None = _HINT) -> NoReturn:
+    """With the text, and a caret under the character that is not as it should be."""
+    start = max(0, column - 50)
+    shown = re.sub(r"\s", " ", text[start : column + 30])
+    raise UsageError(f"--where: {why}\n  {shown}\n  {' ' * (column - start)}^", hint)
+
+
+# ---------------------------------------------------------------- from the text to an expression
+
+
+_TOKEN = re.compile(
+    r"""
+      (?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+|inf)(?:[eE][-+]?[0-9]+)?(?![\w./:@%*?+-]))
+    | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+    | (?P<quoted>(?:(?:params|metrics|run)\.)?`(?:[^`]|``)+`)
+    | (?P<sign><=|>=|==|!=|<|>|=|~|\(|\)|\[|\]|,)
+    | (?P<word>[\w*?][\w./:@%*?+-]*)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*")
+_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_SIGNS = (*_MIRRORED, "=", "~")
+_KEYWORDS = ("and", "or", "not", "in")
+_CONSTANTS = {"true": True, "false": False, "null": None}
+_OTHER_LANGUAGES = {"&": "write `and`", "|": "write `or`", "!": "write `not`, or `!=` between two values"}
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    column: int
+
+
+def parse_where(text: str) -> Where:
+    """Raises UsageError with the position of what was not understood."""
+    if len(text) > MOST_CHARACTERS:
+        raise UsageError(f"--where: {len(text)} characters are too many; at most {MOST_CHARACTERS} are read")
+    return Where(text, _Parser(text).parse())
+
+
+class _Parser:
+    """By recursive descent: one method for each rule, the weakest operator first."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = list(self._split())
+        self._next = 0
+        self._depth = 0
+
+    def _split(self) -> Iterator[_Token]:
+        at = 0
+        while at < len(self._text):
+            if self._text[at].isspace():
+                at += 1
+                continue
+            match = _TOKEN.match(self._text, at)
+            if match is None:
+                self._refuse_character(at)
+            yield _Token(str(match.lastgroup), match[0], at)
+            at = match.end()
+
+    def _refuse_character(self, at: int) -> NoReturn:
+        character = self._text[at]
+        if character in "\"'`":
+            refuse(self._text, f"the quote {character} is never closed", at)
+        refuse(self._text, f"{character!r} is not understood", at, _OTHER_LANGUAGES.get(character, _HINT))
+
+    def parse(self) -> Expression:
+        found = self._or()
+        token = self._peek()
+        if token.kind != "end":
+            refuse(self._text, f"expected `and`, `or` or the end, not {token.text}", token.column)
+        return found
+
+    def _peek(self) -> _Token:
+        if self._next < len(self._tokens):
+            return self._tokens[self._next]
+        return _Token("end", "the end", len(self._text))
+
+    def _take(self, *texts: str) -> str | None:
+        token = self._peek()
+        if token.kind in ("sign", "word") and token.text in texts:
+            self._next += 1
+            return token.text
+        return None
+
+    def _need(self, text: str) -> None:
+        if self._take(text) is None:
+            token = self._peek()
+            refuse(self._text, f"expected {text} instead of {token.text}", token.column)
+
+    def _or(self) -> Expression:
+        parts = [self._and()]
+        while self._take("or"):
+            parts.append(self._and())
+        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+
+    def _and(self) -> Expression:
+        parts = [self._not()]
+        while self._take("and"):
+            parts.append(self._not())
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+    def _not(self) -> Expression:
+        begin = self._peek().column
+        opening = self._take("not", "(")
+        if opening is None:
+            return self._comparison()
+        self._depth += 1
+        if self._depth > MOST_NESTED:
+            refuse(self._text, f"nested more than {MOST_NESTED} deep", begin)
+        found: Expression
+        if opening == "not":
+            found = Not(self._not())
+        else:
+            found = self._or()
+            self._need(")")
+        self._depth -= 1
+        return found
+
+    def _comparison(self) -> Expression:
+        """`a < b`, `a in (…)`, and `a < b <= c` as both of its comparisons."""
+        parts: list[Expression] = []
+        begin = self._peek().column
+        left = self._operand()
+        while True:
+            if sign := self._take(*_SIGNS):
+                sign = "==" if sign == "=" else sign
+                is_text = isinstance(left, Name) and sign in ("==", "!=", "~")
+                at = self._peek().column
+                right = self._operand(is_text=is_text)
+                parts.append(self._build_comparison(left, sign, right, begin, at))
+                left, begin = right, at
+            elif isinstance(left, Name) and self._peek().text in ("in", "not"):
+                is_not = self._take("not")
+                self._need("in")
+                inside = Comparison(left, "in", self._list())
+                parts.append(Not(inside) if is_not else inside)
+            else:
+                break
+        if not parts:
+            token = self._peek()
+            refuse(self._text, f"expected a comparison such as < or ==, not {token.text}", token.column)
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+    def _build_comparison(
+        self, left: Name | Value, sign: str, right: Name | Value, left_at: int, right_at: int
+    ) -> Comparison:
+        if sign == "~" and (not isinstance(left, Name) or isinstance(right, Name)):
+            refuse(self._text, "~ compares a name with a pattern, as in name ~ 'lr=0.1*'", right_at)
+        if isinstance(left, Name):
+            return Comparison(left, sign, right)
+        if isinstance(right, Name):
+            return Comparison(right, _MIRRORED[sign], left)
+        hint = "the name of a parameter or metric has no quotes; one with special characters is in backticks: `a b`"
+        refuse(self._text, "a value is compared with a value", left_at, hint)
+
+    def _list(self) -> tuple[Value, ...]:
+        closing = {"(": ")", "[": "]"}.get(self._take("(", "[") or "")
+        if closing is None:
+            token = self._peek()
+            refuse(self._text, f"expected ( after `in` instead of {token.text}", token.column)
+        values: list[Value] = []
+        while not self._take(closing):
+            at = self._peek().column
+            value = self._operand(is_text=True)
+            if isinstance(value, Name):
+                refuse(self._text, "the list after `in` holds values, not names", at)
+            values.append(value)
+            if not self._take(","):
+                self._need(closing)
+                break
+        return tuple(values)
+
+    def _operand(self, *, is_text: bool = False) -> Name | Value:
+        """`is_text`: what a bare word is. One that begins with a digit, as 2h, is always a text."""
+        token = self._peek()
+        if token.kind in ("end", "sign") or token.text in _KEYWORDS:
+            refuse(self._text, f"expected a name or a value, not {token.text}", token.column)
+        self._next += 1
+        if token.kind == "number":
+            return _parse_number(token.text)
+        if token.kind == "text":
+            return re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL)
+        if token.kind == "quoted":
+            prefix, _, name = token.text[:-1].partition("`")
+            return Name(name.replace("``", "`"), token.column, cast("Kind | None", prefix.rstrip(".") or None))
+        if token.text.lower() in _CONSTANTS:
+            return _CONSTANTS[token.text.lower()]
+        return self._word(token, is_text)
+
+    def _word(self, token: _Token, is_text: bool) -> Name | str:
+        if token.text in AGGREGATES and self._take("("):
+            return self._aggregate(cast(Aggregate, token.text))
+        kind, _, rest = token.text.partition(".")
+        if rest and kind in ("params", "metrics", "run"):
+            return Name(rest, token.column, cast(Kind, kind))
+        return token.text if is_text or token.text[0].isdigit() else Name(token.text, token.column)
+
+    def _aggregate(self, aggregate: Aggregate) -> Name:
+        token = self._peek()
+        name = self._operand()
+        if not isinstance(name, Name) or name.aggregate or name.kind in ("params", "run"):
+            refuse(self._text, f"{aggregate}() takes the name of a metric", token.column)
+        self._need(")")
+        return Name(name.name, name.column, "metrics", aggregate)
+
+
+def _parse_number(text: str) -> float:
+    is_whole = text.strip().lstrip("+-").isdigit() and len(text) < 1000  # longer ones Python refuses to convert
+    return int(text) if is_whole else float(text)
+
+
+def find_names(expression: Expression) -> Iterator[Name]:
+    if isinstance(expression, Comparison):
+        yield from (side for side in (expression.left, expression.right) if isinstance(side, Name))
+    else:
+        for part in (expression.inner,) if isinstance(expression, Not) else expression.parts:
+            yield from find_names(part)
+
+
+# ---------------------------------------------------------------- which rows it holds for
+
+
+class Column(NamedTuple):
+    """What a name stands for: one value for each row, MISSING where a row has none."""
+
+    values: Sequence[Any]
+    is_duration: bool = False  # in seconds: it may be compared with 2h30m
+    is_set: bool = False  # each value holds several, as tags do: a comparison is true if it is for one of them
+
+
+Resolve = Callable[[Name], Column]
+
+# As numbers, `and` is the minimum, `or` the maximum and `not` the complement.
+NO, UNKNOWN, YES = 0, 1, 2
+
+
+def choose(where: Where, rows: int, resolve: Resolve) -> list[int]:
+    """The indexes of the rows that match. `resolve` raises for a name that nothing has."""
+    truths = _evaluate(where, where.expression, rows, resolve)
+    return [i for i, truth in enumerate(truths) if truth == YES]
+
+
+def _evaluate(where: Where, expression: Expression, rows: int, resolve: Resolve) -> list[int]:
+    """Column by column: thousands of rows take milliseconds."""
+    if isinstance(expression, Comparison):
+        return _compare_columns(where, expression, rows, resolve)
+    if isinstance(expression, Not):
+        return [YES - truth for truth in _evaluate(where, expression.inner, rows, resolve)]
+    parts = (_evaluate(where, part, rows, resolve) for part in expression.parts)
+    return list(map(min if isinstance(expression, And) else max, *parts))
+
+
+def _compare_columns(where: Where, comparison: Comparison, rows: int, resolve: Resolve) -> list[int]:
+    left, sign, right = comparison
+    column = resolve(left)
+    if isinstance(right, Name):
+        other = resolve(right)
+        if other.is_set:
+            where.refuse(f"{right.name} holds several values: write it on the left", right.column)
+        seconds: Any = map(_normalise, other.values)
+    elif isinstance(right, tuple):
+        seconds = repeat(frozenset(_mark(_as_seconds(where, left, column, each)) for each in right), rows)
+    elif sign == "~":
+        seconds = repeat(re.compile(fnmatch.translate(_render(right))), rows)
+    else:
+        seconds = repeat(_as_seconds(where, left, column, right), rows)
+    prepare = _render_known if sign == "~" else _normalise
+    if not column.is_set:
+        return list(map(_COMPARE[sign], map(prepare, column.values), seconds))
+    compare = _COMPARE["==" if sign == "!=" else sign]
+    found = [
+        max((compare(prepare(each), second) for each in several), default=NO)
+        for several, second in zip(column.values, seconds, strict=True)
+    ]
+    return [YES - truth for truth in found] if sign == "!=" else found
+
+
+def _as_seconds(where: Where, name: Name, column: Column, value: Value) -> Value:
+    value = _normalise(value)
+    if not column.is_duration or not isinstance(value, str):
+        return value
+    seconds = parse_duration(value)
+    if seconds is None:
+        where.refuse(f"{value!r} is not a duration", name.column, f"as in --where '{name.name} < 2h30m'")
+    return seconds
+
+
+def _normalise(value: Any) -> Any:
+    """A number, a text that is not a number (YAML takes 1e-4 for a text), true, false, null, or MISSING."""
+    kind = type(value)
+    if kind is float:
+        return value if value == value else MISSING  # noqa: PLR0124
+    if kind is int or kind is bool or value is None or value is MISSING:
+        return value
+    if isinstance(value, str):
+        return _parse_number(value) if _NUMBER.fullmatch(value) else value
+    return _render(value)
+
+
+def _render(value: Any) -> str:
+    """As a text, for `~`; lists and mappings as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _render_known(value: Any) -> Any:
+    return MISSING if _normalise(value) is MISSING else _render(value)
+
+
+def _mark(value: Any) -> tuple[bool, Any]:
+    """Tells 1 from true in a set."""
+    return isinstance(value, bool), value
+
+
+def _is_equal(first: Any, second: Any) -> int:
+    if first is MISSING or second is MISSING:
+        return UNKNOWN
+    return YES if first == second and isinstance(first, bool) == isinstance(second, bool) else NO
+
+
+def _is_different(first: Any, second: Any) -> int:
+    return YES - _is_equal(first, second)
+
+
+def _build_order(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], int]:
+    def compare(first: Any, second: Any) -> int:
+        """Numbers with numbers, texts with texts; the order of anything else is unknown."""
+        if not (_is_number(first) and _is_number(second)) and not (isinstance(first, str) and isinstance(second, str)):
+            return UNKNOWN
+        return YES if holds(first, second) else NO
+
+    return compare
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_among(value: Any, values: frozenset[tuple[bool, Any]]) -> int:
+    if value is MISSING:
+        return UNKNOWN
+    return YES if _mark(value) in values else NO
+
+
+def _fits(text: Any, pattern: re.Pattern[str]) -> int:
+    if text is MISSING:
+        return UNKNOWN
+    return YES if pattern.match(text) else NO
+
+
+_COMPARE: dict[str, Callable[[Any, Any], int]] = {
+    "==": _is_equal,
+    "!=": _is_different,
+    "<": _build_order(operator.lt),
+    "<=": _build_order(operator.le),
+    ">": _build_order(operator.gt),
+    ">=": _build_order(operator.ge),
+    "in": _is_among,
+    "~": _fits,
+}
