@@ -143,7 +143,7 @@ def _explain(error: OSError) -> int | None:
     return int(ExitCode.INTERNAL)
 
 
-_READING = ("ls", "sum", "show", "plot", "diff", "index", "logs", "sumx")  # may begin again: they only read
+_READING = ("ls", "sum", "best", "show", "plot", "diff", "index", "logs", "sumx")  # may begin again: they only read
 
 
 def _call(arguments: list[str]) -> Any:

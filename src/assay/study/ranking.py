@@ -56,7 +56,7 @@ def parse_sort(asked: str, known: Mapping[str, Any]) -> tuple[str, Direction | N
         return asked, None
     directions: dict[str, Direction] = {"min": "min", "max": "max"}
     if word not in directions:
-        raise UsageError(f"bad direction {word!r} in --sort {asked}", f"write {name}:min or {name}:max")
+        raise UsageError(f"bad direction {word!r} in {asked}", f"write {name}:min or {name}:max")
     return name, directions[word]
 
 

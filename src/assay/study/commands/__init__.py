@@ -16,5 +16,6 @@ COMMANDS = {
         "assay.study.commands.export:GROUP",
         "Write runs and series for other tools: CSV, JSON, Parquet, MLflow.",
     ),
+    "best": ("assay.study.commands.best:best", "Show the best run, its margin, and how to repeat it."),
     "index": ("assay.study.commands.index:GROUP", "Maintain the index: rebuild, reparse, ingest."),
 }

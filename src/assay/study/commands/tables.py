@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 
-def _group_option(what: str) -> Any:
+def group_option(what: str) -> Any:
     text = f"One {what} for runs that differ only here: mean ± sd."
     return option("-g", "--group-by", multiple=True, metavar="PARAM", parse=split_commas, help=text)
 
@@ -37,7 +37,7 @@ class SumRequest(Request):
         metavar="NAME[:min|max]",
         help="Sort by a metric's best value, or by a parameter; may be given again, the first counts most.",
     )
-    group_by: tuple[str, ...] = _group_option("row")
+    group_by: tuple[str, ...] = group_option("row")
     metrics: tuple[str, ...] | None = option(
         "-m", "--metrics", metavar="A,B|all", parse=split_commas, help="Which metrics to show."
     )
@@ -147,7 +147,7 @@ class PlotRequest(Request):
         help="What to plot; may be given again.  [default: the most informative]",
     )
     where: Where | None = where_option()
-    group_by: tuple[str, ...] = _group_option("line")
+    group_by: tuple[str, ...] = group_option("line")
     log: bool = option("--log", default=False, help="A logarithmic scale.")
     best: int | None = option("--best", type=int, minimum=1, metavar="N", help="Only the N best runs or groups.")
     output: str | None = option("-o", "--output", metavar="FILE", help="Draw into a .png, .svg or .pdf file instead.")

@@ -1,0 +1,51 @@
+"""`assay best`."""
+
+from __future__ import annotations
+
+from assay.errors import ExitCode
+from assay.show.console import Console
+from assay.show.report_files import ReportFiles, check_targets, write_document
+from assay.study.commands.tables import group_option
+from assay.values.options import argument, json_option, option, root_option
+
+
+class BestRequest(ReportFiles):
+    studies: tuple[str, ...] = argument("[STUDY]...", multiple=True, required=False)
+    metric: str | None = option(
+        "-m", "--metric", metavar="METRIC[:min|max]", help="By this metric.  [default: as `assay sum` sorts]"
+    )
+    group_by: tuple[str, ...] = group_option("contender")
+    as_json: bool = json_option()
+    junit = None
+    root: str | None = root_option()
+
+
+def best(request: BestRequest, console: Console) -> int:
+    """Show the best run of STUDY: its parameters and commands, its margin over the next, and how to repeat it.
+
+    A run goes by the best value of the metric. Only runs that are done count.
+    """
+    from assay.study.best import build_document, choose_best, choose_metric, describe_best
+    from assay.study.locations import find_locations, open_index_of, show_command
+    from assay.study.run_reader import load_fresh_table
+
+    on_stdout = check_targets(request.md, as_json=request.as_json)
+    locations = find_locations(request.studies, request.root)
+    with open_index_of(locations) as index:
+        data = load_fresh_table(index, locations, console)
+    names = ", ".join(location.name for location in locations)
+    keep = list(range(len(data.rows)))
+    if not any(row.state == "done" for row in data.rows):
+        console.error(f"{names}: no run is done yet; see them: {show_command(['ls'], locations[0])}")
+        return int(ExitCode.FAILED)
+    choice = choose_best(data, keep, request.metric, request.group_by)
+    if choice is None:
+        metric = choose_metric(data, request.metric).name
+        console.error(f"{names}: no run that is done has a finite {metric}")
+        return int(ExitCode.FAILED)
+    run = describe_best(data, keep, choice.best.run, locations)
+    document = build_document(choice, run, data)
+    write_document(document, request)
+    if not on_stdout:
+        console.write_document(document, as_json=request.as_json)
+    return int(ExitCode.OK)
