@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from assay.errors import ExitCode
 from assay.show.console import Console
 from assay.show.report_files import ReportFiles, check_targets, write_document
 from assay.study.commands.tables import group_option
-from assay.values.options import argument, json_option, option, root_option
+from assay.values.options import argument, json_option, option, root_option, where_option
+from assay.values.state import State
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
 
 
 class BestRequest(ReportFiles):
@@ -14,6 +20,7 @@ class BestRequest(ReportFiles):
     metric: str | None = option(
         "-m", "--metric", metavar="METRIC[:min|max]", help="By this metric.  [default: as `assay sum` sorts]"
     )
+    where: Where | None = where_option()
     group_by: tuple[str, ...] = group_option("contender")
     as_json: bool = json_option()
     junit = None
@@ -26,6 +33,7 @@ def best(request: BestRequest, console: Console) -> int:
     A run goes by the best value of the metric. Only runs that are done count.
     """
     from assay.study.best import build_document, choose_best, choose_metric, describe_best
+    from assay.study.choosing import need_rows
     from assay.study.locations import find_locations, open_index_of, show_command
     from assay.study.run_reader import load_fresh_table
 
@@ -34,8 +42,8 @@ def best(request: BestRequest, console: Console) -> int:
     with open_index_of(locations) as index:
         data = load_fresh_table(index, locations, console)
     names = ", ".join(location.name for location in locations)
-    keep = list(range(len(data.rows)))
-    if not any(row.state == "done" for row in data.rows):
+    keep = list(range(len(data.rows))) if request.where is None else need_rows(request.where, data)
+    if not any(data.rows[i].state is State.DONE for i in keep):
         console.error(f"{names}: no run is done yet; see them: {show_command(['ls'], locations[0])}")
         return int(ExitCode.FAILED)
     choice = choose_best(data, keep, request.metric, request.group_by)
