@@ -22,11 +22,13 @@ from assay.show.table import build_csv_row, render_nested
 from assay.study.locations import HOW_TO_START, StudyLocation
 from assay.study.ranking import best_values
 from assay.study.run_reader import load_fresh_table
+from assay.study.summary import select_rows
 from assay.system.fast_dataclasses import dataclass
 from assay.values.series import direction_of, whole_step
 
 if TYPE_CHECKING:
     from assay.show.parquet_file import ColumnKind, TypedColumn
+    from assay.values.where import Where
 
 Write = Callable[[str], object]
 SERIES_FIELDS = ("run", "metric", "step", "value", "time")
@@ -40,6 +42,7 @@ class Selection:
     """What is exported: these rows of a table."""
 
     index: Index
+    root: str
     table: Table
     chosen: Sequence[int]
 
@@ -52,13 +55,19 @@ class Selection:
         return [name for name, column in self.table.metrics.items() if column.count[i]]
 
 
-def select_runs(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> Selection:
+def select_runs(
+    index: Index,
+    locations: Sequence[StudyLocation],
+    where: Where | None = None,
+    patterns: Sequence[tuple[str, str]] = (),
+    console: Console = SILENT,
+) -> Selection:
     """Raises UsageError where there is nothing to export."""
     table = load_fresh_table(index, locations, console)
     if not table.rows:
         names = ", ".join(location.name for location in locations)
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)
-    return Selection(index, table, range(len(table.rows)))
+    return Selection(index, locations[0].root, table, select_rows(table, where, patterns))
 
 
 # ---------------------------------------------------------------- one row per run
@@ -205,8 +214,11 @@ def load_points(selection: Selection) -> Iterator[PointBatch]:
 
 def check_points(selection: Selection) -> None:
     if not any(selection.find_metrics(i) for i in selection.chosen):
-        count = formatting.render_count(len(selection.chosen), "run")
-        raise UsageError(f"none of the {count} has a metric", "leave out --series to export the runs themselves")
+        runs = len(selection.chosen)
+        raise UsageError(
+            "the only run has no metric" if runs == 1 else f"none of {runs} runs has a metric",
+            "leave out --series to export the runs themselves",
+        )
 
 
 # ---------------------------------------------------------------- formats

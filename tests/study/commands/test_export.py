@@ -154,6 +154,22 @@ def test_many_points_are_written_in_pieces(cli: Cli, own_bench: Bench) -> None:
     assert (table.num_rows, table["value"][12_000].as_py()) == (12_001, 6000.0)
 
 
+# ---------------------------------------------------------------- chosen runs
+
+
+def test_where_and_patterns(cli: Cli) -> None:
+    rows = json.loads(cli("export", "json", "fit", "--where", "n==7 and state==done").out)
+    assert [row["name"] for row in rows] == [GOOD]
+    points = json.loads(cli("export", "json", "--series", "fit", "--where", "lr==0.5").out)
+    assert {point["run"] for point in points} == {f"fit/{BAD}", "fit/lr=0.5,n=8"}
+    named = csv.DictReader(cli("export", "csv", "fit/lr=0.1*").out.splitlines())
+    assert [row["n"] for row in named] == ["7", "8"]
+    nothing = cli("export", "csv", "fit", "--where", "lr>3")
+    assert (nothing.code, nothing.out) == (2, "")
+    assert "none of 4 runs matches" in nothing.err
+    assert "lr: 0.1, 0.5" in nothing.err
+
+
 # ---------------------------------------------------------------- what cannot be exported
 
 
@@ -165,8 +181,8 @@ def test_nothing_to_export(cli: Cli, own_bench: Bench) -> None:
     make_run(own_bench, "a", {}, [])
     result = cli("export", "json", "--series", "made")
     assert result.code == 2
-    assert "none of the 1 run has a metric" in result.err
-    assert "known: empty, made" in cli("export", "csv", "nothing-like-it").err
+    assert "the only run has no metric" in result.err
+    assert "empty, made" in cli("export", "csv", "nothing-like-it").err
 
 
 def test_a_file_that_cannot_be_written(cli: Cli, bench: Bench) -> None:

@@ -11,10 +11,11 @@ from assay.errors import InfrastructureError, UsageError
 from assay.show.console import Console
 from assay.show.formatting import render_count
 from assay.show.report_files import STDOUT, check_targets
-from assay.values.options import Group, Request, argument, option, root_option
+from assay.values.options import Group, Request, argument, option, root_option, where_option
 
 if TYPE_CHECKING:
     from assay.study.export import Selection
+    from assay.values.where import Where
 
 GROUP = Group(
     """Write runs and series for other tools.
@@ -25,12 +26,14 @@ GROUP = Group(
         "csv": ("assay.study.commands.export:export_csv", "Write comma-separated values."),
         "json": ("assay.study.commands.export:export_json", "Write JSON: a list, one item to a line."),
         "parquet": ("assay.study.commands.export:export_parquet", "Write a Parquet file; types are kept."),
+        "mlflow": ("assay.study.commands.export:export_mlflow", "Send runs to MLflow: a server, or a folder."),
     },
 )
 
 
 class ExportRequest(Request):
-    studies: tuple[str, ...] = argument("[STUDY]...", multiple=True, required=False)
+    studies: tuple[str, ...] = argument("[STUDY|RUN]...", multiple=True, required=False)
+    where: Where | None = where_option()
     output: str | None = option("-o", "--output", metavar="FILE", help="Write this file; - for stdout.  [default: -]")
     series: bool = option("--series", default=False, help="One row per point instead of one per run.")
     root: str | None = root_option()
@@ -44,6 +47,30 @@ class ParquetRequest(ExportRequest):
     output: str = option("-o", "--output", metavar="FILE", required=True, help="Write this file.")
 
 
+class MlflowRequest(Request):
+    studies: tuple[str, ...] = argument("[STUDY|RUN]...", multiple=True, required=False)
+    to: str = option(
+        "--to", metavar="URI", required=True, help="Tracking server or folder: http://host:5000, ./mlruns."
+    )
+    where: Where | None = where_option()
+    artifacts: tuple[str, ...] = option(
+        "--artifacts",
+        multiple=True,
+        metavar="GLOB",
+        help="Send these files of the run directory as well, such as 'out/*.pt'; may be given again.",
+    )
+    no_artifacts: bool = option("--no-artifacts", default=False, help="Send no files at all.")
+    timeout: int = option(
+        "--timeout",
+        type=int,
+        minimum=1,
+        default=30,
+        metavar="S",
+        help="Seconds that a request may take.  [default: 30]",
+    )
+    root: str | None = root_option()
+
+
 def export_csv(request: CsvRequest, console: Console) -> int:
     """Write runs or series of STUDIES as comma-separated values.
 
@@ -52,7 +79,7 @@ def export_csv(request: CsvRequest, console: Console) -> int:
     """
     from assay.study import export
 
-    with _selected(request, console) as selection, _writing(selection, request, console, request.raw) as write:
+    with _checked(request, console) as selection, _writing(selection, request, console, request.raw) as write:
         (export.write_series_csv if request.series else export.write_runs_csv)(selection, write, raw=request.raw)
     return 0
 
@@ -61,7 +88,7 @@ def export_json(request: ExportRequest, console: Console) -> int:
     """Write runs or series of STUDIES as a JSON list, one item to a line. NaN is the string "NaN"."""
     from assay.study import export
 
-    with _selected(request, console) as selection, _writing(selection, request, console) as write:
+    with _checked(request, console) as selection, _writing(selection, request, console) as write:
         (export.write_series_json if request.series else export.write_runs_json)(selection, write)
     return 0
 
@@ -75,22 +102,56 @@ def export_parquet(request: ParquetRequest, console: Console) -> int:
 
     if request.output == STDOUT:
         raise UsageError("a Parquet file cannot be written to stdout", "name a file: -o runs.parquet")
-    check_targets(request.output)
-    with _selected(request, console) as selection:
+    with _checked(request, console) as selection:
         (export.write_series_parquet if request.series else export.write_runs_parquet)(selection, request.output)
         _report(selection, request, console)
     return 0
 
 
+def export_mlflow(request: MlflowRequest, console: Console) -> int:
+    """Send STUDIES to MLflow: an experiment for each study, a run for each run.
+
+    Parameters, metrics with steps and times, tags, states and files: logs, run.json, environment.json and job.sh.
+    Called again, it sends what is new; nothing is sent twice.
+    """
+    from assay.study.mlflow_export import MlflowOptions, check_patterns, check_uri, export_to_mlflow
+
+    if request.artifacts and request.no_artifacts:
+        raise UsageError("--artifacts and --no-artifacts contradict each other")
+    check_uri(request.to)
+    check_patterns(request.artifacts)
+    options = MlflowOptions(request.to, request.artifacts, not request.no_artifacts, request.timeout)
+    with _selected(request, console) as selection:
+        report = export_to_mlflow(selection, options, console)
+    for note in report.shown_notes:
+        console.warning(note)
+    count = render_count(report.new + report.updated + report.unchanged, "run")
+    console.print(
+        f"{request.to}: {count} ({report.new} new, {report.updated} updated, {report.unchanged} unchanged), "
+        f"{render_count(report.points, 'point')}, {render_count(report.files, 'file')}"
+    )
+    return 0
+
+
 @contextmanager
-def _selected(request: ExportRequest, console: Console) -> Iterator[Selection]:
+def _selected(request: ExportRequest | MlflowRequest, console: Console) -> Iterator[Selection]:
     from assay.study import export
+    from assay.study.choosing import find_choice
     from assay.study.locations import find_locations, open_index_of
 
-    check_targets(request.output)
-    locations = find_locations(request.studies, request.root)
+    locations, patterns = (
+        find_choice(request.studies, request.root) if request.studies else (find_locations((), request.root), ())
+    )
     with open_index_of(locations) as index:
-        selection = export.select_runs(index, locations, console)
+        yield export.select_runs(index, locations, request.where, patterns, console)
+
+
+@contextmanager
+def _checked(request: ExportRequest, console: Console) -> Iterator[Selection]:
+    from assay.study import export
+
+    check_targets(request.output)
+    with _selected(request, console) as selection:
         if request.series:
             export.check_points(selection)
         yield selection
