@@ -125,7 +125,8 @@ def load_study(
 
     chosen = tuple(titles) or None
     prepared = prepare(_build_options(file, root=_text(root), study=study, titles=chosen, sample=sample, seed=seed))
-    planned = tuple(PlannedRun(**{**row, "left": tuple(row["left"])}) for row in build_dry_rows(prepared))
+    rows = [{name: row[name] for name in PlannedRun._fields} for row in build_dry_rows(prepared)]
+    planned = tuple(PlannedRun(**{**row, "left": tuple(row["left"])}) for row in rows)
     return StudyPlan(prepared.location.name, prepared.location.dir, planned, tuple(map(str, prepared.warnings)))
 
 

@@ -186,14 +186,14 @@ def test_documents_may_be_several_and_some_of_them_empty():
 
 
 def test_the_reader_works_without_libyaml(monkeypatch):
-    source._loader.cache_clear()
+    source.loader_of.cache_clear()
     monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
     try:
-        assert issubclass(source._loader("native"), yaml.SafeLoader)
+        assert issubclass(source.loader_of("native"), yaml.SafeLoader)
         assert parse_documents("a: [1e-4, no]\n", "f.yml")[0].value == {"a": [1e-4, "no"]}
         assert "tab" in refusal("a:\n\tb: 1\n")
     finally:
-        source._loader.cache_clear()
+        source.loader_of.cache_clear()
 
 
 JSON = st.recursive(

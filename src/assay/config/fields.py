@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from assay.config.source import Entry, Node, Problems, find_duplicates, join_key
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import dataclass
-from assay.values.study import Choices, Dialect, Problem
+from assay.values.study import Choices, Dialect, Params, Problem
 from assay.values.units import parse_duration, parse_size
 
 
@@ -154,7 +154,10 @@ class LoadOptions:
     exp_name: str | None = None  # runx: --exp_name
     home: str | None = None  # where .config/runx.yml is looked for; None: the user's
     cwd: str | None = None  # where .runx is looked for and the code is; None: the process's
-    text: str | None = None  # what is read instead of a file: a native one that a program gave as Python values
+    overrides: tuple[str, ...] = ()  # NAME=VALUE: parameters
+    settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
+    base: Params | None = None  # the parameters of a run to be repeated with changes, instead of the file's sweeps
+    text: str | None = None  # what is read instead of the file: a definition in Python, or a kept copy
 
 
 def build_folder(options: LoadOptions) -> str:

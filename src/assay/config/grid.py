@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from assay.config.fields import Fields, build_axis
+from assay.config.fields import Fields, LoadOptions, build_axis
+from assay.config.overrides import Overrides, parse_assignments, refuse_unknown
 from assay.config.source import Entry, Node, join_key
 from assay.config.template import RUN_VALUES
 from assay.errors import did_you_mean
@@ -28,16 +29,30 @@ class _Rules:
 class GridReader:
     """Reads the parts of a native file that say which runs there are."""
 
-    def __init__(self, fields: Fields) -> None:
+    def __init__(self, fields: Fields, overrides: Overrides | None = None) -> None:
         self._fields = fields
         self._problems = fields.problems
+        self._overrides = overrides or Overrides({})
+        self._unmatched: list[tuple[str, Condition]] = []  # by a value of the command line: once for each sweep
 
     def sweeps(self, top: Mapping[str, Entry]) -> tuple[Sweep, ...]:
+        if self._overrides.base is not None:
+            return (Sweep(self._overrides.build_base()),)
+        sweeps = self._read(top)
+        if sweeps and len({key for key, _ in self._unmatched}) == len(sweeps):
+            for _, condition in self._unmatched:
+                axis = self._overrides.axes[condition.param]
+                wanted = ", ".join(str(value) for value in condition.values[:12])
+                message = f"leaves no run: `when:` keeps {condition.param} at {wanted}"
+                self._problems.add(message, "", axis.position, "choose one of these values, or change `when:`")
+        return sweeps
+
+    def _read(self, top: Mapping[str, Entry]) -> tuple[Sweep, ...]:
         params = self._axes(top["params"].node, "params") if "params" in top else {}
         shared = self._rules(top, "")
         if "sweep" not in top:
             position = top["params"].position if "params" in top else None
-            return (self._check(Sweep(params, position=position), shared),)
+            return (self._check(Sweep(self._overrides.apply(params), position=position), shared),)
         node = top["sweep"].node
         if node.kind == "mapping":
             return (self._item(node, "sweep", params, shared),)
@@ -50,7 +65,7 @@ class GridReader:
             return Sweep(params, position=node.position)
         entries = {entry.key: entry for entry in node.items()}
         own = self._rules(entries, key)
-        axes = {**params, **self._axes(node, key)}
+        axes = self._overrides.apply({**params, **self._axes(node, key)})
         rules = _Rules(shared.zips + own.zips, shared.when + own.when)
         return self._check(Sweep(axes, position=node.position), rules)
 
@@ -67,10 +82,10 @@ class GridReader:
             if entry.key in RUN_VALUES:
                 hint = f"{{{entry.key}}} is one of the run's own values; choose another name"
                 self._problems.add("this name is taken", join_key(key, entry.key), entry.position, hint)
-            axes[entry.key] = self._axis(entry.node, join_key(key, entry.key))
+            axes[entry.key] = self.axis(entry.node, join_key(key, entry.key))
         return axes
 
-    def _axis(self, node: Node, key: str) -> Axis:
+    def axis(self, node: Node, key: str) -> Axis:
         if node.kind == "mapping" and len(node.items()) == 1:
             entry = node.items()[0]
             if entry.key in AXIS_KINDS:
@@ -172,7 +187,13 @@ class GridReader:
                 lengths[name] = len(axis.values)
         if len(set(lengths.values())) > 1:
             counts = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            self._problems.add(f"zipped parameters need equally many values: {counts}", key, node.position)
+            message, given = f"zipped parameters need equally many values: {counts}", self._overrides.axes
+            changed = next((name for name in lengths if name in given), None)
+            if changed is None:
+                self._problems.add(message, key, node.position)
+            else:
+                hint = f"give {changed} one value, or as many as the others have"
+                self._problems.add(message, "", given[changed].position, hint)
 
     def _check_condition(self, condition: Condition, entry: Entry, sweep: Sweep, key: str) -> None:
         axis = sweep.axes.get(condition.param)
@@ -180,10 +201,35 @@ class GridReader:
             self._unknown(condition.param, sweep, key, entry.node)
         elif isinstance(axis, Random):
             self._problems.add(f"{condition.param} is random and cannot be tested", key, entry.position)
-        elif not any(same_value(value, wanted) for value in axis.values for wanted in condition.values):
+        elif any(same_value(value, wanted) for value in axis.values for wanted in condition.values):
+            return
+        elif condition.param in self._overrides.axes:
+            self._unmatched.append((str(sweep.position), condition))
+        else:
             known = ", ".join(str(value) for value in axis.values[:12])
             key = join_key(key, condition.param)
             self._problems.add("no run has this value", key, entry.position, f"its values: {known}")
 
     def _unknown(self, name: str, sweep: Sweep, key: str, node: Node) -> None:
         self._problems.add(f"unknown parameter {name!r}", key, node.position, did_you_mean(name, sweep.axes))
+
+
+def find_grid_names(top: Mapping[str, Entry]) -> list[str]:
+    """Every parameter that `params` and `sweep` name."""
+    names = [entry.key for entry in top["params"].node.items()] if "params" in top else []
+    node = top["sweep"].node if "sweep" in top else None
+    items = [] if node is None else node.elements() if node.kind == "sequence" else [node]
+    names += [entry.key for item in items for entry in item.items() if entry.key not in _RESERVED]
+    return list(dict.fromkeys(names))
+
+
+def read_overrides(options: LoadOptions, known: tuple[str, ...], fields: Fields) -> dict[str, Axis]:
+    """What the command line says about the parameters of another tool's file: name → axis."""
+    entries = parse_assignments(options.overrides, "originals", fields.problems)
+    refuse_unknown(entries, known, (), fields.problems)
+    axes = {name: GridReader(fields).axis(entry.node, name) for name, entry in entries.items()}
+    for name, axis in axes.items():
+        if isinstance(axis, Random):
+            hint = "list its values, as in 0.1,0.2; native files have `subset:`"
+            fields.problems.add(f"{name} is random, which this kind of file cannot be", "", axis.position, hint)
+    return axes

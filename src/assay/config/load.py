@@ -9,6 +9,7 @@ from importlib import import_module
 from assay.config.fields import LoadOptions
 from assay.config.native import parse_native
 from assay.config.source import Node, load_text, parse_documents
+from assay.system.fast_dataclasses import replace
 from assay.values.study import Dialect, Study
 
 __all__ = ["LoadOptions", "detect_dialect", "load_study"]
@@ -42,19 +43,26 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
     """Reads and checks a study. Raises UsageError for a file that cannot be read, ConfigError for what is in it."""
     options = options or LoadOptions()
     cwd = os.path.abspath(options.cwd or os.getcwd())
-    if options.text is not None:
-        return parse_native(parse_documents(options.text, ""), "", cwd)
     how_to = _HOW_TOS.get(options.dialect or "", _HOW_TO)
-    text = load_text(os.path.join(cwd, path), path, how_to)
+    text = load_text(os.path.join(cwd, path), path, how_to) if options.text is None else options.text
     nodes = parse_documents(text, path, how_to=how_to)
     dialect = options.dialect or detect_dialect(nodes)
     if dialect == "native":
-        return parse_native(nodes, path, cwd)
+        return replace(parse_native(nodes, path, cwd, options), text=text)
     module, _, attribute = _DIALECTS[dialect].partition(":")
     study: Study = getattr(import_module(module), attribute)(
         parse_documents(text, path, flavour="originals"), path, options
     )
-    return study
+    return replace(_set_ours(study, options), text=text)
+
+
+def _set_ours(study: Study, options: LoadOptions) -> Study:
+    """`--set` for another tool's file: settings of ours that such a file cannot hold."""
+    if not options.settings:
+        return study
+    from assay.config.native import read_settings
+
+    return read_settings(study, options.settings)
 
 
 def detect_dialect(nodes: Sequence[Node]) -> Dialect:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, cast
 
-from assay.config.fields import Fields
-from assay.config.grid import GridReader
-from assay.config.source import Entry, Node, Problems, find_duplicates, join_key
+from assay.config.fields import Fields, LoadOptions
+from assay.config.grid import GridReader, find_grid_names
+from assay.config.overrides import Overrides, apply_settings, find_name_params, parse_assignments, refuse_unknown
+from assay.config.source import Entry, Node, Problems, find_duplicates, join_key, parse_documents
 from assay.config.template import RUN_VALUES, parse_template, template_names
 from assay.errors import ConfigError, did_you_mean
+from assay.system.fast_dataclasses import replace
 from assay.values.series import NUMBER
 from assay.values.study import (
     STUDY_NAME_RULE,
@@ -37,7 +39,13 @@ KEYS = (
     "slots", "timeout", "retries", "leave_running", "priority", "env", "checks", "code", "root", "on", "farms",
     "golden",
 )  # fmt: skip
+NOT_SET = ("command", "commands", "params", "sweep", "zip", "when", "metrics", "golden")  # not by --set
+SETTINGS = tuple(key for key in KEYS if key not in NOT_SET)
 LOCAL_FARM = "local"
+_FOREIGN_SETTINGS = {  # of files of other tools: key -> field of the study
+    "slots": "slots", "timeout": "timeout_s", "retries": "retries", "leave_running": "leave_running",
+    "priority": "priority", "resources": "resources", "env": "env", "checks": "checks", "code": "code", "root": "root",
+}  # fmt: skip
 _COMMAND_NAME = r"\w[\w-]*"
 _ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _MOST_STRANGE = 5  # with more unknown keys, or none that is known, it is another kind of file
@@ -50,7 +58,7 @@ _AT = ("last", "best", "min", "max", "mean")
 _GROUP_HINT = "put what is to be read into a group, as in 'loss=({number})'"
 
 
-def parse_native(nodes: list[Node], path: str, cwd: str) -> Study:
+def parse_native(nodes: list[Node], path: str, cwd: str, options: LoadOptions | None = None) -> Study:
     """The study of a native file; raises ConfigError with all its problems."""
     problems = Problems()
     documents = [node for node in nodes if not node.is_null]
@@ -59,9 +67,29 @@ def parse_native(nodes: list[Node], path: str, cwd: str) -> Study:
     for key, position in find_duplicates(documents[0]):
         problems.add("this key is here twice", key, position, "remove one of the two")
     _check_kind(documents[0])
-    study = _Reader(documents[0], path, cwd, problems).study()
+    options = options or LoadOptions()
+    document = documents[0]
+    if options.settings and document.kind == "mapping":
+        params = find_grid_names({entry.key: entry for entry in document.items()})
+        document = apply_settings(document, options.settings, SETTINGS, NOT_SET, params, problems)
+    study = _Reader(document, path, cwd, problems, options).study()
     problems.raise_if_any()
     return study
+
+
+def read_settings(study: Study, texts: Iterable[str]) -> Study:
+    """Another tool's study with settings of ours (`--set`), of those that make sense for it."""
+    problems = Problems()
+    params = dict.fromkeys(name for sweep in study.sweeps for name in sweep.axes)
+    empty = parse_documents("command: 'true'", study.source)[0]
+    document = apply_settings(empty, texts, tuple(_FOREIGN_SETTINGS), KEYS, tuple(params), problems)
+    found = _Reader(document, study.source, study.folder, problems, LoadOptions()).study()
+    problems.raise_if_any()
+    fields = [_FOREIGN_SETTINGS[entry.key] for entry in document.items() if entry.key in _FOREIGN_SETTINGS]
+    changes = {name: getattr(found, name) for name in fields}
+    if "code" in changes:  # what such a file ignores stays as it is
+        changes["code"] = replace(study.code, kind=found.code.kind)
+    return replace(study, **changes)
 
 
 def _check_kind(document: Node) -> None:
@@ -81,8 +109,9 @@ def _check_kind(document: Node) -> None:
 
 
 class _Reader:
-    def __init__(self, document: Node, path: str, cwd: str, problems: Problems) -> None:
+    def __init__(self, document: Node, path: str, cwd: str, problems: Problems, options: LoadOptions) -> None:
         self._document = document
+        self._options = options
         self._path = path
         self._cwd = cwd
         self._problems = problems
@@ -91,7 +120,8 @@ class _Reader:
 
     def study(self) -> Study:
         commands = self._commands()
-        sweeps = GridReader(self._fields).sweeps(self._top)
+        overrides = self._overrides(commands)
+        sweeps = GridReader(self._fields, overrides).sweeps(self._top)
         self._check_places(commands, sweeps)
         reader = _MetricReader(self._fields, tuple(command.name for command in commands))
         metrics, checks, timeout = self._node("metrics"), self._node("checks"), self._node("timeout")
@@ -122,7 +152,31 @@ class _Reader:
             root=self._root(),
             farms=farms,
             farm=self._farm(farms),
+            overrides=overrides.axes if overrides else {},
+            name_params=self._name_params(overrides, sweeps) if overrides else (),
         )
+
+    # ------------------------------------------------------------ overrides
+
+    def _overrides(self, commands: tuple[CommandTemplate, ...]) -> Overrides | None:
+        base = self._options.base
+        if not self._options.overrides and base is None:
+            return None
+        entries = parse_assignments(self._options.overrides, "native", self._problems)
+        listed = find_grid_names(self._top)
+        used = [name for command in commands for name in template_names(command.pieces)]
+        refuse_unknown(entries, list(dict.fromkeys((*listed, *used, *(base or ())))), SETTINGS, self._problems)
+        reader = GridReader(self._fields)
+        axes = {name: reader.axis(entry.node, name) for name, entry in entries.items()}
+        pieces = [piece for command in commands for piece in command.pieces]
+        places = {piece.name for piece in pieces if isinstance(piece, Placeholder)}
+        everywhere = {name for name in axes if name in places or name not in listed}
+        return Overrides(axes, everywhere, base)
+
+    def _name_params(self, overrides: Overrides, sweeps: tuple[Sweep, ...]) -> tuple[str, ...]:
+        plain = GridReader(Fields(Problems())).sweeps(self._top)  # what is wrong with them is noted already
+        given = overrides.axes if overrides.base is None else overrides.build_base()
+        return find_name_params(plain, sweeps, given)
 
     # ------------------------------------------------------------ small fields
 
@@ -222,6 +276,8 @@ class _Reader:
         for name, axis in axes:
             if isinstance(axis, Random):
                 hint = "add `subset: {count: 20, seed: 0}` to say how many values are drawn"
+                if axis.position is not None and not axis.position.line:
+                    hint = "say how many values are drawn: --set subset.count=20"
                 self._problems.add("a random axis needs a count", name, axis.position, hint)
         return Subset(count, seed or 0) if count else None
 

@@ -44,6 +44,12 @@ NATIVE_RULES: tuple[tuple[str, str, Iterable[str]], ...] = (
 )
 
 
+class Word(str):
+    """A word of the command line, in the place of a file's name: it has columns and no lines."""
+
+    __slots__ = ()
+
+
 class Entry(NamedTuple):
     """One `key: value` of a mapping; the position is the key's."""
 
@@ -122,6 +128,18 @@ class Node:
         """A sequence's nodes; nothing for other kinds."""
         return self._elements
 
+    def with_entry(self, key: str, position: Position, node: Node | None) -> Node:
+        """The mapping with another value of a key; None: without the key."""
+        changed = Node(self._raw, self._file, self._flavour)
+        changed.duplicates = [each for each in self.duplicates if each[0] != key]
+        entries = {entry.key: entry for entry in self._entries}
+        if node is None:
+            entries.pop(key, None)
+        else:
+            entries[key] = Entry(key, position, node)
+        changed._entries = list(entries.values())
+        return changed
+
     def find(self, key: str) -> Node | None:
         """The value of a mapping's key."""
         return next((entry.node for entry in self._entries if entry.key == key), None)
@@ -140,7 +158,7 @@ def parse_documents(text: str, file: str, *, flavour: Flavour = "native", how_to
 
     Raises ConfigError for broken YAML, for a file without content and for a document that is not a mapping.
     """
-    nodes = [_Builder(file, flavour).build(raw) for raw in _compose(text, file, flavour)]
+    nodes = [Builder(file, flavour).build(raw) for raw in compose(text, file, flavour)]
     if all(node.is_null for node in nodes):
         raise _error("the file is empty", Position(file, 1, 1), how_to)
     for node in nodes:
@@ -190,11 +208,11 @@ def join_key(prefix: str, key: str) -> str:
     return f"{prefix}.{key}" if prefix else key
 
 
-def _compose(text: str, file: str, flavour: Flavour) -> list[Any]:
+def compose(text: str, file: str, flavour: Flavour) -> list[Any]:
     import yaml
 
     _check_depth(text, file)
-    loader = _loader(flavour)(text)
+    loader = loader_of(flavour)(text)
     documents = []
     try:
         while loader.check_node():
@@ -216,7 +234,7 @@ def _check_depth(text: str, file: str) -> None:
         return
     depth = 0
     try:
-        for event in yaml.parse(text, Loader=_loader("native")):
+        for event in yaml.parse(text, Loader=loader_of("native")):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 position = _position(file, event.start_mark)
@@ -236,7 +254,7 @@ def _looks_deep(text: str) -> bool:
 
 
 @cache
-def _loader(flavour: Flavour) -> Any:
+def loader_of(flavour: Flavour) -> Any:
     import yaml
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -251,7 +269,7 @@ def _loader(flavour: Flavour) -> Any:
 # ---------------------------------------------------------------- building
 
 
-class _Builder:
+class Builder:
     """One document's yaml nodes → Nodes, each yaml node once."""
 
     def __init__(self, file: str, flavour: Flavour) -> None:
@@ -322,7 +340,7 @@ class _Builder:
 
 
 def _position(file: str, mark: Any) -> Position:
-    return Position(file, mark.line + 1, mark.column + 1)
+    return Position(file, 0 if isinstance(file, Word) else mark.line + 1, mark.column + 1)
 
 
 # ---------------------------------------------------------------- scalars
@@ -424,7 +442,7 @@ def _scan_brackets(text: str, end: int) -> list[Any]:
 
     opened: list[Any] = []
     try:
-        for token in yaml.scan(text, Loader=_loader("native")):
+        for token in yaml.scan(text, Loader=loader_of("native")):
             if token.start_mark.index >= end:
                 break
             if isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken):

@@ -157,7 +157,7 @@ def _drop_duplicates(study: Study, rows: Iterable[Row], warnings: list[Problem])
         else:
             seen.add(key)
             yield index, params
-    for index, count in dropped.items():
+    for index, count in dropped.items() if not study.overrides else ():  # with overrides items may well become alike
         what = "a run of this item is" if count == 1 else f"{count} runs of this item are"
         position = study.sweeps[index].position
         warnings.append(Problem(f"{what} in the study already and will not run again", f"sweep[{index}]", position))
@@ -203,6 +203,7 @@ def _build_mlrunner(study: Study, index: int, row: dict[str, Any]) -> Draft:
     sweep = study.sweeps[index]
     named = {key: row[key] for key in sweep.named if key in row} if sweep.named is not None else row
     params = {**_resolve_aliases(study, dict(study.defaults)), **_resolve_aliases(study, row)}
+    params |= {name: row[name] for name in study.overrides if name in row and name not in study.aliases}
     return Draft(index, named, params, title=sweep.title)
 
 

@@ -79,12 +79,15 @@ def name_runs(drafts: Sequence[Draft], study: Study, names: NameSource | None = 
     if study.is_mlrunner:
         mlrunner = _MlrunnerNamer(names.exists if names else lambda _path: False)
         return [mlrunner.name(draft) for draft in drafts]
-    return name_native(drafts)
+    return name_native(drafts, study.name_params)
 
 
-def name_native(drafts: Sequence[Draft]) -> list[str]:
-    """Names made of the parameters that differ between the runs."""
+def name_native(drafts: Sequence[Draft], also: Sequence[str] = ()) -> list[str]:
+    """Names made of the parameters that differ between the runs; `also`: and of these, where a run has them."""
     varying = find_varying(drafts)
+    if also:
+        shown = {*varying, *also}
+        varying = list(dict.fromkeys(name for draft in drafts for name in draft.named if name in shown))
     repeated = any(draft.ordinal for draft in drafts)
     bases = [_build_name(draft, varying, repeated=repeated) for draft in drafts]
     ids = [draft.id for draft in drafts]

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from assay.errors import FormatError, InfrastructureError
 from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 whoever knows run directories finds it here
 from assay.record.formats import FORMATS, build_damage, read_versioned, stamp
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
-from assay.system.files import publish, read_text, rename, write_atomic, write_new
+from assay.system.files import blake2b, publish, read_text, rename, write_atomic, write_new
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.environment import Environment
@@ -44,6 +44,9 @@ class RunRecord:
     dialect: str = "native"
     set_number: int | None = None  # runx: which call of `assay runx` it belongs to
     commit: str | None = None
+    overrides: tuple[str, ...] = ()  # NAME=VALUE words of the command line, without their secrets
+    parent: str | None = None  # key of the run that this one repeats with changes (`assay rerun RUN NAME=VALUE`)
+    file_hash: str | None = None  # of the study's file; a copy is in `.assay/files`
 
 
 def new_uid() -> str:
@@ -108,21 +111,35 @@ def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict
     return merged
 
 
-def write_plan(study_dir: str, runs: Mapping[str, str]) -> None:
-    """What a call is going to run (name → id), before the first directory is made: a killed one leaves it."""
-    path = os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE)
-    write_atomic(path, json.dumps(stamp({"runs": dict(runs)}, "plan")), repair=True)
+def write_plan(study_dir: str, runs: Mapping[str, str], overrides: Sequence[str] = ()) -> None:
+    """What a call is going to run (name → id), before the first directory is made: a killed one leaves it.
+
+    A call with other overrides has other runs, and a file of its own.
+    """
+    write_atomic(_plan_path(study_dir, overrides), json.dumps(stamp({"runs": dict(runs)}, "plan")), repair=True)
 
 
-def remove_plan(study_dir: str) -> None:
+def remove_plan(study_dir: str, overrides: Sequence[str] = ()) -> None:
     """All of it is over."""
     with suppress(FileNotFoundError):
-        os.unlink(os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE))
+        os.unlink(_plan_path(study_dir, overrides))
+
+
+def _plan_path(study_dir: str, overrides: Sequence[str]) -> str:
+    name = layout.PLAN_FILE
+    if overrides:
+        digest = blake2b(json.dumps(sorted(overrides)).encode(), digest_size=6).hexdigest()
+        name = f"{layout.PLAN_PREFIX}{digest}.json"
+    return os.path.join(study_dir, layout.STUDY_META_DIR, name)
 
 
 def load_planned(study_dir: str) -> dict[str, str]:
-    """Planned runs that have no directory yet, name → id, in the plan's order."""
-    found = _load_mapping(os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE), "runs")
+    """Planned runs that have no directory yet, name → id, in the order of the plans."""
+    folder = os.path.join(study_dir, layout.STUDY_META_DIR)
+    found: dict[str, Any] = {}
+    with suppress(OSError):
+        for name in sorted(filter(layout.is_plan_name, os.listdir(folder)), key=lambda name: name != layout.PLAN_FILE):
+            found = {**_load_mapping(os.path.join(folder, name), "runs"), **found}
     names = {name: id_ for name, id_ in found.items() if isinstance(id_, str) and "/" not in name and name[:1] != "."}
     return {name: id_ for name, id_ in names.items() if name and not os.path.lexists(os.path.join(study_dir, name))}
 

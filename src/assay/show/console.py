@@ -180,7 +180,8 @@ def silence(stream: TextIO) -> None:
 
 
 def build_same_call() -> str:
-    """The command line of this process, to be pasted."""
+    """The command line of this process, to be pasted; secrets have to be filled in again."""
     from assay.values.run import build_command
+    from assay.values.secrets import hide_arguments
 
-    return build_command(("assay", *sys.argv[1:]))
+    return build_command(("assay", *hide_arguments(sys.argv[1:])))

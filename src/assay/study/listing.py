@@ -187,12 +187,14 @@ def _build_remarks(runs: Sequence[ListedRun]) -> Iterator[str]:
 def build_run_facts(runs: Sequence[ListedRun], location: StudyLocation, now: float) -> Table:
     """Everything that the index knows of these runs, for machines."""
     fields = [name for name in RunRow._fields if name != "stamp"]
-    columns = [*(Column(name) for name in fields), Column("dir"), Column("elapsed_s"), Column("metrics")]
+    more = ("dir", "elapsed_s", "metrics", "overrides")
+    columns = [Column(name) for name in (*fields, *more)]
     rows = []
     for run in runs:
         values = [str(value) if isinstance(value, State) else value for value in map(run.row.__getattribute__, fields)]
         metrics = {name: value for name, (value, _) in run.metrics.items()}
-        rows.append(
-            [*values, os.path.join(location.dir, run.row.key.partition("/")[2]), run.row.elapsed_s(now), metrics]
-        )
+        run_dir = os.path.join(location.dir, run.row.key.partition("/")[2])
+        record = run_directory.try_record(run_dir)
+        overrides = list(record.overrides) if record else []
+        rows.append([*values, run_dir, run.row.elapsed_s(now), metrics, overrides])
     return Table(tuple(columns), rows)

@@ -22,6 +22,7 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import blake2b
 from assay.values import layout
 from assay.values.run import SHELL_WORDS, JobRequest, Plan, RunSpec, State, build_command
+from assay.values.secrets import hide_assignment
 from assay.values.study import Farm, Problem, Study
 from assay.values.verdict import Verdict
 
@@ -38,10 +39,12 @@ class Again:
     words: tuple[str, ...]  # assay run
     file: str | None = None
     options: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()  # NAME=VALUE, after the file
     takes_retry: bool = True  # --retry failed; mlrunner repeats what failed by itself
 
     def build(self, *more: str) -> str:
-        return build_command(self.words, [self.file] if self.file is not None else [], (*self.options, *more))
+        operands = [*([self.file] if self.file is not None else []), *self.overrides]
+        return build_command(self.words, operands, (*self.options, *more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class RunOptions:
     shares_output: bool = False  # mlrunner: --no-subdir, {_output} is the same for all tasks
     grace_s: float = 10.0
     command_line: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()  # NAME=VALUE: parameters
+    settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
     again: Again | None = None  # how to call once more; None: only by the names of the runs
 
 
@@ -89,6 +94,11 @@ class Prepared:
     @property
     def warnings(self) -> tuple[Problem, ...]:
         return tuple(dict.fromkeys((*self.study.warnings, *self.plan.warnings)))
+
+    @property
+    def shown_overrides(self) -> tuple[str, ...]:
+        """The overrides of this call without their secrets, as run.json keeps them."""
+        return tuple(hide_assignment(text, self.settings.secrets) for text in self.options.overrides)
 
     def dir_of(self, spec: RunSpec) -> str:
         return os.path.join(self.location.dir, spec.name)
@@ -379,6 +389,7 @@ def build_dry_rows(prepared: Prepared) -> list[dict[str, Any]]:
             "id": spec.id,
             "dir": prepared.dir_of(spec),
             "params": dict(spec.params),
+            "overrides": list(prepared.shown_overrides),
             "commands": {c.name: layout.show_command(c.text, prepared.dir_of(spec)) for c in spec.commands},
             "left": left_commands(prepared, spec),
         }

@@ -23,6 +23,7 @@ from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
 from assay.values.document import Document, Facts, Section, TableBlock, Text
 from assay.values.plain import NO_DATE, render_date
+from assay.values.run import build_command
 from assay.values.series import Reading, Summary, best_of, whole_step
 from assay.values.table import Column, Table
 
@@ -256,6 +257,7 @@ def _origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
     facts = [
         ("id", record.spec.id),
         ("study file", f"{record.source} ({record.dialect})" if record.source else ""),
+        ("overrides", build_command((), record.overrides)),
         ("made", render_moment(record.created_at, now) if record.created_at else ""),
         ("commit", f"{commit}{dirty}" if commit else ""),
         ("code", code),
@@ -327,6 +329,7 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
         "readings": asdict(run.readings) if run.readings else None,
         "created_at": record.created_at,
         "source": record.source,
+        "overrides": list(record.overrides),
         "dialect": record.dialect,
         "code_hash": record.code_hash,
         "commit": record.commit,

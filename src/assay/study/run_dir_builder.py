@@ -219,6 +219,7 @@ class DirBuilder:
             dialect=prepared.study.dialect,
             set_number=prepared.set_number,
             commit=environment.git.commit if environment.git else None,
+            overrides=prepared.shown_overrides,
         )
 
     def renew(self, entry: Entry) -> None:

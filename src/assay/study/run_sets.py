@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -37,20 +37,19 @@ class RunSet:
 def enter_set(prepared: Prepared) -> Prepared:
     """The plan with the names of the set that this call belongs to; writes nothing."""
     options = prepared.options
-    last = _load_last(prepared.location)
-    if last is None:
-        return _begin_set(prepared, last, {})
-    is_same = last.names.keys() == {spec.id for spec in prepared.plan.runs}
-    if is_same and (options.keeps_finished or _is_unfinished(prepared.location, last)):
+    numbers = _list_numbers(prepared.location)
+    last = _load_last(prepared, numbers)
+    is_same = last is not None and last.names.keys() == {spec.id for spec in prepared.plan.runs}
+    if last is not None and is_same and (options.keeps_finished or _is_unfinished(prepared.location, last)):
         runs = tuple(replace(spec, name=last.names[spec.id]) for spec in prepared.plan.runs)
         return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=last.number)
-    return _begin_set(prepared, last, _load_known(prepared.location, last.number) if options.keeps_finished else {})
+    return _begin_set(prepared, numbers, _load_known(prepared.location, numbers) if options.keeps_finished else {})
 
 
-def _begin_set(prepared: Prepared, last: RunSet | None, known: Mapping[str, str]) -> Prepared:
+def _begin_set(prepared: Prepared, numbers: Sequence[int], known: Mapping[str, str]) -> Prepared:
     """`known`: runs of earlier sets that are kept. The others get names that no directory has: --no_cooldir repeats."""
     runs = LazyRuns(_name_freely(prepared.plan.runs, known, list_names(prepared.location.dir)))
-    number = last.number + 1 if last else 1
+    number = max(numbers, default=0) + 1
     return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=number)
 
 
@@ -70,9 +69,10 @@ def pin(prepared: Prepared) -> Prepared:
         return prepared
     names = {spec.id: spec.name for spec in prepared.plan.runs}
     path = _set_path(prepared.location, prepared.set_number)
-    if publish(path, json.dumps(stamp({"runs": names}, "set"), indent=1)):
+    overrides = {"overrides": list(prepared.shown_overrides)} if prepared.shown_overrides else {}
+    if publish(path, json.dumps(stamp({"runs": names, **overrides}, "set"), indent=1)):
         return prepared
-    pinned = _load(path)
+    pinned = _load(path)[0]
     runs = tuple(replace(spec, name=pinned.get(spec.id, spec.name)) for spec in prepared.plan.runs)
     return replace(prepared, plan=replace(prepared.plan, runs=runs))
 
@@ -81,33 +81,40 @@ def _set_path(location: StudyLocation, number: int) -> str:
     return os.path.join(location.dir, layout.STUDY_META_DIR, f"set.{number}.json")
 
 
-def _load_last(location: StudyLocation) -> RunSet | None:
+def _list_numbers(location: StudyLocation) -> list[int]:
     try:
         names = os.listdir(os.path.join(location.dir, layout.STUDY_META_DIR))
     except OSError:
-        return None
-    numbers = [int(match[1]) for name in names if (match := re.fullmatch(_SET_FILE, name))]
-    if not numbers:
-        return None
-    return RunSet(max(numbers), _load(_set_path(location, max(numbers))))
+        return []
+    return sorted(int(match[1]) for name in names if (match := re.fullmatch(_SET_FILE, name)))
 
 
-def _load_known(location: StudyLocation, newest: int) -> dict[str, str]:
+def _load_last(prepared: Prepared, numbers: Sequence[int]) -> RunSet | None:
+    """The newest set with the overrides of this call: those with others are in nobody's way."""
+    for number in reversed(numbers):
+        names, overrides = _load(_set_path(prepared.location, number))
+        if overrides == prepared.shown_overrides:
+            return RunSet(number, names)
+    return None
+
+
+def _load_known(location: StudyLocation, numbers: Sequence[int]) -> dict[str, str]:
     """Every run of every set; of one that several sets ran, the newest."""
     known: dict[str, str] = {}
-    for number in range(1, newest + 1):
-        path = _set_path(location, number)
-        known |= _load(path) if os.path.exists(path) else {}
+    for number in numbers:
+        known |= _load(_set_path(location, number))[0]
     return known
 
 
-def _load(path: str) -> dict[str, str]:
+def _load(path: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The names and the overrides of a set."""
     try:
         with open(path, encoding="utf-8") as file:
-            names: dict[str, str] = parse_json(file.read())["runs"]
-    except (ValueError, KeyError, TypeError) as error:
+            fields = parse_json(file.read())
+        names: dict[str, str] = fields["runs"]
+        return names, tuple(fields.get("overrides", ()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path} is damaged: {error}", "remove it to start a new set of runs") from error
-    return names
 
 
 def _is_unfinished(location: StudyLocation, last: RunSet) -> bool:

@@ -45,7 +45,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.terminal import find_terminals
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State, replace_texts
-from assay.values.secrets import hide_spec
+from assay.values.secrets import hide_assignment, hide_spec
 from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Farm, Problem, Study, is_study_name
 from assay.values.units import CPU
 from assay.values.verdict import Verdict
@@ -61,7 +61,10 @@ if TYPE_CHECKING:
 
 def prepare(options: RunOptions) -> Prepared:
     settings = load_settings(os.getcwd(), os.environ)
-    study = _adjust(load_study(options.file, options.load), options)
+    if any(hide_assignment(text, settings.secrets) != text for text in (*options.overrides, *options.settings)):
+        options = replace(options, again=None)  # a command that is printed shows no secret
+    load = replace(options.load, overrides=options.overrides, settings=options.settings)
+    study = _adjust(load_study(options.file, load), options)
     # some of the commands are a part of the same run, so they are chosen when it runs, not when it is planned
     known = [command.name for command in study.commands]
     for name in options.commands or ():
@@ -215,7 +218,8 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     prepared = run_sets.pin(prepared)
     _link_shared(prepared)
     with suppress(OSError):  # a full disk: what matters is written, or refused, later
-        run_directory.write_plan(prepared.location.dir, {spec.name: spec.id for spec in prepared.plan.runs})
+        planned = {spec.name: spec.id for spec in prepared.plan.runs}
+        run_directory.write_plan(prepared.location.dir, planned, prepared.options.overrides)
     builder = DirBuilder(prepared)
 
     def warn(line: str) -> None:
@@ -246,7 +250,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
         supervisor = Supervisor(entries, executor, pool, hooks.observe(collector), loop)
         _run(supervisor, hooks, collector)
         if is_over := all(entry.state.is_over for entry in entries):
-            run_directory.remove_plan(prepared.location.dir)
+            run_directory.remove_plan(prepared.location.dir, prepared.options.overrides)
         if is_over and not any(map(_is_interrupted, entries)):
             _leave_passes(prepared, entries)
         verdict, doubts = _judge(prepared, entries, index)

@@ -53,8 +53,10 @@ STUDY_META_DIR = ".assay"
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all of them have a directory and are over
 DEFINITION_PREFIX = "study-"  # inside .assay: the study file of a study that a Python program defined
+PLAN_PREFIX = "plan-"  # the same of a call with overrides: one file for each choice of them
 PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, until that has come to its end
 VERDICTS_FILE = "verdicts.jsonl"  # inside .assay: what was judged, a line for each call
+FILES_DIR = "files"  # inside .assay: copies of the study's file, <hash>.yml
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
 DAMAGED_DIR = "damaged"  # inside .assay: folders that could not be repaired, and were built again
 TEMPORARY_PREFIX = ".tmp-"
@@ -90,7 +92,7 @@ ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by whil
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
 
 _META_NAMES = frozenset(
-    (CODES_FILE, CODE_STORE_DIR, PRESENCE_FILE, VERDICTS_FILE, TAGS_FILE, "triage.jsonl")
+    (CODES_FILE, CODE_STORE_DIR, FILES_DIR, PRESENCE_FILE, VERDICTS_FILE, TAGS_FILE, "triage.jsonl")
 )  # the last: of a product
 _META_PREFIXES = (
     SUPERVISOR_PREFIX,
@@ -112,6 +114,10 @@ _SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d+)\.(?P<code>\d+)")
 def is_meta_name(name: str) -> bool:
     """Whether a name inside `.assay` is one of ours: by it a study's folder is recognised."""
     return name in _META_NAMES or name.startswith(_META_PREFIXES)
+
+
+def is_plan_name(name: str) -> bool:
+    return name == PLAN_FILE or (name.startswith(PLAN_PREFIX) and name.endswith(".json"))
 
 
 def is_pass_name(name: str) -> bool:

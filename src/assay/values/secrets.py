@@ -260,6 +260,14 @@ def _hide_value(name: str, value: str, rules: SecretRules, *, in_env: bool) -> s
     return f"{quotes[1]}{HIDDEN}{quotes[1]}" if quotes else HIDDEN
 
 
+def hide_assignment(text: str, rules: SecretRules = DEFAULT_RULES) -> str:
+    """`NAME=VALUE`, with `***` for the value of a secret name, whatever it is made of."""
+    name, equals, value = text.partition("=")
+    if equals and is_secret(name.strip(), value, rules):
+        return f"{name}={HIDDEN}"
+    return hide_text(text, rules)
+
+
 def hide_arguments(
     words: Sequence[str], rules: SecretRules = DEFAULT_RULES, known: Iterable[str] = ()
 ) -> tuple[str, ...]:

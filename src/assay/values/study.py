@@ -39,14 +39,14 @@ _NOT_IN_NAMES = ("Cc", "Cf", "Zl", "Zp")  # control and formatting characters, s
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a user's file; line and column count from 1."""
+    """A place in a user's file; line and column count from 1. Line 0: `file` is a word of the command line."""
 
     file: str  # empty: not a file, but keyword arguments of a program
     line: int
     column: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        return f"{self.file}:{self.line}:{self.column}" if self.line else f"{self.file} (column {self.column})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,10 @@ class Study:
     root: str | None = None  # output root asked for by the file, absolute
     farms: Mapping[str, Farm] = field(default_factory=dict)
     farm: str | None = None  # the default of --on
+    overrides: Mapping[str, Axis] = field(default_factory=dict)  # given by the command line: part of the sweeps already
+    name_params: tuple[str, ...] = ()  # with overrides: what a run's name shows besides the parameters that differ
     warnings: tuple[Problem, ...] = ()
+    text: str = field(default="", repr=False, compare=False)  # what the file holds
 
     @property
     def is_runx(self) -> bool:

@@ -14,10 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
+from assay.config.grid import read_overrides
+from assay.config.overrides import Overrides
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.config.template import parse_template
 from assay.errors import ConfigError, did_you_mean
 from assay.values.study import (
+    Axis,
     CodePolicy,
     CommandTemplate,
     Flag,
@@ -68,6 +71,8 @@ class _Reader:
         aliases = {entry.key: self._cases(entry, join_key("alias", entry.key)) for entry in entries}
         names = tuple(command.name for command in commands)
         sweeps = tuple(self._sweep(document, names) for document in self._documents)
+        sweeps = sweeps or (Sweep({}, position=self._head.position),)
+        sweeps, overrides = self._override(sweeps, commands, defaults, aliases, options)
         self._check_aliases(commands, aliases, sweeps)
         targets = {name for cases in aliases.values() for case in cases.values() for name in case}
         self._check_places(commands, sweeps, {*defaults, *aliases, *targets})
@@ -77,13 +82,39 @@ class _Reader:
             source=path,
             folder=build_folder(options),
             commands=commands,
-            sweeps=sweeps or (Sweep({}, position=self._head.position),),
+            sweeps=sweeps,
             defaults=defaults,
             aliases=aliases,
             slots=self._slots(),
             code=CodePolicy("live"),
+            overrides=overrides,
             warnings=tuple(self._warnings),
         )
+
+    def _override(
+        self,
+        sweeps: tuple[Sweep, ...],
+        commands: Sequence[CommandTemplate],
+        defaults: Params,
+        aliases: Mapping[str, Mapping[str, Params]],
+        options: LoadOptions,
+    ) -> tuple[tuple[Sweep, ...], dict[str, Axis]]:
+        """The grids with the values of the command line, and those values; names show these as well."""
+        listed = list(dict.fromkeys(name for sweep in sweeps for name in sweep.axes))
+        targets = [name for cases in aliases.values() for case in cases.values() for name in case]
+        asked = [name for command in commands for name in sorted(_names(command))]
+        known = dict.fromkeys((*listed, *defaults, *aliases, *targets, *asked, *(options.base or ())))
+        axes = read_overrides(options, tuple(known), self._fields)
+        everywhere = {name for name in axes if name in defaults or name in targets or name not in listed}
+        overrides = Overrides(axes, everywhere, options.base)
+        if options.base is not None:
+            whole = overrides.build_base()
+            named = tuple(name for name in whole if name in listed or name in axes)
+            return (Sweep(whole, named=named),), axes
+        if not axes:
+            return sweeps, axes
+        changed = [overrides.apply(sweep.axes) for sweep in sweeps]
+        return tuple(replace(s, axes=new, named=tuple(new)) for s, new in zip(sweeps, changed, strict=True)), axes
 
     def _warn(self, message: str, key: str, node: Node, hint: str | None = None) -> None:
         self._warnings.append(Problem(message, key, node.position, hint))

@@ -16,12 +16,15 @@ from difflib import SequenceMatcher
 from typing import Literal
 
 from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
+from assay.config.grid import read_overrides
+from assay.config.overrides import Overrides
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import UsageError, did_you_mean
-from assay.system.fast_dataclasses import dataclass, field
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.layout import RUN_DIR_REFERENCE
 from assay.values.study import (
     AllFlags,
+    Axis,
     Choices,
     CodePolicy,
     CommandTemplate,
@@ -58,6 +61,7 @@ _KEYS = (*_EXPERIMENT_KEYS, *_CONFIG_KEYS, *_FARM_KEYS)
 # the older spelling; not for farms, whose sections may be called anything
 _OLDER_KEYS = tuple(key.lower() for key in (*_EXPERIMENT_KEYS, "LOGROOT", "PYTHONPATH", "CODE_IGNORE_PATTERNS"))
 _MAGIC = (TAG, SKIP, NODES, PARTITION)
+_ALWAYS = (TAG, NODES, PARTITION)  # can be given on the command line, whatever the file has
 _HPARAMS_HINT = "write `HPARAMS: {lr: [0.01, 0.02]}`; `HPARAMS: {}` is a single run without flags"
 
 
@@ -145,7 +149,8 @@ class _Reader:
             hint = did_you_mean(chosen, sections) or f"add a section `{chosen}:` with SUBMIT_CMD and RESOURCES to .runx"
             problem = Problem(f"there is no farm {chosen!r}", "FARM" if position else "--farm", position, hint)
             farms[chosen] = Farm(chosen, "generic", "", position=position, problems=(problem,))
-        commands, sweeps = self._commands(), self._sweeps()
+        commands = self._commands()
+        sweeps, overrides = self._override(self._sweeps())
         pythonpath = self._find("PYTHONPATH", section)
         paths = self._fields.texts(pythonpath.node, "PYTHONPATH", "a text") if pythonpath else ()
         self._warn_unknown()
@@ -161,6 +166,7 @@ class _Reader:
             root=self._root(),
             farms=farms,
             farm=chosen,
+            overrides=overrides,
             warnings=tuple(self._warnings),
         )
 
@@ -205,6 +211,16 @@ class _Reader:
         sweep = self._sweep(entry.node.items(), entry.key, entry.node.position)
         self._check_skipped([sweep], entry)
         return (sweep,) if sweep else ()
+
+    def _override(self, sweeps: tuple[Sweep, ...]) -> tuple[tuple[Sweep, ...], dict[str, Axis]]:
+        """The grids with the values of the command line, and those values."""
+        names = dict.fromkeys(name for sweep in sweeps for name in sweep.axes)
+        names |= dict.fromkeys(self._options.base or ())
+        axes = read_overrides(self._options, (*names, *_ALWAYS), self._fields)
+        overrides = Overrides(axes, _ALWAYS, self._options.base)
+        if overrides.base is not None:
+            return (Sweep(overrides.build_base()),), axes
+        return tuple(replace(sweep, axes=overrides.apply(sweep.axes)) for sweep in sweeps), axes
 
     def _inherited(self, entry: Entry) -> tuple[Sweep, ...]:
         """Every item begins as a copy of the first, its RUNX.SKIP aside: a skipped first item is a template."""

@@ -40,6 +40,7 @@ def _parse_retry(names: tuple[str, ...], _flag: str) -> frozenset[State]:
 
 class RunRequest(Request):
     file: str = argument()
+    overrides: tuple[str, ...] = argument("[NAME=VALUE]...", multiple=True, required=False)
     dry_run: bool = option("-n", "--dry-run", default=False, help="Print what would run; write nothing.")
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
@@ -50,6 +51,9 @@ class RunRequest(Request):
         "-t", "--title", multiple=True, metavar="T", help="Only the parts of the file with this title."
     )
     commands: tuple[str, ...] = option("-c", "--command", multiple=True, metavar="C", help="Only these commands.")
+    settings: tuple[str, ...] = option(
+        "--set", multiple=True, metavar="KEY=VALUE", help="Another value of a key of the file, e.g. timeout=2h."
+    )
     sample: int | None = option("--sample", type=int, minimum=1, metavar="N", help="A random part of each sweep.")
     seed: int | None = option("--seed", type=int, metavar="N", help="Make --sample repeatable.")
     retry: frozenset[State] = option(
@@ -74,6 +78,9 @@ def run(request: RunRequest, console: Console) -> int:
     FILE is a study of ours, or one of runx's or mlrunner's; it is recognised by its content. Called again, finished
     runs are kept, running ones are followed, interrupted ones are continued. Ctrl-C stops the runs; --detach leaves
     them.
+
+    NAME=VALUE gives a parameter other values than the file: lr=0.1,0.01 epochs=6 'name="a, b"' 'seed={range: 5}'.
+    --set does the same for other keys of the file: --set timeout=2h, --set resources.gpus=2.
     """
     from assay.study.prepared import check_prepared
     from assay.study.sweep import prepare
@@ -108,10 +115,13 @@ def _build_options(request: RunRequest) -> RunOptions:
     words = [word for flag, value in kept.items() if value is not None for word in (flag, str(value))]
     words += [word for title in request.titles for word in ("-t", title)]
     words += [word for command in request.commands for word in ("-c", command)]
+    words += [word for setting in request.settings for word in ("--set", setting)]
     is_random = request.sample is not None and request.seed is None  # another call would draw other runs
     words += ["--sample", str(request.sample), "--seed", str(request.seed)] if request.sample is not None else []
     return RunOptions(
         file=request.file,
+        overrides=request.overrides,
+        settings=request.settings,
         root=request.root,
         study=request.study,
         slots=parse_slot_flags(request.slots, request.jobs),
@@ -125,7 +135,7 @@ def _build_options(request: RunRequest) -> RunOptions:
         new_code=request.new_code,
         code=request.code,
         command_line=tuple(sys.argv),
-        again=None if is_random else Again(("assay", "run"), request.file, tuple(words)),
+        again=None if is_random else Again(("assay", "run"), request.file, tuple(words), request.overrides),
     )
 
 

@@ -1,0 +1,234 @@
+"""`NAME=VALUE` words of a command line: overrides of parameters, and settings (`--set`) → nodes like those of a file.
+
+A value has the types that it would have in the file. Commas outside of quotes and brackets make a list. What begins
+with a quote or a bracket is YAML; everything else is taken as it is, so `*.pt`, `a: b` and `#1` need no quotes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from assay.config.source import TAG, Builder, Entry, Flavour, Node, Problems, Word, compose, loader_of
+from assay.errors import ConfigError, did_you_mean
+from assay.system.fast_dataclasses import dataclass
+from assay.values.run import canonical
+from assay.values.secrets import hide_assignment
+from assay.values.study import Axis, Choices, Params, Position, Sweep
+
+SET_FLAG = "--set"
+_OPENING, _CLOSING, _QUOTES = "[{", "]}", "'\""
+_MOST_NAMED = 20
+_QUOTES_HINT = "a text that begins with a quote or a bracket, or holds a comma, goes into quotes: name='\"a, b\"'"
+
+
+def parse_assignments(texts: Iterable[str], flavour: Flavour, problems: Problems, flag: str = "") -> dict[str, Entry]:
+    """Name → what it is set to. Problems are noted, and the assignment is left out; `flag` is shown before it."""
+    found: dict[str, Entry] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        shown = hide_assignment(text)
+        word = Word(f"{flag} {shown}" if flag else shown)
+        start = len(word) - len(shown) + len(name) + 1
+        position, name = Position(word, 0, 1), name.strip()
+        if not equals or not name:
+            hint = "write NAME=VALUE, as in lr=0.1; the file comes first" if not flag else "as in --set timeout=2h"
+            problems.add("is not NAME=VALUE", "", position, hint)
+        elif name in found:
+            problems.add(f"{name} is given twice", "", position, f"for several values write {name}=A,B")
+        elif not _is_utf8(text):
+            problems.add("is not UTF-8", "", position)
+        else:
+            node = _parse_value(value, start, word, flavour, problems)
+            if node is not None:
+                found[name] = Entry(name, position, node)
+    return found
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _parse_value(value: str, start: int, word: Word, flavour: Flavour, problems: Problems) -> Node | None:
+    """`start`: the column of the value, from 0."""
+    parts = _split(value)
+    try:
+        raws = [_compose_part(part, start + at, word, flavour, is_only=len(parts) == 1) for at, part in parts]
+        raw = raws[0] if len(raws) == 1 else _build_list(raws)
+        return Builder(word, flavour).build(raw)
+    except ConfigError as error:
+        for problem in error.problems:
+            place = getattr(problem, "position", None)
+            column = place.column if place is not None and place.line < 2 else start + 1
+            problems.add(getattr(problem, "message", str(problem)), "", Position(word, 0, column), _QUOTES_HINT)
+        return None
+
+
+def _split(value: str) -> list[tuple[int, str]]:
+    """The parts between commas that are outside of quotes and brackets, each with its index."""
+    parts: list[tuple[int, str]] = []
+    begin, depth, quote, before = 0, 0, "", ","
+    for index, character in enumerate(value):
+        if quote:
+            is_escaped = quote == '"' and before == "\\"
+            quote = "" if character == quote and not is_escaped else quote
+            before = "" if is_escaped else character
+            continue
+        if character in _QUOTES and before in ("", ",", ":", *_OPENING):  # elsewhere it is an apostrophe
+            quote = character
+        elif character in _OPENING:
+            depth += 1
+        elif character in _CLOSING:
+            depth -= 1
+        elif character == "," and depth <= 0:
+            parts.append((begin, value[begin:index]))
+            begin = index + 1
+        before = before if character.isspace() else character
+    return [*parts, (begin, value[begin:])]
+
+
+def _compose_part(part: str, start: int, word: Word, flavour: Flavour, *, is_only: bool) -> Any:
+    """One value as a node of the YAML library; `name=` is the empty text."""
+    import yaml
+
+    bare = part.strip()
+    start += len(part) - len(part.lstrip())
+    mark = yaml.Mark(word, start, 0, start, None, 0)
+    if not bare and not is_only:
+        raise ConfigError([_problem("a value is missing", word, start)])
+    if bare and bare[0] in (*_OPENING, *_QUOTES):
+        # the spaces put the columns of messages right
+        documents = compose(" " * start + bare, word, flavour)
+        if len(documents) != 1:
+            raise ConfigError([_problem("this is not one value", word, start)])
+        return documents[0]
+    tag = loader_of(flavour)("").resolve(yaml.ScalarNode, bare, (True, False)) if bare else f"{TAG}str"
+    known = tag in (f"{TAG}{kind}" for kind in ("null", "bool", "int", "float", "str", "timestamp"))
+    return yaml.ScalarNode(tag if known else f"{TAG}str", bare, mark, mark)
+
+
+def _build_list(raws: Sequence[Any]) -> Any:
+    import yaml
+
+    return yaml.SequenceNode(f"{TAG}seq", list(raws), raws[0].start_mark, raws[-1].end_mark)
+
+
+def _problem(message: str, word: Word, index: int) -> Any:
+    from assay.values.study import Problem
+
+    return Problem(message, "", Position(word, 0, index + 1))
+
+
+# ---------------------------------------------------------------- overrides of parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the command line says about the parameters."""
+
+    axes: Mapping[str, Axis]
+    everywhere: Collection[str] = ()  # also where a sweep has no such parameter
+    base: Params | None = None  # the parameters of the run to be repeated; None: the file's sweeps
+
+    def apply(self, axes: Mapping[str, Axis]) -> dict[str, Axis]:
+        """The axes of one sweep, its order kept."""
+        added = {name: axis for name, axis in self.axes.items() if name in axes or name in self.everywhere}
+        return {**axes, **added}
+
+    def build_base(self) -> dict[str, Axis]:
+        """The one sweep of a run that is repeated with changes."""
+        base = {name: Choices((value,)) for name, value in (self.base or {}).items()}
+        return {**base, **self.axes}
+
+
+def refuse_unknown(
+    entries: dict[str, Entry], known: Collection[str], settings: Collection[str], problems: Problems
+) -> None:
+    """Notes every override that is none of the study's parameters, and leaves it out."""
+    for name in [name for name in entries if name not in known]:
+        entry = entries.pop(name)
+        guess = did_you_mean(name, known) or ""
+        names = list(known)
+        listed = ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
+        hint = f"{guess}\n    the parameters are {listed}".strip() if names else "the file has no parameters"
+        if guess.startswith("known:"):
+            hint = f"the parameters are {listed}"
+        if name in settings:
+            hint = f"to change this setting: {SET_FLAG} {entry.position.file}"
+        problems.add(f"unknown parameter {name!r}", "", entry.position, hint)
+
+
+def find_name_params(plain: Sequence[Sweep], sweeps: Sequence[Sweep], given: Mapping[str, Axis]) -> tuple[str, ...]:
+    """What names show: what differs in the file, as without overrides, and what is not as the file has it.
+
+    A file whose runs differ in nothing names its run by everything.
+    """
+    order = list(dict.fromkeys(name for sweep in sweeps for name in sweep.axes))
+    found = {name: _find_values(name, plain) for name in order}
+    varying = {name for name, values in found.items() if values is None or len(values) > 1}
+    named = {name for sweep in plain for name in sweep.axes}
+    if not varying & named:
+        return tuple(order)
+    changed = {name for name, axis in given.items() if found.get(name) != _find_values(name, [Sweep({name: axis})])}
+    return tuple(name for name in order if name in changed or (name in varying and name in named))
+
+
+def _find_values(name: str, sweeps: Sequence[Sweep]) -> set[str] | None:
+    """The values of a parameter, spelled; None: random, or missing somewhere."""
+    axes = [sweep.axes.get(name) for sweep in sweeps]
+    if not all(isinstance(axis, Choices) for axis in axes):
+        return None
+    return {canonical(value) for axis in axes if isinstance(axis, Choices) for value in axis.values}
+
+
+# ---------------------------------------------------------------- settings
+
+
+def apply_settings(
+    document: Node,
+    texts: Iterable[str],
+    possible: Collection[str],
+    refused: Collection[str],
+    params: Collection[str],
+    problems: Problems,
+) -> Node:
+    """The document with these keys set; a dotted name is a key inside of a key, and null removes one.
+
+    `refused`: keys that there are and that cannot be set; `params`: those of the study.
+    """
+    for name, entry in parse_assignments(texts, "native", problems, SET_FLAG).items():
+        top = name.partition(".")[0]
+        if top not in possible:
+            guess = None if top in refused else did_you_mean(top, possible)
+            hint = guess if guess and "mean" in guess else f"possible: {', '.join(possible)}"
+            if top in params or name in params:
+                word = entry.position.file.removeprefix(f"{SET_FLAG} ")
+                hint = f"{name} is a parameter: write {word} without {SET_FLAG}"
+            problems.add(f"{top!r} cannot be set here", "", entry.position, hint)
+        elif not all(name.split(".")):
+            problems.add(f"{name!r} is not the name of a key", "", entry.position, "as in --set resources.gpus=2")
+        else:
+            document = _set(document, name.split("."), entry)
+    return document
+
+
+def _set(node: Node, path: Sequence[str], entry: Entry) -> Node:
+    first, *rest = path
+    if not rest:
+        return node.with_entry(first, entry.position, None if entry.node.is_null else entry.node)
+    inner = node.find(first)
+    if inner is None or inner.kind != "mapping":
+        inner = _build_mapping(entry)
+    return node.with_entry(first, entry.position, _set(inner, rest, entry))
+
+
+def _build_mapping(entry: Entry) -> Node:
+    import yaml
+
+    column = entry.position.column - 1
+    mark = yaml.Mark(entry.position.file, column, 0, column, None, 0)
+    return Node(yaml.MappingNode(f"{TAG}map", [], mark, mark), Word(entry.position.file), "native")
