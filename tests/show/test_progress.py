@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from assay.show import formatting
 from assay.show.progress import (
+    BestRow,
     EndedRow,
     LiveProgress,
     PlainProgress,
@@ -379,3 +380,26 @@ def test_a_standing_notice_is_said_once():
     for _ in range(3):
         progress.update(ProgressView("s", 2, queued=2, messages=("waiting for a slot",)))
     assert stream.getvalue() == "waiting for a slot\n"
+
+
+# ---------------------------------------------------------------- the best so far
+
+
+def test_the_best_run_so_far_has_a_line_and_its_value_is_never_cut():
+    best = BestRow("lr=0.1,a_rather_long_name=12345", "loss 0.25 (min)")
+    assert "best so far: lr=0.1,a_rather_long_name=12345 loss 0.25 (min)" in text_of(
+        render_frame(view(best=best), 80, 24)
+    )
+    (line,) = [line for line in text_of(render_frame(view(best=best), 45, 24)) if line.startswith("best")]
+    assert line.endswith(" loss 0.25 (min)")
+    assert len(line) <= 45
+    assert not any(line.startswith("best") for line in text_of(render_frame(view(), 80, 24)))
+
+
+def test_lines_name_a_new_best_run_once():
+    stream = io.StringIO()
+    progress = PlainProgress(stream, clock=FakeClock())
+    best, ended = BestRow("a", "loss 1 (min)"), (EndedRow("a", "done"),)
+    progress.update(view(running=(), ended=ended, best=best, is_new_best=True))
+    progress.update(view(running=(), best=best))
+    assert stream.getvalue() == "finished a\nbest so far: a loss 1 (min)\n"

@@ -51,6 +51,14 @@ class EndedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BestRow:
+    """The best run so far; `value` with the metric's name."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProgressView:
     """One look at a study. Everything counts runs; `failed` includes time-outs and lost runs."""
 
@@ -69,6 +77,8 @@ class ProgressView:
     kept: int = 0  # of `done`: finished before this command was started
     ended: tuple[EndedRow, ...] = ()  # since the last update
     news: tuple[RunningRow | EndedRow, ...] = ()  # the same and what was started, in order, however short it was
+    best: BestRow | None = None  # so far
+    is_new_best: bool = False  # since the last update
     messages: tuple[str, ...] = ()  # standing notices, such as what is being waited for
 
     @property
@@ -121,7 +131,8 @@ Segment = tuple[str, str]  # text, style ("" is none)
 def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = False) -> list[list[Segment]]:
     """The live view as lines of styled pieces, never more than the terminal has rows."""
     lines = [_render_bar(view, width, plain), _render_counts(view)]
-    room = max(1, height - _LINES_AROUND - min(_MESSAGES, len(view.messages)))
+    lines += [[(render_best(view.best, width, plain), "")]] if view.best else []
+    room = max(1, height - _LINES_AROUND - (view.best is not None) - min(_MESSAGES, len(view.messages)))
     shown = view.running[:room]
     lines += _render_running(shown, width, plain)
     if len(view.running) > len(shown):
@@ -243,6 +254,14 @@ def render_started(row: RunningRow) -> str:
     return f"started  {formatting.clean(row.name)}{slot}{attempt}"
 
 
+def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> str:
+    """Where there is little room, the name gives way to the value."""
+    head, name, value = "best so far: ", formatting.clean(row.name), formatting.clean(row.value)
+    if width is not None:
+        name = formatting.shorten(name, max(8, width - len(f"{head} {value}")), "~" if plain else "…")
+    return f"{head}{name} {value}"
+
+
 # ---------------------------------------------------------------- the interface
 
 
@@ -293,7 +312,8 @@ class PlainProgress(Progress):
         """What happened since the last update; a start is reported once, also where the run is still listed."""
         news = view.news or view.ended
         self._running |= {(row.name, row.attempt) for row in news if isinstance(row, RunningRow)}
-        return [render_started(row) if isinstance(row, RunningRow) else render_ended(row) for row in news]
+        lines = [render_started(row) if isinstance(row, RunningRow) else render_ended(row) for row in news]
+        return [*lines, render_best(view.best)] if view.best and view.is_new_best else lines
 
     def message(self, text: str) -> None:
         self._write("\n".join(map(formatting.clean, text.splitlines())))

@@ -25,7 +25,7 @@ from assay.system.files import Tail
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, RunSpec, State, Usage
 from assay.values.secrets import hide_named
-from assay.values.series import Reading
+from assay.values.series import Reading, Summary
 from assay.values.study import MetricFile, Pattern
 
 READ_BYTES = 1 << 20
@@ -394,6 +394,14 @@ class Collector:
         for follower in live.followers.values() if live else ():
             merged.update(follower.last)
         return merged
+
+    def load_summaries(self, entries: Sequence[Entry]) -> dict[str, dict[str, Summary]]:
+        """The metrics of runs that have ended, by directory; nothing while the index rests after a failure."""
+        keys = {self._location.key(entry.dir): entry.dir for entry in entries}
+        if time.time() >= self._rests_until:
+            with contextlib.suppress(OSError), self._guarded():
+                return {keys[key]: found for key, found in self._index.load_summaries(keys=list(keys)).items()}
+        return {}
 
     def _put(self, entry: Entry, key: str, stamp: float) -> None:
         if entry.record is None:

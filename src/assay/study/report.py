@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from assay.record import run_directory
 from assay.show import formatting
-from assay.show.progress import EndedRow, Progress, ProgressView, RunningRow, estimate_eta
+from assay.show.progress import BestRow, EndedRow, Progress, ProgressView, RunningRow, estimate_eta
 from assay.show.terminal_report import render_terminal
+from assay.study.best_so_far import BestSoFar
 from assay.study.collect import Collector
 from assay.study.locations import show_command
 from assay.study.prepared import Report
@@ -160,6 +161,7 @@ class Watcher:
     durations: list[float] = field(default_factory=list)
     kept: int | None = None
     found: set[tuple[str, int]] = field(default_factory=set)  # runs that were under way before: name, attempt
+    best: BestSoFar = field(default_factory=BestSoFar)
 
     def listen(self, event: Event) -> None:
         if event.kind == "ended":
@@ -169,6 +171,7 @@ class Watcher:
                 elapsed = max(0.0, outcome.ended_at - outcome.started_at)
             row = EndedRow(event.entry.spec.name, str(event.entry.state), elapsed, outcome.reason if outcome else "")
             self.news.append(row)
+            self.best.note(event.entry)
             if event.entry.state is State.DONE and row.elapsed_s is not None:
                 self.durations.append(row.elapsed_s)
         elif event.kind == "started":
@@ -198,6 +201,7 @@ class Watcher:
         slots = max(1, len(running))
         eta_s = estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots)
         news, self.news = tuple(self.news), []
+        leader = self.best.update(supervisor)
         return ProgressView(
             study=self.study,
             total=len(states),
@@ -214,6 +218,8 @@ class Watcher:
             kept=self.kept,
             ended=tuple(row for row in news if isinstance(row, EndedRow)),
             news=news,
+            best=BestRow(leader.run, leader.render_value()) if leader else None,
+            is_new_best=leader is not None and leader.is_new,
             messages=() if is_leaving else describe_wait(supervisor),
         )
 

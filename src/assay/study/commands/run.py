@@ -153,13 +153,14 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
 
 def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool) -> int:
     from assay.show.progress import choose_progress
+    from assay.study.best_so_far import BestSoFar, choose_goal
     from assay.study.report import Watcher, build_study_report, render_report
     from assay.study.sweep import RunHooks, run_study
     from assay.system.terminal import terminal_width, use_color
 
     began = time.time()
     progress = choose_progress(sys.stderr, quiet=console.quiet, live=False if plain else None)
-    watcher = Watcher(progress, prepared.location.name)
+    watcher = Watcher(progress, prepared.location.name, best=BestSoFar(choose_goal(prepared.study)))
     hooks = RunHooks(
         listen=watcher.listen,
         draw=watcher.draw,
