@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.config.fields import LoadOptions
 from assay.config.settings import Settings
@@ -25,6 +25,9 @@ from assay.values.run import SHELL_WORDS, JobRequest, Plan, RunSpec, State, buil
 from assay.values.secrets import hide_assignment
 from assay.values.study import Farm, Problem, Study
 from assay.values.verdict import Verdict
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
 
 _ASSIGNMENT = r"[A-Za-z_]\w*=\S*"
 _PLAIN_WORD = r"[\w./+@%,:-]+"
@@ -58,6 +61,7 @@ class RunOptions:
     on: str | None = None  # a farm; None: the file's default; "local": here
     titles: tuple[str, ...] | None = None
     commands: tuple[str, ...] | None = None
+    where: Where | None = None  # only the planned runs that match
     sample: int | None = None
     seed: int | None = None
     retry: frozenset[State] = frozenset()

@@ -77,9 +77,21 @@ def prepare(options: RunOptions) -> Prepared:
     location = StudyLocation(root, study.name)
     prepared = Prepared(study, plan, location, asked, _choose_farm(study, options, settings), settings, options)
     if study.is_runx:
-        return run_sets.enter_set(prepared)
-    prepared = replace(prepared, plan=_find_known(plan, location))
+        return _choose_runs(run_sets.enter_set(prepared))
+    prepared = _choose_runs(replace(prepared, plan=_find_known(plan, location)))
     return _fill_output(prepared) if study.is_mlrunner else prepared
+
+
+def _choose_runs(prepared: Prepared) -> Prepared:
+    """--where: what else is planned is neither started nor judged."""
+    if prepared.options.where is None:
+        return prepared
+    from assay.study.choosing import choose_planned
+
+    runs = tuple(choose_planned(prepared.options.where, prepared.plan.runs, prepared.location))
+    names = {spec.name for spec in runs}
+    links = tuple((name, target) for name, target in prepared.plan.links if target in names)
+    return replace(prepared, plan=replace(prepared.plan, runs=runs, links=links))
 
 
 def _fill_output(prepared: Prepared) -> Prepared:

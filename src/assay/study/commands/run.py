@@ -21,14 +21,16 @@ from assay.values.options import (
     quiet_option,
     root_option,
     slots_option,
+    where_option,
 )
 from assay.values.state import RETRY, State
 from assay.values.units import parse_slot_flags
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
-    from assay.study.locations import FoundRun, StudyLocation
+    from assay.study.locations import StudyLocation
     from assay.study.prepared import Prepared, Report, RunOptions
+    from assay.values.where import Where
 
 _MOST_FINDINGS = 20
 _MANY_RUNS = 20  # of a study that is stopped: of more only those that were running are of interest
@@ -54,6 +56,7 @@ class RunRequest(Request):
     settings: tuple[str, ...] = option(
         "--set", multiple=True, metavar="KEY=VALUE", help="Another value of a key of the file, e.g. timeout=2h."
     )
+    where: Where | None = where_option("Only the runs that match; one that was not started yet is queued.")
     sample: int | None = option("--sample", type=int, minimum=1, metavar="N", help="A random part of each sweep.")
     seed: int | None = option("--seed", type=int, metavar="N", help="Make --sample repeatable.")
     retry: frozenset[State] = option(
@@ -116,6 +119,7 @@ def _build_options(request: RunRequest) -> RunOptions:
     words += [word for title in request.titles for word in ("-t", title)]
     words += [word for command in request.commands for word in ("-c", command)]
     words += [word for setting in request.settings for word in ("--set", setting)]
+    words += ["--where", request.where.text] if request.where is not None else []
     is_random = request.sample is not None and request.seed is None  # another call would draw other runs
     words += ["--sample", str(request.sample), "--seed", str(request.seed)] if request.sample is not None else []
     return RunOptions(
@@ -128,6 +132,7 @@ def _build_options(request: RunRequest) -> RunOptions:
         on=request.on,
         titles=request.titles or None,
         commands=request.commands or None,
+        where=request.where,
         sample=request.sample,
         seed=request.seed,
         retry=request.retry,
@@ -240,6 +245,7 @@ def _go_to_background(location: StudyLocation, console: Console) -> bool:
 
 class RerunRequest(Request):
     names: tuple[str, ...] = argument("NAME...", multiple=True)
+    where: Where | None = where_option()
     commands: tuple[str, ...] = option(
         "-c", "--command", multiple=True, metavar="C", help="Only these commands; the others must have finished."
     )
@@ -259,13 +265,13 @@ def rerun(request: RerunRequest, console: Console) -> int:
 
     All commands are run, also those that an earlier attempt finished. Results of earlier attempts are kept.
     """
-    from assay.study.locations import HOW_TO_START, find_runs
+    from assay.study.choosing import find_chosen_runs
+    from assay.study.locations import HOW_TO_START
     from assay.study.rerun import find_damaged, prepare_rerun, renew_code
 
-    found = {run.dir: run for name in request.names for run in find_runs(name, request.root)}
-    if not found:
+    runs = find_chosen_runs(request.names, request.where, request.root)
+    if not runs:
         raise UsageError(f"{', '.join(request.names)}: no runs yet", HOW_TO_START)
-    runs = list(found.values())
     slots = parse_slot_flags(request.slots, request.jobs)
     prepared = prepare_rerun(runs, request.commands or None, slots, tuple(sys.argv))
     if request.as_json and len(prepared) > 1:
@@ -285,6 +291,7 @@ def rerun(request: RerunRequest, console: Console) -> int:
 
 class StopRequest(Request):
     names: tuple[str, ...] = argument("NAME...", multiple=True)
+    where: Where | None = where_option()
     grace: float = option(
         "--grace", type=float, minimum=0, default=10.0, metavar="S", help="Seconds between TERM and KILL."
     )
@@ -296,19 +303,18 @@ class StopRequest(Request):
 def stop(request: StopRequest, console: Console) -> int:
     """Stop runs and everything they started: studies, runs, or patterns such as 'STUDY/lr=0.1*'.
 
-    The supervisor of a study that is named as a whole is stopped too, so that none of its runs starts any more.
+    The supervisor of a study that is named as a whole is stopped too, so that none of its runs starts any more; with
+    --where it goes on.
     """
-    from assay.study.locations import find_runs
+    from assay.study.choosing import find_chosen_runs
+    from assay.study.locations import names_study
     from assay.study.stop import StopOptions
     from assay.study.stop import stop as stop_runs
 
-    runs: dict[str, FoundRun] = {}
-    whole = {}
-    for name in request.names:
-        found = find_runs(name, request.root)
-        runs.update({run.dir: run for run in found})
-        whole.update({run.location.dir: run.location for run in found if _names_study(name, run)})
-    report = stop_runs(list(runs.values()), whole.values(), StopOptions(request.grace, request.reason))
+    runs = find_chosen_runs(request.names, request.where, request.root)
+    is_whole = request.where is None
+    whole = {run.location for run in runs if is_whole and any(names_study(name, run) for name in request.names)}
+    report = stop_runs(runs, whole, StopOptions(request.grace, request.reason))
     if request.as_json:
         console.write_json(
             [
@@ -329,7 +335,3 @@ def stop(request: StopRequest, console: Console) -> int:
     if not report.runs:
         console.error(f"{', '.join(request.names)}: no runs yet")
     return int(ExitCode.OK if report.is_well else ExitCode.FAILED)
-
-
-def _names_study(name: str, run: FoundRun) -> bool:
-    return name.rstrip("/") == run.location.name or os.path.abspath(name) == run.location.dir

@@ -64,12 +64,12 @@ def summarise(request: SumRequest, console: Console) -> int:
     """
     from assay.show.formatting import render_count, unguard
     from assay.study import summary
-    from assay.study.locations import open_index_of
+    from assay.study.locations import find_patterns, open_index_of
 
     forms = request.as_csv or request.csv_raw, request.as_json, request.as_markdown
     if sum(forms) > 1:
         raise UsageError("choose one of --csv, --json and --md")
-    locations, patterns = _find(request.studies, request.root)
+    locations, patterns = find_patterns(request.studies, request.root)
     options = summary.SummaryOptions(
         sort=request.sort,
         group_by=request.group_by,
@@ -158,10 +158,10 @@ class PlotRequest(Request):
 
 def plot(request: PlotRequest, console: Console) -> int:
     """Plot metrics of studies or of single runs over steps."""
-    from assay.study.locations import open_index_of
+    from assay.study.locations import find_patterns, open_index_of
     from assay.study.plotting import PlotOptions, build_charts
 
-    locations, patterns = _find(request.names, request.root)
+    locations, patterns = find_patterns(request.names, request.root)
     options = PlotOptions(request.metrics, request.group_by, request.log, request.best, request.where, patterns)
     with open_index_of(locations) as index:
         charts = build_charts(index, locations, options, console)
@@ -172,19 +172,6 @@ def plot(request: PlotRequest, console: Console) -> int:
     for chart in charts:
         console.write(_render_chart(chart, request.width, request.height, console))
     return 0
-
-
-def _find(names: Sequence[str], root: str | None) -> tuple[list[StudyLocation], tuple[tuple[str, str], ...]]:
-    """Studies, and patterns of their runs where a name is not that of a study."""
-    from assay.errors import NotFoundError
-    from assay.study.locations import find_locations
-
-    try:
-        return find_locations(names, root), ()
-    except NotFoundError:
-        from assay.study.choosing import find_choice
-
-        return find_choice(names, root)
 
 
 def _report_choices(chart: BuiltChart, console: Console) -> None:
