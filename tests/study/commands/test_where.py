@@ -141,6 +141,13 @@ def test_some_runs_are_started_and_the_rest_later(cli, own_bench: Bench) -> None
     assert attempts(cli) == {GOOD: 2, BAD: 2, "lr=0.1,n=8": 1, "lr=0.5,n=8": 1}
 
 
+def test_overridden_runs_are_chosen_like_the_others(cli, own_bench: Bench) -> None:
+    own_bench.write("study.yml", STUDY)
+    result = cli("run", "study.yml", "lr=0.1,0.2", "-j", "2", "--quiet", "--where", "lr > 0.15 and n == 7")
+    assert result.code == 0, result.err
+    assert [row["params"]["lr"] for row in json.loads(cli("ls", "fit", "--json").out)] == [0.2]
+
+
 def attempts(cli) -> dict[str, int]:
     return {row["name"]: row["attempt"] for row in json.loads(cli("ls", "fit", "--json").out)}
 
