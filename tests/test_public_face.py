@@ -73,6 +73,9 @@ NAMED = {  # modules without a list of their own: what the documents name there
     "assay.logx": "logx",
     "assay.checkpoint": "",
     "assay.script": "log",
+    "assay.lightning": "",  # AssayLogger loads the library
+    "assay.transformers": "",  # AssayCallback as well
+    "assay.wandb": "init log define_metric finish login watch save alert log_artifact Artifact Image Table Settings",
     "assay.models.backends.base": "Backend BackendError Made",
     "assay.cli.main": "main",
     "assay.pytest_plugin": "",

@@ -16,6 +16,8 @@
         end.N                   farms: job.sh of attempt N has left, wherever it ran
         metrics/<process>.jsonl series written by the script, one file per process
         tags.json               what people said about it: tags and notes
+        script-config.json      the configuration that a script reported (`assay.wandb`, `.lightning`, `.transformers`)
+        wandb.json  files/      summary, tags and files of a script that uses `assay.wandb`
         readings.jsonl          CPU, memory and GPU over time
         benchmark.json          benchmarks: the result, and how the machine stood
         report.jsonl            benchmarks: what the child reported, line by line
@@ -49,6 +51,8 @@ CODE_DIR = "code"
 METRICS_DIR = "metrics"
 READINGS_FILE = "readings.jsonl"
 TAGS_FILE = "tags.json"  # in a run's directory, and inside .assay for the study
+CONFIG_FILE = "script-config.json"
+WANDB_FILE = "wandb.json"
 STUDY_META_DIR = ".assay"
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all of them have a directory and are over
