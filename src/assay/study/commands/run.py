@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from assay.errors import ExitCode, UsageError
 from assay.show.console import Console, build_same_call
@@ -29,7 +29,7 @@ from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
     from assay.study.locations import StudyLocation
-    from assay.study.prepared import Prepared, Report, RunOptions
+    from assay.study.prepared import Prepared, Report, RunOptions, SearchResult
     from assay.values.where import Where
 
 _MOST_FINDINGS = 20
@@ -68,6 +68,11 @@ class RunRequest(Request):
     )
     new_code: bool = option(
         "--new-code", default=False, help="Repeated runs get the current code, not their own snapshot."
+    )
+    search: Literal["continue", "new"] | None = option(
+        "--search",
+        choices=("continue", "new"),
+        help="A search whose file has changed: go on with the trials that fit, or begin again.",
     )
     detach: bool = option("--detach", default=False, help="Leave the supervisor in the background.")
     quiet: bool = quiet_option()
@@ -138,6 +143,7 @@ def _build_options(request: RunRequest) -> RunOptions:
         retry=request.retry,
         force=request.force,
         new_code=request.new_code,
+        search=request.search,
         code=request.code,
         command_line=tuple(sys.argv),
         again=None if is_random else Again(("assay", "run"), request.file, tuple(words), request.overrides),
@@ -152,7 +158,12 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
         rows = json.dumps(build_dry_rows(prepared), indent=1, ensure_ascii=False, default=str)
         console.write(f"{escape_json(rows)}\n")
     else:
-        console.write("".join(f"{line}\n" for line in build_dry_lines(prepared)))
+        lines = [*build_dry_lines(prepared)]
+        if prepared.search is not None:
+            from assay.study.search import build_dry_search
+
+            lines += build_dry_search(prepared)
+        console.write("".join(f"{line}\n" for line in lines))
     return int(ExitCode.OK)
 
 
@@ -183,7 +194,9 @@ def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool)
     if report.problem:
         console.error(f"assay: {report.problem}")
     if report.interrupted:
-        console.error(f"interrupted by {report.interrupted}; continue with: {build_same_call()}")
+        again = prepared.options.again if prepared.options.search else None  # it has been done
+        call = again.build() if again else build_same_call()
+        console.error(f"interrupted by {report.interrupted}; continue with: {call}")
     return int(report.exit_code)
 
 
@@ -203,6 +216,7 @@ def _build_json(report: Report) -> dict[str, object]:
         "dir": report.prepared.location.dir,
         "exit_code": int(report.exit_code),
         "checks": describe_checks(report.verdict),
+        **({"search": _build_search(report.search)} if report.search else {}),
         "runs": [
             {
                 "name": entry.spec.name,
@@ -216,6 +230,15 @@ def _build_json(report: Report) -> dict[str, object]:
             }
             for entry in report.entries
         ],
+    }
+
+
+def _build_search(result: SearchResult) -> dict[str, object]:
+    return {
+        "best": [dict(row) for row in result.best],
+        "trials": dict(result.trials),
+        "failed": dict(result.failed),
+        "failure": result.failure,
     }
 
 
