@@ -183,3 +183,29 @@ def test_tensorboard_gets_the_chosen_runs(cli, bench: Bench, monkeypatch: pytest
     result = cli("sum", "fit", "--tensorboard", "board2", "--where", "n == 7 and lr < 0.3")
     assert result.code == 0
     assert [path.name for path in (bench.folder / "board2").iterdir()] == [GOOD]
+
+
+def test_what_no_other_run_beats(cli, bench: Bench) -> None:
+    result = cli("sum", "fit", "--pareto", "loss,test.acc", "--json")
+    assert [row["run"] for row in json.loads(result.out)] == ["lr=0.1,n=7", "lr=0.1,n=8"]
+    assert result.err == "(the Pareto front: 2 of 2 runs; not compared: 2 not done)\n"
+    named = cli("sum", "fit", "--pareto", "n:max,loss:max", "--state", "failed", "--json")
+    assert [row["run"] for row in json.loads(named.out)] == ["lr=0.5,n=8"]
+    grouped = cli("sum", "fit", "--pareto", "loss,time", "-g", "n", "--json")
+    assert [row["lr"] for row in json.loads(grouped.out)] == [0.1]
+    assert grouped.err == "(the Pareto front: 1 of 1 group; not compared: 1 without a number for each)\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [("loss", "as in --pareto loss,time"), ("los,time", "did you mean 'loss'?"), ("loss:best,time", "loss:min")],
+)
+def test_what_cannot_be_weighed(cli, names: str, said: str) -> None:
+    result = cli("sum", "fit", "--pareto", names)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err
+
+
+def test_a_table_by_time(cli) -> None:
+    seconds = [row["seconds"] for row in json.loads(cli("sum", "fit", "--sort", "time:max", "--json").out)]
+    assert seconds == sorted(seconds, reverse=True)

@@ -35,7 +35,13 @@ class SumRequest(Request):
         "--sort",
         multiple=True,
         metavar="NAME[:min|max]",
-        help="Sort by a metric's best value, or by a parameter; may be given again, the first counts most.",
+        help="Sort by a metric's best value, a parameter or time; may be given again, the first counts most.",
+    )
+    pareto: tuple[str, ...] | None = option(
+        "--pareto",
+        metavar="A,B",
+        parse=split_commas,
+        help="Only runs that no other beats in all of these: metrics, parameters, time; each may have :min or :max.",
     )
     group_by: tuple[str, ...] = group_option("row")
     metrics: tuple[str, ...] | None = option(
@@ -80,6 +86,7 @@ def summarise(request: SumRequest, console: Console) -> int:
         limit=request.limit,
         where=request.where,
         patterns=patterns,
+        pareto=request.pareto or (),
     )
     with open_index_of(locations) as index:
         if request.tensorboard is not None:
@@ -95,6 +102,9 @@ def summarise(request: SumRequest, console: Console) -> int:
         console.write(_render(found.table, request))
     if found.hidden and not any(forms):
         console.error(f"({render_count(found.hidden, 'more metric')}: --metrics all)")
+    if found.front is not None:
+        what = "group" if request.group_by else "run"
+        console.error(f"({summary.describe_front(found.front, what, found.not_done)})")
     if found.left_out:
         console.error(f"({render_count(found.left_out, 'more row')}: leave out -n)")
     return 0
