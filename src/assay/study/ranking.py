@@ -106,7 +106,7 @@ def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction)
     """The items by their values: numbers first, then texts, then what is missing; a direction turns none of this."""
     numbers, texts, missing = [], [], []
     for item, value in zip(items, values, strict=True):
-        number = _parse_number(value)
+        number = parse_number(value)
         if value is None or (number is not None and number != number):  # noqa: PLR0124
             missing.append(item)
         elif number is not None:
@@ -119,7 +119,7 @@ def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction)
     return ordered + missing
 
 
-def _parse_number(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """Also of a text such as `1e-4`, which YAML does not take for a number."""
     if isinstance(value, bool):
         return None
