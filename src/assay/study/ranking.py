@@ -246,7 +246,7 @@ def _find_front(items: Sequence[int], columns: Sequence[Sequence[Any]], keys: Se
     signs = [1 if key.direction == "min" else -1 for key in keys]
     points = {}
     for item, values in zip(items, zip(*columns, strict=True), strict=True):
-        numbers = list(map(_parse_number, values))
+        numbers = list(map(parse_number, values))
         if all(number is not None and math.isfinite(number) for number in numbers):
             points[item] = tuple(
                 sign * number for sign, number in zip(signs, numbers, strict=True) if number is not None
