@@ -75,13 +75,13 @@ def build_document(report: StudyReport) -> Document:
             *_build_failures(report),
             Notes([f"warning: {text}" for text in report.warnings]),
             *(Text(line) for line in report.results),
-            Text(Span(_describe_outcome(report), role)),
+            Text(Span(describe_outcome(report), role)),
             Commands([("" if number else "next", step) for number, step in enumerate(report.next_steps)]),
         ),
     )
 
 
-def _describe_outcome(report: StudyReport) -> str:
+def describe_outcome(report: StudyReport) -> str:
     late = sum(run.state == "timeout" for run in report.failed)
     lost = sum(run.state == "lost" for run in report.failed)
     kept = f" ({report.kept} of them earlier)" if report.kept else ""

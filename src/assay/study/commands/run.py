@@ -6,9 +6,10 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
-from assay.errors import ExitCode, UsageError
+from assay.errors import AssayError, ExitCode, UsageError
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import escape_json
 from assay.values import layout
@@ -29,7 +30,11 @@ from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
     from assay.study.locations import StudyLocation
+    from assay.study.notify import Notifier
     from assay.study.prepared import Prepared, Report, RunOptions, SearchResult
+    from assay.study.report import Watcher
+    from assay.study.supervise import Event, Supervisor
+    from assay.study.sweep import RunHooks
     from assay.values.where import Where
 
 _MOST_FINDINGS = 20
@@ -74,6 +79,12 @@ class RunRequest(Request):
         choices=("continue", "new"),
         help="A search whose file has changed: go on with the trials that fit, or begin again.",
     )
+    notify: tuple[str, ...] = option(
+        "--notify",
+        multiple=True,
+        metavar="WHERE",
+        help="Report the end, the first failure and a new best run to a shell command or an http address; or `none`.",
+    )
     detach: bool = option("--detach", default=False, help="Leave the supervisor in the background.")
     quiet: bool = quiet_option()
     plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
@@ -99,6 +110,7 @@ def run(request: RunRequest, console: Console) -> int:
     if request.dry_run:
         return _show_plan(prepared, request.as_json, console)
     check_prepared(prepared)
+    receivers = _choose_receivers(prepared, request.notify)
     if not prepared.root_was_asked:
         console.quieted(request.quiet).message(
             f"runs go to {os.path.relpath(prepared.location.dir)} (choose with --root or ASSAY_ROOT)"
@@ -106,7 +118,18 @@ def run(request: RunRequest, console: Console) -> int:
     if request.detach and not _go_to_background(prepared.location, console):
         return int(ExitCode.OK)
     plain = request.plain or request.detach
-    return _supervise(prepared, console.quieted(request.quiet or request.as_json), plain, request.as_json)
+    quieted = console.quieted(request.quiet or request.as_json)
+    return _supervise(prepared, quieted, plain, request.as_json, receivers)
+
+
+def _choose_receivers(prepared: Prepared, asked: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Who is told: the flag, then the settings."""
+    settings = prepared.settings
+    if not asked and not settings.notify:
+        return ()
+    from assay.study.notify import check_receivers
+
+    return check_receivers(asked or settings.notify, "--notify" if asked else f"notify in {settings.notify_from}")
 
 
 def _build_options(request: RunRequest) -> RunOptions:
@@ -145,9 +168,18 @@ def _build_options(request: RunRequest) -> RunOptions:
         new_code=request.new_code,
         search=request.search,
         code=request.code,
-        command_line=tuple(sys.argv),
+        command_line=_build_command_line(request),
         again=None if is_random else Again(("assay", "run"), request.file, tuple(words), request.overrides),
     )
+
+
+def _build_command_line(request: RunRequest) -> tuple[str, ...]:
+    """Without receivers: whoever knows a webhook's address may write to it."""
+    if not request.notify:
+        return tuple(sys.argv)
+    from assay.study.notify import drop_flag
+
+    return drop_flag(sys.argv)
 
 
 def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
@@ -167,7 +199,9 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
     return int(ExitCode.OK)
 
 
-def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool) -> int:
+def _supervise(
+    prepared: Prepared, console: Console, plain: bool, as_json: bool, receivers: tuple[str, ...] = ()
+) -> int:
     from assay.show.progress import choose_progress
     from assay.study.best_so_far import BestSoFar, choose_goal
     from assay.study.report import Watcher, build_study_report, render_report
@@ -184,7 +218,13 @@ def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool)
         console=console if console.quiet else console.around(progress.message),
         owns_process=True,
     )
-    report = run_study(prepared, hooks)
+    notifier = _attach_notifier(prepared, hooks, watcher, receivers) if receivers else None
+    try:
+        report = run_study(prepared, hooks)
+    except AssayError as error:
+        if notifier is not None:
+            _finish_notifier(notifier, console, f"{prepared.location.name}: {error.message}", int(error.exit_code))
+        raise
     if as_json:
         console.write(f"{escape_json(json.dumps(_build_json(report), indent=1, ensure_ascii=False))}\n")
     else:
@@ -195,9 +235,55 @@ def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool)
         console.error(f"assay: {report.problem}")
     if report.interrupted:
         again = prepared.options.again if prepared.options.search else None  # it has been done
-        call = again.build() if again else build_same_call()
+        call = again.build() if again else build_same_call(prepared.options.command_line[1:])
         console.error(f"interrupted by {report.interrupted}; continue with: {call}")
+    if notifier is not None:
+        _tell_end(notifier, report, watcher, console, time.time() - began)
     return int(report.exit_code)
+
+
+def _attach_notifier(prepared: Prepared, hooks: RunHooks, watcher: Watcher, receivers: tuple[str, ...]) -> Notifier:
+    from assay.study.notify import Notifier
+
+    location = prepared.location
+    notifier = Notifier(receivers, location.name, location.dir, prepared.settings.secrets)
+    listen, draw = hooks.listen, hooks.draw
+
+    def listen_too(event: Event) -> None:
+        listen(event)
+        notifier.listen(event)
+
+    def draw_too(supervisor: Supervisor) -> None:
+        draw(supervisor)
+        notifier.tell_best(watcher.best.leader)
+
+    hooks.listen, hooks.draw = listen_too, draw_too
+    return notifier
+
+
+def _tell_end(notifier: Notifier, report: Report, watcher: Watcher, console: Console, elapsed_s: float) -> None:
+    from assay.study.notify import build_best
+    from assay.study.report import build_study_report, describe_outcome
+
+    leader = watcher.best.leader
+    text = describe_outcome(build_study_report(report, elapsed_s))
+    text += f"; interrupted by {report.interrupted}" if report.interrupted else ""
+    text += f"; {report.problem}" if report.problem else ""
+    text += f"; best: {leader.run} {leader.render_value()}" if leader else ""
+    more = {
+        "states": {str(state): count for state in State if (count := report.count(state))},
+        "elapsed_s": elapsed_s,
+        "interrupted": report.interrupted,
+        "best": build_best(leader) if leader else None,
+    }
+    _finish_notifier(notifier, console, text, int(report.exit_code), more)
+
+
+def _finish_notifier(
+    notifier: Notifier, console: Console, text: str, exit_code: int, more: Mapping[str, Any] | None = None
+) -> None:
+    for note in notifier.finish(text, exit_code, more):
+        console.warning(note)
 
 
 def describe_checks(verdict: Verdict | None) -> list[str]:
@@ -305,7 +391,10 @@ def rerun(request: RerunRequest, console: Console) -> int:
     for text in damaged:
         console.warning(text)
     quieted = console.quieted(request.quiet or request.as_json)
-    codes = [ExitCode(_supervise(each, quieted, request.plain, request.as_json)) for each in prepared]
+    codes = [
+        ExitCode(_supervise(each, quieted, request.plain, request.as_json, _choose_receivers(each)))
+        for each in prepared
+    ]
     return int(ExitCode.worst([*codes, *([ExitCode.INTERNAL] if damaged else [])]))
 
 
