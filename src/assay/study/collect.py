@@ -35,6 +35,7 @@ _REST_S = 60.0
 UNREAD = 0.0  # the stamp of a row whose sources could not be read: whoever looks next reads them
 
 Parse = Callable[[bytes, dict[str, Any], bool], tuple[Columns, int, dict[str, Any]]]
+Listen = Callable[[str, Columns], None]  # the key of a run, and points that were just stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +144,12 @@ class Follower:
     tail: Tail
     cursor: Cursor
     last: dict[str, tuple[float, float]] = field(default_factory=dict)  # metric -> step, value
+    listen: Listen | None = None
 
     @classmethod
-    def open(cls, index: Index, key: str, run_dir: str, source: Source) -> Follower:
+    def open(cls, index: Index, key: str, run_dir: str, source: Source, listen: Listen | None = None) -> Follower:
         cursor = index.load_cursor(key, source.name)
-        return cls(key, source, Tail(os.path.join(run_dir, source.name), cursor.offset), cursor)
+        return cls(key, source, Tail(os.path.join(run_dir, source.name), cursor.offset), cursor, listen=listen)
 
     def read(self, index: Index, final: bool = False) -> None:
         """Everything there is to read now; with `final` also a last line that nothing ended."""
@@ -174,6 +176,8 @@ class Follower:
             for metric, (steps, values, _) in columns.items():
                 if values:
                     self.last[metric] = (steps[-1], values[-1])
+            if self.listen is not None and columns:
+                self.listen(self.key, columns)
         self.cursor = cursor
         self.tail.offset = cursor.offset
         return is_stored
@@ -186,7 +190,14 @@ class Follower:
 
 
 def read_sources(
-    index: Index, key: str, run_dir: str, spec: RunSpec, names: Sequence[str] | None = None, *, final: bool = True
+    index: Index,
+    key: str,
+    run_dir: str,
+    spec: RunSpec,
+    names: Sequence[str] | None = None,
+    *,
+    final: bool = True,
+    listen: Listen | None = None,
 ) -> None:
     """Bring the index up to date with the files of a run; `final` when it is over."""
     present = names if names is not None else os.listdir(run_dir)
@@ -198,7 +209,7 @@ def read_sources(
         if index.load_cursor(key, name).offset:
             index.forget_points(key, name)
     for source in find_sources(run_dir, spec, present):
-        Follower.open(index, key, run_dir, source).read(index, final=final)
+        Follower.open(index, key, run_dir, source, listen).read(index, final=final)
 
 
 @contextlib.contextmanager
@@ -293,6 +304,7 @@ class Collector:
         self._ticked_at = 0.0
         self._rests_until = 0.0  # after a failure the index is left alone for a while: each try may take half a minute
         self.failure: str | None = None
+        self.listen: Listen | None = None  # told of all points that are read here
 
     def started(self, entry: Entry) -> None:
         with self._guarded():
@@ -358,7 +370,7 @@ class Collector:
             for follower in live.followers.values():
                 follower.read(self._index, final=True)
         else:
-            read_sources(self._index, key, entry.dir, entry.spec, names)
+            read_sources(self._index, key, entry.dir, entry.spec, names, listen=self.listen)
 
     def flush(self) -> None:
         """Write what waits. What another supervisor has overtaken is read again where nobody would do it later."""
@@ -415,7 +427,7 @@ class Collector:
     def _follow_new(self, live: _Live, names: Sequence[str] | None) -> None:
         for source in find_sources(live.entry.dir, live.entry.spec, names):
             if source.name not in live.followers:
-                live.followers[source.name] = Follower.open(self._index, live.key, live.entry.dir, source)
+                live.followers[source.name] = Follower.open(self._index, live.key, live.entry.dir, source, self.listen)
 
     def _take_reading(self, live: _Live, now: float) -> None:
         handle = live.entry.handle

@@ -124,15 +124,11 @@ class Choices:
     position: Position | None = None
 
 
-RandomKind = Literal["uniform", "log_uniform", "int", "log_int"]
-
-
 @dataclass(frozen=True, slots=True)
 class Random:
-    """An axis drawn again for every run of a subset or a search, between two bounds; `int` and `log_int` give whole
-    numbers, both bounds included."""
+    """An axis drawn again for every run of a subset: `uniform` or `log_uniform` between two bounds."""
 
-    kind: RandomKind
+    kind: Literal["uniform", "log_uniform"]
     low: float
     high: float
     position: Position | None = None
@@ -172,30 +168,6 @@ class Subset:
     count: int
     seed: int = 0
     per_sweep: bool = False
-
-
-At = Literal["last", "best", "min", "max", "mean"]  # which value of a series stands for a run
-Sampler = Literal["tpe", "random", "cmaes", "qmc", "grid"]
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """A metric that a search makes small or large."""
-
-    metric: str
-    direction: Literal["min", "max"]
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """Runs that are proposed one by one, from the results of those before; several objectives give a Pareto set."""
-
-    sampler: Sampler
-    objectives: tuple[Objective, ...]
-    trials: int | None  # None: every combination (grid)
-    seed: int = 0
-    at: At = "last"
-    position: Position | None = None
 
 
 # ---------------------------------------------------------------- what is observed and asked for
@@ -241,9 +213,35 @@ class Check:
     """A bound on a metric of a finished run."""
 
     metric: str
-    at: At = "last"
+    at: Literal["last", "best", "min", "max", "mean"] = "last"
     min: float | None = None
     max: float | None = None
+    position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """One rule of `stop:`, which ends runs early. Which fields count depends on the rule.
+
+    `asha` and `median` compare runs at rungs: the steps `at`, or `first`, `first * factor`, … below `until` (asha) and
+    `first`, `first + every`, … (median). `patience` and `bounds` look at the run alone.
+    """
+
+    rule: Literal["asha", "median", "patience", "bounds"]
+    metric: str
+    direction: Literal["min", "max"]
+    at: tuple[float, ...] | None = None
+    first: float = 2
+    factor: float = 2  # asha: one of so many goes on
+    until: float | None = None
+    every: float = 1
+    runs: int = 6  # how many must have come to a rung before one is ended there
+    patience: float = 10
+    min_delta: float = 0
+    min: float | None = None
+    max: float | None = None
+    finite: bool = True
+    target: float | None = None
     position: Position | None = None
 
 
@@ -282,7 +280,6 @@ class Study:
     defaults: Params = field(default_factory=dict)  # filled in after naming
     aliases: Mapping[str, Mapping[str, Params]] = field(default_factory=dict)  # param -> case -> what it stands for
     subset: Subset | None = None
-    search: Search | None = None
     repeat: int = 1  # how often each run is done, ordinal 0, 1, …
     metrics: tuple[Pattern | MetricFile, ...] = ()
     resources: Resources = Resources()
@@ -294,6 +291,7 @@ class Study:
     env: tuple[tuple[str, str], ...] = ()
     pythonpath: str | None = None
     checks: tuple[Check, ...] = ()
+    stop: tuple[StopRule, ...] = ()
     code: CodePolicy = CodePolicy()
     root: str | None = None  # output root asked for by the file, absolute
     farms: Mapping[str, Farm] = field(default_factory=dict)

@@ -1,0 +1,150 @@
+"""Which runs a rule of `stop:` ends: pure functions of recorded points.
+
+A run is compared with others at rungs. Each recorded step belongs to one rung (the last that begins at or before it),
+and the run's value there is the best of its points up to its first one in that rung. So what a run is compared by
+depends on steps alone: not on when its log was read, nor on how far it has come since.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import count
+from statistics import median
+
+from assay.values.study import StopRule
+
+_COMPARING = ("asha", "median")
+
+
+class Curve:
+    """What a rule needs of one run's points, taken in the order of their steps."""
+
+    def __init__(self, rule: StopRule) -> None:
+        self._rule = rule
+        self.rungs = array("q")  # numbers of the rungs that it has reached, rising
+        self.values = array("d")  # at each of them
+        self.steps = array("d")  # where each was recorded
+        self.reason: str | None = None  # why the rule ends it, by its own points alone
+        self.last_step = -math.inf
+        self._best, self._best_step = math.nan, math.nan
+
+    def add(self, step: float, value: float) -> None:
+        """The next point; its step is not below that of the last."""
+        rule, self.last_step = self._rule, step
+        before, was_at = self._best, self._best_step
+        is_first = math.isnan(was_at)
+        if is_first or is_better(rule, value, before, rule.min_delta if rule.rule == "patience" else 0):
+            self._best, self._best_step = value, step
+        if rule.rule in _COMPARING:
+            rung = find_rung(rule, step)
+            if rung is not None and (not self.rungs or rung > self.rungs[-1]):
+                self.rungs.append(rung)
+                self.values.append(self._best)
+                self.steps.append(step)
+        elif self.reason is None:
+            self.reason = self._judge_alone(step, value)
+
+    def _judge_alone(self, step: float, value: float) -> str | None:
+        if self._rule.rule == "bounds":
+            return _judge_bounds(self._rule, step, value)
+        waited = step - self._best_step
+        if waited < self._rule.patience:
+            return None
+        best = f"best {self._best:.4g} at step {self._best_step:g}"
+        return f"patience: no better {self._rule.metric} for {waited:g} steps ({best})"
+
+    def value_at(self, rung: int) -> float | None:
+        """None: it has not recorded anything there."""
+        place = bisect_left(self.rungs, rung)
+        return self.values[place] if place < len(self.rungs) and self.rungs[place] == rung else None
+
+
+def build_curve(rule: StopRule, steps: Sequence[float], values: Sequence[float]) -> Curve:
+    """Points in any order; one without a step counts as the next after those before it."""
+    numbered = (number if math.isnan(step) else step for number, step in zip(count(1), steps, strict=False))
+    curve = Curve(rule)
+    for step, value in sorted(zip(numbered, values, strict=True), key=lambda point: point[0]):
+        curve.add(step, value)
+    return curve
+
+
+def find_rung(rule: StopRule, step: float) -> int | None:
+    """The number of the rung that a step belongs to, from 0; None: it is before the first, or there are no more."""
+    if rule.at is not None:
+        return bisect_right(rule.at, step) - 1 if step >= rule.at[0] else None
+    if step < rule.first or (rule.until is not None and step >= rule.until):
+        return None
+    if rule.rule == "median":
+        return math.floor((step - rule.first) / rule.every)
+    rung = round(math.log(step / rule.first, rule.factor))  # rounded: a logarithm is not exact
+    return rung if rule.first * rule.factor**rung <= step else rung - 1
+
+
+def name_rung(rule: StopRule, rung: int) -> str:
+    """By the step at which it begins."""
+    if rule.at is not None:
+        return f"{rule.at[rung]:g}"
+    return f"{rule.first * rule.factor**rung if rule.rule == 'asha' else rule.first + rung * rule.every:g}"
+
+
+def judge_curve(rule: StopRule, own: Curve, others: Iterable[Curve], since: int = 0) -> str | None:
+    """Why the rule ends this run; None: it goes on. `since`: how many of its rungs have been judged before."""
+    if rule.rule not in _COMPARING:
+        return own.reason
+    known = list(others) if since < len(own.rungs) else []
+    for place in range(since, len(own.rungs)):
+        rung = own.rungs[place]
+        there = [value for curve in known if (value := curve.value_at(rung)) is not None]
+        judge = _judge_asha if rule.rule == "asha" else _judge_median
+        if reason := judge(rule, own, place, there):
+            return reason
+    return None
+
+
+def _judge_asha(rule: StopRule, own: Curve, place: int, others: Sequence[float]) -> str | None:
+    """It goes on if it is among the best 1/factor of those that have come here, itself included."""
+    value, total = own.values[place], len(others) + 1
+    rank = 1 + sum(is_better(rule, other, value) for other in others)
+    if total < rule.runs or rank <= math.ceil(total / rule.factor):
+        return None
+    return f"asha rung {name_rung(rule, own.rungs[place])}, {_ordinal(rank)} of {total}"
+
+
+def _judge_median(rule: StopRule, own: Curve, place: int, others: Sequence[float]) -> str | None:
+    """It goes on unless its best value so far is worse than the median of the others' at this step."""
+    if len(others) + 1 < rule.runs:
+        return None
+    worst = math.inf if rule.direction == "min" else -math.inf
+    middle = median(worst if math.isnan(other) else other for other in others)
+    if not is_better(rule, middle, own.values[place]):
+        return None
+    value = f"{own.values[place]:.4g} at step {own.steps[place]:g}"
+    return f"median: {value}, median of {len(others)} runs {middle:.4g}"
+
+
+def _judge_bounds(rule: StopRule, step: float, value: float) -> str | None:
+    at = f"at step {step:g}"
+    if rule.finite and not math.isfinite(value):
+        return f"bounds: {rule.metric} {value:g} {at}"
+    if rule.max is not None and value > rule.max:
+        return f"bounds: {rule.metric} {value:.4g} above {rule.max:g} {at}"
+    if rule.min is not None and value < rule.min:
+        return f"bounds: {rule.metric} {value:.4g} below {rule.min:g} {at}"
+    if rule.target is not None and (value == rule.target or is_better(rule, value, rule.target)):
+        return f"bounds: {rule.metric} {value:.4g} has reached its target {rule.target:g} {at}"
+    return None
+
+
+def is_better(rule: StopRule, value: float, than: float, by: float = 0) -> bool:
+    """By more than `by`. NaN is worse than everything else."""
+    if math.isnan(value) or math.isnan(than):
+        return not math.isnan(value)
+    return value < than - by if rule.direction == "min" else value > than + by
+
+
+def _ordinal(number: int) -> str:
+    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"
