@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("golden", "bench", "models"),
     ("compat",),
     ("script", "logx", "checkpoint", "runs", "convergence", "examine"),
+    ("script_run", "wandb", "lightning", "transformers"),
     ("handle",),
     ("api",),
     ("assay",),  # assay/__init__.py: its names load on first use
@@ -47,6 +48,10 @@ IN_USERS_PROGRAMS = (
     "assay.script",
     "assay.logx",
     "assay.checkpoint",
+    "assay.script_run",
+    "assay.wandb",
+    "assay.lightning",
+    "assay.transformers",
     *(
         f"assay.bench{module}"
         for module in (
@@ -76,7 +81,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "tensorboardX": ("assay.logx", "assay.show.tensorboard"),
     "torch": ("assay.logx", "assay.checkpoint", "assay.bench.profiling"),
     "numpy": ("assay.judge", "assay.golden.judge", "assay.bench.judge", "assay.models", "assay.checkpoint"),
-    "scipy": ("assay.judge", "assay.golden.judge", "assay.bench.judge"),
+    "scipy": ("assay.judge", "assay.golden.judge", "assay.bench.judge", "assay.plan.search"),
+    "optuna": ("assay.plan.search",),
+    "cmaes": ("assay.plan.search",),
     "ruptures": ("assay.bench.judge",),
     "pyarrow": ("assay.show.parquet_file",),
     "mlflow": ("assay.study.mlflow_export",),
@@ -87,6 +94,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "openvino": ("assay.models.backends",),
     "iree": ("assay.models.backends",),
     "ml_dtypes": ("assay.models",),
+    "lightning": ("assay.lightning",),
+    "pytorch_lightning": ("assay.lightning",),
+    "transformers": ("assay.transformers",),
     "fsspec": ("assay.stage.object_store",),
     "httpx": ("assay.stage.http_file",),
     "google": ("assay.compat.perfzero.uploads", "assay.models.graph.onnx_library"),  # the latter: protobuf's errors
@@ -101,6 +111,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "assay.compat.torq.pytest_session",
     ),
 }
+NAMED_FOR_A_LIBRARY = ("assay.lightning", "assay.transformers")  # what users of that library import from us
 AT_TOP_LEVEL = {
     "click",
     "httpx",
@@ -126,6 +137,9 @@ LIGHT = {  # what importing a module may load beside the standard library
     "assay.logx": set(),
     "assay.examine": set(),
     "assay.runs": set(),
+    "assay.wandb": set(),
+    "assay.lightning": set(),
+    "assay.transformers": set(),
     "assay.cli.main": set(),
 }
 LATER: dict[str, set[str]] = {"assay.bench": set()}  # held to the same as soon as it is there
@@ -305,7 +319,7 @@ def name_problems(modules: Mapping[str, Module]) -> Iterator[str]:
         for word in name.split(".")[1:]:
             if word in EMPTY_WORDS:
                 yield f"{name}: {word!r} says nothing about what is inside"
-            if word in HOMES:
+            if word in HOMES and name not in NAMED_FOR_A_LIBRARY:
                 yield f"{name}: shadows the library {word}"
 
 

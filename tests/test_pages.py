@@ -26,3 +26,7 @@ def test_a_page_may_leave_out_parts_of_lines_and_lines() -> None:
     assert matches(("a … c", "…", "end"), "a b c\nx\ny\nend\n")
     assert not matches(("a … c",), "a b c\nx\n")
     assert parse_steps("$ a \\\n> b\nout\n$ c  # exits with 2\n") == [Step("a \\\nb", ("out",)), Step("c", (), 2)]
+
+
+def test_scripts_of_other_tools(tmp_path: Path) -> None:
+    run_page(HOW_TO / "use-with-wandb-lightning-transformers.md", tmp_path)

@@ -12,7 +12,7 @@ from tests.study.workbench import Bench
 
 import assay
 from assay.api import Study
-from assay.errors import ConfigError, UsageError
+from assay.errors import ConfigError, NotFoundError, UsageError
 
 KEYS: dict[str, Any] = {
     "command": "echo loss={lr}{seed} '{name}'",
@@ -100,3 +100,57 @@ def test_a_number_of_slots_is_a_number_of_jobs(bench: Bench) -> None:
     for wrong in ({"slots": 0}, {"slots": 2, "jobs": 2}):
         with pytest.raises(UsageError, match=r"jobs"):
             study.run(**wrong)
+
+
+# ---------------------------------------------------------------- overrides
+
+
+FILE = """\
+study: file
+command: echo loss={lr} {name} {seed} [slots]
+params: {lr: [0.1, 0.2], name: base, seed: 0, slots: 1}
+metrics: {loss: 'loss=({number})'}
+resources: {gpus: 0}
+"""
+
+
+def test_keywords_are_overrides(bench: Bench) -> None:
+    bench.write("study.yml", FILE)
+    name = "a, 'b' \"c\" 1e-4 ] # é\n"
+    handle = assay.run("study.yml", jobs=2, lr=np.array([0.3, 0.4]), name=name, overrides={"slots": 7})
+    assert handle.wait().ok
+    found = [run.params for run in handle.runs]
+    assert found == [{"lr": lr, "name": name, "seed": 0, "slots": 7} for lr in (0.3, 0.4)]
+    record = json.loads(Path(next(iter(handle.runs)).dir, "run.json").read_text())
+    assert [text.partition("=")[0] for text in record["overrides"]] == ["slots", "lr", "name"]
+    plan = assay.load_study("study.yml", lr=[0.3, 0.4], name=name, overrides={"slots": 7})
+    assert [run.left for run in plan.runs] == [(), ()]
+    assert [bool(run.left) for run in assay.load_study("study.yml").runs] == [True, True]
+
+
+def test_a_study_of_python_takes_overrides_settings_and_where(bench: Bench) -> None:
+    study = Study("grid", **KEYS)
+    with pytest.raises(UsageError, match=r"overrides=\{'seed'"):
+        study.run(seed=[5])
+    handle = study.run(jobs=2, overrides={"seed": [1]}, where="lr < 0.15", settings={"timeout": "1m"})
+    assert list(handle.wait().states) == ["lr=0.1,seed=1"]
+    assert len(study.plan(name="x", where="lr < 0.15").runs) == 2
+
+
+def test_an_unknown_keyword_names_parameters_and_options(bench: Bench) -> None:
+    bench.write("study.yml", FILE)
+    for wrong, right in (({"names": "x"}, "name"), ({"job": 2}, "jobs")):
+        for call in (assay.run, assay.load_study):
+            with pytest.raises(NotFoundError, match=f"did you mean .*'{right}'"):
+                call("study.yml", **wrong)  # type: ignore[operator]
+    with pytest.raises(ConfigError, match=r"lr.*cannot hold"):
+        assay.run("study.yml", lr=object())
+    with pytest.raises(UsageError, match="where"):
+        assay.run("study.yml", where="lr <")
+    assert not bench.root.exists()
+
+
+def test_a_seed_that_is_ignored_is_a_warning(bench: Bench) -> None:
+    bench.write("study.yml", FILE)
+    with pytest.warns(UserWarning, match=r"overrides=\{'seed'"):
+        assay.run("study.yml", jobs=2, seed=3).wait()

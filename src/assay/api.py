@@ -21,8 +21,9 @@ from assay.runs import Run, Runs, Series, runs
 from assay.values.verdict import Finding, VerdictKind
 
 if TYPE_CHECKING:
-    from assay.study.api import RunOptions
+    from assay.study.api import Prepared, RunOptions
     from assay.values.verdict import Verdict
+    from assay.values.where import Where
 
 __all__ = [
     "Finding",
@@ -117,14 +118,31 @@ def load_study(
     root: Path | None = None,
     study: str | None = None,
     titles: Sequence[str] = (),
+    where: str | None = None,
     sample: int | None = None,
     seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    **params: Any,
 ) -> StudyPlan:
-    """Read a study file and expand it, as `assay run --dry-run` does. Raises ConfigError with every problem of it."""
-    from assay.study.api import build_dry_rows, prepare
+    """Read a study file and expand it, as `assay run --dry-run` does. Raises ConfigError with every problem of it.
 
-    chosen = tuple(titles) or None
-    prepared = prepare(_build_options(file, root=_text(root), study=study, titles=chosen, sample=sample, seed=seed))
+    Further keywords are values of parameters, as those of `assay.run`.
+    """
+    from assay.study.api import build_dry_rows
+
+    options = _build_options(
+        file,
+        root=_text(root),
+        study=study,
+        titles=tuple(titles) or None,
+        where=_parse_where(where),
+        sample=sample,
+        seed=seed,
+        settings=_render(settings),
+        overrides=_render(overrides, params),
+    )
+    prepared = _prepare(options, params)
     rows = [{name: row[name] for name in PlannedRun._fields} for row in build_dry_rows(prepared)]
     planned = tuple(PlannedRun(**{**row, "left": tuple(row["left"])}) for row in rows)
     return StudyPlan(prepared.location.name, prepared.location.dir, planned, tuple(map(str, prepared.warnings)))
@@ -140,14 +158,21 @@ def run(
     on: str | None = None,
     titles: Sequence[str] = (),
     commands: Sequence[str] = (),
+    where: str | None = None,
     sample: int | None = None,
     seed: int | None = None,
     retry: Sequence[str] = (),
     force: bool = False,
     code: str | None = None,
     new_code: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    **params: Any,
 ) -> StudyHandle:
     """Start what is not finished of a study, and return at once. The arguments are the options of `assay run`.
+
+    Further keywords are other values of parameters than the file has: `assay.run("study.yml", lr=[0.1, 0.01])`. In
+    `overrides` are those whose names are options, or not names of Python; `settings` is `--set`.
 
     A process of its own supervises the runs, so they go on when this program ends, and nothing here changes: no
     signal handler, no working directory, no thread. Called again, it watches what runs and continues what does not.
@@ -156,7 +181,7 @@ def run(
     import warnings
 
     from assay.errors import NotFoundError, UsageError
-    from assay.study.api import check_prepared, prepare
+    from assay.study.api import check_prepared
     from assay.values.state import RETRY
     from assay.values.units import parse_slot_flags
 
@@ -180,26 +205,76 @@ def run(
         on=on,
         titles=tuple(titles) or None,
         commands=tuple(commands) or None,
+        where=_parse_where(where),
         sample=sample,
         seed=seed,
+        settings=_render(settings),
+        overrides=_render(overrides, params),
         retry=frozenset(state for name in retry for state in RETRY[name]),
         force=force,
         new_code=new_code,
         code=code,
     )
-    prepared = prepare(options)
+    prepared = _prepare(options, params)
     check_prepared(prepared)
-    for warning in prepared.warnings:
+    is_ignored = sample is None and seed is not None and any("seed" in spec.params for spec in prepared.plan.runs)
+    ignored = [f"seed={seed} is ignored: {_SEED_HINT}"] if is_ignored else []
+    for warning in (*prepared.warnings, *ignored):
         warnings.warn(str(warning), stacklevel=3 if isinstance(file, Study) else 2)  # the caller of `Study.run`
-    once = {"root": options.root, "study": study, "slots": slots, "jobs": jobs, "on": on, "code": code}
+    once = {"root": options.root, "study": study, "slots": slots, "jobs": jobs, "on": on, "code": code, "where": where}
     once |= {"sample": sample, "seed": seed if sample is not None else None}
     words = [f"--{flag}={value}" for flag, value in once.items() if value is not None]
-    several = {"title": titles, "command": commands, "retry": retry}
+    several = {"title": titles, "command": commands, "retry": retry, "set": options.settings}
     words += [f"--{flag}={value}" for flag, values in several.items() for value in values]
     words += [flag for flag, is_set in (("--force", force), ("--new-code", new_code)) if is_set]
     location = prepared.location
     path = options.file if options.load.text is None else _write_definition(options.load.text, location.dir)
-    return StudyHandle(location.name, location.root, [*words, "--", path])
+    return StudyHandle(location.name, location.root, [*words, "--", path, *options.overrides])
+
+
+_OPTIONS = tuple(run.__kwdefaults__ or ())
+_SEED_HINT = "seed goes with sample; for the parameter `seed` write overrides={'seed': …}"
+
+
+def _prepare(options: RunOptions, params: Mapping[str, Any]) -> Prepared:
+    """`params`: keywords, which may be misspelled options as well."""
+    from assay.errors import ConfigError, NotFoundError, UsageError
+    from assay.study.api import prepare
+
+    if options.seed is not None and not hasattr(options.seed, "__index__"):
+        raise UsageError(f"seed={options.seed!r} is not a number", _SEED_HINT)
+    try:
+        return prepare(options)
+    except ConfigError as error:
+        unknown = [name for name in params if f"unknown parameter {name!r}" in str(error)]
+        if not unknown:
+            raise
+        raise NotFoundError("parameter or option", unknown[0], [*_find_parameters(options), *_OPTIONS]) from None
+
+
+def _find_parameters(options: RunOptions) -> list[str]:
+    from assay.config.load import load_study as load
+    from assay.errors import ConfigError
+
+    try:
+        study = load(options.file, options.load)
+    except ConfigError:  # one that has no value without an override
+        return []
+    return list(dict.fromkeys(name for sweep in study.sweeps for name in sweep.axes))
+
+
+def _render(*values: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """As words of the command line."""
+    from assay.config.definition import render_assignments
+
+    given = {name: value for each in values if each for name, value in each.items()}
+    return render_assignments(given) if given else ()
+
+
+def _parse_where(text: str | None) -> Where | None:
+    from assay.values.where import parse_where
+
+    return None if text is None else parse_where(text)
 
 
 def _build_options(file: Path | Study, **options: Any) -> RunOptions:

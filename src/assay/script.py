@@ -241,9 +241,15 @@ def _open_stream() -> Stream:
         return _stream
 
 
+def close_stream() -> None:
+    """What is logged next goes to a new file."""
+    if _stream is not None:
+        _stream.close()
+
+
 def _open_own_file() -> tuple[str, int]:
     """A new file: no other process, earlier or on another host, shares it, so adding to it needs no care."""
-    folder = os.path.join(_find_run_dir(), layout.METRICS_DIR)
+    folder = os.path.join(find_run_dir(), layout.METRICS_DIR)
     os.makedirs(folder, exist_ok=True)
     while True:
         path = os.path.join(folder, build_file_name(time.time_ns() // 1000))
@@ -262,10 +268,14 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def build_file_name(start: int) -> str:
-    rank = next((os.environ[name] for name in _RANK_VARIABLES if os.environ.get(name, "").isdecimal()), "0")
     host = re.sub(r"[^\w.]", "_", os.uname().nodename)
     attempt = os.environ.get(layout.ENV_ATTEMPT_NUMBER, "")
-    return f"a{attempt if attempt.isdecimal() else 1}-r{rank}-{host}-{os.getpid()}-{start}.jsonl"
+    return f"a{attempt if attempt.isdecimal() else 1}-r{find_rank()}-{host}-{os.getpid()}-{start}.jsonl"
+
+
+def find_rank() -> int:
+    """Of this process among those that train one model."""
+    return next((int(os.environ[name]) for name in _RANK_VARIABLES if os.environ.get(name, "").isdecimal()), 0)
 
 
 def say(text: str) -> None:
@@ -279,23 +289,31 @@ def say(text: str) -> None:
 _adhoc_dir: str | None = None
 
 
-def _find_run_dir() -> str:
+def find_run_dir() -> str:
     """The run that started this process, or one made up on the spot (shared with forked children)."""
-    global _adhoc_dir  # noqa: PLW0603
     inside = os.environ.get(layout.ENV_RUN_DIR)
     if inside:
         return os.path.abspath(inside)
     if _adhoc_dir is None:
-        root = os.environ.get("ASSAY_ROOT") or layout.DEFAULT_ROOT
-        _adhoc_dir = _make_adhoc_run(os.path.join(os.path.abspath(root), layout.ADHOC_STUDY))
+        path = begin_adhoc_run(layout.ADHOC_STUDY, f"{time.strftime('%Y%m%d-%H%M%S')}-{build_random_name()}")
+        say(f"assay.log: not inside a run, so metrics go to {path}")
+        return path
     return _adhoc_dir
 
 
-def _make_adhoc_run(study: str) -> str:
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{build_random_name()}"
-    path = os.path.join(study, name)
-    _write_adhoc_run(path, name)
-    say(f"assay.log: not inside a run, so metrics go to {path}")
+def begin_adhoc_run(study: str, name: str, params: Mapping[str, object] | None = None) -> str:
+    """A new run for what this process logs to a file that it opens from now on; returns its folder.
+
+    A name that is taken gets a number.
+    """
+    global _adhoc_dir  # noqa: PLW0603
+    root = os.environ.get("ASSAY_ROOT") or layout.DEFAULT_ROOT
+    folder = os.path.join(os.path.abspath(root), study)
+    path, number = os.path.join(folder, name), 1
+    while os.path.exists(path) or not _write_adhoc_run(path, study, params or {}):
+        number += 1
+        path = os.path.join(folder, f"{name}-{number}")
+    _adhoc_dir = path
     return path
 
 
@@ -308,7 +326,8 @@ def build_random_name() -> str:
     return f"{chance.choice(ADJECTIVES)}-{chance.choice(ANIMALS)}"
 
 
-def _write_adhoc_run(path: str, name: str) -> None:
+def _write_adhoc_run(path: str, study: str, params: Mapping[str, object]) -> bool:
+    """False: another process has taken the name."""
     from assay.system.files import rename
     from assay.values.secrets import hide_arguments
 
@@ -318,20 +337,29 @@ def _write_adhoc_run(path: str, name: str) -> None:
     fields = {
         "format": layout.FORMAT_VERSION,
         "kind": "adhoc",
-        "study": layout.ADHOC_STUDY,
-        "name": name,
+        "study": study,
+        "name": os.path.basename(path),
         "id": uid,
         "uid": uid,
         "created_at": time.time(),
-        "params": {},
+        "params": params,
         "commands": [],
         "source": "",
         "command_line": hide_arguments(sys.argv),
         "process": {"host": os.uname().nodename, "pid": os.getpid(), **_read_process_identity()},
     }
-    with open(os.path.join(aside, layout.RUN_FILE), "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(json.dumps(fields, ensure_ascii=False) + "\n")
-    rename(aside, path)
+    file = os.path.join(aside, layout.RUN_FILE)
+    with open(file, "w", encoding="utf-8", errors="surrogateescape") as stream:
+        stream.write(json.dumps(fields, ensure_ascii=False) + "\n")
+    try:
+        rename(aside, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        os.remove(file)
+        os.rmdir(aside)
+        return False
+    return True
 
 
 def _read_process_identity() -> dict[str, object]:

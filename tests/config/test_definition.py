@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.config.definition import render_definition
+from assay.config.definition import render_assignments, render_definition
 from assay.config.load import LoadOptions, load_study
-from assay.config.source import parse_documents
+from assay.config.overrides import parse_assignments
+from assay.config.source import Problems, parse_documents
 from assay.errors import ConfigError
 
 
@@ -62,6 +63,21 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_every_plain_value_is_read_as_it_was_given(value: Any) -> None:
     assert read(params={"x": value}) == {"params": {"x": value}}
+
+
+@given(VALUES)
+def test_every_override_is_read_as_it_was_given(value: Any) -> None:
+    problems = Problems()
+    (word,) = render_assignments({"x": value})
+    entries = parse_assignments([word], "native", problems)
+    assert problems.found == []
+    assert entries["x"].node.value == value
+
+
+def test_an_override_that_no_word_can_hold() -> None:
+    with pytest.raises(ConfigError) as caught:
+        render_assignments({"a": range(100_000), "b=c": 1, "d": object()})
+    assert [problem.key for problem in caught.value.problems] == ["a", "", "d"]
 
 
 def test_the_text_is_readable() -> None:

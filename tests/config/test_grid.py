@@ -43,6 +43,11 @@ def refused(text: str) -> str:
         ("params: {a: {uniform: [x, 1]}}\nsubset: {count: 2}", "params.a.uniform:", "must be a number"),
         ("params: {a: {uniform: [.nan, 1]}}\nsubset: {count: 2}", "params.a.uniform:", "must be a number"),
         ("params: {a: {log_uniform: [0, 1]}}\nsubset: {count: 2}", "params.a.log_uniform:", "above zero"),
+        ("params: {a: {int: [1, 2.5]}}\nsubset: {count: 2}", "params.a.int:", "two whole numbers"),
+        ("params: {a: {int: [3, 1]}}\nsubset: {count: 2}", "params.a.int:", "low comes first"),
+        ("params: {a: {int: [true, 3]}}\nsubset: {count: 2}", "params.a.int:", "a number"),
+        ("params: {a: {int: 3}}\nsubset: {count: 2}", "params.a.int:", "two whole numbers"),
+        ("params: {a: {log_int: [0, 3]}}\nsubset: {count: 2}", "params.a.log_int:", "or use int"),
         ("sweep: 3", "2:8 sweep:", "a mapping or a list of mappings"),
         ("sweep: []", "2:8 sweep:", "empty list"),
         ("sweep: [{a: 1}, 3]", "2:17 sweep[1]:", "must be a mapping of parameters"),
@@ -75,12 +80,12 @@ def test_lists_are_axes_and_inner_lists_are_values():
 def test_special_axes():
     (sweep,) = sweeps(
         "params: {a: {range: 3}, b: {range: [1, 3]}, c: {range: [10, 0, -5]}, d: {choice: [x, y]},"
-        " e: {uniform: [0, 1]}, f: {log_uniform: [1e-5, 1e-1]}}\nsubset: {count: 3}"
+        " e: {uniform: [0, 1]}, f: {log_uniform: [1e-5, 1e-1]}, g: {int: [1, 64]}, h: {init: 3}}\nsubset: {count: 3}"
     )
     values = [axis.values for axis in sweep.axes.values() if isinstance(axis, Choices)]
-    assert values == [(0, 1, 2), (1, 2), (10, 5), ("x", "y")]
+    assert values == [(0, 1, 2), (1, 2), (10, 5), ("x", "y"), ({"init": 3},)]
     drawn = [(axis.kind, axis.low, axis.high) for axis in sweep.axes.values() if isinstance(axis, Random)]
-    assert drawn == [("uniform", 0.0, 1.0), ("log_uniform", 1e-5, 1e-1)]
+    assert drawn == [("uniform", 0.0, 1.0), ("log_uniform", 1e-5, 1e-1), ("int", 1, 64)]
 
 
 def test_a_sweep_item_keeps_the_order_of_params_and_adds_its_own():

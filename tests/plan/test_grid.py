@@ -167,6 +167,16 @@ def test_drawn_numbers_are_short_unless_the_bounds_are_close():
     assert len({draw(Random("uniform", 1, 1 + 1e-9), rng) for _ in range(100)}) > 90
 
 
+@pytest.mark.parametrize("kind", ["int", "log_int"])
+def test_whole_numbers_are_whole_and_reach_both_bounds(kind):
+    rng = random.Random(0)
+    drawn = [draw(Random(kind, 2, 5), rng) for _ in range(2000)]
+    assert {type(each) for each in drawn} == {int}
+    assert set(drawn) == {2, 3, 4, 5}
+    least = min(drawn.count(each) for each in (2, 3, 4, 5))
+    assert least > (400 if kind == "int" else 200)
+
+
 def test_log_uniform_is_even_over_the_magnitudes():
     rng = random.Random(0)
     small = sum(draw(Random("log_uniform", 1e-4, 1), rng) < 1e-2 for _ in range(1000))

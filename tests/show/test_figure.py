@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import InfrastructureError, UsageError
+from assay.show import figure
 from assay.show.figure import spread_apart, write_figure
-from assay.show.plot import Chart, Line, build_bands
+from assay.show.plot import Axis, Chart, Line, build_bands
+from assay.values.document import Bars
 
 CHART = Chart(
     (Line("lr=0.1", [0, 1, 2], [3.0, 2.0, 1.0]), Line("lr=$x_1$ 数据", [0, 1, 2], [3.0, math.nan, 2.5])),
@@ -93,3 +96,38 @@ def test_a_metric_named_like_a_formula_is_shown_as_it_is(tmp_path):
     chart = Chart((Line("$x$", [0, 1], [1.0, 2.0]),), title="$\\bad{", x_name="$", y_name="$\\frac{$")
     write_figure(chart, tmp_path / "p.svg")
     assert (tmp_path / "p.svg").read_text().startswith("<?xml")
+
+
+POINTS = Line("done", [0.1, 0.01], [1.0, math.nan], names=["a", "b"], look="dots")
+CROSSES = Line("failed", [1.0], [2.0], names=["c"], look="crosses")
+AXES = [Axis("lr (log)", [(0.0, "0.1"), (1.0, "1")]), Axis("$norm$", [(0.5, "$batch")])]
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [
+        Chart((POINTS, CROSSES), "t", "lr", "loss", x_scale="log"),
+        Chart((POINTS, CROSSES), "t", "lr", "loss", x_scale="log", x_marks=[0.01, 0.1, 1.0]),
+        Chart((Line("done", [0, 1], [1.0, 2.0], look="dots"),), x_ticks=[(0, "$a"), (1, "b" * 60)]),
+        Chart((Line("a", [0, 1], [0.0, 0.5], shade=0.5), Line("b", [0, 1], [0.0, -0.09], shade=1.0)), axes=AXES),
+        Chart((Line("a", [0, 1], [0.0, 0.5], look="dots", shade=0.5),), shades=("q", "0", "1")),
+        Chart((Line("a", range(9000), [float(i % 7) for i in range(9000)], raw=[1.0] * 9000),)),
+        (Chart((POINTS,), x_name="a"), Chart((POINTS, CROSSES), x_name="b"), *[Chart((POINTS,))] * 3),
+        Bars([("lr", 0.75), ("$norm", 0.25)], "importance"),
+    ],
+)
+def test_points_parallel_coordinates_small_charts_and_bars(tmp_path, chart):
+    write_figure(chart, tmp_path / "p.svg", title="$t")
+    drawn = ET.parse(tmp_path / "p.svg").getroot()
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) > 5
+    ids = [each.get("id") for each in drawn.iter() if each.get("id")]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_long_line_is_thinned_with_its_extremes_and_gaps(tmp_path):
+    ys = [0.0] * 100_000
+    ys[500], ys[70_000], ys[50_000] = 5.0, -5.0, math.nan
+    xs, thinned = figure._thin(range(100_000), ys)
+    assert len(xs) == len(thinned) < 6000
+    assert {5.0, -5.0} <= set(thinned)
+    assert sum(map(math.isnan, thinned)) == 1

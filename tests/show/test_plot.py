@@ -19,6 +19,10 @@ from assay.show.plot import (
     last_value,
     render_plot,
     render_ticks,
+    resample,
+    smooth,
+    split_gaps,
+    thin,
 )
 
 NAN = math.nan
@@ -251,3 +255,109 @@ def test_the_band_on_a_logarithmic_scale_stays_above_zero():
 def test_last_value_skips_gaps():
     assert last_value(Line("x", [0, 1], [4.0, NAN])) == 4.0
     assert math.isnan(last_value(Line("x", [], [])))
+
+
+# ---------------------------------------------------------------- smoothing and thinning
+
+
+def test_smoothing_is_a_moving_average_that_begins_with_the_first_value():
+    assert smooth([1.0, 1.0, 1.0], 0.9) == pytest.approx([1.0, 1.0, 1.0])
+    assert smooth([0.0, 1.0], 0.5) == pytest.approx([0.0, 2 / 3])  # (0.5 * 0 * 0.5 + 0.5 * 1) / 0.75
+    assert smooth([3.0, 1.0, 2.0], 0.0) == [3.0, 1.0, 2.0]
+
+
+def test_what_is_not_finite_stays_and_does_not_count():
+    found = smooth([2.0, NAN, math.inf, 2.0], 0.9)
+    assert (found[0], found[2], found[3]) == (2.0, math.inf, pytest.approx(2.0))
+    assert math.isnan(found[1])
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.floats(0, 0.9999))
+def test_a_smoothed_value_is_between_those_before_it(values, weight):
+    for index, value in enumerate(smooth(values, weight)):
+        past = values[: index + 1]
+        assert min(past) - 1e-6 <= value <= max(past) + 1e-6
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=500), st.integers(4, 50))
+def test_thinning_keeps_the_extremes_and_the_order(values, most):
+    points = list(enumerate(values))
+    kept = thin(points, most)
+    assert len(kept) <= max(most, len(points) if len(points) <= most else 0)
+    assert (min(y for _, y in kept), max(y for _, y in kept)) == (min(values), max(values))
+    assert kept == sorted(kept, key=lambda point: point[0])
+
+
+def test_stretches_between_gaps():
+    points = [(0, 1.0), (1, NAN), (2, 2.0), (3, 3.0), (4, math.inf)]
+    assert list(split_gaps(points)) == [[(0, 1.0)], [(2, 2.0), (3, 3.0)]]
+    assert list(split_gaps([])) == []
+
+
+def test_runs_without_common_points_are_read_at_the_same_ones():
+    first, second = resample([Line("a", [0.0, 10.0], [0.0, 10.0]), Line("b", [5.0, 10.0], [1.0, 2.0])], 5)
+    assert list(first.xs) == list(second.xs) == [0.0, 2.5, 5.0, 7.5, 10.0]
+    assert list(first.ys) == [0.0, 2.5, 5.0, 7.5, 10.0]
+    assert math.isnan(second.ys[0])
+    assert list(second.ys[2:]) == [1.0, 1.5, 2.0]
+    assert [list(line.xs) for line in resample([Line("a", [3.0], [1.0])], 5)] == [[3.0]]
+
+
+def test_the_end_value_is_not_smoothed():
+    line = Line("a", [0, 1], smooth([1.0, 3.0], 0.9), raw=[1.0, 3.0])
+    assert "a  3   " in render_plot(Chart((line, RISING)))
+
+
+# ---------------------------------------------------------------- points
+
+
+def find_signs(text, sign):
+    rows = [line for line in text.splitlines() if "│" in line or "┤" in line]
+    return [(row, column) for row, line in enumerate(rows) for column, char in enumerate(line) if char == sign]
+
+
+def test_points_are_not_connected_and_have_the_sign_of_their_kind():
+    points = Line("done", [1, 2, 3], [1.0, 3.0, 2.0], look="dots")
+    crosses = Line("failed", [2], [1.0], look="crosses")
+    text = render_plot(Chart((points, crosses)), width=60)
+    assert len(find_signs(text, "•")) == 3
+    assert len(find_signs(text, "×")) == 1  # noqa: RUF001
+    assert not columns_with_dots(text)
+    assert text.splitlines()[-1].split() == ["•", "done", "3", "runs", "×", "failed", "1", "run"]  # noqa: RUF001
+
+
+def test_points_of_several_lines_have_letters():
+    lines = tuple(Line(name, [i], [float(i)], look="dots") for i, name in enumerate(("x", "y")))
+    text = render_plot(Chart(lines), width=60)
+    assert len(find_signs(text, "a")) == len(find_signs(text, "b")) == 1
+    render_plot(Chart(lines), plain=True).encode("ascii")
+
+
+def test_decades_have_the_same_width_on_a_logarithmic_x_axis():
+    text = render_plot(Chart((Line("a", [0.001, 0.01, 0.1], [1.0, 2.0, 3.0], look="dots"),), x_scale="log"), width=60)
+    left, middle, right = sorted(column for _, column in find_signs(text, "•"))
+    assert abs((middle - left) - (right - middle)) <= 1
+    assert [tick for tick in text.splitlines()[-3].split() if tick in ("0.001", "0.01", "0.1")] == [
+        "0.001",
+        "0.01",
+        "0.1",
+    ]
+    with pytest.raises(UsageError, match="nothing to plot") as caught:
+        render_plot(Chart((Line("a", [0, -1], [1.0, 2.0]),), x_scale="log"))
+    assert "logarithmic" in (caught.value.hint or "")
+
+
+def test_categories_are_columns_under_their_names():
+    chart = Chart((Line("a", [0, 1, 1], [1.0, 2.0, 3.0], look="dots"),), x_ticks=[(0, "adam"), (1, "sgd\x1b[31m")])
+    text = render_plot(chart, width=60)
+    columns = {column for _, column in find_signs(text, "•")}
+    axis = text.splitlines()[-3]
+    assert len(columns) == 2
+    assert abs(axis.index("adam") + 2 - min(columns)) <= 1
+    assert "\x1b" not in text
+
+
+def test_two_thousand_categories_fit():
+    ticks = [(i, f"name-{i}") for i in range(2000)]
+    chart = Chart((Line("a", range(2000), [float(i) for i in range(2000)], look="dots"),), x_ticks=ticks)
+    assert max(map(len, render_plot(chart, width=80).splitlines())) <= 80

@@ -20,7 +20,7 @@ from assay.study.locations import StudyLocation
 from assay.study.report import Watcher
 from assay.study.supervise import Entry, Event
 from assay.values.run import RunSpec, State
-from assay.values.study import Check, Study
+from assay.values.study import Check, Objective, Search, Study
 
 
 class StubSupervisor:
@@ -124,6 +124,12 @@ def test_a_check_says_what_matters(check: Check, goal: Goal) -> None:
     assert choose_goal(Study("s", "native", "", "", (), ())) is None
 
 
+def test_a_search_says_it_first() -> None:
+    search = Search("tpe", (Objective("acc", "min"), Objective("time", "min")), 5, at="mean")
+    study = Study("s", "native", "", "", (), (), checks=(Check("loss"),), search=search)
+    assert choose_goal(study) == Goal("acc", "min", "mean")
+
+
 def test_an_index_that_fails_ends_nothing(supervisor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from assay.errors import InfrastructureError
 
@@ -146,7 +152,7 @@ class Shown(Progress):
 
 
 def test_the_view_has_it(supervisor: Any) -> None:
-    supervisor.running, supervisor.queue, supervisor.pool = {}, [], None
+    supervisor.running, supervisor.queue, supervisor.pool, supervisor.count_left = {}, [], None, lambda: 0
     supervisor.interrupted = supervisor.leave = supervisor.problem = None
     progress = Shown()
     watcher = Watcher(progress, "s")

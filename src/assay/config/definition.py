@@ -1,7 +1,8 @@
-"""A study that a program gives as Python values → the text of its native file."""
+"""Python values that a program gives → the text of a native file, and words of the command line."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -14,6 +15,7 @@ from assay.errors import did_you_mean
 from assay.values.study import Value
 
 _WIDTH = 110
+_LONGEST_WORD = 100_000  # bytes, about; Linux refuses arguments of 128 KiB
 
 
 def render_definition(keys: Mapping[str, object]) -> str:
@@ -35,6 +37,29 @@ def render_definition(keys: Mapping[str, object]) -> str:
         plain, Dumper=_dumper(), sort_keys=False, allow_unicode=True, default_flow_style=None, width=_WIDTH
     )
     return text
+
+
+def render_assignments(values: Mapping[str, object]) -> tuple[str, ...]:
+    """`NAME=VALUE` words, as the command line takes them; what is read of them is what was given.
+
+    Raises ConfigError with every value that a word cannot hold.
+    """
+    import yaml
+
+    problems = Problems()
+    words = []
+    for name, value in values.items():
+        plain = _build_plain(value, name, problems)
+        text = yaml.dump([plain], Dumper=_quoting_dumper(), allow_unicode=True, default_flow_style=True, width=math.inf)
+        word = f"{name}={text.strip()[1:-1]}"
+        if "=" in name or not name.strip():
+            problems.add(f"{name!r} cannot name a parameter here", "", None, "leave out the equals sign")
+        elif len(word) > _LONGEST_WORD:
+            hint = "put them into `params` of the study, or use {'range': …}"
+            problems.add("has too many values for an override", name, None, hint)
+        words.append(word)
+    problems.raise_if_any()
+    return tuple(words)
 
 
 def _build_plain(value: Any, key: str, problems: Problems, depth: int = 0) -> Value:
@@ -61,6 +86,14 @@ def _build_plain(value: Any, key: str, problems: Problems, depth: int = 0) -> Va
         return [_build_plain(each, f"{key}[{index}]", problems, depth + 1) for index, each in enumerate(value)]
     problems.add(message, key, None, hint)
     return None
+
+
+@cache
+def _quoting_dumper() -> Any:
+    """Every text in double quotes, which words of the command line and lists of them take alike."""
+    quoting: Any = type("QuotingDumper", (_dumper(),), {})
+    quoting.add_representer(str, lambda dumper, text: dumper.represent_scalar(f"{TAG}str", text, style='"'))
+    return quoting
 
 
 @cache

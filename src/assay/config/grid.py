@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from assay.config.fields import Fields, LoadOptions, build_axis
 from assay.config.overrides import Overrides, parse_assignments, refuse_unknown
@@ -10,9 +11,10 @@ from assay.config.source import Entry, Node, join_key
 from assay.config.template import RUN_VALUES
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.values.study import Axis, Choices, Condition, Random, Sweep, same_value
+from assay.values.study import Axis, Choices, Condition, Random, RandomKind, Sweep, same_value
 
-AXIS_KINDS = ("uniform", "log_uniform", "choice", "range")
+AXIS_KINDS = ("uniform", "log_uniform", "int", "log_int", "choice", "range")
+_WHOLE = ("int", "log_int")
 MAX_RANGE = 1_000_000
 _RESERVED = ("zip", "when")
 _RANGE_HINT = "write {range: 400}, {range: [from, to]} or {range: [from, to, step]}"
@@ -92,7 +94,9 @@ class GridReader:
                 return self._special_axis(entry, key)
             import difflib
 
-            close = difflib.get_close_matches(entry.key, AXIS_KINDS, n=1, cutoff=0.75)
+            # not those of whole numbers: `init` is a name for many things
+            named = [kind for kind in AXIS_KINDS if kind not in _WHOLE]
+            close = difflib.get_close_matches(entry.key, named, n=1, cutoff=0.75)
             if close:
                 hint = f"did you mean {close[0]!r}? A mapping meant as the value itself is written [{{{entry.key}: …}}]"
                 self._problems.add("unknown kind of axis", join_key(key, entry.key), entry.position, hint)
@@ -105,24 +109,35 @@ class GridReader:
             return Choices(tuple(element.value for element in elements), entry.position)
         if entry.key == "range":
             return Choices(tuple(self._range(entry.node, key)), entry.position)
-        low, high = self._bounds(entry.node, key, positive=entry.key == "log_uniform")
-        return Random("uniform" if entry.key == "uniform" else "log_uniform", low, high, entry.position)
+        if entry.key in _WHOLE and not self._is_whole(entry.node, key):
+            return Random("int", 1, 2, entry.position)
+        low, high = self._bounds(entry.node, key, positive=entry.key.startswith("log_"))
+        if entry.key not in _WHOLE:
+            low, high = float(low), float(high)
+        return Random(cast("RandomKind", entry.key), low, high, entry.position)
+
+    def _is_whole(self, node: Node, key: str) -> bool:
+        values = [element.value for element in node.elements()]
+        if len(values) == 2 and all(isinstance(value, int) and abs(value) < 2**53 for value in values):
+            return True
+        self._fields.refuse(node, key, "two whole numbers", "write [low, high]; both are included")
+        return False
 
     def _bounds(self, node: Node, key: str, *, positive: bool) -> tuple[float, float]:
         elements = node.elements()
         if len(elements) != 2:
             self._fields.refuse(node, key, "two numbers", "write [low, high]")
             return 1.0, 2.0
-        numbers = [self._fields.number(element, key) for element in elements]
-        low, high = (float(number) if number is not None else 1.0 for number in numbers)
-        if None in numbers:
+        low, high = (self._fields.number(element, key) for element in elements)
+        if low is None or high is None:
             return 1.0, 2.0
         if not low < high or high - low == float("inf"):
             self._problems.add(
                 f"the bounds {low:g} and {high:g} enclose nothing", key, node.position, "low comes first"
             )
         elif positive and low <= 0:
-            self._problems.add("both bounds must be above zero", key, node.position, "or use uniform")
+            plain = key.rpartition(".")[2].removeprefix("log_")
+            self._problems.add("both bounds must be above zero", key, node.position, f"or use {plain}")
         return low, high
 
     def _range(self, node: Node, key: str) -> range:

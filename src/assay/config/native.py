@@ -10,6 +10,7 @@ from typing import Literal, cast
 from assay.config.fields import Fields, LoadOptions
 from assay.config.grid import GridReader, find_grid_names
 from assay.config.overrides import Overrides, apply_settings, find_name_params, parse_assignments, refuse_unknown
+from assay.config.search import AT, SearchReader
 from assay.config.source import Entry, Node, Problems, find_duplicates, join_key, parse_documents
 from assay.config.template import RUN_VALUES, parse_template, template_names
 from assay.errors import ConfigError, did_you_mean
@@ -17,6 +18,7 @@ from assay.system.fast_dataclasses import replace
 from assay.values.series import NUMBER
 from assay.values.study import (
     STUDY_NAME_RULE,
+    At,
     Axis,
     Check,
     CodePolicy,
@@ -36,9 +38,9 @@ from assay.values.study import (
 )
 
 KEYS = (
-    "study", "command", "commands", "params", "sweep", "zip", "when", "subset", "repeat", "metrics", "resources",
-    "slots", "timeout", "retries", "leave_running", "priority", "env", "checks", "code", "root", "on", "farms",
-    "golden", "stop",
+    "study", "command", "commands", "params", "sweep", "zip", "when", "subset", "search", "repeat", "metrics",
+    "resources", "slots", "timeout", "retries", "leave_running", "priority", "env", "checks", "code", "root", "on",
+    "farms", "golden", "stop",
 )  # fmt: skip
 NOT_SET = ("command", "commands", "params", "sweep", "zip", "when", "metrics", "golden")  # not by --set
 SETTINGS = tuple(key for key in KEYS if key not in NOT_SET)
@@ -55,7 +57,6 @@ _HOW_TO = "a study needs a command, as in `command: python train.py --lr {lr}`; 
 _JOB_NAME = "job"  # job.log is what job.sh itself has to say
 _FILE_KINDS = ("jsonl", "csv", "tensorboard")
 _PATTERN_KEYS = ("regex", "labels", "command")
-_AT = ("last", "best", "min", "max", "mean")
 _GROUP_HINT = "put what is to be read into a group, as in 'loss=({number})'"
 
 
@@ -139,6 +140,7 @@ class _Reader:
             commands=commands,
             sweeps=sweeps,
             subset=self._subset(sweeps),
+            search=SearchReader(self._fields).search(self._top, sweeps),
             repeat=self._integer("repeat", 1, minimum=1),
             metrics=reader.metrics(metrics) if metrics else (),
             resources=self._resources(),
@@ -282,10 +284,11 @@ class _Reader:
         seed = self._fields.integer(entries["seed"].node, "subset.seed", None) if "seed" in entries else 0
         if node and node.kind == "mapping" and "count" not in entries:
             self._problems.add("says no count", "subset", node.position, "as in {count: 20, seed: 7}")
-        axes = [pair for sweep in sweeps for pair in sweep.axes.items()] if node is None else []
+        needs_count = node is None and "search" not in self._top
+        axes = [pair for sweep in sweeps for pair in sweep.axes.items()] if needs_count else []
         for name, axis in axes:
             if isinstance(axis, Random):
-                hint = "add `subset: {count: 20, seed: 0}` to say how many values are drawn"
+                hint = "add `subset: {count: 20, seed: 0}` to say how many values are drawn, or a `search`"
                 if axis.position is not None and not axis.position.line:
                     hint = "say how many values are drawn: --set subset.count=20"
                 self._problems.add("a random axis needs a count", name, axis.position, hint)
@@ -483,7 +486,7 @@ class _MetricReader:
                 self._problems.add("says no metric", key, node.position, "as in {metric: loss, max: 0.5}")
             return None
         metric = self._fields.text(entries["metric"].node, join_key(key, "metric"))
-        at = self._fields.one_of(entries["at"].node, join_key(key, "at"), _AT) if "at" in entries else "last"
+        at = self._fields.one_of(entries["at"].node, join_key(key, "at"), AT) if "at" in entries else "last"
         low, high = self._bound(entries, "min", key), self._bound(entries, "max", key)
         if "min" not in entries and "max" not in entries:
             self._problems.add("says no bound", key, node.position, "add min, max or both")
@@ -491,7 +494,7 @@ class _MetricReader:
             self._problems.add(f"min {low:g} is above max {high:g}: nothing can pass", key, node.position)
         if metric is None or at is None:
             return None
-        return Check(metric, cast("Literal['last', 'best', 'min', 'max', 'mean']", at), low, high, node.position)
+        return Check(metric, cast("At", at), low, high, node.position)
 
     def _bound(self, entries: Mapping[str, Entry], name: str, key: str) -> float | None:
         return self._fields.number(entries[name].node, join_key(key, name)) if name in entries else None

@@ -1,7 +1,7 @@
 """Settings: where runs go and what they may use, unless a file or a flag says otherwise.
 
 From the weakest to the strongest: `~/.config/assay/config.toml`; the nearest `assay.toml`, or `pyproject.toml` with a
-`[tool.assay]` table, from the working directory upwards; the environment (`ASSAY_ROOT`, `ASSAY_SLOTS`, `ASSAY_FARM`).
+`[tool.assay]` table, from the working directory upwards; the environment (`ASSAY_ROOT`, `ASSAY_SLOTS`, …).
 Tables of products are handed on as they are, with their positions: the product reads them.
 """
 
@@ -25,8 +25,14 @@ if TYPE_CHECKING:
 
 TABLES = ("targets", "models")  # that products read
 PATTERNS = ("secret_names", "secret_files")
-KEYS = ("root", "slots", "farm", "max_wait", *PATTERNS, *TABLES)
-ENVIRONMENT = {"root": "ASSAY_ROOT", "slots": "ASSAY_SLOTS", "farm": "ASSAY_FARM", "max_wait": "ASSAY_MAX_WAIT"}
+KEYS = ("root", "slots", "farm", "max_wait", "notify", *PATTERNS, *TABLES)
+ENVIRONMENT = {
+    "root": "ASSAY_ROOT",
+    "slots": "ASSAY_SLOTS",
+    "farm": "ASSAY_FARM",
+    "max_wait": "ASSAY_MAX_WAIT",
+    "notify": "ASSAY_NOTIFY",
+}
 _OURS = r"^\s*\[+\s*tool\s*\.\s*assay\s*[].]"  # a head in pyproject.toml: our table, or one inside it
 
 
@@ -43,6 +49,8 @@ class Settings:
     secret_names: tuple[str, ...] = ()
     secret_files: tuple[str, ...] = ()
     max_wait_s: float | None = None  # for the machine lease
+    notify: tuple[str, ...] = ()  # commands and addresses
+    notify_from: str | None = None
 
     @property
     def secrets(self) -> SecretRules:
@@ -77,9 +85,22 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
     slots, slots_from = found.get("slots", (None, None))
     farm, farm_from = found.get("farm", (None, None))
     max_wait, _ = found.get("max_wait", (None, None))
+    notify, notify_from = found.get("notify", ((), None))
     names, secret_files = (patterns[key] for key in PATTERNS)
     return Settings(
-        root, root_from, slots, farm, tuple(files), slots_from, farm_from, tables, names, secret_files, max_wait
+        root=root,
+        root_from=root_from,
+        slots=slots,
+        farm=farm,
+        files=tuple(files),
+        slots_from=slots_from,
+        farm_from=farm_from,
+        tables=tables,
+        secret_names=names,
+        secret_files=secret_files,
+        max_wait_s=max_wait,
+        notify=notify,
+        notify_from=notify_from,
     )
 
 
@@ -112,6 +133,8 @@ def _from_environment(env: Mapping[str, str], folder: str) -> dict[str, tuple[An
             value = _absolute(text, folder)
         elif key == "slots":
             value = parse_slots(text)
+        elif key == "notify":
+            value = (text,)
         elif key == "max_wait":
             value = parse_duration(text)
             if not value:
@@ -155,10 +178,11 @@ class _Reader(Fields):
             return self._read_slots(node)
         elif key in PATTERNS:
             return self._read_patterns(key, node)
-        elif key == "root":
-            return _absolute(self.string(node, key, 'as in root = "…"') or "", os.path.dirname(self._path))
-        elif key == "farm":
-            return self.string(node, key, 'as in farm = "…"')
+        elif key in ("root", "farm"):
+            text = self.string(node, key, f'as in {key} = "…"')
+            return _absolute(text or "", os.path.dirname(self._path)) if key == "root" else text
+        elif key == "notify":
+            return self._read_notify(node)
         elif key == "max_wait":
             seconds = parse_duration(node.value) if isinstance(node.value, str) else None
             if not seconds:
@@ -173,6 +197,14 @@ class _Reader(Fields):
             self.refuse(node, key, "a list of patterns", f"as in {key} = {example}")
             return ()
         return tuple(each.strip() for each in value)
+
+    def _read_notify(self, node: Node) -> tuple[str, ...]:
+        values = node.value if isinstance(node.value, list) else [node.value]
+        if not all(isinstance(each, str) and each.strip() for each in values):
+            example = 'as in notify = "https://host/path", or a list of addresses and shell commands'
+            self.refuse(node, "notify", "an address or a command", example)
+            return ()
+        return tuple(values)
 
     def _read_slots(self, node: Node) -> tuple[str, ...]:
         value = node.value

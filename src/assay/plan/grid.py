@@ -116,10 +116,19 @@ class _Pool:
 def draw(axis: Random, rng: random.Random) -> float:
     """A number between the bounds. Only `random()` is used: its sequence is promised never to change."""
     place = rng.random()
+    if axis.kind == "int":
+        return int(axis.low) + int(place * (int(axis.high) - int(axis.low) + 1))
+    # a whole number has the interval of half a unit to both sides
+    low, high = (axis.low - 0.5, axis.high + 0.5) if axis.kind == "log_int" else (axis.low, axis.high)
     if axis.kind == "uniform":
-        number = axis.low + (axis.high - axis.low) * place
-    else:
-        number = math.exp(math.log(axis.low) + (math.log(axis.high) - math.log(axis.low)) * place)
+        return round_drawn(axis, low + (high - low) * place)
+    return round_drawn(axis, math.exp(math.log(low) + (math.log(high) - math.log(low)) * place))
+
+
+def round_drawn(axis: Random, number: float) -> float:
+    """As many digits as are readable in names, within the bounds."""
+    if axis.kind in ("int", "log_int"):
+        return min(max(round(number), int(axis.low)), int(axis.high))
     if (axis.high - axis.low) > 1e-3 * max(abs(axis.low), abs(axis.high)):
         number = float(f"{number:.{_DIGITS}g}")
     return min(max(number, axis.low), axis.high)

@@ -43,6 +43,7 @@ FORMATS: Mapping[str, Format] = {  # of runs and studies; a product passes those
     "plan": Format(1, "delete the file: only the list of queued runs is lost"),
     "pass": Format(1, "delete the file: the next --force repeats every run"),
     "tags": Format(1, "move the file away, and give the tags and notes again"),
+    "search": Format(1, "delete the file: the next `assay run` takes the study's file for the search that was begun"),
     "set": Format(1, "delete the file: the next `assay runx` begins a new set"),
 }
 

@@ -47,6 +47,8 @@ class RunRecord:
     overrides: tuple[str, ...] = ()  # NAME=VALUE words of the command line, without their secrets
     parent: str | None = None  # key of the run that this one repeats with changes (`assay rerun RUN NAME=VALUE`)
     file_hash: str | None = None  # of the study's file; a copy is in `.assay/files`
+    trial: int | None = None  # of a search: its number
+    search: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
 
 
 def new_uid() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
@@ -179,9 +180,9 @@ def silence(stream: TextIO) -> None:
         stream.flush()
 
 
-def build_same_call() -> str:
-    """The command line of this process, to be pasted; secrets have to be filled in again."""
+def build_same_call(words: Sequence[str] | None = None) -> str:
+    """The command line of this process (or these words of it), to be pasted; secrets have to be filled in again."""
     from assay.values.run import build_command
     from assay.values.secrets import hide_arguments
 
-    return build_command(("assay", *hide_arguments(sys.argv[1:])))
+    return build_command(("assay", *hide_arguments(sys.argv[1:] if words is None else words)))

@@ -1,4 +1,4 @@
-"""The chart as a PNG, SVG or PDF file, by matplotlib."""
+"""Charts as a PNG, SVG or PDF file, by matplotlib."""
 
 from __future__ import annotations
 
@@ -6,13 +6,26 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.show import formatting
-from assay.show.plot import Chart, Line, Scale, build_band_edges, build_shown, last_value, render_end_value
+from assay.show.plot import (
+    Axis,
+    Chart,
+    Line,
+    Scale,
+    build_band_edges,
+    build_shown,
+    last_value,
+    render_end_value,
+    split_gaps,
+    thin,
+)
 from assay.system.files import replacing
+from assay.values.document import Bars
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +38,9 @@ _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("", "o", "s", "^", "v", "D", "x", "+", "*")
 _LABELLED = 14  # more lines than this have their names in a legend, not next to their ends
 _LEGEND_ROWS = 28
+_POINTS = ("o", "s", "^", "D", "v", "P", "*", "h")
+_MOST_POINTS = 4000  # of a line
+_MOST_NAMES = 30  # of categories
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "svg.hashsalt": "assay",  # the same chart gives the same file
@@ -32,12 +48,20 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def write_figure(chart: Chart, path: Path, *, width: float = 8.0, height: float = 4.5) -> None:
-    """Draw into a file; its suffix says the format. Size in inches."""
+def write_figure(
+    chart: Chart | Bars | Sequence[Chart],
+    path: Path,
+    *,
+    width: float | None = None,
+    height: float | None = None,
+    title: str = "",
+) -> None:
+    """Draw into a file; its suffix says the format. Size in inches. Several charts are small ones, side by side, below
+    a title."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise UsageError(f"cannot write a plot to {path.name!r}", "end the name in " + ", ".join(FORMATS))
-    shown = build_shown(chart)
+    shown = chart if isinstance(chart, Bars) else [build_shown(each) for each in _list_charts(chart)]
     try:
         import matplotlib as mpl
     except ImportError as error:
@@ -46,7 +70,17 @@ def write_figure(chart: Chart, path: Path, *, width: float = 8.0, height: float 
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in a script that the font lacks
         metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
         with _writing(path) as aside:
-            _build_figure(shown, width, height).savefig(aside, format=kind, dpi=150, metadata=metadata)
+            if isinstance(shown, Bars):
+                figure = _build_bars(shown, width or 8.0, height)
+            elif len(shown) == 1:
+                figure = _build_figure(shown[0], width or 8.0, height or 4.5)
+            else:
+                figure = _build_grid(shown, title, width, height)
+            figure.savefig(aside, format=kind, dpi=150, metadata=metadata)
+
+
+def _list_charts(charts: Chart | Sequence[Chart]) -> Sequence[Chart]:
+    return [charts] if isinstance(charts, Chart) else charts
 
 
 def write_pages(charts: Sequence[Chart], path: Path, *, width: float = 8.0, height: float = 4.5) -> None:
@@ -79,19 +113,93 @@ def _build_figure(chart: Chart, width: float, height: float) -> Figure:
 
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_yscale(chart.scale)
-    for number, line in enumerate(chart.lines):
-        _draw_line(axes, line, number, len(chart.lines), chart.scale)
-    _dress(axes, chart)
-    if 1 < len(chart.lines) <= _LABELLED:
+    artists = _draw_chart(axes, chart)
+    if chart.shades is not None:
+        _add_color_bar(figure, axes, chart.shades)
+    named = [line for line in chart.lines if line.shade is None]
+    if not named:
+        pass
+    elif any(line.look != "line" for line in named) or len(chart.lines) > _LABELLED:
+        columns = -(-len(named) // _LEGEND_ROWS)
+        size = 6 if len(named) > _LABELLED else 8
+        drawn = [artist for artist, line in zip(artists, chart.lines, strict=True) if line.shade is None]
+        labels = [" " + _label(line) for line in named]  # matplotlib leaves out names that begin with _
+        figure.legend(drawn, labels, loc="outside right upper", fontsize=size, ncols=columns, frameon=False)
+    elif len(chart.lines) > 1:
         _label_ends(axes, chart)
-    elif len(chart.lines) > _LABELLED:
-        columns = -(-len(chart.lines) // _LEGEND_ROWS)
-        labels = [" " + _label(line) for line in chart.lines]  # matplotlib leaves out names that begin with _
-        figure.legend(axes.get_lines(), labels, loc="outside right upper", fontsize=6, ncols=columns, frameon=False)
     else:
         axes.set_title(_label(chart.lines[0]), loc="right", fontsize=9, color=_color(0))
     return figure
+
+
+def _build_grid(charts: Sequence[Chart], title: str, width: float | None, height: float | None) -> Figure:
+    """Small charts in rows; what the first one's legend says holds for all."""
+    from matplotlib.figure import Figure
+
+    columns = min(3, len(charts))
+    rows = -(-len(charts) // columns)
+    figure = Figure(figsize=(width or 3.6 * columns, height or 2.9 * rows), layout="constrained")
+    first: dict[str, Any] = {}
+    for number, chart in enumerate(charts):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        artists = _draw_chart(axes, replace(chart, title="", y_name=chart.y_name if number % columns == 0 else ""))
+        first.update({line.label: artist for line, artist in zip(chart.lines, artists, strict=True)})
+    if len(first) > 1:
+        labels = [" " + _as_it_is(label) for label in first]
+        figure.legend([*first.values()], labels, loc="outside lower left", fontsize=8, ncols=6, frameon=False)
+    figure.suptitle(_as_it_is(title), x=0.01, ha="left", fontsize=12, fontweight="bold")
+    return figure
+
+
+def _build_bars(bars: Bars, width: float, height: float | None) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height or 0.8 + 0.3 * len(bars.items)), layout="constrained")
+    axes = figure.add_subplot()
+    drawn = axes.barh([_as_it_is(formatting.shorten(label, 40)) for label, _ in bars.items],
+                      [value for _, value in bars.items], color=_color(0), height=0.7)  # fmt: skip
+    axes.bar_label(drawn, [formatting.render_number(value, 2) for _, value in bars.items], padding=4, fontsize=9)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.tick_params(left=False)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.set_title(_as_it_is(bars.label), loc="left", fontweight="bold")
+    return figure
+
+
+def _draw_chart(axes: Axes, chart: Chart) -> list[Any]:
+    """What was drawn for each line, for the legend."""
+    axes.set_yscale(chart.scale)
+    axes.set_xscale(chart.x_scale)
+    many = len(chart.lines) > _LABELLED
+    artists = []
+    for number, line in enumerate(chart.lines):
+        kind = sum(each.look == line.look for each in chart.lines[:number])  # points of each line have their own shape
+        drawn = _draw_points(axes, line, number, kind) if line.look != "line" else None
+        artists.append(drawn or _draw_line(axes, line, number, many, chart.scale))
+    _dress(axes, chart)
+    if chart.axes:
+        _dress_parallel(axes, chart.axes)
+    return artists
+
+
+def _shade_color(shade: float) -> Any:
+    """Dark is good: the light end of the scale would not be seen on white."""
+    from matplotlib import colormaps
+
+    return colormaps["viridis_r"](0.1 + 0.9 * shade)
+
+
+def _add_color_bar(figure: Figure, axes: Axes, shades: tuple[str, str, str]) -> None:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap
+
+    name, worst, best = map(_as_it_is, shades)
+    scale = ListedColormap([_shade_color(part / 255) for part in range(256)])
+    bar = figure.colorbar(ScalarMappable(cmap=scale), ax=axes, ticks=[0, 1], pad=0.02, aspect=30)
+    bar.ax.set_yticklabels([worst, best])
+    bar.set_label(name)
 
 
 def _color(number: int) -> str:
@@ -107,25 +215,67 @@ def _as_it_is(text: str) -> str:
     return formatting.clean(text).replace("$", r"\$")
 
 
-def _draw_line(axes: Axes, line: Line, number: int, total: int, scale: Scale) -> None:
-    many = total > _LABELLED
+def _draw_line(axes: Axes, line: Line, number: int, many: bool, scale: Scale) -> Any:
     turn = number // len(_COLORS)  # beyond the palette's length, dash and marker tell lines of the same colour apart
     marker = _MARKERS[turn // len(_DASHES) % len(_MARKERS)]
+    if line.raw:
+        axes.plot(*_thin(line.xs, line.raw), color=_color(number), linewidth=0.8, alpha=0.25)
     lonely = sum(map(math.isfinite, line.ys)) == 1
-    axes.plot(
-        line.xs,
-        line.ys,
-        color=_color(number),
+    xs, ys = _thin(line.xs, line.ys)
+    (artist,) = axes.plot(
+        xs,
+        ys,
+        color=_color(number) if line.shade is None else _shade_color(line.shade),
         linewidth=1.0 if many else 1.6,
         alpha=0.6 if many else 1.0,
-        linestyle=_DASHES[turn % len(_DASHES)],
-        marker=marker or ("o" if lonely else ""),
-        markevery=max(1, len(line.xs) // 8),
+        linestyle=_DASHES[turn % len(_DASHES)] if line.shade is None else "-",
+        marker=marker if marker and line.shade is None else "o" if lonely else "",
+        markevery=max(1, len(xs) // 8),
         markersize=4,
     )
     if line.spread:
         lower, upper = build_band_edges(line, scale)
         axes.fill_between(line.xs, lower, upper, color=_color(number), alpha=0.18, linewidth=0)
+    return artist
+
+
+def _draw_points(axes: Axes, line: Line, number: int, kind: int) -> Any:
+    color = _color(number) if line.shade is None else _shade_color(line.shade)
+    is_cross = line.look == "crosses"
+    size = 20 if len(line.xs) < 200 else 8
+    marker = "x" if is_cross else _POINTS[kind % len(_POINTS)] if line.shade is None else "o"
+    edge: dict[str, Any] = {"linewidths": 1.2} if is_cross else {"edgecolors": "white", "linewidths": 0.4}
+    return axes.scatter(line.xs, line.ys, s=size, color=color, marker=marker, alpha=0.9, zorder=3, **edge)
+
+
+def _thin(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
+    """What a figure can show of a line, extremes and gaps kept."""
+    if len(ys) <= _MOST_POINTS:
+        return list(xs), list(ys)
+    kept: list[tuple[float, float]] = []
+    for part in split_gaps(zip(xs, ys, strict=True)):
+        most = max(2, _MOST_POINTS * len(part) // len(ys))
+        kept += [*([(kept[-1][0], math.nan)] if kept else []), *thin(part, most)]
+    return [x for x, _ in kept], [y for _, y in kept]
+
+
+def _dress_parallel(axes: Axes, uprights: Sequence[Axis]) -> None:
+    """An upright line with its own numbers for each parameter; nothing else is measured here."""
+    axes.set_yticks([])
+    axes.grid(visible=False)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    axes.tick_params(bottom=False)
+    longest = 56 // len(uprights) + 6
+    names = [_as_it_is(formatting.shorten(formatting.clean(axis.name), longest)) for axis in uprights]
+    axes.set_xticks(range(len(uprights)), names, fontsize=9, fontweight="bold")
+    for index, axis in enumerate(uprights):
+        axes.plot([index, index], [0, 1], color="#4d4d4d", linewidth=1, zorder=3)
+        for place, text in axis.ticks:
+            axes.plot([index - 0.012 * len(uprights), index], [place, place], color="#4d4d4d", linewidth=1, zorder=3)
+            label = _as_it_is(formatting.shorten(formatting.clean(text), longest))
+            box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
+            left = index - 0.018 * len(uprights)
+            axes.text(left, place, label, fontsize=8, ha="right", va="center", bbox=box, zorder=4)
 
 
 def _dress(axes: Axes, chart: Chart) -> None:
@@ -134,15 +284,32 @@ def _dress(axes: Axes, chart: Chart) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.grid(visible=True, alpha=0.25, linewidth=0.6)
-    axes.margins(x=0.01)
+    axes.margins(x=0.01 if all(line.look == "line" for line in chart.lines) else 0.05)
+    if chart.x_ticks:
+        _name_x_ticks(axes, chart.x_ticks)
+    elif chart.x_marks:
+        axes.set_xticks(chart.x_marks, [formatting.render_number(mark) for mark in chart.x_marks])
+        axes.minorticks_off()
     axes.set_xlabel(_as_it_is(chart.x_name))
     axes.set_ylabel(_as_it_is(chart.y_name))
     locator = axes.yaxis.get_major_locator()
     is_whole = all(float(y).is_integer() for line in chart.lines for y in line.ys if math.isfinite(y))
-    if isinstance(locator, MaxNLocator) and is_whole:  # counts have nothing between; a logarithmic axis has another
+    if (
+        isinstance(locator, MaxNLocator) and is_whole and not chart.axes
+    ):  # counts have nothing between; a logarithmic axis has another
         locator.set_params(integer=True)
     if chart.title:
         axes.set_title(_as_it_is(chart.title), loc="left", fontweight="bold")
+
+
+def _name_x_ticks(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
+    """Of very many categories only some have their names."""
+    axes.set_xlim(-0.5, len(ticks) - 0.5)
+    shown = ticks[:: -(-len(ticks) // _MOST_NAMES)]
+    names = [_as_it_is(formatting.shorten(formatting.clean(name), 20)) for _, name in shown]
+    is_long = sum(map(len, names)) > 40
+    turn: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
+    axes.set_xticks([value for value, _ in shown], names, fontsize=8, **turn)
 
 
 def _label_ends(axes: Axes, chart: Chart) -> None:

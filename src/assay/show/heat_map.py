@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from assay.show.formatting import display_width, escape_html
+from assay.show.formatting import clean, display_width, escape_html, pad, render_number, shorten
 from assay.system.terminal import paint
 from assay.values.document import Bars, HeatMap
 
@@ -30,6 +30,7 @@ _TALLEST = 560
 _LARGEST_CELL = 26
 _MOST_TITLES = 600  # cells with a title of their own
 _LONGEST_BAR = 420
+_LONGEST_LABEL = 36
 
 
 def find_level(value: float, limits: Sequence[float]) -> int:
@@ -46,13 +47,14 @@ def find_first(cell: int, cells: int, length: int) -> int:
 
 def render_bars(block: Bars, *, color: bool, plain: bool) -> Iterator[str]:
     most = max((count for _, count in block.items), default=0) or 1
-    label_width = max((display_width(label) for label, _ in block.items), default=0)
-    for label, count in block.items:
+    items = [(shorten(clean(label), _LONGEST_LABEL, "~" if plain else "…"), count) for label, count in block.items]
+    label_width = max((display_width(label) for label, _ in items), default=0)
+    for label, count in items:
         eighths = math.ceil(count / most * _BAR * 8)  # whatever is not zero is visible
         part = _EIGHTHS[eighths % 8 - 1] if eighths % 8 else ""
         bar = "#" * -(-eighths // 8) if plain else "█" * (eighths // 8) + part
         shown = paint(bar, "cyan") if color and bar else bar
-        yield f"{label:>{label_width}} {shown}{' ' * (_BAR - len(bar))} {count}"
+        yield f"{pad(label, label_width, 'right')} {shown}{' ' * (_BAR - len(bar))} {render_number(count, 3)}"
 
 
 def render_heat_map(block: HeatMap, width: int, *, color: bool, plain: bool) -> Iterator[str]:
@@ -103,16 +105,18 @@ def _sign(level: int, count: int, color: bool, plain: bool) -> str:
 
 def draw_bars(block: Bars) -> str:
     most = max((count for _, count in block.items), default=0) or 1
+    labels = [shorten(clean(label), _LONGEST_LABEL) for label, _ in block.items]
+    left = max([140, *(8 * display_width(label) for label in labels)])
     rows = []
-    for row, (label, count) in enumerate(block.items):
+    for row, (label, (_, count)) in enumerate(zip(labels, block.items, strict=True)):
         y = 22 * row
         length = max(1.5, _LONGEST_BAR * count / most) if count else 0.0
         rows.append(
-            f'<text class="label" x="140" y="{y + 15}" text-anchor="end">{escape_html(label)}</text>'
-            f'<rect class="bar" x="150" y="{y + 3}" width="{length:.1f}" height="15" rx="2"/>'
-            f'<text class="tick" x="{158 + length:.1f}" y="{y + 15}">{count}</text>'
+            f'<text class="label" x="{left}" y="{y + 15}" text-anchor="end">{escape_html(label)}</text>'
+            f'<rect class="bar" x="{left + 10}" y="{y + 3}" width="{length:.1f}" height="15" rx="2"/>'
+            f'<text class="tick" x="{left + 18 + length:.1f}" y="{y + 15}">{render_number(count, 3)}</text>'
         )
-    size = f'viewBox="0 0 700 {22 * len(rows)}" style="max-width:700px"'
+    size = f'viewBox="0 0 {left + 560} {22 * len(rows)}" style="max-width:{left + 560}px"'
     return f'<svg {size} role="img" aria-label="{escape_html(block.label)}">{"".join(rows)}</svg>'
 
 

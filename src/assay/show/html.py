@@ -8,7 +8,6 @@ curves are thinned to what a screen can show, extremes kept.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from markupsafe import Markup
 
 from assay.show import formatting, heat_map
 from assay.show.formatting import clean, escape_html, shorten
-from assay.show.plot import build_ticks, render_ticks
+from assay.show.plot import build_ticks, render_ticks, split_gaps, thin
 from assay.show.table import build_texts
 from assay.values.document import (
     Bars,
@@ -45,6 +44,8 @@ _GAP = 18  # between two panels
 _AXIS = 28  # below the last panel, for the numbers of the x axis
 _NAMED_AXIS = 96  # the same for slanted names
 _LONGEST_NAME = 18
+_LABEL = 20  # for the name of an axis
+_NAME_ROOM = 16  # from one slanted name to the next
 _MOST_POINTS = 500  # of a curve
 _LARGEST = 1e300  # beyond it differences overflow
 
@@ -136,7 +137,9 @@ def draw(chart: Chart) -> str:
     points = [point for panel in chart.panels for point in _list_points(panel)]
     width = WIDE if chart.is_wide else WIDTH
     below = _NAMED_AXIS if _is_named(chart) else _AXIS
-    height = _TOP + sum(panel.height for panel in chart.panels) + _GAP * (len(chart.panels) - 1) + below
+    below += _LABEL * bool(chart.x_label)
+    inner = sum(panel.height + _LABEL * bool(panel.label) for panel in chart.panels)
+    height = _TOP + inner + _GAP * (len(chart.panels) - 1) + below
     if not points:
         note = f'<text class="note" x="{width // 2}" y="90" text-anchor="middle">no finite values</text>'
         return _wrap(chart, height, [note])
@@ -145,6 +148,7 @@ def draw(chart: Chart) -> str:
     for panel in chart.panels:
         values = [y for _, y in _list_points(panel)] or [0.0]
         y_range = panel.y_range or _widen(min(values), max(values), 0.05)
+        top += _LABEL * bool(panel.label)
         frames.append(Frame(x_range, y_range, top, panel.height, width))
         top += panel.height + _GAP
     bottom = frames[-1].bottom
@@ -152,6 +156,7 @@ def draw(chart: Chart) -> str:
         *_draw_marks(chart, frames[0], bottom),
         *(part for panel, frame in zip(chart.panels, frames, strict=True) for part in _draw_panel(panel, frame)),
         *(_draw_x_names(chart.x_ticks, frames[-1]) if _is_named(chart) else _draw_x_axis(chart, frames[-1])),
+        *_draw_x_label(chart, frames[-1], height),
         *_draw_hovers(chart, frames[0], bottom),
     ]
     return _wrap(chart, height, parts)
@@ -188,10 +193,10 @@ def _draw_marks(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
     """Stretches as a stripe, single values as a line."""
     for style, start, end in chart.spans:
         left, right = max(frame.x(start), _LEFT), min(frame.x(end), frame.right)
-        yield _rect(style, left, _TOP, max(right - left, 2.0), bottom - _TOP)
+        yield _rect(style, left, frame.top, max(right - left, 2.0), bottom - frame.top)
     for index in chart.lines:
         x = frame.x(index)
-        yield f'<line class="first" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom:.1f}"/>'
+        yield f'<line class="first" x1="{x:.1f}" x2="{x:.1f}" y1="{frame.top:g}" y2="{bottom:.1f}"/>'
 
 
 def _rect(style: str, x: float, y: float, width: float, height: float, *, inner: str = "") -> str:
@@ -200,14 +205,18 @@ def _rect(style: str, x: float, y: float, width: float, height: float, *, inner:
 
 
 def _is_named(chart: Chart) -> bool:
-    return any(len(text) > 5 for _, text in chart.x_ticks or ())
+    """Texts that need more room than there is from tick to tick."""
+    ticks = chart.x_ticks or ()
+    room = ((WIDE if chart.is_wide else WIDTH) - _LEFT - _RIGHT) / max(1, len(ticks))
+    return any(len(text) > 5 and 7 * len(text) > room for _, text in ticks)
 
 
 def _draw_x_axis(chart: Chart, frame: Frame) -> Iterator[str]:
-    """Whole numbers: steps."""
+    """Whole numbers where there are any: steps."""
     ticks = chart.x_ticks
     if ticks is None:
-        values = [value for value in build_ticks(*frame.x_range, 6) if value == int(value)]
+        found = build_ticks(*frame.x_range, 12 if chart.is_wide else 6)
+        values = [value for value in found if value == int(value)] or found
         ticks = list(zip(values, render_ticks(values) if values else [], strict=True))
     for value, text in ticks:
         x, y = frame.x(value), frame.bottom + _AXIS - 12
@@ -215,11 +224,18 @@ def _draw_x_axis(chart: Chart, frame: Frame) -> Iterator[str]:
 
 
 def _draw_x_names(ticks: Sequence[tuple[float, str]] | None, frame: Frame) -> Iterator[str]:
-    for value, text in ticks or ():
+    ticks = ticks or ()
+    for value, text in ticks[:: max(1, -(-len(ticks) * _NAME_ROOM // round(frame.right - _LEFT)))]:
         x, y = frame.x(value) + 3, frame.bottom + 16
         name = escape_html(shorten(clean(text), _LONGEST_NAME))
         turn = f'transform="rotate(-42 {x:.1f} {y:.1f})"'
         yield f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="end" {turn}>{name}</text>'
+
+
+def _draw_x_label(chart: Chart, frame: Frame, height: float) -> Iterator[str]:
+    if chart.x_label:
+        text, x = escape_html(shorten(clean(chart.x_label), 60)), (_LEFT + frame.right) / 2
+        yield f'<text class="axis" x="{x:.1f}" y="{height - 6:g}" text-anchor="middle">{text}</text>'
 
 
 def _draw_hovers(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
@@ -229,8 +245,7 @@ def _draw_hovers(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
         left = frame.x((hovers[index - 1][0] + x) / 2) if index else frame.x(frame.x_range[0])
         is_last = index + 1 == len(hovers)
         right = frame.x(frame.x_range[1]) if is_last else frame.x((hovers[index + 1][0] + x) / 2)
-        inner = "\n".join(map(escape_html, text.split("\n")))
-        yield _rect("hover", left, _TOP, max(right - left, 0.5), bottom - _TOP, inner=f"<title>{inner}</title>")
+        yield _rect("hover", left, frame.top, max(right - left, 0.5), bottom - frame.top, inner=_title(text))
 
 
 # ---------------------------------------------------------------- one panel
@@ -242,17 +257,23 @@ def _draw_panel(panel: Panel, frame: Frame) -> Iterator[str]:
         top, bottom = frame.y(min(end, high)), frame.y(max(start, low))
         yield _rect(style, _LEFT, top, frame.right - _LEFT, bottom - top)
     yield from _draw_y_axis(panel, frame)
+    if panel.label:
+        text = escape_html(shorten(clean(panel.label), 70))
+        yield f'<text class="axis" x="{_LEFT - 50}" y="{frame.top - 9:g}">{text}</text>'
     for area in panel.areas:
-        upper, lower = (thin(_keep_finite(line)) for line in (area.upper, area.lower))
+        upper, lower = (thin(_keep_finite(line), _most_points(frame)) for line in (area.upper, area.lower))
         yield f'<path class="{escape_html(area.style)}" d="{_path(upper, frame)}{_path(lower[::-1], frame, "L")}Z"/>'
     for curve in panel.curves:
         yield from _draw_curve(curve, frame)
+    for x, y, text in panel.labels:
+        place, name = f'x="{frame.x(x) - 6:.1f}" y="{frame.y(y) + 3.5:.1f}"', shorten(clean(text), _LONGEST_NAME)
+        yield f'<text class="tick at" {place} text-anchor="end">{escape_html(name)}</text>'
 
 
 def _draw_y_axis(panel: Panel, frame: Frame) -> Iterator[str]:
     ticks = panel.ticks
     if ticks is None:
-        values = build_ticks(*frame.y_range, 4)
+        values = build_ticks(*frame.y_range, max(4, int(frame.height // 45)))
         ticks = list(zip(values, render_ticks(values), strict=True))
     for value, text in ticks:
         y = frame.y(value)
@@ -261,30 +282,54 @@ def _draw_y_axis(panel: Panel, frame: Frame) -> Iterator[str]:
 
 
 def _draw_curve(curve: Curve, frame: Frame) -> Iterator[str]:
-    points = thin(_keep_finite(curve.points))
-    if points and curve.line:
-        yield f'<path class="{escape_html(curve.style)}" d="{_path(points, frame)}"/>'
-    for x, y in ((frame.x(x), frame.y(y)) for x, y in (points if curve.marker else ())):
-        if curve.marker == "dot":
-            yield f'<circle class="{escape_html(curve.style)}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
-        else:
-            yield f'<path class="{escape_html(curve.style)}" d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"/>'
+    style, texts = escape_html(curve.style), list(map(_title, curve.texts))
+    if curve.line:
+        most = max(2, _most_points(frame))
+        stretches = list(split_gaps(curve.points))
+        total = sum(map(len, stretches))
+        thinned = (thin(part, max(2, most * len(part) // total)) for part in stretches)
+        path = "".join(_path(part, frame) + ("h0" if len(part) == 1 else "") for part in thinned)
+        if path:
+            yield (
+                f'<path class="{style}" d="{path}">{texts[0]}</path>'
+                if texts
+                else f'<path class="{style}" d="{path}"/>'
+            )
+    if curve.marker and texts and len(texts) == len(curve.points):
+        for point, text in zip(curve.points, texts, strict=True):
+            if _keep_finite([point]):
+                yield _draw_marker(curve.marker, style, frame.x(point[0]), frame.y(point[1]), text)
+    elif curve.marker:
+        for x, y in thin(_keep_finite(curve.points), _most_points(frame)):
+            yield _draw_marker(curve.marker, style, frame.x(x), frame.y(y))
+
+
+def _title(text: str) -> str:
+    return f"<title>{chr(10).join(map(escape_html, text.split(chr(10))))}</title>"
+
+
+_SHAPES = {
+    "cross": "m-4 -4l8 8m0 -8l-8 8",
+    "square": "m-3.6 -3.6h7.2v7.2h-7.2z",
+    "triangle": "m0 -5l4.6 8.4h-9.2z",
+    "diamond": "m0 -5l5 5l-5 5l-5 -5z",
+}
+
+
+def _draw_marker(marker: str, style: str, x: float, y: float, inner: str = "") -> str:
+    if marker == "dot":
+        shape = f'circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="{4 if inner else 3}"'
+        return f"<{shape}>{inner}</circle>" if inner else f"<{shape}/>"
+    shape = f'path class="{style}" d="M{x:.1f} {y:.1f}{_SHAPES[marker]}"'
+    return f"<{shape}>{inner}</path>" if inner else f"<{shape}/>"
+
+
+def _most_points(frame: Frame) -> int:
+    """As many as the drawing can show."""
+    return _MOST_POINTS * (2 if frame.width == WIDE else 1)
 
 
 def _path(points: Sequence[Point], frame: Frame, first: str = "M") -> str:
     return "".join(
         f"{first if index == 0 else 'L'}{frame.x(x):.1f} {frame.y(y):.1f}" for index, (x, y) in enumerate(points)
     )
-
-
-def thin(points: list[Point], most: int = _MOST_POINTS) -> list[Point]:
-    """At most about `most` points: of each stretch the lowest and the highest, in their order."""
-    if len(points) <= most:
-        return points
-    size = math.ceil(2 * len(points) / most)
-    kept: list[Point] = []
-    for start in range(0, len(points), size):
-        part = points[start : start + size]
-        ends = {part.index(min(part, key=lambda each: each[1])), part.index(max(part, key=lambda each: each[1]))}
-        kept += [part[index] for index in sorted(ends)]
-    return kept

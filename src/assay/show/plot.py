@@ -1,11 +1,12 @@
-"""Line plots: the chart as a value, and its look on a terminal. `show/figure.py` draws the same value as PNG or SVG."""
+"""Plots: the chart as a value, and its look on a terminal. `show/figure.py` draws the same value as PNG or SVG."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
 from assay.errors import UsageError
@@ -14,6 +15,7 @@ from assay.system import terminal
 from assay.values.series import mean_and_sd
 
 Scale = Literal["linear", "log"]
+Look = Literal["line", "dots", "crosses"]
 
 _HUES = ("blue", "red", "green", "magenta", "cyan", "yellow")
 PALETTE = (*_HUES, *(f"bright_{hue}" for hue in _HUES))
@@ -30,6 +32,9 @@ class Line:
 
     Of a group: `spread` is the standard deviation over its runs around each y, `members` how many runs it has, `end`
     mean and deviation of the runs' last values (runs may end at different steps), `others` runs that do not count.
+
+    `raw`: the values before they were smoothed. `names`: which run each point is. `shade`: a colour between the worst
+    (0) and the best (1) of a scale instead of one of its own.
     """
 
     label: str
@@ -39,15 +44,36 @@ class Line:
     members: int = 1
     end: tuple[float, float | None] | None = None
     others: int = 0
+    raw: Sequence[float] = ()
+    names: Sequence[str] = ()
+    look: Look = "line"
+    shade: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One of the upright axes of parallel coordinates; ticks by their place on it, 0 (below) to 1."""
+
+    name: str
+    ticks: Sequence[tuple[float, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
+    """`x_ticks`: names of categories at 0, 1, 2 … `x_marks`: numbers that get a tick, instead of round ones. `axes`:
+    those at x = 0, 1, 2 … instead of a y axis; a y is then a place on them. `shades`: what the colour scale stands for,
+    and its worst and its best value."""
+
     lines: tuple[Line, ...]
     title: str = ""
     x_name: str = "step"
     y_name: str = ""
     scale: Scale = "linear"
+    x_scale: Scale = "linear"
+    x_ticks: Sequence[tuple[float, str]] = ()
+    x_marks: Sequence[float] = ()
+    axes: Sequence[Axis] = ()
+    shades: tuple[str, str, str] | None = None
 
 
 # ---------------------------------------------------------------- the value
@@ -69,6 +95,53 @@ def build_bands(groups: Sequence[tuple[str, Sequence[Line]]]) -> tuple[Line, ...
     return tuple(bands)
 
 
+def resample(lines: Sequence[Line], count: int) -> list[Line]:
+    """All at the same xs, evenly from the first to the last of any; NaN where a line has not begun or has ended."""
+    low, high = min(line.xs[0] for line in lines), max(line.xs[-1] for line in lines)
+    xs = [low + (high - low) * part / (count - 1) for part in range(count)] if high > low else [low]
+    return [
+        replace(
+            line,
+            xs=xs,
+            ys=_read_at(dict(zip(line.xs, line.ys, strict=True)), xs),
+            raw=_read_at(dict(zip(line.xs, line.raw, strict=True)), xs) if line.raw else (),
+        )
+        for line in lines
+    ]
+
+
+def smooth(values: Sequence[float], weight: float) -> list[float]:
+    """The exponential moving average, corrected for its start at zero, as TensorBoard's. A value that is not finite
+    stays what it is, and does not count."""
+    smoothed, total, counted = [], 0.0, 0.0
+    for value in values:
+        if math.isfinite(value):
+            total, counted = weight * total + (1 - weight) * value, weight * counted + (1 - weight)
+        smoothed.append(total / counted if math.isfinite(value) else value)
+    return smoothed
+
+
+def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """At most about `most` points: of each stretch the lowest and the highest, in their order."""
+    if len(points) <= most:
+        return list(points)
+    size = math.ceil(2 * len(points) / most)
+    kept: list[tuple[float, float]] = []
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        ys = [y for _, y in part]
+        ends = {ys.index(min(ys)), ys.index(max(ys))}
+        kept += [part[index] for index in sorted(ends)]
+    return kept
+
+
+def split_gaps(points: Iterable[tuple[float, float]]) -> Iterator[list[tuple[float, float]]]:
+    """The stretches between the points that are not finite."""
+    for is_finite, stretch in groupby(points, key=lambda each: abs(each[0]) <= _LARGEST and abs(each[1]) <= _LARGEST):
+        if is_finite:
+            yield list(stretch)
+
+
 def _read_at(run: Mapping[float, float], steps: Sequence[float]) -> list[float]:
     """The run's values at these steps; NaN before its first, behind its last and next to one that is not finite."""
     if all(step in run for step in steps):
@@ -87,14 +160,19 @@ def _interpolate(run: Mapping[float, float], own: Sequence[float], step: float) 
 
 def build_shown(chart: Chart) -> Chart:
     """The chart with gaps (NaN) where nothing can be drawn; raises UsageError when nothing at all is left."""
-    lowest = 1 / _LARGEST if chart.scale == "log" else -_LARGEST
-    lines = []
-    for line in chart.lines:
-        pairs = zip(line.xs, line.ys, strict=True)
-        ys = [y if lowest <= y <= _LARGEST and abs(x) <= _LARGEST else math.nan for x, y in pairs]
-        lines.append(replace(line, ys=ys))
+    low_x, low_y = (1 / _LARGEST if scale == "log" else -_LARGEST for scale in (chart.x_scale, chart.scale))
+
+    def leave_gaps(xs: Sequence[float], ys: Sequence[float]) -> list[float]:
+        pairs = zip(xs, ys, strict=True)
+        return [y if low_y <= y <= _LARGEST and low_x <= x <= _LARGEST else math.nan for x, y in pairs]
+
+    lines = [
+        replace(line, ys=leave_gaps(line.xs, line.ys), raw=leave_gaps(line.xs, line.raw) if line.raw else ())
+        for line in chart.lines
+    ]
     if not any(math.isfinite(y) for line in lines for y in line.ys):
-        logarithmic = chart.scale == "log" and any(math.isfinite(y) for line in chart.lines for y in line.ys)
+        is_log = "log" in (chart.scale, chart.x_scale)
+        logarithmic = is_log and any(math.isfinite(y) for line in chart.lines for y in line.ys)
         hint = "a logarithmic scale has no place for zero and below" if logarithmic else None
         raise UsageError("there is nothing to plot: no finite values", hint)
     return replace(chart, lines=tuple(lines))
@@ -106,9 +184,12 @@ def last_value(line: Line) -> float:
 
 
 def render_end_value(line: Line) -> str:
-    """The last value; of a group mean ± standard deviation over its runs, and how many these are."""
+    """The last value, not smoothed; of a group mean ± standard deviation over its runs, and how many these are; of
+    points how many."""
+    if line.look != "line":
+        return formatting.render_count(sum(map(math.isfinite, line.ys)), "run")
     if not line.spread:
-        return formatting.render_number(last_value(line))
+        return formatting.render_number(last_value(replace(line, ys=line.raw or line.ys)))
     index = next((index for index in reversed(range(len(line.ys))) if math.isfinite(line.ys[index])), -1)
     mean, sd = line.end or (last_value(line), line.spread[index] if line.members > 1 else None)
     spread = "" if sd is None else f" ± {formatting.render_number(sd, 2)}"
@@ -163,15 +244,19 @@ class _Area:
 
     columns: int
     rows: int
-    x_range: tuple[float, float]
-    y_range: tuple[float, float]  # of the transformed values
-    transform: Callable[[float], float]
+    x_range: tuple[float, float]  # of the transformed values, as y_range
+    y_range: tuple[float, float]
+    transforms: tuple[Callable[[float], float], Callable[[float], float]]  # of x and of y
     dots: tuple[int, int]
 
     def dot(self, x: float, y: float) -> tuple[int, int]:
-        across = _share(x, self.x_range) * (self.columns * self.dots[0] - 1)
-        down = (1 - _share(self.transform(y), self.y_range)) * (self.rows * self.dots[1] - 1)
-        return round(across), round(down)
+        return self.across(x), self.down(y)
+
+    def across(self, x: float) -> int:
+        return round(_share(self.transforms[0](x), self.x_range) * (self.columns * self.dots[0] - 1))
+
+    def down(self, y: float) -> int:
+        return round((1 - _share(self.transforms[1](y), self.y_range)) * (self.rows * self.dots[1] - 1))
 
 
 def _share(value: float, bounds: tuple[float, float]) -> float:
@@ -190,6 +275,7 @@ def render_plot(chart: Chart, *, width: int = 80, height: int = 20, color: bool 
     ticks = _build_y_ticks(shown, area)
     margin = max(map(len, ticks.values()))
     area = replace(area, columns=max(wide - margin - 4, 8))
+    signs = _choose_signs(shown, plain)
     ends = _find_ends(shown, area) if len(shown.lines) > 1 and not plain else {}
     most = max(1, int(wide * _MOST_ENDS))
     area = replace(area, columns=max(wide - margin - 3 - min(most, max(map(len, ends.values()), default=1)), 8))
@@ -198,25 +284,26 @@ def render_plot(chart: Chart, *, width: int = 80, height: int = 20, color: bool 
         _put_marks(cells, shown, area, ends)
     axis_lines = (
         f"{row}{_render_ends(ends.get(number, ()), most, color)}".rstrip()
-        for number, row in enumerate(_render_rows(cells, area, ticks, margin, color=color, plain=plain))
+        for number, row in enumerate(_render_rows(cells, area, ticks, margin, signs, color=color, plain=plain))
     )
-    foot = _render_x_axis(area, margin, plain)
+    foot = _render_x_axis(shown, area, margin, plain)
     title = [formatting.shorten(formatting.clean(chart.title), wide)] if chart.title else []
     name = [" " * (margin + 2) + formatting.clean(chart.x_name).center(area.columns).rstrip()] if chart.x_name else []
-    legend = _render_legend(shown, wide, color=color, plain=plain)
+    legend = _render_legend(shown, wide, signs, color=color, plain=plain)
     more = [f"and {formatting.render_count(left_out, 'more line')}, not drawn"] if left_out > 0 else []
     return "\n".join((*title, *axis_lines, *foot, *name, *legend, *more)) + "\n"
 
 
 def _build_area(chart: Chart, width: int, rows: int, plain: bool) -> _Area:
-    transform = math.log10 if chart.scale == "log" else float
+    to_x, to_y = (math.log10 if scale == "log" else float for scale in (chart.x_scale, chart.scale))
     points = [(x, y) for line in chart.lines for x, y in zip(line.xs, line.ys, strict=True) if y == y]  # noqa: PLR0124
-    xs, ys = [x for x, _ in points], [transform(y) for _, y in points]
+    xs, ys = [to_x(x) for x, _ in points], [to_y(y) for _, y in points]
     room = 0.5 if chart.scale == "log" else abs(ys[0]) * 0.1 or 1.0
+    x_range = (-0.5, len(chart.x_ticks) - 0.5) if chart.x_ticks else (min(xs), max(xs))
     y_range = min(ys), max(ys)
     if y_range[0] == y_range[1]:  # a constant needs some room around it to lie in the middle
         y_range = y_range[0] - room, y_range[1] + room
-    return _Area(width, rows, (min(xs), max(xs)), y_range, transform, (1, 1) if plain else (2, 4))
+    return _Area(width, rows, x_range, y_range, (to_x, to_y), (1, 1) if plain else (2, 4))
 
 
 def _build_y_ticks(chart: Chart, area: _Area) -> dict[int, str]:
@@ -226,9 +313,14 @@ def _build_y_ticks(chart: Chart, area: _Area) -> dict[int, str]:
     values = build_log_ticks(10**low, 10**high, wanted) if log else build_ticks(low, high, wanted)
     placed: dict[int, str] = {}
     for value, text in zip(values, render_ticks(values), strict=True):
-        row = area.dot(area.x_range[0], value)[1] // area.dots[1]
+        row = area.down(value) // area.dots[1]
         placed.setdefault(min(max(row, 0), area.rows - 1), text)
     return placed
+
+
+def render_log_ticks(values: Sequence[float]) -> list[tuple[float, str]]:
+    """Each with its own decimals: `0.001`, `0.01`."""
+    return [(value, formatting.render_number(value, 6)) for value in values]
 
 
 def render_ticks(values: Sequence[float]) -> list[str]:
@@ -253,14 +345,24 @@ class _Cell:
 Cells = dict[tuple[int, int], _Cell]  # (column, row) → what is there
 
 
+def _choose_signs(chart: Chart, plain: bool) -> list[str]:
+    """A letter for each line; what is not a line and the only one of its kind has the sign of its kind."""
+    looks = [line.look for line in chart.lines]
+    own = {"dots": "o" if plain else "•", "crosses": "x" if plain else "×"}  # noqa: RUF001
+    return [own[look] if look in own and looks.count(look) == 1 else _MARKS[i] for i, look in enumerate(looks)]
+
+
 def _draw(chart: Chart, area: _Area, plain: bool) -> Cells:
     cells: Cells = {}
-    for number, line in enumerate(chart.lines):
+    order = sorted(enumerate(chart.lines), key=lambda pair: pair[1].look != "line")  # points over lines
+    for number, line in order:
         for x, y in _trace(line, area):
             cell = cells.setdefault((x // area.dots[0], y // area.dots[1]), _Cell(line=number))
             cell.dots |= 1 if plain else _DOTS[x % 2][y % 4]
             cell.is_shared |= cell.line != number
             cell.line = number
+            if line.look != "line":
+                cell.mark = number
     return cells
 
 
@@ -274,7 +376,7 @@ def _trace(line: Line, area: _Area) -> Iterator[tuple[int, int]]:
         dot = area.dot(x, y)
         if dot == before:
             continue
-        yield from _connect(before, dot) if before else (dot,)
+        yield from _connect(before, dot) if before and line.look == "line" else (dot,)
         before = dot
 
 
@@ -287,7 +389,14 @@ def _connect(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int
 
 
 def _render_rows(
-    cells: Cells, area: _Area, ticks: dict[int, str], margin: int, *, color: bool, plain: bool
+    cells: Cells,
+    area: _Area,
+    ticks: dict[int, str],
+    margin: int,
+    signs: Sequence[str],
+    *,
+    color: bool,
+    plain: bool,
 ) -> Iterator[str]:
     tick, bar = ("+", "|") if plain else ("┤", "│")
     for row in range(area.rows):
@@ -298,7 +407,7 @@ def _render_rows(
                 body += " "
                 continue
             owner = cell.line if cell.mark is None else cell.mark
-            sign = _MARKS[owner] if plain or cell.mark is not None else chr(0x2800 + cell.dots)
+            sign = signs[owner] if plain or cell.mark is not None else chr(0x2800 + cell.dots)
             body += _paint_mark(sign, owner, color)
         yield f"{ticks.get(row, '').rjust(margin)} {tick if row in ticks else bar}{body} "
 
@@ -311,7 +420,7 @@ def _find_ends(chart: Chart, area: _Area) -> dict[int, list[int]]:
     found: dict[int, list[tuple[int, int]]] = {}
     for number, line in enumerate(chart.lines):
         column, row, dot = _find_end(line, area)
-        if column == area.columns - 1:
+        if column == area.columns - 1 and line.look == "line":
             found.setdefault(row, []).append((dot, number))
     return {row: [number for _, number in sorted(each)] for row, each in found.items()}
 
@@ -331,9 +440,11 @@ def _put_marks(cells: Cells, chart: Chart, area: _Area, ends: Mapping[int, Seque
     at_edge = {number for each in ends.values() for number in each}
     own: dict[int, list[tuple[int, int]]] = {}  # characters that no other line touches
     for index, cell in cells.items():
-        if not cell.is_shared:
+        if not cell.is_shared and cell.mark is None:
             own.setdefault(cell.line, []).append(index)
     for number, line in enumerate(chart.lines):
+        if line.look != "line":
+            continue
         wanted = area.columns * (number + 1) / (len(chart.lines) + 1)
         if nearest := min(own.get(number, ()), key=lambda index: abs(index[0] - wanted), default=None):
             cells[nearest].mark = number
@@ -359,13 +470,28 @@ def _render_ends(numbers: Sequence[int], most: int, color: bool) -> str:
     return "".join(_paint_mark(_MARKS[number], number, color) for number in shown) + rest
 
 
-def _render_x_axis(area: _Area, margin: int, plain: bool) -> Iterator[str]:
+def _list_x_ticks(chart: Chart, area: _Area, plain: bool) -> Iterator[tuple[float, str]]:
+    if chart.x_ticks:
+        room = max(3, area.columns // len(chart.x_ticks) - 2)
+        for value, name in chart.x_ticks:
+            yield value, formatting.shorten(formatting.clean(name), room, "~" if plain else "…")
+        return
+    wanted, (low, high) = max(2, area.columns // 12), area.x_range
+    if chart.x_marks:
+        yield from ((value, formatting.render_number(value)) for value in chart.x_marks)
+    elif chart.x_scale == "log":
+        yield from render_log_ticks(build_log_ticks(10**low, 10**high, wanted))
+    else:
+        values = build_ticks(low, high, wanted)
+        yield from zip(values, render_ticks(values), strict=True)
+
+
+def _render_x_axis(chart: Chart, area: _Area, margin: int, plain: bool) -> Iterator[str]:
     corner, dash, tick = ("+", "-", "+") if plain else ("└", "─", "┬")
     axis, labels = [dash] * area.columns, [" "] * (area.columns + 4)
-    values = build_ticks(*area.x_range, max(2, area.columns // 12))
     free_from = 0
-    for value, text in zip(values, render_ticks(values), strict=True):
-        column = area.dot(value, 0.0 if area.transform is float else 1.0)[0] // area.dots[0]
+    for value, text in _list_x_ticks(chart, area, plain):
+        column = area.across(value) // area.dots[0]
         start = min(max(0, column - len(text) // 2), len(labels) - len(text))
         axis[column] = tick
         if start >= free_from:
@@ -375,13 +501,13 @@ def _render_x_axis(area: _Area, margin: int, plain: bool) -> Iterator[str]:
     yield " " * (margin + 2) + "".join(labels).rstrip()
 
 
-def _render_legend(chart: Chart, width: int, *, color: bool, plain: bool) -> Iterator[str]:
+def _render_legend(chart: Chart, width: int, signs: Sequence[str], *, color: bool, plain: bool) -> Iterator[str]:
     """One entry per line with its end value, in as many columns as fit."""
     entries = []
     for number, line in enumerate(chart.lines):
         value = render_end_value(line).replace("±", "+-" if plain else "±")
         room, mark = max(8, width - len(value) - 6), "~" if plain else "…"
-        entries.append(f"{_MARKS[number]} {formatting.shorten(formatting.clean(line.label), room, mark)}  {value}")
+        entries.append(f"{signs[number]} {formatting.shorten(formatting.clean(line.label), room, mark)}  {value}")
     column = max(map(formatting.display_width, entries)) + 3
     across = max(1, (width + 3) // column)
     for start in range(0, len(entries), across):

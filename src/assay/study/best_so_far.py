@@ -41,6 +41,9 @@ class Leader(NamedTuple):
 
 def choose_goal(study: Study) -> Goal | None:
     """What the study itself judges its runs by; None: it does not say."""
+    if study.search is not None:
+        objective = study.search.objectives[0]
+        return Goal(objective.metric, objective.direction, study.search.at)
     if not study.checks:
         return None
     check = study.checks[0]

@@ -7,23 +7,19 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.record.index.base import RunRow, Table
-from assay.study.locations import (
-    FoundRun,
-    StudyLocation,
-    find_locations,
-    find_roots,
-    find_runs,
-    find_study,
-    open_index_of,
-)
+from assay.study.locations import ALL_RUNS, FoundRun, StudyLocation, find_runs, open_index_of
 from assay.study.ranking import best_values
 from assay.study.run_reader import load_fresh_table
 from assay.values.series import direction_of
+from assay.values.state import State
 from assay.values.where import AGGREGATES, MISSING, Column, Kind, Name, Where, choose, find_names
+
+if TYPE_CHECKING:
+    from assay.values.run import RunSpec
 
 _MOST_VALUES = 6  # of one name, where nothing matches
 _MOST_NAMES = 12
@@ -68,6 +64,8 @@ def need_rows(where: Where, table: Table, among: Sequence[int] | None = None) ->
     if not chosen:
         rows = range(len(table.rows)) if among is None else among
         runs = "the only run does not match" if len(rows) == 1 else f"none of {len(rows)} runs matches"
+        if not rows:
+            raise UsageError(f"--where {where.text!r}: there are no runs to choose from")
         raise UsageError(f"--where {where.text!r}: {runs}", "\n  ".join(_describe_values(where, table, rows)))
     return chosen
 
@@ -162,32 +160,13 @@ def _join(names: Sequence[str], most: int) -> str:
 # ---------------------------------------------------------------- names and patterns
 
 
-_ALL = "*"
-
-
-def find_choice(names: Sequence[str], flag: str | None) -> tuple[list[StudyLocation], tuple[tuple[str, str], ...]]:
-    """STUDY, STUDY/RUN, STUDY/PATTERN, a run's name or id, or a folder → studies, and (study, pattern of its runs)."""
-    found: list[tuple[StudyLocation, str]] = []
-    for name in names:
-        try:
-            found += [(location, _ALL) for location in find_locations([name], flag)]
-        except NotFoundError:
-            study, slash, pattern = name.rstrip("/").rpartition("/")
-            if slash:
-                found.append((find_study(study, find_roots(flag)), pattern))
-            else:
-                found += [(run.location, os.path.basename(run.dir)) for run in find_runs(name, flag)]
-    locations = list(dict.fromkeys(location for location, _ in found))
-    return locations, tuple((location.name, pattern) for location, pattern in found)
-
-
 def match_rows(table: Table, patterns: Sequence[tuple[str, str]]) -> list[int]:
     """Rows that one of the patterns fits; each must fit some run."""
     rows = table.rows
     chosen: set[int] = set()
     for study, pattern in patterns:
         fits = [i for i, row in enumerate(rows) if row.study == study and _fits(row, pattern)]
-        if not fits and pattern != _ALL:
+        if not fits and pattern != ALL_RUNS:
             raise NotFoundError("run", f"{study}/{pattern}", [row.key for row in rows if row.study == study])
         chosen.update(fits)
     return sorted(chosen)
@@ -197,10 +176,36 @@ def _fits(row: RunRow, pattern: str) -> bool:
     from fnmatch import fnmatchcase
 
     name = row.key.partition("/")[2]
-    return pattern in (_ALL, name) or fnmatchcase(name, pattern) or (len(pattern) >= 6 and row.id.startswith(pattern))
+    return (
+        pattern in (ALL_RUNS, name) or fnmatchcase(name, pattern) or (len(pattern) >= 6 and row.id.startswith(pattern))
+    )
 
 
 # ---------------------------------------------------------------- for commands that act on runs
+
+
+def choose_planned(where: Where, planned: Iterable[RunSpec], location: StudyLocation) -> list[RunSpec]:
+    """Among planned runs, by what earlier calls made of them. One without a directory is queued and has no metrics."""
+    table = Table([], {})
+    if os.path.isdir(location.dir):
+        with open_index_of([location]) as index:
+            table = load_fresh_table(index, [location])
+    rows = list(table.rows)
+    indexes = {row.key: i for i, row in enumerate(rows)}
+    specs: dict[int, RunSpec] = {}
+    for spec in planned:
+        key = f"{location.name}/{spec.name}"
+        i = indexes.get(key)
+        if i is None:
+            i = len(rows)
+            rows.append(
+                RunRow(key, location.name, spec.name, spec.id, State.QUEUED, 0, spec.params, spec.title, spec.tag)
+            )
+        else:
+            rows[i] = rows[i]._replace(params=spec.params)
+        specs[i] = spec
+    chosen = set(need_rows(where, Table(rows, table.metrics), list(specs)))
+    return [spec for i, spec in specs.items() if i in chosen]
 
 
 def find_chosen_runs(names: Sequence[str], where: Where | None, root: str | None) -> list[FoundRun]:

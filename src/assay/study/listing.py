@@ -7,20 +7,26 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, StudyRow
+from assay.record.index.base import Table as IndexTable
 from assay.record.index.sqlite import open_index
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.show import formatting
 from assay.show.console import Console
 from assay.show.table import fit_columns, table_width
 from assay.study.locations import StudyLocation, find_studies
+from assay.study.ranking import choose_sort, sort_rows
 from assay.study.refresh import refresh_root, refresh_study
+from assay.study.summary import select_rows
 from assay.values.run import State
 from assay.values.series import metric_priority
 from assay.values.table import Column, Table
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
 
 MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
 
@@ -110,23 +116,33 @@ class ListedRun:
     metrics: Mapping[str, tuple[float, float]]  # name -> last value, its step (NaN: none)
 
 
-def list_runs(
-    index: Index, location: StudyLocation, states: frozenset[State] | None, console: Console
-) -> list[ListedRun]:
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    states: frozenset[State] | None = None
+    where: Where | None = None
+    patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
+    sort: tuple[str, ...] = ()
+
+
+def list_runs(index: Index, location: StudyLocation, options: ListOptions, console: Console) -> list[ListedRun]:
     refresh_study(index, location, console)
     data = index.load_table([location.name])
-    found = []
-    for i, row in enumerate(data.rows):
-        if states is not None and row.state not in states:
-            continue
-        values = {name: (c.last[i], c.last_step[i]) for name, c in data.metrics.items() if c.count[i]}
-        found.append(ListedRun(row, values))
-    if states is None or State.QUEUED in states:
-        # runs without a directory yet: their call waits for slots, or was interrupted or killed
-        for name, run_id in run_directory.load_planned(location.dir).items():
-            row = RunRow(f"{location.name}/{name}", location.name, name, run_id, State.QUEUED, 0, {})
-            found.append(ListedRun(row, {}))
-    return found
+    # runs without a directory yet: their call waits for slots, or was interrupted or killed
+    planned = [
+        RunRow(f"{location.name}/{name}", location.name, name, run_id, State.QUEUED, 0, {})
+        for name, run_id in run_directory.load_planned(location.dir).items()
+    ]
+    count, data = len(data.rows), IndexTable([*data.rows, *planned], data.metrics)
+    keep = select_rows(data, options.where, options.patterns, options.states)
+    if options.sort:
+        params = [row.params for row in data.rows]
+        begun = sort_rows(data, [i for i in keep if i < count], choose_sort(options.sort, data, params), params)
+        keep = [*begun, *(i for i in keep if i >= count)]
+    metrics = data.metrics.items()
+    return [
+        ListedRun(data.rows[i], {name: (c.last[i], c.last_step[i]) for name, c in metrics if i < count and c.count[i]})
+        for i in keep
+    ]
 
 
 def describe_total(runs: Sequence[ListedRun]) -> str:

@@ -266,6 +266,31 @@ def show_command(words: Sequence[str], location: StudyLocation, *runs: str, opti
 # ---------------------------------------------------------------- runs
 
 
+ALL_RUNS = "*"
+
+
+def find_patterns(names: Sequence[str], flag: str | None) -> tuple[list[StudyLocation], tuple[tuple[str, str], ...]]:
+    """For a table: the studies, and (study, pattern of its runs) where a name is not that of a study; none: all runs.
+
+    A name is STUDY, STUDY/RUN, STUDY/PATTERN, a run's name or id, or a folder.
+    """
+    try:
+        return find_locations(names, flag), ()
+    except NotFoundError:
+        found = [each for name in names for each in _find_pattern(name, flag)]
+    return list(dict.fromkeys(location for location, _ in found)), tuple((each.name, run) for each, run in found)
+
+
+def _find_pattern(name: str, flag: str | None) -> list[tuple[StudyLocation, str]]:
+    try:
+        return [(location, ALL_RUNS) for location in find_locations([name], flag)]
+    except NotFoundError:
+        study, slash, pattern = name.rstrip("/").rpartition("/")
+    if slash:
+        return [(find_study(study, find_roots(flag)), pattern)]
+    return [(run.location, os.path.basename(run.dir)) for run in find_runs(name, flag)]
+
+
 def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[FoundRun]:
     """`study` (all its runs), `study/run`, a path, a run's name or id alone, or a pattern such as `study/lr=0.1*`.
 
@@ -328,13 +353,21 @@ def _has_id(run_dir: str, start: str) -> bool:
     from assay.record import run_directory
 
     try:
-        return len(start) >= 6 and run_directory.load_record(run_dir).spec.id.startswith(start)
+        return len(start) >= 6 and start.isalnum() and run_directory.load_record(run_dir).spec.id.startswith(start)
     except (FormatError, OSError):
         return False
 
 
 def find_one_run(name: str, flag: str | None) -> FoundRun:
-    runs = find_runs(name, flag)
+    return need_one_run(name, find_runs(name, flag))
+
+
+def names_study(name: str, run: FoundRun) -> bool:
+    """Whether a name on the command line means the run's whole study."""
+    return name.rstrip("/") == run.location.name or os.path.abspath(name) == run.location.dir
+
+
+def need_one_run(name: str, runs: Sequence[FoundRun]) -> FoundRun:
     if len(runs) == 1:
         return runs[0]
     if not runs:

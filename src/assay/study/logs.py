@@ -219,21 +219,24 @@ class _NamedOutput:
             write(b"%s | %s\n" % (self.name, self.partial))
 
 
-def follow_study(study_dir: str, command: str | None, lines: int | None, write: Write) -> int:
-    """Every run of a study that is not over, new ones as they come; how many there were."""
+def follow_study(
+    study_dir: str, command: str | None, lines: int | None, write: Write, only: Sequence[str] | None = None
+) -> int:
+    """Every run of a study that is not over, new ones as they come, or only these; how many there were."""
     followed: dict[str, _NamedOutput] = {}
     ended: dict[str, tuple[int, _NamedOutput]] = {}  # at which attempt, and what is followed on if another begins
     supervisors: set[SupervisorProcess] = set()
     seen = 0
     while True:
         had_seen = seen > 0  # what appears later is followed from its beginning, however short it was
-        for path in run_directory.find_run_dirs(study_dir):
+        for path in run_directory.find_run_dirs(study_dir) if only is None else only:
             if path in followed or not _begins(path, ended.get(path), had_seen):
                 continue
             known = ended.pop(path, None)
             followed[path] = known[1] if known else _NamedOutput(_name(path), RunFollower(path, command, lines))
             seen += 1
-        supervisors |= set(find_supervisors(followed, study_dir))  # also one that has only queued what it repeats
+        if only is None:
+            supervisors |= set(find_supervisors(followed, study_dir))  # also one that has only queued what it repeats
         for path, output in list(followed.items()):
             over = output.follower.look()
             output.write_news(write, over)
@@ -241,7 +244,7 @@ def follow_study(study_dir: str, command: str | None, lines: int | None, write: 
                 ended[path] = (_load_attempt(path), followed.pop(path))
         if not followed and not any(supervisor.is_alive for supervisor in supervisors):
             return seen
-        for path in run_directory.find_run_dirs(study_dir):
+        for path in run_directory.find_run_dirs(study_dir) if only is None else only:
             if path not in followed and path not in ended:  # had ended before: followed when another attempt begins
                 ended[path] = (_load_attempt(path), _skip_to_end(path, command, lines))
         time.sleep(POLL_S)

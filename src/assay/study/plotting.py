@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import math
 import os
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import groupby, islice
+from operator import le
+from typing import TYPE_CHECKING, Literal
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.record import run_directory
-from assay.record.index.base import Index, RunRow
+from assay.record.index.base import Index, RunRow, Series
 from assay.record.index.base import Table as IndexTable
 from assay.show.console import Console
-from assay.show.plot import Chart, Line, build_bands
+from assay.show.plot import Chart, Line, build_bands, resample, smooth
 from assay.study.locations import HOW_TO_START, StudyLocation, show_command
 from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, sort_groups
 from assay.study.run_reader import find_step_name, load_fresh_table
 from assay.study.summary import select_rows
+from assay.values.document import Bars
 from assay.values.series import Direction, direction_of, metric_priority
 
 if TYPE_CHECKING:
     from assay.values.where import Where
 
+XName = Literal["step", "epoch", "time"]
 MOST_LINES = 12  # more lines than this say nothing; --best asks for others
+_GRID = 500  # points of a group's mean where its runs have none in common
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +39,79 @@ class PlotOptions:
     group_by: tuple[str, ...] = ()  # runs that differ only here become a mean and a band
     log: bool = False
     best: int | None = None
-    where: Where | None = None
-    patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
+    x: XName | None = None  # None: what the runs count
+    smooth: float = 0.0  # the weight of the moving average
+    log_x: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltChart:
-    metric: str
-    chart: Chart
-    was_chosen: bool  # by us, among `others`
-    others: tuple[str, ...]
-    hidden: int  # lines that were left out
-    empty: tuple[str, ...] = ()  # groups without a run that counts and has the metric
+class Plot:
+    """Ready to be drawn. Several charts are small ones that belong together."""
+
+    name: str  # for the names of files
+    chart: Chart | Bars | tuple[Chart, ...]
+    notes: tuple[str, ...] = ()  # what was chosen and left out
+    title: str = ""  # of several charts
 
 
-def build_charts(
-    index: Index, locations: Sequence[StudyLocation], options: PlotOptions, console: Console
-) -> list[BuiltChart]:
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The runs to plot, as indexes into the table, and the metrics that they have."""
+
+    data: IndexTable
+    keep: Sequence[int]
+    locations: Sequence[StudyLocation]
+    counts: Mapping[str, int]  # of each metric: the points of the run that has most
+
+    @property
+    def rows(self) -> list[RunRow]:
+        return [self.data.rows[i] for i in self.keep]
+
+    @property
+    def studies(self) -> str:
+        return ", ".join(dict.fromkeys(row.study for row in self.rows))
+
+
+def load_selection(
+    index: Index,
+    locations: Sequence[StudyLocation],
+    where: Where | None,
+    patterns: Sequence[tuple[str, str]],
+    console: Console,
+) -> Selection:
+    """`patterns`: of the runs of a study; none: all runs."""
     data = load_fresh_table(index, locations, console)
-    keep = select_rows(data, options.where, options.patterns) if data.rows else []
+    keep = select_rows(data, where, tuple(patterns)) if data.rows else []
     names = ", ".join(location.name for location in locations)
     if not keep:
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)
     most = {name: int(max(column.count[i] for i in keep)) for name, column in data.metrics.items()}
     counts = {name: count for name, count in most.items() if count}
-    known = sorted(counts)
-    if not known:
+    if not counts:
         raise UsageError(f"{names}: no metrics in these runs", describe_metrics(locations[0]))
-    for metric in options.metrics:
+    return Selection(data, keep, locations, counts)
+
+
+def choose_metrics(
+    selection: Selection, asked: Sequence[str], *, makes_line: bool = True
+) -> tuple[list[str], list[str]]:
+    """Those asked for, or the most telling one; and a note when it was chosen among several."""
+    known = sorted(selection.counts)
+    for metric in asked:
         if metric not in known:
             raise NotFoundError("metric", metric, known)
-    chosen = options.metrics or (choose_metric(counts),)
-    step_name = find_step_name(locations, [data.rows[i] for i in keep])
-    return [_build(index, data, keep, metric, options, known, step_name) for metric in chosen]
+    if asked:
+        return list(dict.fromkeys(asked)), []
+    metric = choose_metric(selection.counts) if makes_line else min(known, key=metric_priority)
+    others = [name for name in known if name != metric]
+    more = ", ".join(others[:8]) + (" …" if len(others) > 8 else "")
+    return [metric], [f"{metric} (others: {more}; choose with -m)"] if others else []
+
+
+def build_plots(index: Index, selection: Selection, options: PlotOptions) -> list[Plot]:
+    """A chart of lines for each metric."""
+    chosen, notes = choose_metrics(selection, options.metrics)
+    return [_build(index, selection, metric, options, notes) for metric in chosen]
 
 
 def describe_metrics(location: StudyLocation) -> str:
@@ -86,92 +132,162 @@ def choose_metric(counts: Mapping[str, int]) -> str:
     return min(counts, key=lambda name: (counts[name] < 2, metric_priority(name)))
 
 
-def _build(
-    index: Index,
-    data: IndexTable,
-    keep: Sequence[int],
-    metric: str,
-    options: PlotOptions,
-    known: Sequence[str],
-    step_name: str,
-) -> BuiltChart:
-    drawn = [i for i in keep if data.metrics[metric].count[i]]
-    loaded = {i: _load_line(index, data.rows[i].key, metric) for i in drawn}
-    by_step = all(has_steps for _, has_steps in loaded.values())
-    curves = {
-        i: line if by_step else replace(line, xs=list(range(1, len(line.ys) + 1))) for i, (line, _) in loaded.items()
-    }
-    empty: tuple[str, ...] = ()
+def _build(index: Index, selection: Selection, metric: str, options: PlotOptions, notes: Sequence[str]) -> Plot:
+    data, keep = selection.data, selection.keep
+    curves, x_name, left_out = _load_curves(index, selection, metric, options.x)
+    notes = [*notes, *left_out]
+    if options.smooth:
+        curves = {i: replace(line, ys=smooth(line.ys, options.smooth), raw=line.ys) for i, line in curves.items()}
     if options.group_by:
         lines, empty = _build_groups(data, keep, metric, options, curves)
+        notes += [f"{label}: not drawn, since none of its runs is done and has {metric}" for label in empty]
     else:
-        labels = build_labels([data.rows[i] for i in keep])
+        labels = build_labels(selection.rows)
         named = [replace(curves[i], label=label) for i, label in zip(keep, labels, strict=True) if i in curves]
         lines = rank_lines(named, direction_of(metric))
     shown = lines[: options.best or MOST_LINES]
-    studies = ", ".join(dict.fromkeys(data.rows[i].study for i in keep))
+    if len(shown) < len(lines):
+        notes.append(f"the {len(shown)} best of {len(lines)} (choose with --best N)")
     chart = Chart(
         tuple(shown),
-        title=f"{studies}: {metric}",
-        x_name=step_name if by_step else "point",
-        y_name=metric,
+        title=f"{selection.studies}: {metric}",
+        x_name=x_name,
+        y_name=f"{metric} (smoothed, weight {options.smooth:g})" if options.smooth else metric,
         scale="log" if options.log else "linear",
+        x_scale="log" if options.log_x else "linear",
     )
-    return BuiltChart(metric, chart, not options.metrics, tuple(known), len(lines) - len(shown), empty)
+    return Plot(metric, chart, tuple(notes))
 
 
 def _build_groups(
     data: IndexTable, keep: Sequence[int], metric: str, options: PlotOptions, curves: Mapping[int, Line]
-) -> tuple[list[Line], tuple[str, ...]]:
+) -> tuple[list[Line], list[str]]:
     """A line for each group, in the order and with the numbers of the table that `assay sum -g` prints."""
     column, key = data.metrics[metric], SortKey(metric, direction_of(metric))
     groups = sort_groups(data, build_groups(data, keep, options.group_by), [key])
     several = len({group.study for group in groups}) > 1
     lines, empty = [], []
     for group in groups:
-        params = _describe_params(group.params) or "all"
+        params = describe_params(group.params) or "all"
         label = f"{group.study}/{params}" if several else params
         value = measure_group(column, group)
-        if not value.n or value.mean is None:
+        members = [curves[i] for i in group.runs if i in curves]
+        if not value.n or value.mean is None or not members:
             empty.append(label)
             continue
-        (band,) = build_bands([(label, [curves[i] for i in group.runs if i in curves])])
+        if options.x in ("epoch", "time"):  # no two runs have a point at the same one
+            members = resample(members, _GRID)
+        (band,) = build_bands([(label, members)])
+        if options.smooth:
+            (before,) = build_bands([(label, [replace(each, ys=each.raw) for each in members])])
+            band = replace(band, raw=before.ys)
         lines.append(replace(band, end=(value.mean, value.sd), others=group.others))
     if not lines:
         raise UsageError(f"no finished run has {metric}", "without -g, runs that are not done are drawn as well")
-    return lines, tuple(empty)
+    return lines, empty
 
 
-def _load_line(index: Index, key: str, metric: str) -> tuple[Line, bool]:
-    """The line, in the order of steps, and whether its points have any."""
-    series = index.load_series(key, metric)
-    has_steps = bool(len(series.steps)) and all(map(math.isfinite, series.steps))
-    if not has_steps:
-        return Line(key, list(range(1, len(series.values) + 1)), series.values), False
-    pairs = sorted(zip(series.steps, series.values, strict=True), key=lambda pair: pair[0])
-    return Line(key, [x for x, _ in pairs], [y for _, y in pairs]), True
+# ---------------------------------------------------------------- the x axis
+
+
+def _load_curves(
+    index: Index, selection: Selection, metric: str, x: XName | None
+) -> tuple[dict[int, Line], str, list[str]]:
+    """The line of each run by rising x, what x is, and which runs have to be left out."""
+    rows, column = selection.data.rows, selection.data.metrics[metric]
+    series = {i: index.load_series(rows[i].key, metric) for i in selection.keep if column.count[i]}
+    unit = find_step_name(selection.locations, selection.rows, metric)
+    if x == "time":
+        starts = {i: _find_start(selection.data, i) for i in series}
+        xs = {i: [time - starts[i] for time in each.times] for i, each in series.items()}
+        hint = "metrics that a script hands over with assay.log have them; -x step is there without"
+    elif x == "epoch" and unit != "epoch":
+        xs = {i: _find_epochs(index.load_series(rows[i].key, "epoch"), each.steps) for i, each in series.items()}
+        hint = f"hand them over with the steps: assay.log({metric.rpartition('/')[2]}=0.5, step=100, epoch=1)"
+    elif x == "step" and unit == "epoch":
+        raise UsageError(f"{metric} is counted by epoch in these runs, not by step", "draw it with -x epoch")
+    else:
+        xs, hint = {i: list(each.steps) for i, each in series.items()}, "without -x, points are counted"
+    whole = {i for i in xs if xs[i] and all(map(math.isfinite, xs[i]))}
+    if x is None and len(whole) < len(xs):
+        counted = {i: Line(rows[i].key, range(1, len(each.values) + 1), each.values) for i, each in series.items()}
+        return counted, "point", []
+    if not whole:
+        raise UsageError(f"{metric} has no {x}s in these runs", hint)
+    lines = {i: _sort_line(rows[i].key, xs[i], series[i].values) for i in xs if i in whole}
+    names = [rows[i].name for i in xs if i not in whole]
+    left_out = (
+        [f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}: not drawn, since there are no {x}s"] if names else []
+    )
+    if x != "time":
+        return lines, x or unit, left_out
+    seconds, name = _choose_time_unit(max(line.xs[-1] for line in lines.values()))
+    scaled = {i: replace(line, xs=[each / seconds for each in line.xs]) for i, line in lines.items()}
+    return scaled, f"time since the start of the run ({name})", left_out
+
+
+def _sort_line(label: str, xs: Sequence[float], ys: Sequence[float]) -> Line:
+    if all(map(le, xs, islice(xs, 1, None))):
+        return Line(label, xs, ys)
+    order = sorted(range(len(xs)), key=xs.__getitem__)
+    return Line(label, [xs[i] for i in order], [ys[i] for i in order])
+
+
+def _find_start(data: IndexTable, i: int) -> float:
+    """When the run began; with an earlier attempt, that one. NaN without any time."""
+    times = [column.first_time[i] for column in data.metrics.values() if column.count[i]]
+    known = [time for time in (*times, data.rows[i].started_at) if time is not None and math.isfinite(time)]
+    return min(known, default=math.nan)
+
+
+def _choose_time_unit(longest: float) -> tuple[float, str]:
+    units = (60.0, "min"), (3600.0, "h"), (86400.0, "days")
+    return next((unit for unit in reversed(units) if longest >= 2 * unit[0]), (1.0, "s"))
+
+
+def _find_epochs(epochs: Series, steps: Sequence[float]) -> list[float]:
+    """The epoch at each step, by the epochs that the run recorded: within one as far as the steps have gone, since an
+    epoch that is recorded as a whole number began with its first step. NaN where nothing is known."""
+    pairs = sorted((step, epoch) for step, epoch in zip(epochs.steps, epochs.values, strict=True) if step == step)  # noqa: PLR0124
+    firsts = [next(group) for _, group in groupby(pairs, key=lambda pair: pair[1])]
+    if not firsts:
+        return [math.nan] * len(steps)
+    known = [step for step, _ in firsts]
+    found = []
+    for step in steps:
+        after = min(max(bisect_right(known, step), 1), max(len(firsts) - 1, 1))
+        (step_a, epoch_a), (step_b, epoch_b) = firsts[after - 1], firsts[min(after, len(firsts) - 1)]
+        rate = (epoch_b - epoch_a) / (step_b - step_a) if step_b > step_a else 0.0
+        found.append(epoch_a + (step - step_a) * rate)
+    return found
+
+
+# ---------------------------------------------------------------- names and order
 
 
 def build_labels(rows: Sequence[RunRow]) -> list[str]:
     """What tells the runs apart: the parameters that differ, else their names."""
     several = len({row.study for row in rows}) > 1
     telling = differing_params([row.params for row in rows])
-    labels = [_describe_params({name: row.params[name] for name in telling if name in row.params}) for row in rows]
+    labels = [describe_params({name: row.params[name] for name in telling if name in row.params}) for row in rows]
     if len(set(labels)) < len(rows) or not all(labels):
         labels = [row.name for row in rows]
     return [f"{row.study}/{label}" if several else label for row, label in zip(rows, labels, strict=True)]
 
 
-def _describe_params(params: Mapping[str, object]) -> str:
-    shown = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in params.items()}
-    return " ".join(f"{name}={value}" for name, value in shown.items())
+def describe_params(params: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={describe_value(value)}" for name, value in params.items())
+
+
+def describe_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def rank_lines(lines: Sequence[Line], direction: Direction) -> list[Line]:
     """Best first, by the best value of each; those without a finite value last."""
 
     def key(line: Line) -> tuple[bool, float]:
-        finite = [y for y in line.ys if math.isfinite(y)]
+        finite = [y for y in line.raw or line.ys if math.isfinite(y)]
         if not finite:
             return True, 0.0
         return False, min(finite) if direction == "min" else -max(finite)

@@ -7,13 +7,14 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from assay.config.fields import LoadOptions
 from assay.config.settings import Settings
 from assay.errors import ConfigError, ExitCode
 from assay.record import run_directory
 from assay.record.run_directory import Attempt, History
+from assay.record.search_file import SearchFile
 from assay.study.attempts import Action, RetryPolicy, decide
 from assay.study.locations import StudyLocation, check_writable, show_path
 from assay.study.refresh import liveness, load_history
@@ -25,6 +26,9 @@ from assay.values.run import SHELL_WORDS, JobRequest, Plan, RunSpec, State, buil
 from assay.values.secrets import hide_assignment
 from assay.values.study import Farm, Problem, Study
 from assay.values.verdict import Verdict
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
 
 _ASSIGNMENT = r"[A-Za-z_]\w*=\S*"
 _PLAIN_WORD = r"[\w./+@%,:-]+"
@@ -58,12 +62,14 @@ class RunOptions:
     on: str | None = None  # a farm; None: the file's default; "local": here
     titles: tuple[str, ...] | None = None
     commands: tuple[str, ...] | None = None
+    where: Where | None = None  # only the planned runs that match
     sample: int | None = None
     seed: int | None = None
     retry: frozenset[State] = frozenset()
     force: bool = False  # run again what is finished
     names_runs: bool = False  # with force: the call names its runs (`assay rerun`); another choice is another pass
     new_code: bool = False
+    search: Literal["continue", "new"] | None = None  # a search whose file has changed: go on with it, or begin again
     code: str | None = None  # "live" or "snapshot" instead of what the file says
     load: LoadOptions = field(default_factory=LoadOptions)
     tag: str | None = None
@@ -90,6 +96,8 @@ class Prepared:
     settings: Settings
     options: RunOptions
     set_number: int | None = None
+    search: SearchFile | None = None  # of a search: what its file asks for; `plan` holds the trials that are there
+    samples: tuple[RunSpec, ...] = ()  # of a search: a run of each sweep, as it may be proposed
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
@@ -113,6 +121,17 @@ class Prepared:
         return base if self.options.shares_output else os.path.join(base, spec.name)
 
 
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search has come to."""
+
+    lines: tuple[str, ...]  # the best trials, and why it ended
+    failed: Mapping[str, str]  # trials that are done and have no usable result -> why
+    failure: str | None = None  # why no more trials were started, where something is wrong
+    best: tuple[Mapping[str, Any], ...] = ()  # trial, params, values; several where there are several metrics
+    trials: Mapping[str, int] = field(default_factory=dict)  # done, pruned, failed, running -> how many
+
+
 @dataclass(slots=True)
 class Report:
     """How a study stands when the supervisor leaves it."""
@@ -125,6 +144,7 @@ class Report:
     verdict: Verdict | None = None  # of the study's checks on the runs that are done
     notes: list[str] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)  # commands about the notes
+    search: SearchResult | None = None
 
     def count(self, *states: State) -> int:
         return sum(entry.state in states for entry in self.entries)
@@ -138,6 +158,8 @@ class Report:
             codes.add(ExitCode.INTERNAL)
         if self.verdict is not None:
             codes.add(self.verdict.kind.exit_code)
+        if self.search is not None and (self.search.failure or self.search.failed):
+            codes.add(ExitCode.FAILED)
         return ExitCode.worst(codes)
 
 
@@ -277,7 +299,8 @@ def describe_unfinished(prepared: Prepared, last: Mapping[str, int]) -> list[tup
 def check_prepared(prepared: Prepared) -> None:
     """Everything that would be refused anyway, before a command prints where the runs go."""
     check_writable(prepared.location, prepared.study.dialect)
-    check_executables(prepared.study, prepared.plan)
+    plan = prepared.plan
+    check_executables(prepared.study, replace(plan, runs=prepared.samples) if prepared.samples else plan)
     if prepared.farm is not None:
         check_farm(prepared.farm, prepared.study)
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from operator import itemgetter
+from operator import itemgetter, le
 from typing import Any, NamedTuple, TypeVar
 
 from assay.errors import NotFoundError, UsageError
@@ -19,13 +19,15 @@ T = TypeVar("T")
 
 
 class SortKey(NamedTuple):
-    """A metric goes by the best value of each run, a parameter by its own value."""
+    """A metric goes by the best value of each run, a parameter by its own value, `time` by how long the run took."""
 
     name: str
     direction: Direction
     is_metric: bool = True
+    is_time: bool = False
 
 
+_TIME = "time"  # unless a metric or a parameter is called so
 Params = Sequence[Mapping[str, Any]]  # item i belongs to row i of the table
 
 
@@ -44,7 +46,9 @@ def _build_sort_key(asked: str, data: IndexTable, params: Mapping[str, Any]) -> 
         return SortKey(name, direction or direction_of(name))
     if name in params:
         return SortKey(name, direction or "min", is_metric=False)
-    raise NotFoundError("metric or parameter", name, [*data.metrics, *params])
+    if name == _TIME:
+        return SortKey(name, direction or "min", is_metric=False, is_time=True)
+    raise NotFoundError("metric or parameter", name, [*data.metrics, *params, _TIME])
 
 
 def parse_sort(asked: str, known: Mapping[str, Any]) -> tuple[str, Direction | None]:
@@ -81,7 +85,11 @@ def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], pa
     """
     order = list(keep)
     for key in reversed(keys):
-        order = _sort_by_metric(data, order, key) if key.is_metric else _sort_by_param(params, order, key)
+        if key.is_metric:
+            order = _sort_by_metric(data, order, key)
+        else:
+            values = [data.rows[i].took_s if key.is_time else params[i].get(key.name) for i in order]
+            order = sort_values(order, values, key.direction)
     return order
 
 
@@ -94,15 +102,11 @@ def _sort_by_metric(data: IndexTable, order: list[int], key: SortKey) -> list[in
     return sorted(usable, key=values.__getitem__, reverse=key.direction == "max") + rest
 
 
-def _sort_by_param(params: Params, order: list[int], key: SortKey) -> list[int]:
-    return sort_values(order, [params[i].get(key.name) for i in order], key.direction)
-
-
 def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction) -> list[T]:
     """The items by their values: numbers first, then texts, then what is missing; a direction turns none of this."""
     numbers, texts, missing = [], [], []
     for item, value in zip(items, values, strict=True):
-        number = _parse_number(value)
+        number = parse_number(value)
         if value is None or (number is not None and number != number):  # noqa: PLR0124
             missing.append(item)
         elif number is not None:
@@ -115,7 +119,7 @@ def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction)
     return ordered + missing
 
 
-def _parse_number(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """Also of a text such as `1e-4`, which YAML does not take for a number."""
     if isinstance(value, bool):
         return None
@@ -193,6 +197,8 @@ def sort_groups(data: IndexTable, groups: Sequence[Group], keys: Sequence[SortKe
 
 
 def _group_sort_value(data: IndexTable, group: Group, key: SortKey) -> Any:
+    if key.is_time:
+        return mean_and_sd([seconds for i in group.runs if (seconds := data.rows[i].took_s) is not None])[0]
     if not key.is_metric:
         return group.params.get(key.name)
     column = data.metrics[key.name]
@@ -202,3 +208,62 @@ def _group_sort_value(data: IndexTable, group: Group, key: SortKey) -> Any:
 
 def best_values(column: MetricColumns, direction: Direction) -> Sequence[float]:
     return column.min if direction == "min" else column.max
+
+
+# ---------------------------------------------------------------- several metrics at once
+
+
+class Front(NamedTuple):
+    """What nothing else beats, sorted by the first key, and what was not compared."""
+
+    items: list[int]
+    compared: int
+    without: int  # has no finite number for one of the keys
+
+
+def find_pareto_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey]) -> Front:
+    """Rows that no other row beats: at least as good by every key, and better by one."""
+    columns = [[_row_value(data, i, key) for i in keep] for key in keys]
+    return _find_front(keep, columns, keys)
+
+
+def find_pareto_groups(data: IndexTable, groups: Sequence[Group], keys: Sequence[SortKey]) -> Front:
+    """The same of groups, by the means of their runs."""
+    columns = [[_group_sort_value(data, group, key) for group in groups] for key in keys]
+    return _find_front(range(len(groups)), columns, keys)
+
+
+def _row_value(data: IndexTable, i: int, key: SortKey) -> Any:
+    if key.is_time:
+        return data.rows[i].took_s
+    if not key.is_metric:
+        return data.rows[i].params.get(key.name)
+    column = data.metrics[key.name]
+    return best_values(column, key.direction)[i] if column.count[i] else None
+
+
+def _find_front(items: Sequence[int], columns: Sequence[Sequence[Any]], keys: Sequence[SortKey]) -> Front:
+    signs = [1 if key.direction == "min" else -1 for key in keys]
+    points = {}
+    for item, values in zip(items, zip(*columns, strict=True), strict=True):
+        numbers = list(map(parse_number, values))
+        if all(number is not None and math.isfinite(number) for number in numbers):
+            points[item] = tuple(
+                sign * number for sign, number in zip(signs, numbers, strict=True) if number is not None
+            )
+    compared = list(points)
+    return Front([compared[at] for at in find_front(list(points.values()))], len(points), len(items) - len(points))
+
+
+def find_front(points: Sequence[tuple[float, ...]]) -> list[int]:
+    """The indexes of the points that no other dominates, less being better, in the order of the points; equals stay.
+
+    In this order only an earlier point can dominate a later one, and of two coordinates only the last one found can.
+    """
+    front: list[int] = []
+    for at in sorted(range(len(points)), key=lambda at: points[at]):
+        point = points[at]
+        rivals = front[-1:] if len(point) == 2 else front
+        if not any(points[each] != point and all(map(le, points[each], point)) for each in rivals):
+            front.append(at)
+    return front

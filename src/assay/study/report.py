@@ -57,6 +57,7 @@ class StudyReport:
     elapsed_s: float | None = None
     folder: str | None = None
     warnings: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()  # what a search has found
     next_steps: tuple[str, ...] = ()
 
 
@@ -73,13 +74,14 @@ def build_document(report: StudyReport) -> Document:
         (
             *_build_failures(report),
             Notes([f"warning: {text}" for text in report.warnings]),
-            Text(Span(_describe_outcome(report), role)),
+            *(Text(line) for line in report.results),
+            Text(Span(describe_outcome(report), role)),
             Commands([("" if number else "next", step) for number, step in enumerate(report.next_steps)]),
         ),
     )
 
 
-def _describe_outcome(report: StudyReport) -> str:
+def describe_outcome(report: StudyReport) -> str:
     late = sum(run.state == "timeout" for run in report.failed)
     lost = sum(run.state == "lost" for run in report.failed)
     kept = f" ({report.kept} of them earlier)" if report.kept else ""
@@ -197,14 +199,15 @@ class Watcher:
         now = time.time()
         running = tuple(self._build_running(entry, supervisor, now) for entry in supervisor.running.values())
         is_leaving = supervisor.interrupted or supervisor.leave or supervisor.problem
-        queued = len(supervisor.queue)
+        left = supervisor.count_left()
+        queued = len(supervisor.queue) + left
         slots = max(1, len(running))
         eta_s = estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots)
         news, self.news = tuple(self.news), []
         leader = self.best.update(supervisor)
         return ProgressView(
             study=self.study,
-            total=len(states),
+            total=len(states) + left,
             done=states.count(State.DONE),
             failed=sum(state in _FAILED for state in states),
             timed_out=states.count(State.TIMEOUT),
@@ -268,9 +271,20 @@ def build_study_report(report: Report, elapsed_s: float) -> StudyReport:
         kept=sum(entry.state is State.DONE and not entry.finished_here for entry in entries),
         elapsed_s=elapsed_s,
         folder=os.path.relpath(report.prepared.location.dir),
-        warnings=tuple(report.notes),
+        warnings=(*report.notes, *_describe_search(report)),
+        results=report.search.lines if report.search else (),
         next_steps=build_next_steps(report),
     )
+
+
+def _describe_search(report: Report) -> Iterator[str]:
+    search = report.search
+    if search is None:
+        return
+    for name, why in list(search.failed.items())[:_LISTED]:
+        yield f"{name} counts as failed: {why}"
+    if search.failure:
+        yield search.failure
 
 
 def build_next_steps(report: Report) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ class DirBuilder:
         return self._snapshots[code]
 
     def create(self, entry: Entry) -> bool:
-        record = self._build_record(entry.spec)
+        record = replace(self._build_record(entry.spec), trial=entry.trial, search=entry.kept)
         fill = partial(self._fill, spec=entry.spec, run_dir=entry.dir)
         made = run_directory.write_run_dir(entry.dir, record, _render_job(record), fill)
         self.flusher.note()
@@ -262,7 +262,10 @@ class DirBuilder:
                 prepared.options.command_line,
                 rules=prepared.settings.secrets,
                 known={
-                    value for spec in prepared.plan.runs if spec.private is not None for value in spec.private.values
+                    value
+                    for spec in (*prepared.plan.runs, *prepared.samples)
+                    if spec.private is not None
+                    for value in spec.private.values
                 },
                 complain=self.notes.append,
             )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from assay.record.folders import find_changes, load_patterns
@@ -79,12 +80,27 @@ def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: 
     return index.load_table(names) if is_stale else data
 
 
-def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow]) -> str:
-    """`epoch` where the runs count nothing else, else `step`. The first run of each study answers for its study."""
+def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow], metric: str | None = None) -> str:
+    """`epoch` where the runs count nothing else, or this metric is handed over with nothing else; otherwise `step`.
+    The first run of each study answers for its study."""
     first = {row.study: row for row in reversed(rows)}
     folders = {location.name: location.root for location in locations}
-    units = {unit for row in first.values() for unit in _find_units(os.path.join(folders[row.study], row.key), row)}
+    run_dirs = {os.path.join(folders[row.study], row.key): row for row in first.values()}
+    units = {unit for run_dir, row in run_dirs.items() for unit in _find_units(run_dir, row)}
+    if metric is not None and units == {"step", "epoch"}:
+        units = {unit for run_dir in run_dirs for unit in _find_metric_units(run_dir, metric)}
     return "epoch" if units == {"epoch"} else "step"
+
+
+def _find_metric_units(run_dir: str, metric: str) -> Iterator[str]:
+    """How the script counts this metric: its first line in the files of `assay.log` tells."""
+    key = f",{json.dumps(metric)}:".encode()
+    for path in sorted(glob.glob(os.path.join(glob.escape(run_dir), layout.METRICS_DIR, "*.jsonl"))):
+        if not os.path.isfile(path):
+            continue
+        with open(path, "rb") as file:
+            line = next((line for line in file if key in line), b"")
+        yield from (name for name in ("step", "epoch") if f'"{name}":'.encode() in line)
 
 
 def _find_units(run_dir: str, row: RunRow) -> set[str]:

@@ -15,15 +15,19 @@ from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.console import SILENT, Console
+from assay.show.formatting import render_count
 from assay.show.table import drop_spare, fit_columns
 from assay.study.locations import HOW_TO_START, StudyLocation
 from assay.study.ranking import (
+    Front,
     Group,
     SortKey,
     best_values,
     build_groups,
     choose_sort,
     differing_params,
+    find_pareto_groups,
+    find_pareto_rows,
     measure_group,
     sort_groups,
     sort_rows,
@@ -49,6 +53,7 @@ class SummaryOptions(NamedTuple):
     limit: int | None = None
     where: Where | None = None
     patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
+    pareto: tuple[str, ...] = ()  # only what nothing else beats in all of these; each as in `sort`
 
 
 class StudySummary(NamedTuple):
@@ -59,6 +64,8 @@ class StudySummary(NamedTuple):
     sort: tuple[SortKey, ...]
     hidden: int = 0
     left_out: int = 0
+    front: Front | None = None  # --pareto; of runs or of groups
+    not_done: int = 0  # runs that --pareto did not compare, for their state
 
 
 def summarise(
@@ -73,17 +80,35 @@ def summarise(
 
 def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "step") -> StudySummary:
     keep = select_rows(data, options.where, options.patterns, options.states)
-    sort = choose_sort(options.sort, data, [data.rows[i].params for i in keep])
-    metrics = _choose_metrics(data, options, sort)
+    known = [data.rows[i].params for i in keep]
+    sort = choose_sort(options.sort or options.pareto, data, known)
+    pareto = choose_sort(options.pareto, data, known) if options.pareto else ()
+    if len(pareto) == 1:
+        raise UsageError("--pareto weighs two or more against each other", f"as in --pareto {options.pareto[0]},time")
+    metrics = _choose_metrics(data, options, (*sort, *pareto))
     hidden = len(data.metrics) - len(metrics) if options.metrics is None else 0
     if options.group_by:
-        return _grouped(data, keep, options, sort, metrics, hidden)
-    params = differing_params([data.rows[i].params for i in keep], options.ignore)
+        return _grouped(data, keep, options, sort, metrics, hidden, pareto)
+    front, not_done = None, 0
+    if pareto:
+        done = keep if options.states else [i for i in keep if data.rows[i].state is State.DONE]
+        front, not_done = find_pareto_rows(data, done, pareto), len(keep) - len(done)
+        keep = front.items
+    params = differing_params([data.rows[i].params for i in keep], options.ignore) if keep else []
     order = sort_rows(data, keep, sort, [row.params for row in data.rows])[: options.limit]
     columns, cells = _run_columns(data, order, params, metrics, sort, options, step_name)
     rows = list(zip(*cells, strict=True)) if order else []
     table = Table(tuple(columns), rows)
-    return StudySummary(table, [data.rows[i] for i in order], sort, hidden, len(keep) - len(order))
+    rest = len(keep) - len(order)
+    return StudySummary(table, [data.rows[i] for i in order], sort, hidden, rest, front, not_done)
+
+
+def describe_front(front: Front, what: str, not_done: int) -> str:
+    """How many of how many, and which were not compared."""
+    missing = [f"{not_done} not done"] if not_done else []
+    missing += [f"{front.without} without a number for each"] if front.without else []
+    found = f"{len(front.items)} of {render_count(front.compared, what)}"
+    return f"the Pareto front: {found}" + (f"; not compared: {', '.join(missing)}" if missing else "")
 
 
 def fit_summary(summary: StudySummary, width: int) -> StudySummary:
@@ -297,14 +322,18 @@ def _grouped(
     sort: Sequence[SortKey],
     metrics: Sequence[str],
     hidden: int,
+    pareto: Sequence[SortKey],
 ) -> StudySummary:
     """Runs that differ only in the given parameters (a seed) become one row: mean ± sd of the last and best values."""
-    for key in sort:
+    for key in (*sort, *pareto):
         if not key.is_metric and key.name in options.group_by:
             raise UsageError(
                 f"cannot sort by {key.name!r}, which is grouped over", "sort by a metric or by another parameter"
             )
     groups = build_groups(data, keep, options.group_by, options.ignore, options.states)
+    front = find_pareto_groups(data, groups, pareto) if pareto else None
+    if front is not None:
+        groups = [groups[i] for i in front.items]
     ordered = sort_groups(data, groups, sort)[: options.limit]
     columns, cells = _group_columns(groups, ordered)
     counts = [[measure_group(data.metrics[name], group).n for group in ordered] for name in metrics]
@@ -325,7 +354,7 @@ def _grouped(
         columns[before:] = [column._replace(rank=_metric_rank(index, options)) for column in columns[before:]]
     table = Table(tuple(columns), list(zip(*cells, strict=True)) if ordered else [])
     first = [data.rows[group.runs[0]] for group in ordered if group.runs]
-    return StudySummary(table, first, tuple(sort), hidden, len(groups) - len(ordered))
+    return StudySummary(table, first, tuple(sort), hidden, len(groups) - len(ordered), front)
 
 
 def _group_columns(groups: Sequence[Group], ordered: Sequence[Group]) -> tuple[list[Column], list[list[Any]]]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from assay.errors import AssayError, FormatError, InfrastructureError, explain_refusal
 from assay.execute.base import Executor
@@ -53,6 +53,8 @@ class Entry:
     left: Sequence[str] | None = None  # processes that the ended attempt left running; None: not looked for
     wanted: frozenset[str] | None = None  # some of its commands; None is all
     since: int | None = None  # --force: the next attempt after this one repeats what earlier ones finished
+    trial: int | None = None  # of a search: its number
+    kept: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -89,6 +91,13 @@ class Observer(Protocol):
     def flush(self) -> None: ...
 
 
+class RunSource(Protocol):
+    """Runs that are not known beforehand: each is decided when a slot is free for it, and no sooner."""
+
+    def count_left(self) -> int: ...  # how many may still come; 0: none, now or later
+    def take(self, supervisor: Supervisor) -> Sequence[Entry]: ...  # new ones, each with its directory
+
+
 @dataclass(slots=True)
 class LoopSettings:
     """How the loop behaves."""
@@ -110,6 +119,7 @@ class LoopSettings:
     # and which ones the study's rules end (`pruned`), directory -> reason
     decide: Callable[[Entry], str | None] = lambda _entry: None
     prune: Callable[[Sequence[Entry]], Mapping[str, str]] = lambda _entries: {}
+    source: RunSource | None = None
     clock: Callable[[], float] = time.monotonic
 
 
@@ -147,28 +157,37 @@ class Supervisor:
             self._look(entry)
         settings = self.settings
         next_tick = next_look = settings.clock()
-        while (self.queue or self.running) and not self.interrupted and not self.leave:
+        while (self.queue or self.running or self.count_left()) and not self.interrupted and not self.leave:
             self._fill_slots()
             self._count_wait()
             if self.problem and not self.running:
+                break
+            if not (self.queue or self.running or self.count_left()):
                 break
             self._make_ahead()
             ended = self.executor.wait(min(settings.tick_s, max(0.0, next_tick - settings.clock())))
             self._refill(ended)
             self._take_ended(ended)
-            if settings.leaves and (self.problem or not self.queue) and self.executor.is_handed_over():
+            if ended and self.count_left():
+                self._fill_slots()  # what a source decides depends on what has just ended
+            has_more = self.queue or self.count_left()
+            if settings.leaves and (self.problem or not has_more) and self.executor.is_handed_over():
                 self.leave = True
             now = settings.clock()
             if now >= next_tick:
                 self._tick()
                 next_tick = settings.clock() + settings.tick_s
             if now >= next_look:
-                self._look_at_others()
+                self.look_at_others()
                 next_look = now + LOOK_S
         if self.interrupted:
             self.stop(list(self.running.values()), f"{self.interrupted} to the supervisor", "interrupt")
         self.observer.flush()
         settings.draw(self)
+
+    def count_left(self) -> int:
+        """How many runs may come that are not among the entries yet."""
+        return self.settings.source.count_left() if self.settings.source is not None else 0
 
     def _tick(self) -> None:
         mine = [entry for entry in self.running.values() if entry.is_mine]
@@ -216,16 +235,20 @@ class Supervisor:
     # ------------------------------------------------------------ starting
 
     def _fill_slots(self) -> None:
-        while self.queue and not (self.problem or self.interrupted or self.leave):
+        while (self.queue or self.count_left()) and not (self.problem or self.interrupted or self.leave):
             if self.settings.limit is not None and len(self.running) >= self.settings.limit:
                 return
-            held = self.pool.acquire(self._count_held(), wants_more=len(self.queue) > 1) if self.pool else None
+            wants_more = len(self.queue) + self.count_left() > 1
+            held = self.pool.acquire(self._count_held(), wants_more=wants_more) if self.pool else None
             if held is None and self.pool is not None:
                 return
-            if not self._may_start():
+            may_start = self._may_start()
+            if not may_start or not (self.queue or self._take_new()):
                 if held is not None:
                     held.let_go()
-                return
+                if not may_start:
+                    return
+                continue
             entry = heapq.heappop(self.queue)[2]
             try:
                 self._try(self._start, entry, held)
@@ -236,6 +259,19 @@ class Supervisor:
             self._leased_since = None
         if self.problem and self.pool:
             self.pool.withdraw_want()
+
+    def _take_new(self) -> bool:
+        """Ask the source; whether something waits for a start now. What another supervisor made is only followed."""
+        assert self.settings.source is not None
+        try:
+            found = self.settings.source.take(self)
+        except InfrastructureError as error:
+            self.problem = error
+            return False
+        self.entries += found
+        for entry in found:
+            self._look(entry)
+        return bool(self.queue)
 
     def _hand_over(self, entry: Entry, held: HeldSlot) -> None:
         if self.settings.keeps_slots and entry.has_slot:
@@ -268,12 +304,12 @@ class Supervisor:
         if self._leased_since is not None:
             self._count_lease()
             return
-        if self.running or not self.queue or self.pool is None:
+        if self.running or not (self.queue or self.count_left()) or self.pool is None:
             self._waiting_since = None
             return
         if self._waiting_since is None:
             self._waiting_since = self.settings.clock()
-        limit_s = self.queue[0][2].spec.timeout_s if self.settings.counts_wait else None
+        limit_s = self.queue[0][2].spec.timeout_s if self.settings.counts_wait and self.queue else None
         if limit_s is not None and self.waited_s >= limit_s:
             self.problem = InfrastructureError(
                 f"no slot came free within the time limit of {limit_s:g} s: {describe_holders(self.pool)}",
@@ -327,7 +363,10 @@ class Supervisor:
         return os.path.exists(os.path.join(entry.dir, marker))
 
     def _make_ahead(self) -> None:
-        """Write the directories of the next runs while the slots are busy: without a lease they are merely queued."""
+        """Write the directories of the next runs while the slots are busy: without a lease they are merely queued.
+
+        Never of what a source decides: it would be decided before the results that are still to come.
+        """
         if self.problem or not self.running:
             return
         for _, _, entry in (*self.queue[:1], *sorted(self.queue[1:3])[:1]):  # the first two of the heap
@@ -497,7 +536,7 @@ class Supervisor:
             return False
         return processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
 
-    def _look_at_others(self) -> None:
+    def look_at_others(self) -> None:
         for entry in list(self.running.values()):
             if not entry.is_mine:
                 self._look(entry)

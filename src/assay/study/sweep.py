@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from assay.execute.base import Executor
     from assay.study.early_stop import EarlyStop
+    from assay.study.search import SearchSource
 
 
 # ---------------------------------------------------------------- before anything is written
@@ -72,15 +73,37 @@ def prepare(options: RunOptions) -> Prepared:
         if name not in known:
             raise NotFoundError("command", name, known)
     study = select(study, options.titles, None, options.sample, options.seed)
+    if study.search is not None:
+        return _prepare_search(study, options, settings)
     names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
     plan = build_plan(study, names, settings.secrets)
     root, asked = choose_root(options.root, study.root, settings)
     location = StudyLocation(root, study.name)
     prepared = Prepared(study, plan, location, asked, _choose_farm(study, options, settings), settings, options)
     if study.is_runx:
-        return run_sets.enter_set(prepared)
-    prepared = replace(prepared, plan=_find_known(plan, location))
+        return _choose_runs(run_sets.enter_set(prepared))
+    prepared = _choose_runs(replace(prepared, plan=_find_known(plan, location)))
     return _fill_output(prepared) if study.is_mlrunner else prepared
+
+
+def _choose_runs(prepared: Prepared) -> Prepared:
+    """--where: what else is planned is neither started nor judged."""
+    if prepared.options.where is None:
+        return prepared
+    from assay.study.choosing import choose_planned
+
+    runs = tuple(choose_planned(prepared.options.where, prepared.plan.runs, prepared.location))
+    names = {spec.name for spec in runs}
+    links = tuple((name, target) for name, target in prepared.plan.links if target in names)
+    return replace(prepared, plan=replace(prepared.plan, runs=runs, links=links))
+
+
+def _prepare_search(study: Study, options: RunOptions, settings: Settings) -> Prepared:
+    from assay.study.search import prepare_search
+
+    root, asked = choose_root(options.root, study.root, settings)
+    location, farm = StudyLocation(root, study.name), _choose_farm(study, options, settings)
+    return prepare_search(Prepared(study, Plan(study, ()), location, asked, farm, settings, options))
 
 
 def _fill_output(prepared: Prepared) -> Prepared:
@@ -248,23 +271,43 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
             lease=MachineLease(hooks.use) if prepared.farm is None else None,
             max_wait_s=hooks.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[hooks.use],
         )
+        source = None
+        if prepared.search is not None:
+            source = _begin_search(prepared, index, entries, builder)
+            loop = replace(loop, source=source, limit=limit or _limit_search(prepared, pool))
         early_stop = _build_early_stop(prepared, index, collector)
         if early_stop is not None:
             loop.prune = early_stop.prune
         supervisor = Supervisor(entries, executor, pool, hooks.observe(collector), loop)
         _run(supervisor, hooks, collector)
+        entries = supervisor.entries
         if is_over := all(entry.state.is_over for entry in entries):
             run_directory.remove_plan(prepared.location.dir, prepared.options.overrides)
         if is_over and not any(map(_is_interrupted, entries)):
             _leave_passes(prepared, entries)
         verdict, doubts = _judge(prepared, entries, index)
         doubts += early_stop.describe_missing(entries) if early_stop is not None else []
-    report = replace(_build_report(prepared, supervisor, builder), verdict=verdict)
+        result = source.build_result() if source is not None else None
+    report = replace(_build_report(prepared, supervisor, builder), verdict=verdict, search=result)
     report.notes += [*repairs, *builder.notes, *([collector.failure] if collector.failure else []), *doubts]
     unfinished = describe_unfinished(prepared, _list_attempts(entries)) if is_over else []
     report.notes += [note for note, _ in unfinished]
     report.advice += [command for _, command in unfinished]
     return report
+
+
+def _begin_search(prepared: Prepared, index: Index, entries: Sequence[Entry], builder: DirBuilder) -> SearchSource:
+    from assay.study.search import SearchSource, begin_search
+
+    begin_search(prepared)
+    return SearchSource(
+        prepared, index, entries, builder.create, lambda spec: _build_entry(spec, prepared, frozenset(), 0)
+    )
+
+
+def _limit_search(prepared: Prepared, pool: SlotPool | None) -> int | None:
+    """A farm takes any number of jobs; a search that proposes all of them at once would search nothing."""
+    return len(prepared.options.slots or prepared.study.slots or (CPU,)) if pool is None else None
 
 
 def _build_early_stop(prepared: Prepared, index: Index, collector: Collector) -> EarlyStop | None:

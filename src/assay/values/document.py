@@ -177,14 +177,16 @@ Point: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points by rising x; what is not finite is left out. `style` is a class of the style sheet. A terminal draws the
-    curves that have a name, and of several with the same name their mean and standard deviation."""
+    """Points by rising x; one that is not finite is a gap. `style` is a class of the style sheet. A terminal draws the
+    curves that have a name, and of several with the same name their mean and standard deviation. `texts`: what the
+    mouse shows at each point, or a single one for the line; none of the points is then left out."""
 
     points: Sequence[Point]
     style: str
     line: bool = True
-    marker: Literal["", "dot", "cross"] = ""
+    marker: Literal["", "dot", "cross", "square", "triangle", "diamond"] = ""
     name: str = ""
+    texts: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,8 @@ class Panel:
     y_range: tuple[float, float] | None = None  # None: what the points need
     ticks: Sequence[tuple[float, str]] | None = None  # None: round numbers
     height: int = 150
+    label: str = ""  # of the y axis
+    labels: Sequence[tuple[float, float, str]] = ()  # x, y, and a text to the left of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +226,7 @@ class Chart:
     x_range: tuple[float, float] | None = None
     x_ticks: Sequence[tuple[float, str]] | None = None  # None: round numbers; long names are slanted
     is_wide: bool = False  # over the whole width of the page
+    x_label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +238,9 @@ class Legend:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A horizontal bar for each label and count."""
+    """A horizontal bar for each label and its number."""
 
-    items: Sequence[tuple[str, int]]
+    items: Sequence[tuple[str, float]]
     label: str = ""
 
 

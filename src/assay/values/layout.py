@@ -16,6 +16,8 @@
         end.N                   farms: job.sh of attempt N has left, wherever it ran
         metrics/<process>.jsonl series written by the script, one file per process
         tags.json               what people said about it: tags and notes
+        script-config.json      the configuration that a script reported (`assay.wandb`, `.lightning`, `.transformers`)
+        wandb.json  files/      summary, tags and files of a script that uses `assay.wandb`
         readings.jsonl          CPU, memory and GPU over time
         benchmark.json          benchmarks: the result, and how the machine stood
         report.jsonl            benchmarks: what the child reported, line by line
@@ -24,6 +26,7 @@
         trace.json  .pb  .csv   models: which step of which case took how long, for Chrome, Perfetto and tables
         tensors/<case>/         models: outputs that differ, and what a failed step was given
     .assay/tags.json            the same about the study
+    .assay/search.json          the search that the runs trial-0000, trial-0001, … belong to
     .assay/verdicts.jsonl       what was judged: checks of the study, golden and model checks, comparisons
     .assay/triage.jsonl         benchmarks: what people noted about changes (ack, invalid, wontfix)
 """
@@ -49,12 +52,16 @@ CODE_DIR = "code"
 METRICS_DIR = "metrics"
 READINGS_FILE = "readings.jsonl"
 TAGS_FILE = "tags.json"  # in a run's directory, and inside .assay for the study
+CONFIG_FILE = "script-config.json"
+WANDB_FILE = "wandb.json"
 STUDY_META_DIR = ".assay"
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all of them have a directory and are over
 DEFINITION_PREFIX = "study-"  # inside .assay: the study file of a study that a Python program defined
 PLAN_PREFIX = "plan-"  # the same of a call with overrides: one file for each choice of them
 PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, until that has come to its end
+SEARCH_FILE = "search.json"  # inside .assay: the search that the trials belong to
+TRIAL_PREFIX = "trial-"  # followed by the number: the run of a search
 VERDICTS_FILE = "verdicts.jsonl"  # inside .assay: what was judged, a line for each call
 FILES_DIR = "files"  # inside .assay: copies of the study's file, <hash>.yml
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
@@ -92,7 +99,7 @@ ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by whil
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
 
 _META_NAMES = frozenset(
-    (CODES_FILE, CODE_STORE_DIR, FILES_DIR, PRESENCE_FILE, VERDICTS_FILE, TAGS_FILE, "triage.jsonl")
+    (CODES_FILE, CODE_STORE_DIR, FILES_DIR, PRESENCE_FILE, SEARCH_FILE, VERDICTS_FILE, TAGS_FILE, "triage.jsonl")
 )  # the last: of a product
 _META_PREFIXES = (
     SUPERVISOR_PREFIX,
@@ -122,6 +129,17 @@ def is_plan_name(name: str) -> bool:
 
 def is_pass_name(name: str) -> bool:
     return name.startswith(PASS_PREFIX) and name.endswith(".json")
+
+
+def trial_name(number: int) -> str:
+    return f"{TRIAL_PREFIX}{number:04d}"
+
+
+def parse_trial_name(name: str) -> int | None:
+    """`trial-0007` → 7."""
+    digits = name.removeprefix(TRIAL_PREFIX)
+    is_one = digits != name and digits.isascii() and digits.isdecimal() and trial_name(int(digits)) == name
+    return int(digits) if is_one else None
 
 
 def lease_name(attempt: int) -> str:

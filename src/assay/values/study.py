@@ -124,11 +124,15 @@ class Choices:
     position: Position | None = None
 
 
+RandomKind = Literal["uniform", "log_uniform", "int", "log_int"]
+
+
 @dataclass(frozen=True, slots=True)
 class Random:
-    """An axis drawn again for every run of a subset: `uniform` or `log_uniform` between two bounds."""
+    """An axis drawn again for every run of a subset or a search, between two bounds; `int` and `log_int` give whole
+    numbers, both bounds included."""
 
-    kind: Literal["uniform", "log_uniform"]
+    kind: RandomKind
     low: float
     high: float
     position: Position | None = None
@@ -168,6 +172,30 @@ class Subset:
     count: int
     seed: int = 0
     per_sweep: bool = False
+
+
+At = Literal["last", "best", "min", "max", "mean"]  # which value of a series stands for a run
+Sampler = Literal["tpe", "random", "cmaes", "qmc", "grid"]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A metric that a search makes small or large."""
+
+    metric: str
+    direction: Literal["min", "max"]
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Runs that are proposed one by one, from the results of those before; several objectives give a Pareto set."""
+
+    sampler: Sampler
+    objectives: tuple[Objective, ...]
+    trials: int | None  # None: every combination (grid)
+    seed: int = 0
+    at: At = "last"
+    position: Position | None = None
 
 
 # ---------------------------------------------------------------- what is observed and asked for
@@ -213,7 +241,7 @@ class Check:
     """A bound on a metric of a finished run."""
 
     metric: str
-    at: Literal["last", "best", "min", "max", "mean"] = "last"
+    at: At = "last"
     min: float | None = None
     max: float | None = None
     position: Position | None = None
@@ -280,6 +308,7 @@ class Study:
     defaults: Params = field(default_factory=dict)  # filled in after naming
     aliases: Mapping[str, Mapping[str, Params]] = field(default_factory=dict)  # param -> case -> what it stands for
     subset: Subset | None = None
+    search: Search | None = None
     repeat: int = 1  # how often each run is done, ordinal 0, 1, …
     metrics: tuple[Pattern | MetricFile, ...] = ()
     resources: Resources = Resources()

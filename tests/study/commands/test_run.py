@@ -94,7 +94,7 @@ def test_a_mistyped_slot_is_no_gpu(cli, own_bench: Bench) -> None:
 
 def test_a_hint_is_printed_once(cli, own_bench: Bench) -> None:
     own_bench.run("study: known\ncommand: 'true'\n")
-    assert cli("ls", "knwon").err == "assay: no study named 'knwon'\n  did you mean 'known'?\n"
+    assert cli("ls", "knwon").err == "assay: no study or run named 'knwon'\n  did you mean 'known'?\n"
 
 
 def kill_supervisor(bench: Bench, mark: str, *arguments: str) -> None:

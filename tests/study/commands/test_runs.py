@@ -64,7 +64,7 @@ def test_a_study_by_its_folder(cli) -> None:
 def test_an_unknown_study(cli) -> None:
     result = cli("ls", "fitt")
     assert result.code == 2
-    assert result.err == "assay: no study named 'fitt'\n  did you mean 'fit'?\n"
+    assert result.err == "assay: no study or run named 'fitt'\n  did you mean 'fit'?\n"
 
 
 def test_no_study_at_all(cli, own_bench: Bench) -> None:

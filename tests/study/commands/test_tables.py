@@ -118,12 +118,89 @@ def test_files(cli, bench: Bench) -> None:
         (("fit", "-o", "p.txt"), "end the name in png"),
         (("fit", "-o", "p.png", "--width", "800"), "inches"),
         (("fit", "--best", "0"), "--best"),
+        (("fit", "--scatter", "lrr"), "did you mean 'lr'?"),
+        (("fit", "--scatter", "lr", "--color", "nn"), "no parameter named 'nn'"),
+        (("fit", "--scatter", "lr", "--history"), "choose one of --scatter and --history"),
+        (("fit", "--history", "-m", "lass"), "did you mean 'loss'?"),
+        (("fit", "--history", "-x", "time"), "-x has no meaning for --history"),
+        (("fit", "--slices", "--smooth", "0.5"), "--smooth has no meaning for --slices"),
+        (("fit", "--color", "lr"), "it is for --scatter and --slices"),
+        (("fit", "--params", "lr"), "--params has no meaning for a plot of curves"),
+        (("fit", "--parallel"), "add -o parallel.svg"),
+        (("fit", "--smooth", "1"), "--smooth"),
+        (("fit", "-x", "miles"), "miles"),
+        (("fit", "-m", "loss", "-x", "epoch"), "loss has no epochs in these runs"),
+        (("fit", "-m", "loss", "-x", "time"), "loss has no times in these runs"),
+        (("fit", "-o", "missing/p.html"), "missing/p.html"),
+        (("fit", "-o", "p.html", "--width", "8"), "--width"),
     ],
 )
 def test_what_is_refused(cli, arguments: tuple[str, ...], said: str) -> None:
     result = cli("plot", *arguments)
     assert result.code == 2
     assert said in result.err
+
+
+COUNTED = f"""
+study: counted
+command: {sys.executable} count.py
+params: {{lr: [0.1, 0.01], seed: [1, 2]}}
+resources: {{gpus: 0}}
+"""
+COUNTING = """
+import assay
+for i in range(6):
+    assay.log(loss=6 - i, step=10 * i, epoch=i // 3)
+assay.log({"val/acc": 0.5}, epoch=1)
+assay.log({"val/acc": 0.6}, epoch=2)
+"""
+
+
+def test_over_steps_epochs_and_time(cli, own_bench: Bench) -> None:
+    own_bench.write("count.py", COUNTING)
+    own_bench.run(COUNTED)
+    steps = cli("plot", "counted", "-m", "loss", "-x", "step").out
+    assert (steps.count("50"), "step\n" in steps) == (1, True)
+    epochs = cli("plot", "counted", "-m", "loss", "-x", "epoch").out
+    assert ("1.5" in epochs, "50" in epochs, "epoch\n" in epochs) == (True, False, True)
+    assert "time since the start of the run (s)\n" in cli("plot", "counted", "-m", "loss", "-x", "time").out
+    assert "n=2 runs" in cli("plot", "counted", "-m", "loss", "-x", "time", "-g", "seed").out
+    assert "epoch\n" in cli("plot", "counted", "-m", "val/acc", "-x", "epoch").out, "it has no steps at all"
+    refused = cli("plot", "counted", "-m", "val/acc", "-x", "step")
+    assert (refused.code, "draw it with -x epoch" in refused.err) == (2, True)
+
+
+def test_a_smoothed_curve_has_its_last_value_in_the_legend(cli, bench: Bench) -> None:
+    assert "1.7" in cli("plot", f"fit/{GOOD}", "-m", "loss", "--smooth", "0.9").out
+    assert "n=1 run" in cli("plot", "fit", "-m", "loss", "--smooth", "0.9", "-g", "n", "--where", "lr<0.2 and n==7").out
+
+
+def test_what_the_parameters_did_on_a_terminal(cli, bench: Bench) -> None:
+    scatter = cli("plot", "fit", "--scatter", "lr", "-m", "loss").out
+    assert ("done  2 runs" in scatter, "failed  2 runs" in scatter) == (True, True)
+    chosen = cli("plot", "fit/lr=0.1*", "--scatter", "n", "-m", "loss").out
+    assert ("done  2 runs" in chosen, "failed" in chosen) == (True, False)
+    history = cli("plot", "fit", "--history", "-m", "loss", "--where", "lr==0.1").out
+    assert ("best so far  1.7" in history, "failed" in history) == (True, False)
+    slices = cli("plot", "fit", "--slices", "-m", "loss").out
+    assert ("loss by lr" in slices, "loss by n" in slices) == (True, True)
+
+
+@pytest.mark.parametrize("suffix", ["svg", "pdf", "html"])
+@pytest.mark.parametrize(
+    "form", [("--scatter", "lr"), ("--scatter", "lr", "--color", "n"), ("--slices",), ("--history",), ("--parallel",)]
+)
+def test_every_form_in_a_file(cli, bench: Bench, form: tuple[str, ...], suffix: str) -> None:
+    result = cli("plot", "fit", *form, "-m", "loss", "-o", f"form.{suffix}")
+    assert (result.code, result.out) == (0, f"form.{suffix}\n")
+    magic = {"svg": b"<?xml", "pdf": b"%PDF", "html": b"<!doctype html>"}[suffix]
+    assert (bench.folder / f"form.{suffix}").read_bytes().startswith(magic)
+
+
+def test_a_page_holds_every_metric(cli, bench: Bench) -> None:
+    assert cli("plot", "fit", "-m", "loss", "-m", "test.acc", "-o", "p.html").out == "p.html\n"
+    page = (bench.folder / "p.html").read_text()
+    assert (page.count("<svg"), "fit: loss" in page, "fit: test.acc" in page) == (2, True, True)
 
 
 def test_nothing_to_plot(cli, own_bench: Bench) -> None:
@@ -183,3 +260,29 @@ def test_tensorboard_gets_the_chosen_runs(cli, bench: Bench, monkeypatch: pytest
     result = cli("sum", "fit", "--tensorboard", "board2", "--where", "n == 7 and lr < 0.3")
     assert result.code == 0
     assert [path.name for path in (bench.folder / "board2").iterdir()] == [GOOD]
+
+
+def test_what_no_other_run_beats(cli, bench: Bench) -> None:
+    result = cli("sum", "fit", "--pareto", "loss,test.acc", "--json")
+    assert [row["run"] for row in json.loads(result.out)] == ["lr=0.1,n=7", "lr=0.1,n=8"]
+    assert result.err == "(the Pareto front: 2 of 2 runs; not compared: 2 not done)\n"
+    named = cli("sum", "fit", "--pareto", "n:max,loss:max", "--state", "failed", "--json")
+    assert [row["run"] for row in json.loads(named.out)] == ["lr=0.5,n=8"]
+    grouped = cli("sum", "fit", "--pareto", "loss,time", "-g", "n", "--json")
+    assert [row["lr"] for row in json.loads(grouped.out)] == [0.1]
+    assert grouped.err == "(the Pareto front: 1 of 1 group; not compared: 1 without a number for each)\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [("loss", "as in --pareto loss,time"), ("los,time", "did you mean 'loss'?"), ("loss:best,time", "loss:min")],
+)
+def test_what_cannot_be_weighed(cli, names: str, said: str) -> None:
+    result = cli("sum", "fit", "--pareto", names)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err
+
+
+def test_a_table_by_time(cli) -> None:
+    seconds = [row["seconds"] for row in json.loads(cli("sum", "fit", "--sort", "time:max", "--json").out)]
+    assert seconds == sorted(seconds, reverse=True)

@@ -52,11 +52,15 @@ class RunRow(NamedTuple):
     note: str = ""  # what people wrote about it
     stamp: float = 0.0  # the newest modification time seen in the directory when it was read
 
+    @property
+    def took_s(self) -> float | None:
+        """How long the last attempt took; None as long as it runs."""
+        return None if self.started_at is None or self.ended_at is None else max(0.0, self.ended_at - self.started_at)
+
     def elapsed_s(self, now: float) -> float | None:
-        """Of the last attempt; of a running one until now."""
-        if self.started_at is None or (self.ended_at is None and self.state.is_over):
-            return None
-        return max(0.0, (now if self.ended_at is None else self.ended_at) - self.started_at)
+        """The same; of a running one until now."""
+        is_running = self.started_at is not None and self.ended_at is None and not self.state.is_over
+        return max(0.0, now - (self.started_at or 0.0)) if is_running else self.took_s
 
 
 class VerdictRow(NamedTuple):

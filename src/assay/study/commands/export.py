@@ -136,12 +136,9 @@ def export_mlflow(request: MlflowRequest, console: Console) -> int:
 @contextmanager
 def _selected(request: ExportRequest | MlflowRequest, console: Console) -> Iterator[Selection]:
     from assay.study import export
-    from assay.study.choosing import find_choice
-    from assay.study.locations import find_locations, open_index_of
+    from assay.study.locations import find_patterns, open_index_of
 
-    locations, patterns = (
-        find_choice(request.studies, request.root) if request.studies else (find_locations((), request.root), ())
-    )
+    locations, patterns = find_patterns(request.studies, request.root)
     with open_index_of(locations) as index:
         yield export.select_runs(index, locations, request.where, patterns, console)
 

@@ -6,9 +6,10 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
-from assay.errors import ExitCode, UsageError
+from assay.errors import AssayError, ExitCode, UsageError
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import escape_json
 from assay.values import layout
@@ -21,14 +22,20 @@ from assay.values.options import (
     quiet_option,
     root_option,
     slots_option,
+    where_option,
 )
 from assay.values.state import RETRY, State
 from assay.values.units import parse_slot_flags
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
-    from assay.study.locations import FoundRun, StudyLocation
-    from assay.study.prepared import Prepared, Report, RunOptions
+    from assay.study.locations import StudyLocation
+    from assay.study.notify import Notifier
+    from assay.study.prepared import Prepared, Report, RunOptions, SearchResult
+    from assay.study.report import Watcher
+    from assay.study.supervise import Event, Supervisor
+    from assay.study.sweep import RunHooks
+    from assay.values.where import Where
 
 _MOST_FINDINGS = 20
 _MANY_RUNS = 20  # of a study that is stopped: of more only those that were running are of interest
@@ -54,6 +61,7 @@ class RunRequest(Request):
     settings: tuple[str, ...] = option(
         "--set", multiple=True, metavar="KEY=VALUE", help="Another value of a key of the file, e.g. timeout=2h."
     )
+    where: Where | None = where_option("Only the runs that match; one that was not started yet is queued.")
     sample: int | None = option("--sample", type=int, minimum=1, metavar="N", help="A random part of each sweep.")
     seed: int | None = option("--seed", type=int, metavar="N", help="Make --sample repeatable.")
     retry: frozenset[State] = option(
@@ -65,6 +73,17 @@ class RunRequest(Request):
     )
     new_code: bool = option(
         "--new-code", default=False, help="Repeated runs get the current code, not their own snapshot."
+    )
+    search: Literal["continue", "new"] | None = option(
+        "--search",
+        choices=("continue", "new"),
+        help="A search whose file has changed: go on with the trials that fit, or begin again.",
+    )
+    notify: tuple[str, ...] = option(
+        "--notify",
+        multiple=True,
+        metavar="WHERE",
+        help="Report the end, the first failure and a new best run to a shell command or an http address; or `none`.",
     )
     detach: bool = option("--detach", default=False, help="Leave the supervisor in the background.")
     quiet: bool = quiet_option()
@@ -91,6 +110,7 @@ def run(request: RunRequest, console: Console) -> int:
     if request.dry_run:
         return _show_plan(prepared, request.as_json, console)
     check_prepared(prepared)
+    receivers = _choose_receivers(prepared, request.notify)
     if not prepared.root_was_asked:
         console.quieted(request.quiet).message(
             f"runs go to {os.path.relpath(prepared.location.dir)} (choose with --root or ASSAY_ROOT)"
@@ -98,7 +118,18 @@ def run(request: RunRequest, console: Console) -> int:
     if request.detach and not _go_to_background(prepared.location, console):
         return int(ExitCode.OK)
     plain = request.plain or request.detach
-    return _supervise(prepared, console.quieted(request.quiet or request.as_json), plain, request.as_json)
+    quieted = console.quieted(request.quiet or request.as_json)
+    return _supervise(prepared, quieted, plain, request.as_json, receivers)
+
+
+def _choose_receivers(prepared: Prepared, asked: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Who is told: the flag, then the settings."""
+    settings = prepared.settings
+    if not asked and not settings.notify:
+        return ()
+    from assay.study.notify import check_receivers
+
+    return check_receivers(asked or settings.notify, "--notify" if asked else f"notify in {settings.notify_from}")
 
 
 def _build_options(request: RunRequest) -> RunOptions:
@@ -116,6 +147,7 @@ def _build_options(request: RunRequest) -> RunOptions:
     words += [word for title in request.titles for word in ("-t", title)]
     words += [word for command in request.commands for word in ("-c", command)]
     words += [word for setting in request.settings for word in ("--set", setting)]
+    words += ["--where", request.where.text] if request.where is not None else []
     is_random = request.sample is not None and request.seed is None  # another call would draw other runs
     words += ["--sample", str(request.sample), "--seed", str(request.seed)] if request.sample is not None else []
     return RunOptions(
@@ -128,15 +160,26 @@ def _build_options(request: RunRequest) -> RunOptions:
         on=request.on,
         titles=request.titles or None,
         commands=request.commands or None,
+        where=request.where,
         sample=request.sample,
         seed=request.seed,
         retry=request.retry,
         force=request.force,
         new_code=request.new_code,
+        search=request.search,
         code=request.code,
-        command_line=tuple(sys.argv),
+        command_line=_build_command_line(request),
         again=None if is_random else Again(("assay", "run"), request.file, tuple(words), request.overrides),
     )
+
+
+def _build_command_line(request: RunRequest) -> tuple[str, ...]:
+    """Without receivers: whoever knows a webhook's address may write to it."""
+    if not request.notify:
+        return tuple(sys.argv)
+    from assay.study.notify import drop_flag
+
+    return drop_flag(sys.argv)
 
 
 def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
@@ -147,11 +190,18 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
         rows = json.dumps(build_dry_rows(prepared), indent=1, ensure_ascii=False, default=str)
         console.write(f"{escape_json(rows)}\n")
     else:
-        console.write("".join(f"{line}\n" for line in build_dry_lines(prepared)))
+        lines = [*build_dry_lines(prepared)]
+        if prepared.search is not None:
+            from assay.study.search import build_dry_search
+
+            lines += build_dry_search(prepared)
+        console.write("".join(f"{line}\n" for line in lines))
     return int(ExitCode.OK)
 
 
-def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool) -> int:
+def _supervise(
+    prepared: Prepared, console: Console, plain: bool, as_json: bool, receivers: tuple[str, ...] = ()
+) -> int:
     from assay.show.progress import choose_progress
     from assay.study.best_so_far import BestSoFar, choose_goal
     from assay.study.report import Watcher, build_study_report, render_report
@@ -168,7 +218,13 @@ def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool)
         console=console if console.quiet else console.around(progress.message),
         owns_process=True,
     )
-    report = run_study(prepared, hooks)
+    notifier = _attach_notifier(prepared, hooks, watcher, receivers) if receivers else None
+    try:
+        report = run_study(prepared, hooks)
+    except AssayError as error:
+        if notifier is not None:
+            _finish_notifier(notifier, console, f"{prepared.location.name}: {error.message}", int(error.exit_code))
+        raise
     if as_json:
         console.write(f"{escape_json(json.dumps(_build_json(report), indent=1, ensure_ascii=False))}\n")
     else:
@@ -178,8 +234,56 @@ def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool)
     if report.problem:
         console.error(f"assay: {report.problem}")
     if report.interrupted:
-        console.error(f"interrupted by {report.interrupted}; continue with: {build_same_call()}")
+        again = prepared.options.again if prepared.options.search else None  # it has been done
+        call = again.build() if again else build_same_call(prepared.options.command_line[1:])
+        console.error(f"interrupted by {report.interrupted}; continue with: {call}")
+    if notifier is not None:
+        _tell_end(notifier, report, watcher, console, time.time() - began)
     return int(report.exit_code)
+
+
+def _attach_notifier(prepared: Prepared, hooks: RunHooks, watcher: Watcher, receivers: tuple[str, ...]) -> Notifier:
+    from assay.study.notify import Notifier
+
+    location = prepared.location
+    notifier = Notifier(receivers, location.name, location.dir, prepared.settings.secrets)
+    listen, draw = hooks.listen, hooks.draw
+
+    def listen_too(event: Event) -> None:
+        listen(event)
+        notifier.listen(event)
+
+    def draw_too(supervisor: Supervisor) -> None:
+        draw(supervisor)
+        notifier.tell_best(watcher.best.leader)
+
+    hooks.listen, hooks.draw = listen_too, draw_too
+    return notifier
+
+
+def _tell_end(notifier: Notifier, report: Report, watcher: Watcher, console: Console, elapsed_s: float) -> None:
+    from assay.study.notify import build_best
+    from assay.study.report import build_study_report, describe_outcome
+
+    leader = watcher.best.leader
+    text = describe_outcome(build_study_report(report, elapsed_s))
+    text += f"; interrupted by {report.interrupted}" if report.interrupted else ""
+    text += f"; {report.problem}" if report.problem else ""
+    text += f"; best: {leader.run} {leader.render_value()}" if leader else ""
+    more = {
+        "states": {str(state): count for state in State if (count := report.count(state))},
+        "elapsed_s": elapsed_s,
+        "interrupted": report.interrupted,
+        "best": build_best(leader) if leader else None,
+    }
+    _finish_notifier(notifier, console, text, int(report.exit_code), more)
+
+
+def _finish_notifier(
+    notifier: Notifier, console: Console, text: str, exit_code: int, more: Mapping[str, Any] | None = None
+) -> None:
+    for note in notifier.finish(text, exit_code, more):
+        console.warning(note)
 
 
 def describe_checks(verdict: Verdict | None) -> list[str]:
@@ -198,6 +302,7 @@ def _build_json(report: Report) -> dict[str, object]:
         "dir": report.prepared.location.dir,
         "exit_code": int(report.exit_code),
         "checks": describe_checks(report.verdict),
+        **({"search": _build_search(report.search)} if report.search else {}),
         "runs": [
             {
                 "name": entry.spec.name,
@@ -211,6 +316,15 @@ def _build_json(report: Report) -> dict[str, object]:
             }
             for entry in report.entries
         ],
+    }
+
+
+def _build_search(result: SearchResult) -> dict[str, object]:
+    return {
+        "best": [dict(row) for row in result.best],
+        "trials": dict(result.trials),
+        "failed": dict(result.failed),
+        "failure": result.failure,
     }
 
 
@@ -240,6 +354,7 @@ def _go_to_background(location: StudyLocation, console: Console) -> bool:
 
 class RerunRequest(Request):
     names: tuple[str, ...] = argument("NAME...", multiple=True)
+    where: Where | None = where_option()
     commands: tuple[str, ...] = option(
         "-c", "--command", multiple=True, metavar="C", help="Only these commands; the others must have finished."
     )
@@ -259,13 +374,13 @@ def rerun(request: RerunRequest, console: Console) -> int:
 
     All commands are run, also those that an earlier attempt finished. Results of earlier attempts are kept.
     """
-    from assay.study.locations import HOW_TO_START, find_runs
+    from assay.study.choosing import find_chosen_runs
+    from assay.study.locations import HOW_TO_START
     from assay.study.rerun import find_damaged, prepare_rerun, renew_code
 
-    found = {run.dir: run for name in request.names for run in find_runs(name, request.root)}
-    if not found:
+    runs = find_chosen_runs(request.names, request.where, request.root)
+    if not runs:
         raise UsageError(f"{', '.join(request.names)}: no runs yet", HOW_TO_START)
-    runs = list(found.values())
     slots = parse_slot_flags(request.slots, request.jobs)
     prepared = prepare_rerun(runs, request.commands or None, slots, tuple(sys.argv))
     if request.as_json and len(prepared) > 1:
@@ -276,7 +391,10 @@ def rerun(request: RerunRequest, console: Console) -> int:
     for text in damaged:
         console.warning(text)
     quieted = console.quieted(request.quiet or request.as_json)
-    codes = [ExitCode(_supervise(each, quieted, request.plain, request.as_json)) for each in prepared]
+    codes = [
+        ExitCode(_supervise(each, quieted, request.plain, request.as_json, _choose_receivers(each)))
+        for each in prepared
+    ]
     return int(ExitCode.worst([*codes, *([ExitCode.INTERNAL] if damaged else [])]))
 
 
@@ -285,6 +403,7 @@ def rerun(request: RerunRequest, console: Console) -> int:
 
 class StopRequest(Request):
     names: tuple[str, ...] = argument("NAME...", multiple=True)
+    where: Where | None = where_option()
     grace: float = option(
         "--grace", type=float, minimum=0, default=10.0, metavar="S", help="Seconds between TERM and KILL."
     )
@@ -296,19 +415,18 @@ class StopRequest(Request):
 def stop(request: StopRequest, console: Console) -> int:
     """Stop runs and everything they started: studies, runs, or patterns such as 'STUDY/lr=0.1*'.
 
-    The supervisor of a study that is named as a whole is stopped too, so that none of its runs starts any more.
+    The supervisor of a study that is named as a whole is stopped too, so that none of its runs starts any more; with
+    --where it goes on.
     """
-    from assay.study.locations import find_runs
+    from assay.study.choosing import find_chosen_runs
+    from assay.study.locations import names_study
     from assay.study.stop import StopOptions
     from assay.study.stop import stop as stop_runs
 
-    runs: dict[str, FoundRun] = {}
-    whole = {}
-    for name in request.names:
-        found = find_runs(name, request.root)
-        runs.update({run.dir: run for run in found})
-        whole.update({run.location.dir: run.location for run in found if _names_study(name, run)})
-    report = stop_runs(list(runs.values()), whole.values(), StopOptions(request.grace, request.reason))
+    runs = find_chosen_runs(request.names, request.where, request.root)
+    is_whole = request.where is None
+    whole = {run.location for run in runs if is_whole and any(names_study(name, run) for name in request.names)}
+    report = stop_runs(runs, whole, StopOptions(request.grace, request.reason))
     if request.as_json:
         console.write_json(
             [
@@ -329,7 +447,3 @@ def stop(request: StopRequest, console: Console) -> int:
     if not report.runs:
         console.error(f"{', '.join(request.names)}: no runs yet")
     return int(ExitCode.OK if report.is_well else ExitCode.FAILED)
-
-
-def _names_study(name: str, run: FoundRun) -> bool:
-    return name.rstrip("/") == run.location.name or os.path.abspath(name) == run.location.dir

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from assay.errors import UsageError
 from assay.show.console import Console
 from assay.system.terminal import is_terminal
 from assay.values import layout
-from assay.values.options import Request, argument, json_option, option, root_option
+from assay.values.options import Request, argument, json_option, option, root_option, where_option
 from assay.values.state import State
+
+if TYPE_CHECKING:
+    from assay.study.locations import FoundRun
+    from assay.values.where import Where
 
 
 def parse_states(words: tuple[str, ...], _flag: str) -> frozenset[State] | None:
@@ -25,15 +30,28 @@ def states_option(text: str) -> frozenset[State] | None:
     return found
 
 
+_ONE_OF_MANY = "The one that matches, where RUN is a study or a pattern."
+
+
 class LsRequest(Request):
     study: str | None = argument(required=False)
     states: frozenset[State] | None = states_option("Only runs in this state.")
+    where: Where | None = where_option()
+    sort: tuple[str, ...] = option(
+        "-s",
+        "--sort",
+        multiple=True,
+        metavar="NAME[:min|max]",
+        help="As in `assay sum`.  [default: as they were created]",
+    )
     as_json: bool = json_option()
     root: str | None = root_option()
 
 
 def ls(request: LsRequest, console: Console) -> int:
-    """List all studies, or the runs of STUDY (a name or a folder)."""
+    """List all studies, or the runs of STUDY (a name or a folder), or of STUDY/PATTERN as 'norm/lr=0.1*'."""
+    if request.study is None and (request.where is not None or request.sort):
+        raise UsageError("--where and --sort are for the runs of a study", "name one; which there are: assay ls")
     if request.study is None:
         return _list_studies(request, console)
     return _list_runs(request.study, request, console)
@@ -61,12 +79,16 @@ def _list_studies(request: LsRequest, console: Console) -> int:
 def _list_runs(name: str, request: LsRequest, console: Console) -> int:
     from assay.show.formatting import clean, wrap
     from assay.show.table import render_json
-    from assay.study.listing import build_run_facts, build_run_table, describe_total, list_runs
-    from assay.study.locations import find_locations, open_index_of
+    from assay.study.listing import ListOptions, build_run_facts, build_run_table, describe_total, list_runs
+    from assay.study.locations import find_patterns, open_index_of
 
-    (location,) = find_locations([name], request.root)
+    locations, patterns = find_patterns([name], request.root)
+    if len(locations) != 1:
+        raise UsageError(f"{name!r} names runs of {len(locations)} studies", "put the name of one study before it")
+    (location,) = locations
     with open_index_of([location]) as index:
-        runs = list_runs(index, location, request.states, console)
+        chosen = ListOptions(request.states, request.where, patterns, request.sort)
+        runs = list_runs(index, location, chosen, console)
     if request.as_json:
         console.write(render_json(build_run_facts(runs, location, time.time())))
     elif runs:
@@ -84,6 +106,7 @@ def _list_runs(name: str, request: LsRequest, console: Console) -> int:
 
 class ShowRequest(Request):
     run: str = argument()
+    where: Where | None = where_option(_ONE_OF_MANY)
     with_environment: bool = option("--env", default=False, help="The environment as well: host, GPUs, packages, git.")
     job: bool = option("--job", default=False, help="Print the run's job.sh instead.")
     as_json: bool = json_option()
@@ -95,12 +118,12 @@ def show(request: ShowRequest, console: Console) -> int:
 
     RUN is STUDY/RUN, a run's name or id, or its folder.
     """
-    from assay.study.locations import find_one_run, open_index_of
+    from assay.study.locations import open_index_of
     from assay.study.run_description import build_document, describe_run
 
     if request.job and (request.as_json or request.with_environment):
         raise UsageError("--job prints the script and nothing else", "leave out --json and --env")
-    found = find_one_run(request.run, request.root)
+    found = _find_one(request.run, request.where, request.root)
     if request.job:
         return _print_file(os.path.join(found.dir, layout.JOB_FILE), console)
     with open_index_of([found.location]) as index:
@@ -108,6 +131,16 @@ def show(request: ShowRequest, console: Console) -> int:
     document = build_document(description, with_environment=request.with_environment)
     console.write_document(document, as_json=request.as_json)
     return 0
+
+
+def _find_one(name: str, where: Where | None, root: str | None) -> FoundRun:
+    from assay.study.locations import find_one_run, need_one_run
+
+    if where is None:
+        return find_one_run(name, root)
+    from assay.study.choosing import find_chosen_runs
+
+    return need_one_run(f"{name} --where {where.text}", find_chosen_runs([name], where, root))
 
 
 def _print_file(path: str, console: Console) -> int:
@@ -124,6 +157,7 @@ def _print_file(path: str, console: Console) -> int:
 
 class LogsRequest(Request):
     run: str = argument()
+    where: Where | None = where_option(_ONE_OF_MANY)
     follow: bool = option(
         "-f", "--follow", default=False, help="Go on until the run is finished; with a study: all its runs."
     )
@@ -137,14 +171,13 @@ class LogsRequest(Request):
 
 def logs(request: LogsRequest, console: Console) -> int:
     """Print the output of RUN: of the command that failed, else of the last one that began."""
-    from assay.study.locations import find_one_run
     from assay.study.logs import copy_log, find_log
 
     if request.follow and request.attempt is not None:
         raise UsageError("--follow goes with the attempt that runs", "leave out --attempt, or --follow")
     if request.follow:
         return _follow(request, console)
-    found = find_one_run(request.run, request.root)
+    found = _find_one(request.run, request.where, request.root)
     path = find_log(found.dir, request.command, request.attempt)
     if is_terminal(sys.stdout):
         console.error(f"{os.path.relpath(path)}:")
@@ -153,11 +186,17 @@ def logs(request: LogsRequest, console: Console) -> int:
 
 
 def _follow(request: LogsRequest, console: Console) -> int:
-    from assay.study.locations import find_runs
+    from assay.study.locations import find_runs, names_study
     from assay.study.logs import follow_run, follow_study
 
-    runs = find_runs(request.run, request.root)
-    if len(runs) == 1 and runs[0].location.name != request.run.rstrip("/"):
+    if request.where is None:
+        runs = find_runs(request.run, request.root)
+    else:
+        from assay.study.choosing import find_chosen_runs
+
+        runs = find_chosen_runs([request.run], request.where, request.root)
+    is_whole = request.where is None and any(names_study(request.run, run) for run in runs)
+    if len(runs) == 1 and not is_whole:
         follow_run(runs[0].dir, request.command, request.lines, _write)
         return 0
     locations = {run.location for run in runs}
@@ -166,7 +205,8 @@ def _follow(request: LogsRequest, console: Console) -> int:
             f"{request.run!r} names {len(runs)} runs of {len(locations)} studies", "follow one study at a time"
         )
     (location,) = locations
-    if not follow_study(location.dir, request.command, request.lines, _write):
+    only = None if is_whole else [run.dir for run in runs]
+    if not follow_study(location.dir, request.command, request.lines, _write, only):
         console.error(f"nothing is running in {location.name}")
     return 0
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from assay.errors import UsageError
 from assay.show.console import Console
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from assay.record.index.base import Index
     from assay.show.tensorboard import Points
     from assay.study.locations import StudyLocation
-    from assay.study.plotting import BuiltChart
+    from assay.study.plotting import Plot, Selection
     from assay.study.summary import SummaryOptions
     from assay.values.table import Table
     from assay.values.where import Where
@@ -35,7 +36,13 @@ class SumRequest(Request):
         "--sort",
         multiple=True,
         metavar="NAME[:min|max]",
-        help="Sort by a metric's best value, or by a parameter; may be given again, the first counts most.",
+        help="Sort by a metric's best value, a parameter or time; may be given again, the first counts most.",
+    )
+    pareto: tuple[str, ...] | None = option(
+        "--pareto",
+        metavar="A,B",
+        parse=split_commas,
+        help="Only runs that no other beats in all of these: metrics, parameters, time; each may have :min or :max.",
     )
     group_by: tuple[str, ...] = group_option("row")
     metrics: tuple[str, ...] | None = option(
@@ -64,12 +71,12 @@ def summarise(request: SumRequest, console: Console) -> int:
     """
     from assay.show.formatting import render_count, unguard
     from assay.study import summary
-    from assay.study.locations import open_index_of
+    from assay.study.locations import find_patterns, open_index_of
 
     forms = request.as_csv or request.csv_raw, request.as_json, request.as_markdown
     if sum(forms) > 1:
         raise UsageError("choose one of --csv, --json and --md")
-    locations, patterns = _find(request.studies, request.root)
+    locations, patterns = find_patterns(request.studies, request.root)
     options = summary.SummaryOptions(
         sort=request.sort,
         group_by=request.group_by,
@@ -80,6 +87,7 @@ def summarise(request: SumRequest, console: Console) -> int:
         limit=request.limit,
         where=request.where,
         patterns=patterns,
+        pareto=request.pareto or (),
     )
     with open_index_of(locations) as index:
         if request.tensorboard is not None:
@@ -95,6 +103,9 @@ def summarise(request: SumRequest, console: Console) -> int:
         console.write(_render(found.table, request))
     if found.hidden and not any(forms):
         console.error(f"({render_count(found.hidden, 'more metric')}: --metrics all)")
+    if found.front is not None:
+        what = "group" if request.group_by else "run"
+        console.error(f"({summary.describe_front(found.front, what, found.not_done)})")
     if found.left_out:
         console.error(f"({render_count(found.left_out, 'more row')}: leave out -n)")
     return 0
@@ -147,78 +158,179 @@ class PlotRequest(Request):
         help="What to plot; may be given again.  [default: the most informative]",
     )
     where: Where | None = where_option()
+    x: str | None = option(
+        "-x",
+        "--x",
+        choices=("step", "epoch", "time"),
+        help="Over what; time is since the run's start.  [default: step]",
+    )
+    smooth: float | None = option(
+        "--smooth", type=float, minimum=0, maximum=0.9999, metavar="W",
+        help="Smooth by an exponential moving average with this weight, 0 to 0.9999.",
+    )  # fmt: skip
     group_by: tuple[str, ...] = group_option("line")
+    scatter: str | None = option(
+        "--scatter", metavar="PARAM", help="A point for each run: the metric over a parameter."
+    )
+    color: str | None = option("--color", metavar="PARAM", help="With --scatter or --slices: colour by this parameter.")
+    slices: bool = option("--slices", default=False, help="A small scatter for each parameter.")
+    parallel: bool = option(
+        "--parallel", default=False, help="Parallel coordinates: a line for each run through its parameters; needs -o."
+    )
+    history: bool = option("--history", default=False, help="The runs in the order of finishing, and the best so far.")
+    params: tuple[str, ...] | None = option(
+        "--params",
+        metavar="A,B",
+        parse=split_commas,
+        help="The parameters of these plots.  [default: those that differ]",
+    )
     log: bool = option("--log", default=False, help="A logarithmic scale.")
+    log_x: bool = option("--log-x", default=False, help="A logarithmic x axis.")
     best: int | None = option("--best", type=int, minimum=1, metavar="N", help="Only the N best runs or groups.")
-    output: str | None = option("-o", "--output", metavar="FILE", help="Draw into a .png, .svg or .pdf file instead.")
+    output: str | None = option(
+        "-o", "--output", metavar="FILE", help="Draw into a .png, .svg, .pdf or .html file instead."
+    )
     width: float | None = option("--width", type=float, minimum=1, metavar="N", help="Columns; inches with --output.")
     height: float | None = option("--height", type=float, minimum=1, metavar="N", help="Rows; inches with --output.")
     root: str | None = root_option()
 
 
 def plot(request: PlotRequest, console: Console) -> int:
-    """Plot metrics of studies or of single runs over steps."""
-    from assay.study.locations import open_index_of
-    from assay.study.plotting import PlotOptions, build_charts
+    """Plot metrics of studies or of single runs: over steps, epochs or time, or over parameters."""
+    from assay.study.locations import find_patterns, open_index_of
+    from assay.study.plotting import load_selection
 
-    locations, patterns = _find(request.names, request.root)
-    options = PlotOptions(request.metrics, request.group_by, request.log, request.best, request.where, patterns)
+    form = _choose_form(request)
+    kind = _choose_kind(request)
+    locations, patterns = find_patterns(request.names, request.root)
     with open_index_of(locations) as index:
-        charts = build_charts(index, locations, options, console)
-    for chart in charts:
-        _report_choices(chart, console)
-    if request.output is not None:
-        return _write_files(charts, request.output, request.width, request.height, console)
-    for chart in charts:
-        console.write(_render_chart(chart, request.width, request.height, console))
+        selection = load_selection(index, locations, request.where, patterns, console)
+        plots = _build_plots(form, index, selection, request)
+    for note in dict.fromkeys(note for plot in plots for note in plot.notes):
+        console.error(note)
+    if request.output is None:
+        for plot in plots:
+            _print_plot(plot, request, console)
+    elif kind == _PAGE:
+        _write_page(plots, selection, request.output, console)
+    else:
+        _write_files(plots, request.output, request.width, request.height, console)
     return 0
 
 
-def _find(names: Sequence[str], root: str | None) -> tuple[list[StudyLocation], tuple[tuple[str, str], ...]]:
-    """Studies, and patterns of their runs where a name is not that of a study."""
-    from assay.errors import NotFoundError
-    from assay.study.locations import find_locations
-
-    try:
-        return find_locations(names, root), ()
-    except NotFoundError:
-        from assay.study.choosing import find_choice
-
-        return find_choice(names, root)
+_FORMS = {  # what each kind of plot takes beside what all of them take
+    "": ("x", "smooth", "group_by", "best", "log_x"),
+    "scatter": ("color", "log_x"),
+    "slices": ("color", "params"),
+    "parallel": ("params",),
+    "history": (),
+}
 
 
-def _report_choices(chart: BuiltChart, console: Console) -> None:
-    others = [name for name in chart.others if name != chart.metric]
-    if chart.was_chosen and others:
-        more = ", ".join(others[:8]) + (" …" if len(others) > 8 else "")
-        console.error(f"{chart.metric} (others: {more}; choose with -m)")
-    if chart.hidden:
-        shown = len(chart.chart.lines)
-        console.error(f"the {shown} best of {shown + chart.hidden} (choose with --best N)")
-    for label in chart.empty:
-        console.error(f"{label}: not drawn, since none of its runs is done and has {chart.metric}")
+_PAGE = "html"
 
 
-def _render_chart(chart: BuiltChart, width: float | None, height: float | None, console: Console) -> str:
-    from assay.show.plot import render_plot
+def _choose_kind(request: PlotRequest) -> str:
+    """Of the file, by the end of its name; what could not be written is refused before anything is drawn."""
+    from assay.show.figure import FORMATS
+    from assay.show.report_files import check_targets
 
-    columns = int(width) if width else console.width or 80
-    return render_plot(
-        chart.chart, width=columns, height=int(height or 20), color=console.color, plain=console.is_plain
-    )
+    if request.output is None:
+        return ""
+    kind = os.path.splitext(request.output)[1].lower().removeprefix(".")
+    if kind not in (*FORMATS, _PAGE):
+        name = os.path.basename(request.output)
+        raise UsageError(f"cannot write a plot to {name!r}", f"end the name in {', '.join(FORMATS)} or {_PAGE}")
+    if kind == _PAGE:
+        check_targets(request.output)
+        if request.width or request.height:
+            raise UsageError("--width and --height have no meaning for a page", "it takes the width of its window")
+    elif (request.width or 0) > 100 or (request.height or 0) > 100:
+        raise UsageError("with --output, --width and --height are inches", "for example --width 8 --height 4.5")
+    return kind
+
+
+def _choose_form(request: PlotRequest) -> str:
+    """Which kind of plot; options that have no meaning for it are refused."""
+    given = [name for name in _FORMS if name and getattr(request, name)]
+    if len(given) > 1:
+        raise UsageError(f"choose one of {' and '.join(f'--{name}' for name in given)}")
+    form = given[0] if given else ""
+    spelled = {"group_by": "--group-by", "log_x": "--log-x", "x": "-x"}
+    every = dict.fromkeys(name for names in _FORMS.values() for name in names)
+    for name in every:
+        if getattr(request, name) and name not in _FORMS[form]:
+            takers = [f"--{each}" if each else "a plot of curves" for each, names in _FORMS.items() if name in names]
+            kind = f"--{form}" if form else "a plot of curves"
+            message = f"{spelled.get(name, f'--{name}')} has no meaning for {kind}"
+            raise UsageError(message, f"it is for {' and '.join(takers)}")
+    if form == "parallel" and request.output is None:
+        raise UsageError(
+            "--parallel cannot be read on a terminal", "draw it into a file: add -o parallel.svg, or -o parallel.html"
+        )
+    return form
+
+
+def _build_plots(form: str, index: Index, selection: Selection, request: PlotRequest) -> list[Plot]:
+    from assay.study import param_plots, plotting
+
+    if not form:
+        x = cast("plotting.XName | None", request.x)
+        smooth = request.smooth or 0.0
+        options = plotting.PlotOptions(
+            request.metrics, request.group_by, request.log, request.best, x, smooth, request.log_x
+        )
+        return plotting.build_plots(index, selection, options)
+    wish = param_plots.ParamOptions(request.metrics, request.params or (), request.color, request.log, request.log_x)
+    if request.scatter is not None:
+        return param_plots.build_scatters(selection, request.scatter, wish)
+    builders = {
+        "slices": param_plots.build_slices,
+        "parallel": param_plots.build_parallels,
+        "history": param_plots.build_histories,
+    }
+    return builders[form](selection, wish)
+
+
+def _print_plot(plot: Plot, request: PlotRequest, console: Console) -> None:
+    from assay.show.formatting import clean
+    from assay.show.heat_map import render_bars
+    from assay.show.plot import Chart, render_plot
+    from assay.values.document import Bars
+
+    if isinstance(plot.chart, Bars):
+        bars = render_bars(plot.chart, color=console.color, plain=console.is_plain)
+        console.write("\n".join((clean(plot.chart.label), *bars)) + "\n")
+        return
+    is_single = isinstance(plot.chart, Chart)
+    columns = int(request.width) if request.width else console.width or 80
+    rows = int(request.height or (20 if is_single else 12))
+    charts = [plot.chart] if isinstance(plot.chart, Chart) else plot.chart
+    texts = [
+        render_plot(each, width=columns, height=rows, color=console.color, plain=console.is_plain) for each in charts
+    ]
+    console.write("\n".join(texts))
+
+
+def _write_page(plots: Sequence[Plot], selection: Selection, output: str, console: Console) -> None:
+    from assay.show.formatting import render_count
+    from assay.show.html import render_html
+    from assay.show.report_files import write_text
+    from assay.study.plot_page import build_page
+
+    document = build_page(selection.studies, render_count(len(selection.keep), "run"), plots)
+    write_text(output, render_html(document))
+    console.print(output)
 
 
 def _write_files(
-    charts: Sequence[BuiltChart], output: str, width: float | None, height: float | None, console: Console
-) -> int:
+    plots: Sequence[Plot], output: str, width: float | None, height: float | None, console: Console
+) -> None:
     from pathlib import Path
 
     from assay.show.figure import write_figure
     from assay.study.plotting import build_paths
 
-    if (width or 0) > 100 or (height or 0) > 100:
-        raise UsageError("with --output, --width and --height are inches", "for example --width 8 --height 4.5")
-    for chart, path in zip(charts, build_paths(output, [chart.metric for chart in charts]), strict=True):
-        write_figure(chart.chart, Path(path), width=width or 8.0, height=height or 4.5)
+    for plot, path in zip(plots, build_paths(output, [plot.name for plot in plots]), strict=True):
+        write_figure(plot.chart, Path(path), width=width, height=height, title=plot.title)
         console.print(path)
-    return 0

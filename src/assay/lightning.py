@@ -1,0 +1,126 @@
+"""A logger for Lightning: `Trainer(logger=AssayLogger())`, of `lightning` or `pytorch_lightning`.
+
+Metrics go to the run that started the script, or to a new one outside; checkpoints to `checkpoints/` of that run.
+The library is loaded when `AssayLogger` is first asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from assay import script
+from assay.script_run import ScriptRun, build_mapping, find_numbers, open_run
+
+_WHO = "assay.lightning"
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+
+class _Logging:
+    """What Lightning asks of a logger."""
+
+    def __init__(self, project: str | None = None, name: str | None = None, prefix: str = "") -> None:
+        """`project` and `name`: of the new run, outside of a run of ours; `prefix`: before each metric's name."""
+        super().__init__()
+        self._project = project
+        self._run_name = name
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._place: ScriptRun | None = None
+
+    def _open(self) -> ScriptRun:
+        """On the first rank; another one has no run of its own outside."""
+        if self._place is None:
+            self._place = open_run(_WHO, self._project, self._run_name) if self._is_first() else ScriptRun(_WHO, "")
+        return self._place
+
+    def _is_first(self) -> bool:
+        return script.find_rank() == 0 and _find_rank() == 0
+
+    # `<save_dir>/<name>/<version>/checkpoints` is where Lightning writes checkpoints
+
+    @property
+    def log_dir(self) -> str | None:
+        return self._open().dir or None
+
+    @property
+    def root_dir(self) -> str | None:
+        return os.path.dirname(self._open().dir) or None
+
+    @property
+    def save_dir(self) -> str | None:
+        return os.path.dirname(self.root_dir or "") or None
+
+    @property
+    def name(self) -> str | None:
+        return os.path.basename(self.root_dir or "") or None
+
+    @property
+    def version(self) -> str | None:
+        return os.path.basename(self._open().dir) or None
+
+    @property
+    def experiment(self) -> Any:
+        return self
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        if not self._is_first() or not self._open().dir:
+            return
+        numbers: dict[str, Any] = dict(find_numbers(_WHO, metrics))
+        epoch = numbers.pop("epoch", None)
+        script.log({f"{self._prefix}{name}": value for name, value in numbers.items()}, step=step, epoch=epoch)
+
+    def log_hyperparams(self, params: Any, *_arguments: Any, **_options: Any) -> None:
+        if self._is_first():
+            self._open().write_config(build_mapping(params))
+
+    def log_graph(self, *_arguments: Any, **_options: Any) -> None:
+        """The model is not recorded."""
+
+    save = finalize = after_save_checkpoint = log_graph  # what was logged is on the disk already
+
+
+def _find_rank() -> int:
+    """As Lightning has it, which also starts processes itself."""
+    for package in _PACKAGES:
+        utilities = sys.modules.get(f"{package}.utilities")
+        if utilities is not None:
+            return int(getattr(utilities.rank_zero_only, "rank", 0) or 0)
+    return 0
+
+
+def _build_logger() -> type:
+    """A logger for each of the packages that are loaded, else for the first that is installed."""
+    loaded = [package for package in _PACKAGES if package in sys.modules]
+    bases = [base for package in loaded for base in _find_base(package)]
+    bases = bases or _find_base(_PACKAGES[0]) or _find_base(_PACKAGES[1])
+    if not bases:
+        from assay.errors import MissingPackageError
+
+        raise MissingPackageError("AssayLogger", "lightning")
+    return type("AssayLogger", (_Logging, *bases), {"__module__": __name__, "__doc__": _Logging.__doc__})
+
+
+def _find_base(package: str) -> list[type]:
+    with suppress(ModuleNotFoundError):
+        if package == "pytorch_lightning":
+            from pytorch_lightning import loggers
+
+            return [loggers.Logger]
+        from lightning.pytorch import loggers as newer
+
+        return [newer.Logger]
+    return []
+
+
+if TYPE_CHECKING:
+    AssayLogger = _Logging
+else:
+
+    def __getattr__(name: str) -> Callable[..., Any]:
+        if name != "AssayLogger":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = _build_logger()
+        return globals()[name]

@@ -1,0 +1,501 @@
+"""The next trial of a search, by Optuna: a function of the space, the search and the trials so far.
+
+Nothing that a sampler remembers decides: it is made again for each proposal, seeded by the search's seed and the
+trial's number, and told all trials in the order of their numbers. So the same trials give the same proposal, in
+whichever process and however often one was killed before.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from math import isfinite, prod
+from typing import Any, Literal
+
+from assay.errors import MissingExtraError
+from assay.plan.expand import build_plan
+from assay.plan.grid import Grid, round_drawn, shuffled
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.files import blake2b
+from assay.values import layout
+from assay.values.run import RunSpec, canonical
+from assay.values.secrets import DEFAULT_RULES, SecretRules, hide_params
+from assay.values.study import Choices, Params, Problem, Random, Search, Study, Sweep, Value
+
+_SWEEP = "@sweep"  # the choice among several sweeps; no parameter of a file has this name
+_REDRAWS = 10  # of a proposal that has been tried, before the next untried combination is taken
+_KEEPS = {"cmaes": "trial", "qmc": "study"}  # whose attributes a sampler needs again
+
+
+# ---------------------------------------------------------------- the space
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """Parameters that are chosen together: one, or those of a zip."""
+
+    key: str  # for Optuna
+    names: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...] = ()  # listed values
+    axis: Random | None = None  # or a range
+    is_ordered: bool = False  # the listed values are equally spaced whole numbers
+
+    @property
+    def count(self) -> int | None:
+        """How many values it has; None: continuous."""
+        if self.axis is None:
+            return len(self.rows)
+        if self.axis.kind in ("uniform", "log_uniform"):
+            return None
+        return int(self.axis.high) - int(self.axis.low) + 1
+
+    def pick(self, index: int) -> float:
+        """The position with this number."""
+        return index if self.axis is None else int(self.axis.low) + index
+
+    def values(self, position: float) -> tuple[Value, ...]:
+        return self.rows[int(position)] if self.axis is None else (position,)
+
+    def locate(self, values: tuple[Value, ...]) -> float | None:
+        if self.axis is None:
+            wanted = canonical(values)
+            return next((index for index, row in enumerate(self.rows) if canonical(row) == wanted), None)
+        value = values[0]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not self.axis.low <= value <= self.axis.high:
+            return None
+        return value if self.count is None or value == int(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place in the space: the sweep, and a position in each of its dimensions."""
+
+    sweep: int
+    positions: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    names: tuple[str, ...]  # all parameters, in the file's order
+    fixed: Params
+    shown: Params  # the fixed ones as a run's record has them: secrets are hidden there
+    dimensions: tuple[Dimension, ...]
+
+    @property
+    def count(self) -> int | None:
+        counts = [each.count for each in self.dimensions]
+        return None if None in counts else prod(count for count in counts if count is not None)
+
+
+class Space:
+    """What a search chooses from: the sweeps of a study, each with its own parameters."""
+
+    def __init__(self, sweeps: Sequence[Sweep], rules: SecretRules = DEFAULT_RULES) -> None:
+        self._rules = rules
+        branches = [_build_branch(sweep, rules) for sweep in sweeps]
+        self.branches = tuple(_rename_keys(branch, index, branches) for index, branch in enumerate(branches))
+        counts = [branch.count for branch in self.branches]
+        self.count = None if None in counts else sum(count for count in counts if count is not None)
+
+    def build_params(self, point: Point) -> dict[str, Value]:
+        branch = self.branches[point.sweep]
+        found = dict(branch.fixed)
+        for dimension, position in zip(branch.dimensions, point.positions, strict=True):
+            found.update(zip(dimension.names, dimension.values(position), strict=True))
+        return {name: found[name] for name in branch.names}
+
+    def locate(self, params: Params, sweep: int = 0) -> Point | None:
+        """Where a run with these parameters is; None: outside. `sweep` is looked at first."""
+        order = sorted(range(len(self.branches)), key=lambda index: index != sweep)
+        found = (self._locate(params, index) for index in order)
+        return next((point for point in found if point is not None), None)
+
+    def _locate(self, params: Params, sweep: int) -> Point | None:
+        branch = self.branches[sweep]
+        if set(params) != set(branch.names):
+            return None
+        if canonical({name: params[name] for name in branch.shown}) != canonical(branch.shown):
+            return None
+        positions = [each.locate(tuple(params[name] for name in each.names)) for each in branch.dimensions]
+        return Point(sweep, tuple(p for p in positions if p is not None)) if None not in positions else None
+
+    def order(self, seed: int) -> Iterator[Point]:
+        """Every combination once, in random order. Only of a space that has an end."""
+        counts = [branch.count or 0 for branch in self.branches]
+        starts = [0, *accumulate(counts)]
+        for number in shuffled(starts[-1], random.Random(seed)):
+            sweep = next(index for index, end in enumerate(starts[1:]) if number < end)
+            rest, positions = number - starts[sweep], []
+            for dimension in reversed(self.branches[sweep].dimensions):
+                rest, index = divmod(rest, dimension.count or 1)
+                positions.append(dimension.pick(index))
+            yield Point(sweep, tuple(reversed(positions)))
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Each sweep's parameters as JSON: what is compared between two calls. Secrets are hidden."""
+        return [
+            {
+                **branch.shown,
+                **{
+                    ", ".join(each.names): (
+                        {each.axis.kind: [each.axis.low, each.axis.high]}
+                        if each.axis
+                        else [row[0] if len(row) == 1 else list(row) for row in self._hide(each)]
+                    )
+                    for each in branch.dimensions
+                },
+            }
+            for branch in self.branches
+        ]
+
+    def _hide(self, dimension: Dimension) -> list[tuple[Value, ...]]:
+        rows = (dict(zip(dimension.names, row, strict=True)) for row in dimension.rows)
+        return [tuple(hide_params(row, self._rules).values()) for row in rows]
+
+
+def _build_branch(sweep: Sweep, rules: SecretRules) -> _Branch:
+    grid = Grid(sweep, distinct=True)
+    fixed: dict[str, Value] = {}
+    dimensions = {}
+    for group in grid.groups:
+        if len(group.rows) == 1:
+            fixed.update(zip(group.names, group.rows[0], strict=True))
+        else:
+            key = ", ".join(group.names)
+            dimensions[group.names[0]] = Dimension(key, group.names, group.rows, is_ordered=_is_ordered(group.rows))
+    for name, axis in grid.random.items():
+        dimensions[name] = Dimension(name, (name,), axis=replace(axis, position=None))
+    ordered = tuple(dimensions[name] for name in sweep.axes if name in dimensions)
+    return _Branch(tuple(sweep.axes), fixed, hide_params(fixed, rules), ordered)
+
+
+def _is_ordered(rows: Sequence[tuple[Value, ...]]) -> bool:
+    numbers = [row[0] for row in rows]
+    if len(rows) < 3 or len(rows[0]) != 1 or any(type(number) is not int for number in numbers):
+        return False
+    step = numbers[1] - numbers[0]
+    return step > 0 and numbers == list(range(numbers[0], numbers[-1] + 1, step))
+
+
+def _rename_keys(branch: _Branch, index: int, branches: Sequence[_Branch]) -> _Branch:
+    """A parameter with other values in another sweep is another one to Optuna."""
+
+    def rename(dimension: Dimension) -> Dimension:
+        same = [each for other in branches for each in other.dimensions if each.key == dimension.key]
+        is_same = all(replace(each, key="") == replace(dimension, key="") for each in same)
+        return dimension if is_same else replace(dimension, key=f"{dimension.key}@{index}")
+
+    return replace(branch, dimensions=tuple(map(rename, branch.dimensions)))
+
+
+# ---------------------------------------------------------------- proposals
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A run of the search as a sampler sees it. `failed` is all that ended without a usable result."""
+
+    number: int
+    point: Point
+    state: Literal["running", "done", "pruned", "failed"] = "running"
+    values: tuple[float, ...] = ()  # one for each objective; of a pruned trial the last reported one
+    step: int = 0  # of a pruned trial's last report
+    kept: Mapping[str, Any] | None = None  # what its sampler needs again
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    point: Point
+    params: Mapping[str, Value]
+    kept: Mapping[str, Any] | None = None  # to be kept with the run
+
+
+def build_trial(
+    study: Study, params: Params, sweep: int, number: int, rules: SecretRules = DEFAULT_RULES
+) -> tuple[RunSpec, tuple[Problem, ...]]:
+    """The run of one proposal, and the messages about it. Raises ConfigError where a template cannot be filled."""
+    origin = study.sweeps[sweep]
+    axes = {name: Choices((value,), origin.axes[name].position) for name, value in params.items()}
+    single = replace(origin, axes=axes, zips=(), when=())
+    plan = build_plan(replace(study, sweeps=(single,), search=None), None, rules)
+    return replace(plan.runs[0], name=layout.trial_name(number), sweep=sweep), plan.warnings
+
+
+def check_optuna(search: Search) -> None:
+    """Before anything is written. A grid needs no library."""
+    if search.sampler != "grid":
+        _import_optuna(search.sampler)
+
+
+def _import_optuna(sampler: str) -> Any:
+    try:
+        import optuna
+
+        if sampler == "cmaes":
+            import cmaes  # noqa: F401
+        if sampler == "qmc":
+            import scipy.stats.qmc  # noqa: F401
+    except ImportError:
+        raise MissingExtraError(f"search: {{sampler: {sampler}}}", "search") from None
+    return optuna
+
+
+class Proposer:
+    """Proposes trials. Optuna's study is kept from one call to the next where it holds the same trials."""
+
+    def __init__(self, space: Space, search: Search) -> None:
+        self._space = space
+        self._search = search
+        self._study: _Study | None = None
+
+    def propose(self, trials: Sequence[Trial], number: int) -> Proposal | None:
+        """Trial `number`, given all others in the order of their numbers. None: every combination has been tried."""
+        tried, proposal = {trial.point for trial in trials}, None
+        if self._space.count is not None and len(tried) >= self._space.count:
+            return None
+        for redraw in range(_REDRAWS if self._search.sampler != "grid" else 0):
+            proposal = self._ask(trials, number, redraw, proposal)
+            if proposal.point not in tried:
+                return proposal
+        if self._space.count is None:
+            return proposal
+        point = next(point for point in self._space.order(self._search.seed) if point not in tried)
+        return Proposal(point, self._space.build_params(point))
+
+    def _ask(self, trials: Sequence[Trial], number: int, redraw: int, rejected: Proposal | None) -> Proposal:
+        optuna = _import_optuna(self._search.sampler)
+        with _quiet(optuna):
+            if self._study is None or not self._study.follow(trials):
+                self._study = _Study(optuna, self._space, self._search, trials)
+            if rejected is not None:
+                self._study.keep(rejected.kept)  # a sequence goes on after it
+            point, kept = self._study.ask(_mix(self._search.seed, number, redraw), number)
+        return Proposal(point, self._space.build_params(point), kept)
+
+
+def _mix(*numbers: int) -> int:
+    """A seed of its own for each trial: that of trial 1 is not that of trial 0 of the next search."""
+    return int.from_bytes(blake2b(repr(numbers).encode("ascii"), digest_size=4).digest(), "big") >> 1
+
+
+@contextmanager
+def _quiet(optuna: Any) -> Iterator[None]:
+    """Without Optuna's messages; a program that uses Optuna as well has its own setting back afterwards."""
+    import warnings
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
+class _Study:
+    """Optuna's study, in memory."""
+
+    def __init__(self, optuna: Any, space: Space, search: Search, trials: Sequence[Trial]) -> None:
+        self._optuna, self._space, self._search = optuna, space, search
+        self._storage = optuna.storages.InMemoryStorage()
+        directions = [f"{each.direction}imize" for each in search.objectives]
+        self._study = optuna.create_study(storage=self._storage, directions=directions)
+        self._id = self._storage.get_study_id_from_name(self._study.study_name)
+        self._distributions = [
+            {each.key: _build_distribution(optuna, each) for each in branch.dimensions} for branch in space.branches
+        ]
+        sweeps = optuna.distributions.CategoricalDistribution(range(len(space.branches)))
+        self._sweeps = {_SWEEP: sweeps} if len(space.branches) > 1 else {}
+        self._trials: list[Trial] = []
+        for trial in trials:
+            self._add(trial)
+
+    def follow(self, trials: Sequence[Trial]) -> bool:
+        """Tell what has ended since. False: it holds other trials than these."""
+        if len(trials) != len(self._trials):
+            return False
+        for old, new in zip(self._trials, trials, strict=True):
+            is_ended = old.state == "running" and replace(new, state="running", values=(), step=0) == old
+            if old != new and not is_ended:
+                return False
+        for index, (old, new) in enumerate(zip(self._trials, trials, strict=True)):
+            if old != new:
+                self._end(index, new)
+        self._trials = list(trials)
+        return True
+
+    def ask(self, seed: int, number: int) -> tuple[Point, Mapping[str, Any] | None]:
+        """The next point, which counts as running from now on, and what the sampler needs again."""
+        self._study.sampler = _build_sampler(self._optuna, self._search, seed)
+        asked = self._study.ask(self._sweeps)
+        sweep = int(asked.params.get(_SWEEP, 0))
+        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, asked.number)
+        positions = []
+        for dimension, (key, kind) in zip(
+            self._space.branches[sweep].dimensions, self._distributions[sweep].items(), strict=True
+        ):
+            position = _from_optuna(dimension, _suggest(self._optuna, asked, key, kind))
+            positions.append(position)
+            if dimension.axis is not None:  # rounded: what a run gets is what the sampler is told
+                self._storage.set_trial_param(trial_id, key, kind.to_internal_repr(position), kind)
+        point, kept = Point(sweep, tuple(positions)), self._find_kept(trial_id)
+        self._trials.append(Trial(number, point, kept=kept))
+        return point, kept
+
+    def keep(self, kept: Mapping[str, Any] | None) -> None:
+        for key, value in (kept or {}).items() if _KEEPS.get(self._search.sampler) == "study" else ():
+            self._storage.set_study_system_attr(self._id, key, value)
+
+    def _find_kept(self, trial_id: int) -> Mapping[str, Any] | None:
+        where = _KEEPS.get(self._search.sampler)
+        if where == "trial":
+            return dict(self._storage.get_trial(trial_id).system_attrs) or None
+        if where == "study":
+            return dict(self._storage.get_study_system_attrs(self._id)) or None
+        return None
+
+    def _add(self, trial: Trial) -> None:
+        sweep = trial.point.sweep
+        dimensions = self._space.branches[sweep].dimensions
+        params = {
+            each.key: _to_optuna(each, position)
+            for each, position in zip(dimensions, trial.point.positions, strict=True)
+        }
+        where, kept = _KEEPS.get(self._search.sampler), dict(trial.kept or {})
+        state, values = self._translate(trial)
+        self._study.add_trial(
+            self._optuna.trial.create_trial(
+                state=state,
+                values=values,
+                params={**dict.fromkeys(self._sweeps, sweep), **params},
+                distributions={**self._sweeps, **self._distributions[sweep]},
+                intermediate_values=self._find_report(trial),
+                system_attrs=kept if where == "trial" else None,
+            )
+        )
+        self.keep(trial.kept)
+        self._trials.append(trial)
+
+    def _end(self, index: int, trial: Trial) -> None:
+        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, index)
+        for step, value in self._find_report(trial).items():
+            self._storage.set_trial_intermediate_value(trial_id, step, value)
+        self._storage.set_trial_state_values(trial_id, *self._translate(trial))
+
+    def _translate(self, trial: Trial) -> tuple[Any, Sequence[float] | None]:
+        states = self._optuna.trial.TrialState
+        if trial.state == "done":
+            return states.COMPLETE, trial.values
+        if trial.state == "pruned" and len(self._search.objectives) == 1:  # of several Optuna knows no pruning
+            return states.PRUNED, None
+        return states.RUNNING if trial.state == "running" else states.FAIL, None
+
+    def _find_report(self, trial: Trial) -> dict[int, float]:
+        is_reported = trial.state == "pruned" and len(trial.values) == 1 and len(self._search.objectives) == 1
+        return {trial.step: trial.values[0]} if is_reported else {}
+
+
+def _build_sampler(optuna: Any, search: Search, seed: int) -> Any:
+    samplers = optuna.samplers
+    if search.sampler == "tpe":
+        return samplers.TPESampler(seed=seed, constant_liar=True)
+    if search.sampler == "random":
+        return samplers.RandomSampler(seed=seed)
+    independent = samplers.RandomSampler(seed=seed)
+    if search.sampler == "cmaes":
+        return samplers.CmaEsSampler(seed=seed, independent_sampler=independent, warn_independent_sampling=False)
+    return samplers.QMCSampler(
+        seed=search.seed,  # all trials are points of one sequence
+        scramble=True,
+        independent_sampler=independent,
+        warn_independent_sampling=False,
+        warn_asynchronous_seeding=False,
+    )
+
+
+def _build_distribution(optuna: Any, dimension: Dimension) -> Any:
+    kinds, axis = optuna.distributions, dimension.axis
+    if axis is None:
+        if not dimension.is_ordered:
+            return kinds.CategoricalDistribution(range(len(dimension.rows)))
+        first, second, last = (dimension.rows[index][0] for index in (0, 1, -1))
+        return kinds.IntDistribution(first, last, step=second - first)
+    kind = kinds.IntDistribution if axis.kind in ("int", "log_int") else kinds.FloatDistribution
+    return kind(axis.low, axis.high, log=axis.kind.startswith("log_"))
+
+
+def _suggest(optuna: Any, asked: Any, key: str, kind: Any) -> Any:
+    if isinstance(kind, optuna.distributions.CategoricalDistribution):
+        return asked.suggest_categorical(key, kind.choices)
+    if isinstance(kind, optuna.distributions.IntDistribution):
+        return asked.suggest_int(key, kind.low, kind.high, step=kind.step, log=kind.log)
+    return asked.suggest_float(key, kind.low, kind.high, log=kind.log)
+
+
+def _to_optuna(dimension: Dimension, position: float) -> Any:
+    if dimension.axis is None and dimension.is_ordered:
+        return dimension.rows[int(position)][0]
+    return position
+
+
+def _from_optuna(dimension: Dimension, value: Any) -> float:
+    if dimension.axis is not None:
+        return round_drawn(dimension.axis, value)
+    return dimension.rows.index((value,)) if dimension.is_ordered else int(value)
+
+
+# ---------------------------------------------------------------- importance
+
+
+def compute_importance(
+    params: Sequence[Params], values: Sequence[float], direction: Literal["min", "max"] = "min"
+) -> dict[str, float]:
+    """How much of the best results each parameter decides, most first; they add up to 1.
+
+    Only parameters that vary are in it. Numbers are taken as numbers, all else as choices.
+    """
+    optuna = _import_optuna("importance")
+    names = dict.fromkeys(name for each in params for name in each)
+    kinds = {name: _guess_kind(optuna, [each[name] for each in params if name in each]) for name in names}
+    varying = {name: kind for name, kind in kinds.items() if kind is not None}
+    if not varying or len(params) < 2:
+        return {}
+    with _quiet(optuna):
+        study = optuna.create_study(storage=optuna.storages.InMemoryStorage(), direction=f"{direction}imize")
+        for each, value in zip(params, values, strict=True):
+            own = {name: kind for name, kind in varying.items() if name in each}
+            study.add_trial(
+                optuna.trial.create_trial(
+                    value=value,
+                    params={name: kind.convert(each[name]) for name, kind in own.items()},
+                    distributions={name: kind.distribution for name, kind in own.items()},
+                )
+            )
+        found: Mapping[str, float] = optuna.importance.get_param_importances(study)
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    distribution: Any
+    choices: tuple[str, ...] = ()
+
+    def convert(self, value: Value) -> float:
+        return self.choices.index(canonical(value)) if self.choices else float(value)
+
+
+def _guess_kind(optuna: Any, values: Sequence[Value]) -> _Kind | None:
+    """None: it does not vary."""
+    choices = tuple(dict.fromkeys(map(canonical, values)))
+    if len(choices) < 2:
+        return None
+    is_numeric = all(isinstance(each, int | float) and not isinstance(each, bool) and isfinite(each) for each in values)
+    if not is_numeric or len(choices) == 2:
+        return _Kind(optuna.distributions.CategoricalDistribution(range(len(choices))), choices)
+    low, high = float(min(values)), float(max(values))
+    is_log = low > 0 and high / low >= 100  # such a range is hardly ever meant to be linear
+    return _Kind(optuna.distributions.FloatDistribution(low, high, log=is_log))

@@ -1,0 +1,76 @@
+"""A callback for the Hugging Face Trainer: `Trainer(..., callbacks=[AssayCallback()])`.
+
+What the Trainer logs goes to the run that started the script, or to a new one outside. The library is loaded when
+`AssayCallback` is first asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from assay import script
+from assay.script_run import ScriptRun, find_numbers, open_run
+
+_WHO = "assay.transformers"
+
+
+class _Logging:
+    """What the Trainer tells a callback."""
+
+    def __init__(self, project: str | None = None, name: str | None = None) -> None:
+        """`project` and `name`: of the new run, outside of a run of ours."""
+        super().__init__()
+        self._project = project
+        self._run_name = name
+        self._place: ScriptRun | None = None
+
+    def _open(self) -> ScriptRun:
+        if self._place is None:
+            self._place = open_run(_WHO, self._project, self._run_name)
+        return self._place
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
+        """The arguments that differ from the defaults are the configuration."""
+        del control
+        if state.is_world_process_zero:
+            self._open().write_config(_find_arguments(args))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_more: Any) -> None:
+        del args, control
+        if not state.is_world_process_zero or not logs or not self._open().dir:
+            return
+        numbers: dict[str, Any] = dict(find_numbers(_WHO, logs))
+        epoch = numbers.pop("epoch", None)
+        script.log(numbers, step=state.global_step, epoch=epoch)
+
+
+def _find_arguments(args: Any) -> dict[str, Any]:
+    plain = args.to_sanitized_dict()
+    defaults = {
+        field.name: field.default_factory() if callable(field.default_factory) else field.default
+        for field in dataclasses.fields(args)
+    }
+    return {name: value for name, value in plain.items() if getattr(args, name, None) != defaults.get(name)}
+
+
+def _build_callback() -> type:
+    try:
+        from transformers import TrainerCallback
+    except ImportError as error:
+        from assay.errors import MissingPackageError
+
+        raise MissingPackageError("AssayCallback", "transformers") from error
+    return type("AssayCallback", (_Logging, TrainerCallback), {"__module__": __name__, "__doc__": _Logging.__doc__})
+
+
+if TYPE_CHECKING:
+    AssayCallback = _Logging
+else:
+
+    def __getattr__(name: str) -> Callable[..., Any]:
+        if name != "AssayCallback":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = _build_callback()
+        return globals()[name]

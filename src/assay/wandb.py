@@ -1,0 +1,515 @@
+"""`import assay.wandb as wandb`: scripts that log to Weights & Biases run unchanged, offline, into a run of ours.
+
+    import assay.wandb as wandb
+
+    run = wandb.init(project="line", config={"lr": 0.1})
+    wandb.log({"loss": 0.25})
+
+Numbers become series of the run, as `assay.log` writes them. Inside a run that is the run itself; elsewhere
+`<root>/<project>/<name>`, with the config as its parameters. Config, summary and tags are also in `wandb.json` of the
+run directory. Images, tables and other media are accepted and left out; nothing leaves the machine, and nothing that
+goes wrong here stops the training. `python -m assay.wandb script.py` runs a script whose own line is `import wandb`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from fnmatch import fnmatchcase
+from typing import Any, Self
+
+from assay import script
+from assay.script_run import ScriptRun, build_mapping, build_plain, find_numbers, open_run, say_once
+from assay.values import layout
+
+__version__ = "0+assay"  # some programs print it
+
+_WHO = "assay.wandb"
+_TAG_LIMIT = 100  # characters
+_TAGS_VERSION = 1  # of tags.json, as `assay tag` writes it
+_RENAMED = {"time": "wandb/time"}  # what a line of a series has already
+_OTHERWISE = {  # what people look for here, and where they find it
+    "Api": "read runs with assay.runs(STUDY): docs/reference/python.md",
+    "sweep": "write a study file, with `params` or `search`: docs/reference/native-file.md",
+    "agent": "assay run FILE runs every combination of a study: docs/reference/native-file.md",
+    "controller": "assay run FILE runs every combination of a study: docs/reference/native-file.md",
+    "restore": "files stay in the run directory: run.dir",
+}
+
+
+class Error(Exception):
+    """The base of wandb's own errors."""
+
+
+class UsageError(Error):
+    """A call in the wrong order."""
+
+
+class CommError(Error):
+    """Never raised: there is no server."""
+
+
+# ---------------------------------------------------------------- config and summary
+
+
+class _Values(MutableMapping[str, Any]):
+    """Names with values, as items and as attributes."""
+
+    _values: dict[str, Any]
+    _changed: Callable[[dict[str, Any]], None]
+
+    def __init__(self, values: dict[str, Any], changed: Callable[[dict[str, Any]], None]) -> None:
+        self.__dict__.update(_values=values, _changed=changed)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.update({name: value})
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+        self._changed({})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("_values", ()):
+            return self._values[name]
+        if name.startswith("__"):
+            raise AttributeError(name)
+        from assay.errors import did_you_mean
+
+        hint = did_you_mean(name, self._values)
+        raise AttributeError(f"{name!r} is not set{f'; {hint}' if hint else ''}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        del self[name]
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+    def update(self, values: Any = (), /, allow_val_change: bool | None = None, **more: Any) -> None:  # noqa: ARG002
+        """From a mapping, pairs, an argparse namespace or any object with attributes."""
+        found = {**build_mapping(values), **more}
+        self._values.update(found)
+        self._changed(found)
+
+    def setdefaults(self, values: Any) -> None:
+        self.update({name: value for name, value in build_mapping(values).items() if name not in self._values})
+
+    def as_dict(self) -> dict[str, Any]:
+        return dict(self._values)
+
+
+# ---------------------------------------------------------------- a run
+
+
+class Run:
+    """What `wandb.init` returns."""
+
+    def __init__(self, place: ScriptRun, options: Mapping[str, Any]) -> None:
+        self._place = place
+        self._axes: dict[str, str] = {}  # pattern of metric names -> the metric that counts their steps
+        self._folds: dict[str, str] = {}  # the same -> min, max, mean or last
+        self._seen: dict[str, float] = {}  # the last value of each name
+        self._counts: dict[str, int] = {}
+        self._facts = {name: options.get(name) for name in ("project", "entity", "group", "job_type", "notes")}
+        self._tags = tuple(options.get("tags") or ())
+        self.id = str(options.get("id") or os.environ.get(layout.ENV_RUN_ID) or os.urandom(4).hex())
+        self.name = str(options.get("name") or os.path.basename(place.dir) or "disabled")
+        self.step = 0
+        self.start_time = time.time()
+        self.offline, self.resumed, self.disabled = True, False, not place.dir
+        params = place.load_params()
+        config = build_mapping(options.get("config"))
+        for name in [name for name in params if name in config and not _is_same(config[name], params[name])]:
+            text = f"config.{name} is {config[name]!r}; the parameter of the study is {params[name]!r}"
+            say_once(_WHO, f"config.{name}", f"{text}. The script goes on with its own value.")
+        self.config = _Values({**params, **config}, lambda _changed: self._write_config())
+        self.summary = _Values({}, self._log_summary)
+        self._write_config()
+        self._write()
+        self._write_tags()
+
+    @property
+    def project(self) -> str:
+        return str(self._facts["project"] or os.environ.get(layout.ENV_STUDY) or layout.ADHOC_STUDY)
+
+    @property
+    def entity(self) -> str:
+        return str(self._facts["entity"] or "")
+
+    @property
+    def group(self) -> str:
+        return str(self._facts["group"] or "")
+
+    @property
+    def job_type(self) -> str:
+        return str(self._facts["job_type"] or "")
+
+    @property
+    def notes(self) -> str:
+        return str(self._facts["notes"] or "")
+
+    @notes.setter
+    def notes(self, text: str) -> None:
+        self._facts["notes"] = text
+        self._write()
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self._tags
+
+    @tags.setter
+    def tags(self, tags: Any) -> None:
+        self._tags = tuple(tags)
+        self._write()
+
+    @property
+    def dir(self) -> str:
+        """A folder for the script's own files: they stay with the run."""
+        if not self._place.dir:
+            import tempfile
+
+            return tempfile.gettempdir()
+        path = os.path.join(self._place.dir, "files")
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    @property
+    def path(self) -> str:
+        return f"{self.project}/{self.name}"
+
+    @property
+    def url(self) -> str:
+        return f"file://{self._place.dir}"
+
+    def get_url(self) -> str:
+        return self.url
+
+    def project_name(self) -> str:
+        return self.project
+
+    def __repr__(self) -> str:
+        return f"<run {self.name!r} of {self.project!r} in {self._place.dir!r}>"
+
+    # ------------------------------------------------------------ logging
+
+    def log(
+        self, data: Mapping[str, Any], step: Any = None, commit: bool | None = None, sync: bool | None = None
+    ) -> None:
+        """Numbers become points at the step; what is in a mapping inside is called `outer/inner`."""
+        del sync
+        if not isinstance(data, Mapping):
+            raise TypeError(f"wandb.log takes a dictionary of names with values, not {type(data).__name__}")
+        if step is not None:
+            number = script.build_number(step)
+            if number is None:
+                say_once(_WHO, "step", f"step={step!r} is not a number; the call is counted instead")
+            else:
+                self.step = int(number)
+        numbers = dict(find_numbers(_WHO, data))
+        if self._place.dir:
+            self._record(numbers)
+        self._fold(numbers)
+        if commit or (commit is None and step is None):
+            self.step += 1
+
+    def _record(self, numbers: Mapping[str, float]) -> None:
+        """A line for each way of counting steps."""
+        self._seen.update(numbers)
+        lines: dict[float, dict[str, object]] = {}
+        for name, value in numbers.items():
+            axis = _find_pattern(self._axes, name)
+            at = self._seen.get(axis, self.step) if axis else self.step
+            lines.setdefault(at, {})[_RENAMED.get(name, name)] = value
+        for at, values in lines.items():
+            line_step = values.pop("step", None)  # a script that logs its step means it
+            epoch = values.pop("epoch", None)
+            if not values:  # the counter alone: it is of interest with what follows
+                continue
+            script.log(values, step=at if line_step is None else line_step, epoch=epoch)
+
+    def _fold(self, numbers: Mapping[str, float]) -> None:
+        """The summary of what was logged: the last value, or what `define_metric` asked for."""
+        values: dict[str, Any] = self.summary.__dict__["_values"]
+        for name, value in numbers.items():
+            fold = _find_pattern(self._folds, name) or "last"
+            count = self._counts[name] = self._counts.get(name, 0) + 1
+            before: Any = values.get(name)
+            if count == 1 or fold == "last" or not isinstance(before, int | float):
+                values[name] = value
+            elif fold == "mean":
+                values[name] = before + (value - before) / count
+            else:
+                values[name] = min(before, value) if fold == "min" else max(before, value)
+
+    def _log_summary(self, changed: Mapping[str, Any]) -> None:
+        """What the script sets itself becomes a metric of its own, so that tables show it; no curve is changed."""
+        numbers = dict(
+            find_numbers(_WHO, {name: value for name, value in changed.items() if not isinstance(value, str)})
+        )
+        if self._place.dir and numbers:
+            taken = {*self._counts, "step", "epoch", "time"}
+            script.log({f"summary/{name}" if name in taken else name: value for name, value in numbers.items()})
+        self._write()
+
+    def define_metric(
+        self, name: str, step_metric: Any = None, summary: str | None = None, goal: str | None = None, **_more: Any
+    ) -> Media:
+        """`step_metric` counts the steps of the metrics of this name (`val/*` for several)."""
+        if step_metric is not None:
+            self._axes[name] = str(step_metric)
+        for word in (summary or "").split(","):
+            fold = {"best": "max" if goal == "maximize" else "min"}.get(word, word)
+            if fold in ("min", "max", "mean", "last"):
+                self._folds[name] = fold
+        return Media()
+
+    # ------------------------------------------------------------ what is kept of it
+
+    def _write_config(self) -> None:
+        self._place.write_config(self.config)
+
+    def _write(self) -> None:
+        """Everything else, which has no other place."""
+        if not self._place.dir or script.find_rank() > 0:
+            return
+        facts = {name: value for name, value in self._facts.items() if value is not None}
+        content = {**facts, "name": self.name, "tags": self.tags, "summary": self.summary}
+        try:
+            self._place.write_file(layout.WANDB_FILE, build_plain(content))
+        except (OSError, ValueError) as error:
+            say_once(_WHO, "write", f"the summary cannot be written: {error}. The script goes on.")
+
+    def _write_tags(self) -> None:
+        """Tags and notes as `assay tag` and `assay note` write them, where nobody has given the run any."""
+        tags = [tag for tag in (re.sub(r"[\s,]+", "-", str(tag))[:_TAG_LIMIT] for tag in self._tags) if tag]
+        notes = [{"at": self.start_time, "text": self.notes}] if self.notes else []
+        if not self._place.dir or script.find_rank() > 0 or not (tags or notes):
+            return
+        from assay.system.files import publish
+
+        try:
+            content = {"format": _TAGS_VERSION, "tags": tags, "notes": notes}
+            publish(os.path.join(self._place.dir, layout.TAGS_FILE), json.dumps(content) + "\n")
+        except (OSError, ValueError) as error:
+            say_once(_WHO, "write", f"tags cannot be written: {error}. The script goes on.")
+
+    def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
+        global _run  # noqa: PLW0603
+        del exit_code, quiet
+        self._write()
+        if _run is self:
+            _run = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.finish()
+
+    # ------------------------------------------------------------ what needs the service: accepted
+
+    def watch(self, *_models: Any, **_options: Any) -> None:
+        """Gradients are not recorded."""
+
+    unwatch = log_code = mark_preempting = watch
+
+    def save(self, *_arguments: Any, **_options: Any) -> list[str]:
+        say_once(_WHO, "save", "save: files stay where they are; what is written to run.dir stays with the run")
+        return []
+
+    def alert(self, title: str, text: str = "", **_options: Any) -> None:
+        script.say(f"assay.wandb: {title}: {text}")
+
+    def log_artifact(self, artifact: Any, *_arguments: Any, **_options: Any) -> Any:
+        say_once(_WHO, "artifact", "artifacts are not stored; what is written to run.dir stays with the run")
+        return artifact
+
+    link_artifact = upsert_artifact = log_model = log_artifact
+
+    def use_artifact(self, name: Any, *_arguments: Any, **_options: Any) -> Any:
+        raise UsageError(f"assay.wandb has no artifacts: give the script the path of {name!r} instead")
+
+    use_model = use_artifact
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"assay.wandb: a run has no {name!r}; docs/how-to/use-with-wandb-lightning-transformers.md"
+        )
+
+
+def _find_pattern(patterns: Mapping[str, str], name: str) -> str | None:
+    return patterns.get(name) or next((patterns[each] for each in patterns if fnmatchcase(name, each)), None)
+
+
+def _is_same(given: Any, param: Any) -> bool:
+    return build_plain(given) == param or str(given) == str(param)
+
+
+# ---------------------------------------------------------------- the functions of the module
+
+_run: Run | None = None
+
+
+def init(
+    project: str | None = None,
+    *,
+    config: Any = None,
+    name: str | None = None,
+    mode: str | None = None,
+    settings: Any = None,
+    reinit: Any = None,
+    **options: Any,
+) -> Run:
+    """Begin a run: inside one of ours that one, elsewhere a new one under the project. Further options are accepted."""
+    global _run  # noqa: PLW0603
+    if _run is not None:
+        if reinit in (None, False, "default", "return_previous"):
+            return _run
+        _run.finish()
+    wanted = build_mapping(settings)
+    project = project or wanted.get("project") or os.environ.get("WANDB_PROJECT")
+    name = name or wanted.get("run_name") or os.environ.get("WANDB_NAME")
+    mode = mode or wanted.get("mode") or os.environ.get("WANDB_MODE")
+    options |= {"project": project, "name": name, "config": config}
+    if mode == "disabled" or os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1"):
+        place = ScriptRun(_WHO, "")
+    else:
+        place = open_run(_WHO, project, name)
+    _run = Run(place, options)
+    return _run
+
+
+def _get_run(call: str) -> Run:
+    if _run is None:
+        raise UsageError(f"call wandb.init() before {call}")
+    return _run
+
+
+def log(data: Mapping[str, Any], step: Any = None, commit: bool | None = None, sync: bool | None = None) -> None:
+    _get_run("wandb.log").log(data, step, commit, sync)
+
+
+def define_metric(name: str, step_metric: Any = None, **options: Any) -> Any:
+    return _get_run("wandb.define_metric").define_metric(name, step_metric, **options)
+
+
+def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
+    if _run is not None:
+        _run.finish(exit_code, quiet)
+
+
+def alert(title: str, text: str = "", **options: Any) -> None:
+    _get_run("wandb.alert").alert(title, text, **options)
+
+
+def log_artifact(artifact: Any, *arguments: Any, **options: Any) -> Any:
+    return _get_run("wandb.log_artifact").log_artifact(artifact, *arguments, **options)
+
+
+def use_artifact(name: Any, *arguments: Any, **options: Any) -> Any:
+    return _get_run("wandb.use_artifact").use_artifact(name, *arguments, **options)
+
+
+def save(*arguments: Any, **options: Any) -> list[str]:
+    return _get_run("wandb.save").save(*arguments, **options)
+
+
+def login(*_arguments: Any, **_options: Any) -> bool:
+    """There is no service to log in to."""
+    return True
+
+
+def watch(*_models: Any, **_options: Any) -> None:
+    """Gradients are not recorded."""
+
+
+unwatch = setup = teardown = require = watch
+
+
+def termlog(text: str = "", *_arguments: Any, **_options: Any) -> None:
+    script.say(f"assay.wandb: {text}")
+
+
+termwarn = termerror = termlog
+
+
+class Settings:
+    """Options of `init` as an object."""
+
+    def __init__(self, **options: Any) -> None:
+        self.__dict__.update(options)
+
+
+# ---------------------------------------------------------------- media and artifacts: accepted, left out
+
+
+class Media:
+    """Takes whatever it is given."""
+
+    def __init__(self, *_arguments: Any, **_options: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Media()
+
+    def __call__(self, *_arguments: Any, **_options: Any) -> Media:
+        return Media()
+
+
+class Artifact(Media):
+    """Accepted, not stored."""
+
+    def __init__(self, name: str = "", type: str = "", **options: Any) -> None:  # noqa: A002 wandb's name
+        self.name, self.type = name, type
+        self.metadata = options.get("metadata") or {}
+
+
+Image = Table = Histogram = Audio = Video = Html = Plotly = Object3D = Molecule = Graph = Classes = BoundingBoxes2D = (
+    ImageMask
+) = JoinedTable = Media
+AlertLevel = plot = Media()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "run":
+        return _run
+    if name in ("config", "summary"):
+        return getattr(_get_run(f"wandb.{name}"), name)
+    from assay.errors import did_you_mean
+
+    hint = _OTHERWISE.get(name) or did_you_mean(name, [*_OTHERWISE, *(each for each in globals() if each[0] != "_")])
+    raise AttributeError(f"assay.wandb has no {name!r}{f'; {hint}' if hint else ''}")
+
+
+def _run_script() -> None:
+    """`python -m assay.wandb script.py …`: the script's `import wandb` finds this module."""
+    import runpy
+    import sys
+    from importlib import import_module
+
+    if len(sys.argv) < 2:
+        raise SystemExit("usage: python -m assay.wandb SCRIPT [ARGUMENT]...")
+    sys.modules["wandb"] = import_module("assay.wandb")  # this file runs under another name
+    del sys.argv[0]
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    _run_script()

@@ -1,0 +1,232 @@
+"""What the parameters did, as geometry: where each run is, on which axis, under which mark."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from assay.errors import NotFoundError, UsageError
+from assay.record.index.base import MetricColumns, RunRow, Table
+from assay.show.plot import Chart
+from assay.study import param_plots
+from assay.study.param_plots import ParamOptions
+from assay.study.plotting import Selection
+from assay.values.state import State
+
+Run = tuple[Mapping[str, Any], float | None] | tuple[Mapping[str, Any], float | None, State]
+
+
+def select(runs: Sequence[Run], metric: str = "loss") -> Selection:
+    """Runs with their parameters, value (None: without the metric) and state; they ended in this order."""
+    rows = [
+        RunRow(f"s/r{i}", "s", f"r{i}", "", (*run, State.DONE)[2], 1, run[0], ended_at=float(i))  # type: ignore[arg-type]
+        for i, run in enumerate(runs)
+    ]
+    values = array("d", (math.nan if run[1] is None else run[1] for run in runs))
+    counts = array("d", (float(run[1] is not None) for run in runs))
+    columns = MetricColumns(metric, counts, *(values for _ in MetricColumns._fields[2:]))
+    return Selection(Table(rows, {metric: columns}), range(len(rows)), (), {metric: 1})
+
+
+def chart_of(plots: Sequence[Any]) -> Chart:
+    (plot,) = plots
+    assert isinstance(plot.chart, Chart)
+    return plot.chart
+
+
+LOGS = select([({"lr": 10.0**-n, "opt": opt}, float(n)) for n in range(1, 5) for opt in ("adam", "sgd")])
+
+
+# ---------------------------------------------------------------- scatter
+
+
+def test_each_run_is_a_point_at_its_parameter() -> None:
+    chart = chart_of(param_plots.build_scatters(LOGS, "lr", ParamOptions()))
+    (line,) = chart.lines
+    assert (line.look, list(line.ys)) == ("dots", [1, 1, 2, 2, 3, 3, 4, 4])
+    assert list(line.xs) == [0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.0001, 0.0001]
+    assert list(line.names) == [f"r{i}" for i in range(8)]
+    assert (chart.x_scale, list(chart.x_marks)) == ("log", [0.0001, 0.001, 0.01, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([1, 2, 3, 4], "linear"),
+        ([16, 32, 64, 128, 256, 512], "log"),
+        ([0, 1e-4, 1e-2], "linear"),
+        ([-1, 10, 1000], "linear"),
+        ([1, 500, 1000], "linear"),
+        (["1e-4", "1e-3", "1e-2"], "log"),
+        ([5], "linear"),
+    ],
+)
+def test_a_logarithmic_axis_where_the_values_are_spaced_so(values: list[Any], scale: str) -> None:
+    runs = select([({"p": value}, 1.0) for value in values])
+    assert chart_of(param_plots.build_scatters(runs, "p", ParamOptions())).x_scale == scale
+
+
+def test_categories_have_a_column_each_in_their_order() -> None:
+    runs = select([({"p": p}, 1.0) for p in ("b", "a", True, 10, 9, None)])
+    chart = chart_of(param_plots.build_scatters(runs, "p", ParamOptions()))
+    assert [text for _, text in chart.x_ticks] == ["9", "10", "a", "b", "true", "(none)"]
+    assert list(chart.lines[0].xs) == [3, 2, 4, 1, 0, 5]
+
+
+def test_a_parameter_that_a_run_does_not_have_is_a_column() -> None:
+    runs = select([({"p": 1}, 1.0), ({"q": 1}, 2.0)])
+    chart = chart_of(param_plots.build_scatters(runs, "p", ParamOptions()))
+    assert [text for _, text in chart.x_ticks] == ["1", "(none)"]
+
+
+def test_runs_that_are_not_done_have_a_mark_by_state() -> None:
+    runs = select(
+        [({"p": 1}, 1.0), ({"p": 2}, 2.0, State.FAILED), ({"p": 3}, 3.0, State.PRUNED), ({"p": 4}, None, State.FAILED)]
+    )
+    (plot,) = param_plots.build_scatters(runs, "p", ParamOptions())
+    assert isinstance(plot.chart, Chart)
+    found = [(line.label, line.look, list(line.xs)) for line in plot.chart.lines]
+    assert found == [("done", "dots", [1]), ("failed", "crosses", [2]), ("pruned", "crosses", [3])]
+    assert plot.notes == ("1 run without a finite loss: not drawn",)
+
+
+def test_points_are_coloured_by_another_parameter() -> None:
+    chart = chart_of(param_plots.build_scatters(LOGS, "lr", ParamOptions(color="opt")))
+    assert [(line.label, len(line.xs)) for line in chart.lines] == [("opt=adam", 4), ("opt=sgd", 4)]
+
+
+def test_many_numbers_become_shades_of_one_scale() -> None:
+    runs = select([({"p": i, "q": 10 * i}, 1.0) for i in range(20)])
+    chart = chart_of(param_plots.build_scatters(runs, "p", ParamOptions(color="q")))
+    shades = [line.shade for line in chart.lines]
+    assert shades == pytest.approx([i / 19 for i in range(20)])
+    assert chart.shades == ("q", "0", "190")
+
+
+def test_many_texts_are_refused_as_colours() -> None:
+    runs = select([({"p": i, "q": f"t{i}"}, 1.0) for i in range(20)])
+    with pytest.raises(UsageError, match="too many for colours"):
+        param_plots.build_scatters(runs, "p", ParamOptions(color="q"))
+
+
+def test_an_unknown_parameter_is_refused() -> None:
+    with pytest.raises(NotFoundError, match="lrr"):
+        param_plots.build_scatters(LOGS, "lrr", ParamOptions())
+    with pytest.raises(NotFoundError, match="lrr"):
+        param_plots.build_scatters(LOGS, "lr", ParamOptions(color="lrr"))
+    with pytest.raises(NotFoundError, match="lrr"):
+        param_plots.build_slices(LOGS, ParamOptions(params=("lrr",)))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, "text"])
+def test_a_logarithmic_axis_is_refused_where_it_cannot_be(value: Any) -> None:
+    runs = select([({"p": value}, 1.0), ({"p": 1.0}, 1.0)])
+    with pytest.raises(UsageError, match="logarithmic axis"):
+        param_plots.build_scatters(runs, "p", ParamOptions(log_x=True))
+
+
+def test_no_finite_value_is_refused() -> None:
+    with pytest.raises(UsageError, match="no run has a finite value of loss"):
+        param_plots.build_histories(select([({"p": 1}, math.nan), ({"p": 2}, None)]), ParamOptions())
+
+
+# ---------------------------------------------------------------- slices
+
+
+def test_a_slice_for_each_parameter_that_differs() -> None:
+    runs = select([({"a": i, "b": "x" * (i % 2), "same": 1}, float(i)) for i in range(4)])
+    (plot,) = param_plots.build_slices(runs, ParamOptions())
+    assert isinstance(plot.chart, tuple)
+    assert [chart.x_name for chart in plot.chart] == ["a", "b"]
+    (chosen,) = param_plots.build_slices(runs, ParamOptions(params=("same",)))
+    assert isinstance(chosen.chart, tuple)
+    assert [chart.x_name for chart in chosen.chart] == ["same"]
+
+
+def test_of_500_parameters_some_are_shown_and_the_others_counted() -> None:
+    runs = select([({f"p{n}": i for n in range(500)}, float(i)) for i in range(3)])
+    for build in (param_plots.build_slices, param_plots.build_parallels):
+        (plot,) = build(runs, ParamOptions())
+        assert plot.notes == ("the first 12 of 500 parameters (choose with --params A,B)",)
+
+
+def test_no_parameter_differs() -> None:
+    with pytest.raises(UsageError, match="no parameter differs"):
+        param_plots.build_slices(select([({"p": 1}, 1.0)]), ParamOptions())
+
+
+# ---------------------------------------------------------------- history
+
+
+def test_the_best_so_far_is_level_until_a_run_is_better() -> None:
+    runs = select([({}, 3.0), ({}, 4.0), ({}, 1.0), ({}, 0.5, State.PRUNED), ({}, 2.0)])
+    best, done, pruned = chart_of(param_plots.build_histories(runs, ParamOptions())).lines
+    assert list(zip(best.xs, best.ys, strict=True)) == [(1, 3), (3, 3), (3, 1), (5, 1)]
+    assert list(zip(done.xs, done.ys, strict=True)) == [(1, 3), (2, 4), (3, 1), (5, 2)]
+    assert (pruned.label, list(pruned.xs), list(pruned.ys)) == ("pruned", [4], [0.5])
+
+
+def test_higher_is_better_where_the_metric_says_so() -> None:
+    runs = select([({}, 3.0), ({}, 4.0), ({}, 1.0)], metric="acc")
+    best = chart_of(param_plots.build_histories(runs, ParamOptions())).lines[0]
+    assert list(best.ys) == [3, 3, 4, 4]
+
+
+def test_a_history_of_failures_only_and_of_one_run() -> None:
+    failed = select([({}, 3.0, State.FAILED)])
+    assert [line.look for line in chart_of(param_plots.build_histories(failed, ParamOptions())).lines] == ["crosses"]
+    best, done = chart_of(param_plots.build_histories(select([({}, 3.0)]), ParamOptions())).lines
+    assert (list(best.ys), list(done.ys)) == ([3, 3], [3])
+
+
+# ---------------------------------------------------------------- parallel coordinates
+
+
+def test_a_line_goes_through_each_axis_to_the_value() -> None:
+    runs = select([({"lr": 0.001, "opt": "a"}, 2.0), ({"lr": 0.1, "opt": "b"}, 1.0), ({"lr": 0.01, "opt": "b"}, 3.0)])
+    chart = chart_of(param_plots.build_parallels(runs, ParamOptions()))
+    assert [axis.name for axis in chart.axes] == ["lr (log)", "opt", "loss"]
+    by_name = {line.label: line for line in chart.lines}
+    assert list(by_name["r0"].ys) == pytest.approx([0, 0, 0.5])
+    assert list(by_name["r1"].ys) == pytest.approx([1, 1, 0])
+    assert list(by_name["r2"].ys) == pytest.approx([0.5, 1, 1])
+    assert [axis.ticks for axis in chart.axes][1] == [(0, "a"), (1, "b")]
+    assert {name: line.shade for name, line in by_name.items()} == pytest.approx({"r0": 0.5, "r1": 1, "r2": 0})
+    assert chart.lines[-1].label == "r1", "the best run is drawn last, over the others"
+    assert chart.shades == ("loss", "3", "1")
+
+
+def test_where_higher_is_better_the_highest_is_the_best_shade() -> None:
+    runs = select([({"p": 1}, 1.0), ({"p": 2}, 2.0)], metric="acc")
+    chart = chart_of(param_plots.build_parallels(runs, ParamOptions()))
+    assert [(line.label, line.shade) for line in chart.lines] == [("r0", 0), ("r1", 1)]
+    assert chart.shades == ("acc", "1", "2")
+
+
+def test_a_missing_parameter_is_below_the_axis_and_constant_values_in_the_middle() -> None:
+    runs = select([({"p": 1, "q": 5}, 1.0), ({"q": 5}, 1.0), ({"p": 2, "q": 5}, 1.0)])
+    chart = chart_of(param_plots.build_parallels(runs, ParamOptions(params=("p", "q"))))
+    places = {line.label: list(line.ys) for line in chart.lines}
+    assert places["r1"][0] < 0
+    assert places["r0"] == [0, 0.5, 0.5]
+    assert chart.axes[0].ticks[-1][1] == "(none)"
+
+
+def test_runs_that_are_not_done_are_left_out_and_counted() -> None:
+    runs = select([({"p": 1}, 1.0), ({"p": 2}, 2.0, State.FAILED)])
+    (plot,) = param_plots.build_parallels(runs, ParamOptions())
+    assert isinstance(plot.chart, Chart)
+    assert [line.label for line in plot.chart.lines] == ["r0"]
+    assert plot.notes == ("1 run not done: not drawn",)
+    with pytest.raises(UsageError, match="no finished run"):
+        param_plots.build_parallels(select([({"p": n}, 2.0, State.FAILED) for n in range(2)]), ParamOptions())
+
+
+def test_values_that_overflow_differences_still_have_a_place() -> None:
+    runs = select([({"p": -1.7e308}, -1.7e308), ({"p": 1.7e308}, 1.7e308), ({"p": 0.0}, 0.0)])
+    chart = chart_of(param_plots.build_parallels(runs, ParamOptions()))
+    assert all(0 <= y <= 1 for line in chart.lines for y in line.ys)

@@ -1,0 +1,338 @@
+"""A search as a user meets it: proposals, results, changes of its file, and what cannot go on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.study.workbench import Bench, until
+
+from assay.plan.search import Point, Trial
+from assay.study.search import find_best
+from assay.values.study import Objective
+
+pytest.importorskip("optuna")
+
+STUDY = """
+study: tune
+command: 'echo "$ASSAY_RUN_NAME" >> {ledger}; echo "loss=$(awk "BEGIN {{print ({x}-3)^2}}")"; echo "time={layers}"'
+params: {x: {uniform: [0, 10]}, layers: {int: [1, 4]}, ledger: LEDGER}
+metrics: {loss: 'loss=({number})', time: 'time=({number})'}
+search: SEARCH
+resources: {gpus: 0}
+code: live
+"""
+TPE = "{sampler: tpe, metric: loss, direction: min, trials: 14, seed: 3}"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def write(bench: Bench, search: str = TPE, **changes: str) -> str:
+    text = STUDY.replace("SEARCH", search).replace("LEDGER", str(bench.folder / "ledger"))
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    return bench.write("study.yml", text)
+
+
+def call(bench: Bench, *flags: str, slots: int = 1) -> subprocess.CompletedProcess[str]:
+    return bench.assay("run", "study.yml", "-j", str(slots), "--plain", *flags)
+
+
+def load(bench: Bench) -> dict[str, Any]:
+    found = {}
+    for path in sorted((bench.root / "tune").glob("trial-*/run.json")):
+        record = json.loads(path.read_text())
+        assert record["spec"]["name"] == path.parent.name == f"trial-{record['trial']:04d}"
+        params = record["spec"]["params"]
+        found[path.parent.name] = (params["x"], params["layers"])
+    return found
+
+
+def ledger(bench: Bench) -> list[str]:
+    path = bench.folder / "ledger"
+    return sorted(path.read_text().split()) if path.exists() else []
+
+
+NAMES = [f"trial-{number:04d}" for number in range(60)]
+
+
+def test_a_search_finds_the_best_and_goes_on_when_more_trials_are_asked_for(bench: Bench) -> None:
+    write(bench)
+    first = call(bench)
+    assert first.returncode == 0, first.stderr
+    assert ledger(bench) == NAMES[:14]
+    values = {name: (x - 3) ** 2 for name, (x, _) in load(bench).items()}
+    best = min(values, key=lambda name: values[name])
+    assert f"best: {best}: loss" in first.stderr
+    again = call(bench)
+    assert again.returncode == 0
+    assert ledger(bench) == NAMES[:14], "nothing is repeated"
+    write(bench, TPE.replace("14", "16"))
+    assert call(bench).returncode == 0
+    assert ledger(bench) == NAMES[:16]
+
+
+def test_two_equal_searches_propose_the_same(bench: Bench, tmp_path: Path) -> None:
+    write(bench)
+    assert call(bench).returncode == 0
+    (tmp_path / "other").mkdir()
+    other = Bench(tmp_path / "other")
+    write(other, TPE.replace("14", "5"))
+    assert call(other).returncode == 0
+    write(other)
+    assert call(other).returncode == 0
+    assert load(other) == load(bench), "stopped in between or not"
+
+
+@pytest.mark.parametrize("sampler", ["random", "cmaes", "qmc"])
+def test_the_other_samplers_go_on_as_well(bench: Bench, tmp_path: Path, sampler: str) -> None:
+    text = TPE.replace("tpe", sampler)
+    write(bench, text)
+    assert call(bench).returncode == 0
+    (tmp_path / "other").mkdir()
+    other = Bench(tmp_path / "other")
+    for trials in ("7", "14"):
+        write(other, text.replace("14", trials))
+        assert call(other).returncode == 0
+    assert load(other) == load(bench)
+
+
+def test_several_slots_share_the_trials(bench: Bench) -> None:
+    write(bench)
+    assert call(bench, slots=3).returncode == 0
+    assert ledger(bench) == NAMES[:14]
+
+
+def test_two_supervisors_share_one_search(bench: Bench) -> None:
+    write(bench, TPE.replace("14", "24"))
+    programs = [bench.start("run", "study.yml", "-j", "2", "--plain") for _ in range(2)]
+    for program in programs:
+        _, err = program.communicate(timeout=60)
+        assert program.returncode == 0, err
+        assert "24 runs: 24 done" in err
+    assert ledger(bench) == NAMES[:24]
+    assert len(set(load(bench).values())) == 24
+
+
+def test_a_dry_run_shows_the_space_and_the_next_proposal_and_writes_nothing(bench: Bench) -> None:
+    write(bench)
+    shown = call(bench, "-n")
+    assert shown.returncode == 0
+    assert "# space: " in shown.stdout
+    assert '"uniform": [0.0, 10.0]' in shown.stdout
+    assert "# next: trial-0000" in shown.stdout
+    assert not bench.root.exists()
+    call(bench)
+    write(bench, TPE.replace("14", "15"))
+    shown = call(bench, "-n")
+    assert "# next: trial-0014" in shown.stdout
+    call(bench)
+    x = load(bench)["trial-0014"][0]
+    assert f"print ({x}-3)" in shown.stdout, "what was shown is what ran"
+
+
+def test_several_metrics_give_a_pareto_set(bench: Bench) -> None:
+    write(bench, "{metric: [loss, time], direction: [min, max], trials: 12}")
+    done = call(bench, "--json")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)["search"]
+    values = [(row["values"]["loss"], row["values"]["time"]) for row in found["best"]]
+    assert values
+    assert all(not (a[0] <= b[0] and a[1] >= b[1] and a != b) for a in values for b in values)
+    assert found["trials"] == {"done": 12, "pruned": 0, "failed": 0, "running": 0}
+
+
+# ---------------------------------------------------------------- the file changes
+
+
+def test_a_changed_search_is_refused_with_what_changed_and_how_to_go_on(bench: Bench) -> None:
+    write(bench)
+    assert call(bench).returncode == 0
+    write(bench, TPE.replace("tpe", "random").replace("seed: 3", "seed: 4"), **{"[0, 10]": "[0, 5]"})
+    before = load(bench)
+    refused = call(bench)
+    assert refused.returncode == 2
+    assert "sampler: tpe → random" in refused.stderr
+    assert "seed: 3 → 4" in refused.stderr
+    assert 'x: {"uniform": [0.0, 10.0]} → {"uniform": [0.0, 5.0]}' in refused.stderr
+    assert "assay run study.yml -j 1 --search continue" in refused.stderr
+    assert "assay run study.yml -j 1 --search new" in refused.stderr
+    assert load(bench) == before
+    outside = [name for name, (x, _) in before.items() if x > 5]
+    assert outside
+    went_on = call(bench, "--search", "continue")
+    assert went_on.returncode == 0
+    assert outside[0] in went_on.stderr
+    assert len(load(bench)) == 14 + len(outside)
+    assert all(x <= 5 for name, (x, _) in load(bench).items() if name not in before)
+    assert call(bench).returncode == 0, "from now on this is the search"
+    assert len(ledger(bench)) == 14 + len(outside)
+
+
+def test_a_new_search_keeps_the_earlier_trials_as_runs(bench: Bench) -> None:
+    write(bench)
+    assert call(bench).returncode == 0
+    write(bench, "{sampler: random, metric: time, direction: max, trials: 3}")
+    assert call(bench, "--search", "new").returncode == 0
+    assert ledger(bench) == NAMES[:17]
+    done = call(bench)
+    assert done.returncode == 0
+    assert "3 runs: 3 done" in done.stderr
+
+
+def test_a_changed_command_counts_as_a_change(bench: Bench) -> None:
+    write(bench, TPE.replace("14", "2"))
+    assert call(bench).returncode == 0
+    write(bench, TPE.replace("14", "2"), **{'echo "time=': 'true; echo "time='})
+    refused = call(bench)
+    assert refused.returncode == 2
+    assert "command run: changed" in refused.stderr
+
+
+# ---------------------------------------------------------------- what cannot go on
+
+
+def test_a_metric_that_never_appears_ends_the_search_with_the_names_that_do(bench: Bench) -> None:
+    write(bench, TPE.replace("metric: loss", "metric: losss"))
+    ended = call(bench)
+    assert ended.returncode == 1
+    assert len(ledger(bench)) == 1
+    assert "did not record losss" in ended.stderr
+    assert "loss, time" in ended.stderr
+    assert "did you mean 'loss'" in ended.stderr
+
+
+def test_a_nan_is_a_failed_trial_and_the_search_goes_on(bench: Bench) -> None:
+    write(bench, TPE, **{'echo "loss=': '[ {layers} != 2 ] || echo loss=nan; [ {layers} = 2 ] || echo "loss='})
+    ended = call(bench, "--json")
+    assert ended.returncode == 1
+    assert len(ledger(bench)) == 14
+    found = json.loads(ended.stdout)["search"]
+    nan = [name for name, (_, layers) in load(bench).items() if layers == 2]
+    assert nan
+    assert found["failed"] == dict.fromkeys(nan, "loss is nan")
+    assert found["trials"]["done"] == 14 - len(nan)
+
+
+def test_failed_trials_count_and_are_repeated_on_request(bench: Bench) -> None:
+    write(bench, TPE, **{'echo "loss=': '[ {layers} != 2 ] || [ -e fixed ] || exit 3; echo "loss='})
+    ended = call(bench)
+    bad = [name for name, (_, layers) in load(bench).items() if layers == 2]
+    assert bad
+    assert ended.returncode == 1
+    assert len(ledger(bench)) == 14
+    (bench.folder / "fixed").touch()
+    assert call(bench).returncode == 1, "a failed trial is kept"
+    assert call(bench, "--retry", "failed").returncode == 0
+    assert len(ledger(bench)) == 14 + len(bad)
+    assert len(load(bench)) == 14
+
+
+def test_failures_alone_end_the_search(bench: Bench) -> None:
+    write(bench, TPE, **{'echo "loss=': 'exit 3; echo "loss='})
+    ended = call(bench)
+    assert ended.returncode == 1
+    assert len(ledger(bench)) == 5
+    assert "no trial has a result and 5 have failed" in ended.stderr
+
+
+def test_an_exhausted_space_is_a_good_end(bench: Bench) -> None:
+    write(bench, TPE, **{"{uniform: [0, 10]}": "[1, 2]"})
+    ended = call(bench)
+    assert ended.returncode == 0
+    assert "every combination has been tried: 8 trials" in ended.stderr
+    assert sorted(load(bench).values()) == [(x, layers) for x in (1, 2) for layers in (1, 2, 3, 4)]
+    assert call(bench).returncode == 0
+
+
+def test_a_grid_needs_no_count(bench: Bench) -> None:
+    write(bench, "{sampler: grid, metric: loss}", **{"{uniform: [0, 10]}": "[1, 2]"})
+    assert call(bench).returncode == 0
+    assert sorted(load(bench).values()) == [(x, layers) for x in (1, 2) for layers in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ("{metric: loss}", "says no trials"),
+        ("{trials: 5}", "says no metric"),
+        ("{metric: zzz, trials: 5}", "add `direction: min`"),
+        ("{metric: loss, trials: 0}", "search.trials"),
+        ("{metric: [loss, time], direction: [min], trials: 5}", "1 directions for 2 metrics"),
+        ("{metric: [loss, loss], trials: 5}", "listed twice"),
+        ("{metric: [loss, time], sampler: cmaes, trials: 5}", "cmaes takes one metric"),
+        ("{metric: loss, sampler: bayes, trials: 5}", "one of tpe, random"),
+        ("{metric: loss, sampler: grid}", "not a continuous range"),
+        ("{metric: loss, trials: 5}\nsubset: {count: 3}", "does not go with search"),
+        ("{metric: loss, trials: 5}\nrepeat: 2", "does not go with search"),
+        ("{metrics: [loss, {metric: time, direction: up}], trials: 5}", "search.metrics[1].direction"),
+    ],
+)
+def test_a_bad_search_is_refused_before_anything_is_written(bench: Bench, search: str, message: str) -> None:
+    write(bench, search)
+    refused = call(bench)
+    assert refused.returncode == 2
+    assert message in refused.stderr
+    assert "study.yml:" in refused.stderr
+    assert not bench.root.exists()
+
+
+def test_force_and_sample_do_not_go_with_a_search(bench: Bench) -> None:
+    write(bench)
+    for flags in (["--force"], ["--sample", "3"]):
+        refused = call(bench, *flags)
+        assert refused.returncode == 2
+        assert "does not go with a search" in refused.stderr
+
+
+def test_without_optuna_nothing_is_written(bench: Bench) -> None:
+    (bench.folder / "optuna.py").write_text("raise ImportError")
+    write(bench)
+    bench.extra["PYTHONPATH"] = str(bench.folder)
+    refused = call(bench)
+    assert refused.returncode == 2
+    assert "pip install 'assay[search]'" in refused.stderr
+    assert not bench.root.exists()
+
+
+def test_a_folder_with_the_name_of_a_trial_is_left_alone(bench: Bench) -> None:
+    write(bench, TPE.replace("14", "3"))
+    (bench.root / "tune" / "trial-0001").mkdir(parents=True)
+    assert call(bench).returncode == 0
+    assert ledger(bench) == ["trial-0002", "trial-0003", "trial-0004"]
+
+
+def test_a_trial_whose_directory_was_made_is_started_by_the_next_call(bench: Bench) -> None:
+    write(bench, TPE.replace("14", "3"))
+    assert call(bench).returncode == 0
+    for path in (bench.root / "tune" / "trial-0002").glob("*"):
+        if path.name not in ("run.json", "job.sh", "environment.json"):
+            path.unlink()
+    assert call(bench).returncode == 0
+    assert ledger(bench) == [*NAMES[:3], "trial-0002"]
+
+
+def test_an_interrupted_trial_is_continued_and_not_proposed_again(bench: Bench) -> None:
+    write(bench, TPE.replace("14", "4"), **{'echo "loss=': '[ -e go ] || sleep 60; echo "loss='})
+    program = bench.start("run", "study.yml", "-j", "1", "--plain")
+    until(lambda: ledger(bench), "the first trial")
+    program.terminate()
+    program.communicate(timeout=30)
+    (bench.folder / "go").touch()
+    assert call(bench).returncode == 0
+    assert ledger(bench) == sorted([NAMES[0], *NAMES[:4]])
+
+
+def test_the_best_of_several_objectives_is_what_nothing_dominates() -> None:
+    trials = [Trial(number, Point(0, ()), "done", values) for number, values in enumerate([(1.0, 5.0), (2.0, 2.0), (3.0, 3.0), (5.0, 1.0)])]  # fmt: skip
+    small = [Objective("a", "min"), Objective("b", "min")]
+    assert [trial.number for trial in find_best(trials, small)] == [0, 1, 3]
+    assert [trial.number for trial in find_best(trials, [small[0], Objective("b", "max")])] == [0]
+    assert find_best([], small[:1]) == []
