@@ -145,6 +145,18 @@ def test_runs_of_runx_can_be_the_best(cli, own_bench: Bench) -> None:
     assert (found["best"]["run"], found["hints"]) == ("old/b", [])
 
 
+def test_several_metrics_give_the_pareto_set(cli, bench: Bench) -> None:
+    result = cli("best", "fit", "-m", "loss", "-m", "test.acc")
+    assert result.out.startswith("fit: 2 of 2 runs in the Pareto set by loss (lowest), test.acc (highest)\n\nrun ")
+    found = json.loads(cli("best", "fit", "-m", "loss", "-m", "test.acc:min", "--json").out)
+    assert [each["run"] for each in found["front"]] == [f"fit/{GOOD}"]
+    assert found["front"][0]["values"] == {"loss": 1.7, "test.acc": 0.7}
+    assert cli("best", "fit", "-m", "loss", "-m", "time").code == 0
+    assert cli("best", "fit", "-m", "loss", "-m", "test.acc", "-g", "n").code == 2
+    assert cli("best", "fit", "-m", "loss", "-m", "test.ac").code == 2
+    assert cli("best", "fit", "-m", "loss", "-m", "test.acc", "--where", "state==failed").code == 1
+
+
 FAILS = "study: bad\ncommand: echo 'loss 0.1'; false\nmetrics: {loss: 'loss ({number})'}\nresources: {gpus: 0}\n"
 
 

@@ -24,16 +24,19 @@ from assay.study.ranking import (
     build_groups,
     choose_sort,
     differing_params,
+    find_pareto_rows,
     measure_group,
     parse_sort,
+    row_value,
     sort_groups,
     sort_rows,
 )
 from assay.study.run_reader import find_step_name
 from assay.values import layout
-from assay.values.document import Block, Commands, Document, Facts, Heading, Notes, Only, Section, Text
+from assay.values.document import Block, Commands, Document, Facts, Heading, Notes, Only, Section, TableBlock, Text
 from assay.values.series import direction_of, whole_step
 from assay.values.state import State
+from assay.values.table import Column, Table
 
 _MOST_NAMED = 3  # runs that a note names
 _CLEAR = 2.0  # a margin of as many standard errors is more than the spread
@@ -364,3 +367,52 @@ def _group_facts(contender: Contender, data: IndexTable) -> dict[str, Any]:
         "n": spread.n,
         "runs": [data.rows[i].key for i in group.runs],
     }
+
+
+# ---------------------------------------------------------------- several metrics
+
+
+def build_front_document(
+    data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], locations: Sequence[StudyLocation]
+) -> Document | None:
+    """The Pareto set of runs that are done; None: none of them has all the metrics."""
+    done = [i for i in keep if data.rows[i].state is State.DONE]
+    front = find_pareto_rows(data, done, keys)
+    if not front.items:
+        return None
+    order = sort_rows(data, front.items, keys, [row.params for row in data.rows])
+    values = {key.name: [row_value(data, i, key) for i in order] for key in keys}
+    differing = differing_params([data.rows[i].params for i in keep])
+    several = len(locations) > 1
+    columns = [Column("run"), *(Column(name, digits=None) for name in differing)]
+    columns += [Column(key.name, "clock" if key.is_time else "number") for key in keys]
+    rows = [
+        [_name(data.rows[i], several), *(data.rows[i].params.get(name) for name in differing), *found]
+        for i, *found in zip(order, *values.values(), strict=True)
+    ]
+    by = ", ".join(f"{key.name} ({_WORDS[key.direction]})" for key in keys)
+    studies = ", ".join(location.name for location in locations)
+    title = f"{studies}: {len(order)} of {render_count(front.compared, 'run')} in the Pareto set by {by}"
+    first = describe_best(data, keep, order[0], locations)
+    blocks: list[Block] = [
+        Heading(title),
+        Only(("terminal",), (Text(title, role="strong"),)),
+        Section((TableBlock(Table(tuple(columns), rows)),)),
+        Text("no other run that is done is at least as good in all of them and better in one", role="soft"),
+        Section((Commands(first.hints),)),
+    ]
+    facts = {
+        "studies": [location.name for location in locations],
+        "metrics": [{"metric": key.name, "direction": key.direction} for key in keys],
+        "compared": front.compared,
+        "front": [
+            {
+                "run": data.rows[i].key,
+                "params": dict(data.rows[i].params),
+                "values": {name: found[at] for name, found in values.items()},
+            }
+            for at, i in enumerate(order)
+        ],
+        "hints": [command for _, command in first.hints],
+    }
+    return Document(title, blocks, facts=facts)

@@ -223,7 +223,7 @@ class Front(NamedTuple):
 
 def find_pareto_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey]) -> Front:
     """Rows that no other row beats: at least as good by every key, and better by one."""
-    columns = [[_row_value(data, i, key) for i in keep] for key in keys]
+    columns = [[row_value(data, i, key) for i in keep] for key in keys]
     return _find_front(keep, columns, keys)
 
 
@@ -233,7 +233,7 @@ def find_pareto_groups(data: IndexTable, groups: Sequence[Group], keys: Sequence
     return _find_front(range(len(groups)), columns, keys)
 
 
-def _row_value(data: IndexTable, i: int, key: SortKey) -> Any:
+def row_value(data: IndexTable, i: int, key: SortKey) -> Any:
     if key.is_time:
         return data.rows[i].took_s
     if not key.is_metric:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from assay.errors import ExitCode
+from assay.errors import ExitCode, UsageError
 from assay.show.console import Console
 from assay.show.report_files import ReportFiles, check_targets, write_document
 from assay.study.commands.tables import group_option
@@ -12,13 +13,20 @@ from assay.values.options import argument, json_option, option, root_option, whe
 from assay.values.state import State
 
 if TYPE_CHECKING:
+    from assay.record.index.base import Table
+    from assay.study.locations import StudyLocation
+    from assay.values.document import Document
     from assay.values.where import Where
 
 
 class BestRequest(ReportFiles):
     studies: tuple[str, ...] = argument("[STUDY]...", multiple=True, required=False)
-    metric: str | None = option(
-        "-m", "--metric", metavar="METRIC[:min|max]", help="By this metric.  [default: as `assay sum` sorts]"
+    metrics: tuple[str, ...] = option(
+        "-m",
+        "--metric",
+        multiple=True,
+        metavar="METRIC[:min|max]",
+        help="By this metric; given again, the Pareto set.  [default: as `assay sum` sorts]",
     )
     where: Where | None = where_option()
     group_by: tuple[str, ...] = group_option("contender")
@@ -30,14 +38,17 @@ class BestRequest(ReportFiles):
 def best(request: BestRequest, console: Console) -> int:
     """Show the best run of STUDY: its parameters and commands, its margin over the next, and how to repeat it.
 
-    A run goes by the best value of the metric. Only runs that are done count.
+    A run goes by the best value of the metric. Only runs that are done count. Several metrics give the Pareto set: the
+    runs that no other beats in all of them.
     """
-    from assay.study.best import build_document, choose_best, choose_metric, describe_best
     from assay.study.choosing import need_rows
     from assay.study.locations import find_locations, open_index_of, show_command
     from assay.study.run_reader import load_fresh_table
 
     on_stdout = check_targets(request.md, as_json=request.as_json)
+    if len(request.metrics) > 1 and request.group_by:
+        pareto = ",".join(request.metrics)
+        raise UsageError("-g compares groups by one metric", f"groups by several: assay sum --pareto {pareto} -g PARAM")
     locations = find_locations(request.studies, request.root)
     with open_index_of(locations) as index:
         data = load_fresh_table(index, locations, console)
@@ -46,14 +57,26 @@ def best(request: BestRequest, console: Console) -> int:
     if not any(data.rows[i].state is State.DONE for i in keep):
         console.error(f"{names}: no run is done yet; see them: {show_command(['ls'], locations[0])}")
         return int(ExitCode.FAILED)
-    choice = choose_best(data, keep, request.metric, request.group_by)
-    if choice is None:
-        metric = choose_metric(data, request.metric).name
-        console.error(f"{names}: no run that is done has a finite {metric}")
+    document = _build(request, data, keep, locations)
+    if document is None:
+        wanted = " and ".join(request.metrics) or "value of a metric"
+        console.error(f"{names}: no run that is done has a finite {wanted}")
         return int(ExitCode.FAILED)
-    run = describe_best(data, keep, choice.best.run, locations)
-    document = build_document(choice, run, data)
     write_document(document, request)
     if not on_stdout:
         console.write_document(document, as_json=request.as_json)
     return int(ExitCode.OK)
+
+
+def _build(
+    request: BestRequest, data: Table, keep: Sequence[int], locations: Sequence[StudyLocation]
+) -> Document | None:
+    from assay.study.best import build_document, build_front_document, choose_best, describe_best
+    from assay.study.ranking import choose_sort
+
+    if len(request.metrics) > 1:
+        return build_front_document(data, keep, choose_sort(request.metrics, data, ()), locations)
+    choice = choose_best(data, keep, next(iter(request.metrics), None), request.group_by)
+    if choice is None:
+        return None
+    return build_document(choice, describe_best(data, keep, choice.best.run, locations), data)
