@@ -212,7 +212,8 @@ def _build_repeat(row: RunRow, rows: Sequence[RunRow], differing: Sequence[str],
         return rerun
     taken = {str(each.params.get(name)) for each in rows}
     values = (factor * numbers[name] for factor in (2, 3, 5, *range(6, len(rows) + 7)))
-    text = next(f"{value:g}" for value in values if f"{value:g}" not in taken)
+    texts = (str(value) if isinstance(value, int) else f"{value:g}" for value in values)
+    text = next(text for text in texts if text not in taken)
     return f"{rerun} {shlex.quote(f'{name}={text}')}"
 
 

@@ -59,6 +59,13 @@ def test_a_removed_tag_leaves_the_table(cli, own_bench: Bench, own: Bench) -> No
     assert "good" not in cli("sum", "fit").out
 
 
+def test_runs_chosen_by_an_expression(cli, own_bench: Bench, own: Bench) -> None:
+    assert cli("tag", "fit", "good", "--where", "lr<0.3 and n==8").out == "fit/lr=0.1,n=8: good\n"
+    assert cli("note", "fit", "--where", "tag==good", "seen").out.startswith("fit/lr=0.1,n=8:\n")
+    assert cli("sum", "fit", "--where", "tag==good", "--csv").out.splitlines()[1].startswith('"lr=0.1,n=8"')
+    assert cli("tag", "fit", "good", "--where", "lr>3").code == 2
+
+
 def test_a_study_has_tags_of_its_own(cli, own_bench: Bench, own: Bench) -> None:
     cli("tag", "fit", "paper")
     cli("tag", f"fit/{GOOD}", "good")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.tags import Marks, MarksChange, Note, change_marks, check_tag, find_tags_file, load_marks
 from assay.show.console import Console
-from assay.values.options import Request, argument, json_option, option, root_option
+from assay.values.options import Request, argument, json_option, option, root_option, where_option
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
 
 
 class _Target(NamedTuple):
@@ -25,10 +28,13 @@ class _Target(NamedTuple):
         return find_tags_file(self.dir, of_study=self.is_study)
 
 
-def _find_targets(name: str, root: str | None) -> list[_Target]:
-    """The name of a study means the study itself; anything else its runs, foreign ones included."""
+def _find_targets(name: str, where: Where | None, root: str | None) -> list[_Target]:
+    """The name of a study means the study itself; anything else its runs, foreign ones included. With `where`: runs."""
+    from assay.study.choosing import find_chosen_runs
     from assay.study.locations import find_locations, find_runs
 
+    if where is not None:
+        return [_Target(run.key, run.dir) for run in find_chosen_runs([name], where, root)]
     try:
         return [_Target(each.name, each.dir, is_study=True) for each in find_locations([name], root)]
     except NotFoundError:
@@ -81,6 +87,7 @@ class TagRequest(Request):
     remove: tuple[str, ...] = option(
         "--remove", multiple=True, metavar="TAG", help="Remove this tag; may be given again."
     )
+    where: Where | None = where_option()
     as_json: bool = json_option()
     root: str | None = root_option()
 
@@ -93,7 +100,7 @@ def tag(request: TagRequest, console: Console) -> int:
     change = MarksChange(tuple(map(check_tag, request.tags)), request.remove)
     if both := [each for each in request.tags if each in request.remove]:
         raise UsageError(f"{both[0]!r} is to be added and removed")
-    targets = _find_targets(request.name, request.root)
+    targets = _find_targets(request.name, request.where, request.root)
     if not request.tags and not request.remove:
         found = _load(_add_runs(targets), console)
     else:
@@ -123,6 +130,7 @@ class NoteRequest(Request):
     name: str = argument()
     text: tuple[str, ...] = argument("[TEXT]...", multiple=True, required=False)
     clear: bool = option("--clear", default=False, help="Remove the notes that are there; with TEXT, replace them.")
+    where: Where | None = where_option()
     as_json: bool = json_option()
     root: str | None = root_option()
 
@@ -135,7 +143,7 @@ def note(request: NoteRequest, console: Console) -> int:
     text = " ".join(request.text).strip()
     if request.text and not text:
         raise UsageError("the note is empty", "write some text, or leave it out to print the notes")
-    targets = _find_targets(request.name, request.root)
+    targets = _find_targets(request.name, request.where, request.root)
     if text or request.clear:
         found = _change(targets, MarksChange(note=Note(time.time(), text) if text else None, clear_notes=request.clear))
     else:
