@@ -94,6 +94,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "openvino": ("assay.models.backends",),
     "iree": ("assay.models.backends",),
     "ml_dtypes": ("assay.models",),
+    "IPython": ("assay.show.notebook",),
     "lightning": ("assay.lightning",),
     "pytorch_lightning": ("assay.lightning",),
     "transformers": ("assay.transformers",),

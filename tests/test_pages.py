@@ -30,3 +30,7 @@ def test_a_page_may_leave_out_parts_of_lines_and_lines() -> None:
 
 def test_scripts_of_other_tools(tmp_path: Path) -> None:
     run_page(HOW_TO / "use-with-wandb-lightning-transformers.md", tmp_path)
+
+
+def test_a_study_of_a_notebook(tmp_path: Path) -> None:
+    run_page(HOW_TO / "use-in-a-notebook.md", tmp_path)

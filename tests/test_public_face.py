@@ -52,8 +52,8 @@ MEMBERS = {
     "RunOutcome": "checks exit_code messages ok states",
     "Study": "name plan run save",
     "StudyPlan": "dir name runs warnings",
-    "StudyHandle": "dir is_running name root runs stop table wait",
-    "Run": "attempt best dir id log metrics name params reason seconds state tags note",
+    "StudyHandle": "best dir is_running name root runs stop table wait watch",
+    "Run": "attempt best dir id log metrics name params reason seconds state tags note ended_at",
     "Runs": "root rows series study to_pandas",
     "Series": "steps times values",
 }

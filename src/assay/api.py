@@ -16,14 +16,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from assay.handle import RunOutcome, StudyHandle
+from assay.handle import Expected, RunOutcome, StudyHandle, parse_where_text
 from assay.runs import Run, Runs, Series, runs
 from assay.values.verdict import Finding, VerdictKind
 
 if TYPE_CHECKING:
     from assay.study.api import Prepared, RunOptions
     from assay.values.verdict import Verdict
-    from assay.values.where import Where
 
 __all__ = [
     "Finding",
@@ -136,7 +135,7 @@ def load_study(
         root=_text(root),
         study=study,
         titles=tuple(titles) or None,
-        where=_parse_where(where),
+        where=parse_where_text(where),
         sample=sample,
         seed=seed,
         settings=_render(settings),
@@ -182,7 +181,7 @@ def run(
 
     from assay.errors import NotFoundError, UsageError
     from assay.study.api import check_prepared
-    from assay.values.state import RETRY
+    from assay.values.state import RETRY, State
     from assay.values.units import parse_slot_flags
 
     for name in (retry := (retry,) if isinstance(retry, str) else tuple(retry)):
@@ -205,7 +204,7 @@ def run(
         on=on,
         titles=tuple(titles) or None,
         commands=tuple(commands) or None,
-        where=_parse_where(where),
+        where=parse_where_text(where),
         sample=sample,
         seed=seed,
         settings=_render(settings),
@@ -227,9 +226,16 @@ def run(
     several = {"title": titles, "command": commands, "retry": retry, "set": options.settings}
     words += [f"--{flag}={value}" for flag, values in several.items() for value in values]
     words += [flag for flag, is_set in (("--force", force), ("--new-code", new_code)) if is_set]
+    # other tools' names are made anew by the supervisor; those of a search come later
+    is_known = prepared.study.dialect == "native" and getattr(prepared.study, "search", None) is None
+    expected = Expected(
+        frozenset(spec.name for spec in prepared.plan.runs) if is_known else None,
+        frozenset(State) if force else frozenset((State.STOPPED, *options.retry)),
+        prepared.study.retries,
+    )
     location = prepared.location
     path = options.file if options.load.text is None else _write_definition(options.load.text, location.dir)
-    return StudyHandle(location.name, location.root, [*words, "--", path, *options.overrides])
+    return StudyHandle(location.name, location.root, [*words, "--", path, *options.overrides], expected)
 
 
 _OPTIONS = tuple(run.__kwdefaults__ or ())
@@ -269,12 +275,6 @@ def _render(*values: Mapping[str, Any] | None) -> tuple[str, ...]:
 
     given = {name: value for each in values if each for name, value in each.items()}
     return render_assignments(given) if given else ()
-
-
-def _parse_where(text: str | None) -> Where | None:
-    from assay.values.where import parse_where
-
-    return None if text is None else parse_where(text)
 
 
 def _build_options(file: Path | Study, **options: Any) -> RunOptions:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from assay.runs import Runs, runs
+from assay.runs import Run, Runs, build_table, count_states, runs
+from assay.values.state import State
 
 if TYPE_CHECKING:
     from subprocess import Popen
     from types import TracebackType
     from typing import IO, Self
+
+    from assay.values.where import Where
 
 
 class RunOutcome(NamedTuple):
@@ -28,19 +32,37 @@ class RunOutcome(NamedTuple):
         return self.exit_code == 0
 
 
+_POLL_S = 0.25
+_REDRAW_S = 1.0  # of a notebook's view
+_GOING_ON = "not watched any longer; the runs go on (stop them: .stop(), wait for them: .wait())"
+
+
+class Expected(NamedTuple):
+    """What a call of `assay.run` will do, as far as it is known before."""
+
+    names: frozenset[str] | None = None  # of its runs; None: known only when they are made
+    repeated: frozenset[State] = frozenset()  # runs in these states are run again
+    retries: int = 0  # how often a run that fails is repeated
+
+
 class StudyHandle:
-    """A study that `assay.run` has started. As a context manager it waits at the end, or stops after an exception."""
+    """A study that `assay.run` has started. As a context manager it waits at the end, or stops after an exception.
+
+    Iterated over, it gives each run as it finishes, and ends with the study.
+    """
 
     name: str
     root: str
 
-    def __init__(self, name: str, root: str, words: Sequence[str]) -> None:
+    def __init__(self, name: str, root: str, words: Sequence[str], expected: Expected | None = None) -> None:
         import tempfile
 
         from assay.values import layout
 
         self.name = name
         self.root = root
+        self._expected = expected or Expected()
+        self._began_at = time.time()
         self._outcome: RunOutcome | None = None
         meta = os.path.join(self.dir, layout.STUDY_META_DIR)
         os.makedirs(meta, exist_ok=True)
@@ -66,7 +88,67 @@ class StudyHandle:
         """All runs of the study as they are now."""
         return runs(self.dir, self.root)
 
-    def table(self, *, sort: Sequence[str] = (), metrics: Sequence[str] | None = None, best: bool = False) -> str:
+    def __iter__(self) -> Iterator[Run]:
+        """Each run of this call once, in the order in which they finish; those that are finished already come first.
+
+        Ctrl-C ends the loop, and the runs go on.
+        """
+        seen: set[str] = set()
+        for found, _ in self._poll(_POLL_S):
+            news = [run for run in found if run.name not in seen]
+            seen.update(run.name for run in news)
+            yield from news
+
+    def _poll(self, interval_s: float) -> Iterator[tuple[list[Run], list[Run]]]:
+        """The finished runs of this call, oldest first, and all of its runs; again and again until the study ends."""
+        from subprocess import TimeoutExpired
+
+        while True:
+            is_running, began = self.is_running, time.monotonic()
+            known = [run for run in self.runs if self._expected.names is None or run.name in self._expected.names]
+            finished = [run for run in known if self._is_finished(run, is_running)]
+            yield sorted(finished, key=lambda run: run.ended_at or 0.0), known
+            if not is_running:
+                return
+            try:  # a large study takes long to read: reading must not be all that happens
+                self._process.wait(max(interval_s, 4 * (time.monotonic() - began)))
+            except TimeoutExpired:
+                continue
+
+    def _is_finished(self, run: Run, is_running: bool) -> bool:
+        """Not what an earlier call left and this one runs again, nor what is repeated because it failed."""
+        state = State(run.state)
+        if not state.is_over or (state in self._expected.repeated and (run.ended_at or 0.0) < self._began_at):
+            return False
+        is_failure = state in (State.FAILED, State.TIMEOUT, State.LOST)
+        return not (is_running and is_failure and run.attempt <= self._expected.retries)
+
+    def best(self, metric: str | None = None, *, where: str | None = None) -> Run:
+        """The run that `assay best` names: the one with the best value of the metric among those that are done.
+
+        `metric`: a name, or `loss:min`; without one the metric that tables sort by.
+        """
+        from assay.errors import UsageError
+        from assay.study.api import StudyLocation, choose_best, load_fresh_table, open_index_of, select_rows
+
+        locations = [StudyLocation(self.root, self.name)]
+        with open_index_of(locations) as index:
+            data = load_fresh_table(index, locations)
+        choice = choose_best(data, select_rows(data, parse_where_text(where)), metric)
+        if choice is None:
+            what = f"a finite value of {metric}" if metric else "a metric"
+            raise UsageError(f"{self.name}: no run that is done has {what}")
+        return self.runs[data.rows[choice.best.run].name]
+
+    def table(
+        self,
+        *,
+        sort: Sequence[str] = (),
+        metrics: Sequence[str] | None = None,
+        best: bool = False,
+        where: str | None = None,
+        group_by: Sequence[str] = (),
+    ) -> str:
         """The table that `assay sum` prints, as it is now; empty as long as there are no runs."""
         from assay.show.table import render_table
         from assay.study.api import StudyLocation, SummaryOptions, load_fresh_table, open_index_of, summarise
@@ -75,8 +157,87 @@ class StudyHandle:
         with open_index_of(locations) as index:
             if not load_fresh_table(index, locations).rows:
                 return ""
-            options = SummaryOptions(tuple(sort), metrics=None if metrics is None else tuple(metrics), best=best)
+            options = SummaryOptions(
+                _texts(sort),
+                group_by=_texts(group_by),
+                metrics=None if metrics is None else _texts(metrics),
+                best=best,
+                where=parse_where_text(where),
+            )
             return render_table(summarise(index, locations, options).table)
+
+    def watch(self) -> None:
+        """Show how the study goes until it ends: below a notebook's cell, elsewhere as lines on stderr.
+
+        Ctrl-C, or interrupting the cell, ends the watching; the runs go on.
+        """
+        from assay.show.notebook import find_kernel
+
+        try:
+            if find_kernel():
+                self._watch_in_notebook()
+            else:
+                self._watch_in_lines()
+        except KeyboardInterrupt:
+            print(f"{self.name}: {_GOING_ON}")
+
+    def _watch_in_notebook(self) -> None:
+        from assay.show.notebook import LiveView
+
+        view: LiveView | None = None
+        for _, known in self._poll(_REDRAW_S):
+            html = self._render_html(known)
+            if view is None:
+                view = LiveView(html)
+            else:
+                view.update(html)
+
+    def _watch_in_lines(self) -> None:
+        import sys
+
+        from assay.show.progress import EndedRow, PlainProgress, ProgressView, RunningRow
+        from assay.system.fast_dataclasses import replace
+
+        progress, seen, view = PlainProgress(sys.stderr), set[str](), ProgressView(self.name, 0)
+        for finished, known in self._poll(_POLL_S):
+            news = [run for run in finished if run.name not in seen]
+            seen.update(run.name for run in news)
+            states = count_states(known)
+            bad = {state: states.get(state, 0) for state in ("failed", "timeout", "lost", "damaged")}
+            running = [run for run in known if run.state == State.RUNNING]
+            view = ProgressView(
+                self.name,
+                total=max(len(self._expected.names or ()), len(known)),
+                done=states.get("done", 0),
+                failed=sum(bad.values()),
+                timed_out=bad["timeout"],
+                lost=bad["lost"],
+                stopped=states.get("stopped", 0),
+                pruned=states.get("pruned", 0),
+                running=tuple(RunningRow(run.name, None, 0.0, run.attempt, run.metrics) for run in running),
+                queued=self._count_queued(known),
+                elapsed_s=time.time() - self._began_at,
+                ended=tuple(EndedRow(run.name, run.state, run.seconds, run.reason, run.metrics) for run in news),
+            )
+            progress.update(view)
+        progress.finish(replace(view, ended=()))
+
+    def _count_queued(self, known: Sequence[Run]) -> int:
+        """Also what has no folder yet."""
+        missing = len(self._expected.names - {run.name for run in known}) if self._expected.names else 0
+        return missing + sum(run.state == State.QUEUED for run in known)
+
+    def _repr_html_(self) -> str:
+        """How it stands now, in a notebook."""
+        names = self._expected.names
+        return self._render_html([run for run in self.runs if names is None or run.name in names])
+
+    def _render_html(self, known: Sequence[Run]) -> str:
+        from assay.show.notebook import render_runs
+
+        states = {**count_states(known), "queued": self._count_queued(known)}
+        heading = f"{self.name} ({'running' if self.is_running else 'finished'})"
+        return render_runs(heading, build_table(known), {state: count for state, count in states.items() if count})
 
     def wait(self, timeout: float | None = None) -> RunOutcome:
         """Wait until every run has finished. `timeout`, in seconds: then raise TimeoutError, and the runs go on.
@@ -139,6 +300,16 @@ class StudyHandle:
         report = json.loads(answer) if answer else {"runs": [], "checks": []}
         states = {each["name"]: each["state"] for each in report["runs"]}
         return RunOutcome(code, states, tuple(report["checks"]), messages)
+
+
+def _texts(names: Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def parse_where_text(text: str | None) -> Where | None:
+    from assay.values.where import parse_where
+
+    return None if text is None else parse_where(text)
 
 
 _unfinished: set[StudyHandle] = set()  # whose process has not been waited for: Python would warn as it drops them

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,10 +21,13 @@ from assay.errors import MissingExtraError, NotFoundError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from assay.values.table import Table
+
 __all__ = ["Run", "Runs", "Series", "runs"]
 
 
 _OWN = ("name", "state", "seconds")  # what every row has
+_MOST_METRICS = 6  # in a notebook's table
 
 
 class Series(NamedTuple):
@@ -51,6 +54,7 @@ class Run:
     reason: str = ""
     tags: tuple[str, ...] = ()  # as `assay tag` gave them
     note: str = ""  # the texts of `assay note`, one after another
+    ended_at: float | None = None  # when the last attempt ended, in seconds since the epoch
 
     def log(self, command: str | None = None) -> str:
         """The newest output: of the command that failed, else of the last one that began."""
@@ -79,6 +83,12 @@ class Runs:
 
     def __repr__(self) -> str:
         return f"<{len(self)} runs of {self.study!r} in {self.root!r}>"
+
+    def _repr_html_(self) -> str:
+        """A table, in a notebook."""
+        from assay.show.notebook import render_runs
+
+        return render_runs(self.study, build_table(self._runs), count_states(self._runs))
 
     def __getitem__(self, name: str) -> Run:
         found = next((run for run in self._runs if run.name == name), None)
@@ -120,6 +130,32 @@ def _build_row(run: Run, taken: set[str]) -> dict[str, Any]:
         row[f"last {metric}" if metric in taken else metric] = value
     row.update({f"best {metric}": value for metric, value in run.best.items()})
     return row
+
+
+def count_states(runs: Sequence[Run]) -> dict[str, int]:
+    """In the order of the states' definition: what can still change comes last."""
+    from assay.values.state import State
+
+    found = [run.state for run in runs]
+    order = sorted(State, key=lambda state: not state.is_over)
+    return {str(state): found.count(state) for state in order if state in found}
+
+
+def build_table(runs: Sequence[Run]) -> Table:
+    """State, the parameters that differ, the most informative metrics, time."""
+    from assay.study.api import differing_params
+    from assay.values.series import metric_priority
+    from assay.values.table import Column, Table
+
+    params = differing_params([run.params for run in runs], ())
+    metrics = sorted(dict.fromkeys(name for run in runs for name in run.metrics), key=metric_priority)[:_MOST_METRICS]
+    columns = [Column("run"), Column("state", "state")]
+    columns += [Column(name, digits=None) for name in params]
+    columns += [*(Column(name, "number") for name in metrics), Column("time", "clock")]
+    rows = [
+        (run.name, run.state, *map(run.params.get, params), *map(run.metrics.get, metrics), run.seconds) for run in runs
+    ]
+    return Table(tuple(columns), rows)
 
 
 def runs(study: str, root: str | None = None) -> Runs:

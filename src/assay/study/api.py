@@ -8,6 +8,7 @@ from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
     from assay.study.attempts import RetryPolicy
+    from assay.study.best import choose_best
     from assay.study.collect import Source, closing_quietly, find_sources
     from assay.study.locations import (
         FoundRun,
@@ -41,12 +42,13 @@ if TYPE_CHECKING:
     from assay.study.runner import build_bare_study, find_study_location, run_specs
     from assay.study.slot_choice import choose_slots
     from assay.study.stop import StopOptions, stop
-    from assay.study.summary import SummaryOptions, summarise
+    from assay.study.summary import SummaryOptions, select_rows, summarise
     from assay.study.supervise import Entry, Event, Observer
     from assay.study.sweep import Listen, RunHooks, prepare, run_study
 
 HOMES = {
     "assay.study.attempts": "RetryPolicy",
+    "assay.study.best": "choose_best",
     "assay.study.collect": "Source closing_quietly find_sources",
     "assay.study.locations": (
         "FoundRun StudyLocation check_writable choose_root find_locations open_index_of show_command"
@@ -65,7 +67,7 @@ HOMES = {
     "assay.study.runner": "build_bare_study find_study_location run_specs",
     "assay.study.slot_choice": "choose_slots",
     "assay.study.stop": "StopOptions stop",
-    "assay.study.summary": "SummaryOptions summarise",
+    "assay.study.summary": "SummaryOptions select_rows summarise",
     "assay.study.supervise": "Entry Event Observer",
     "assay.study.sweep": "Listen RunHooks prepare run_study",
 }

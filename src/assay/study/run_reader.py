@@ -56,6 +56,7 @@ def _build_fields(location: StudyLocation, row: RunRow, metrics: dict[str, Summa
         "reason": row.reason,
         "tags": row.tags,
         "note": row.note,
+        "ended_at": row.ended_at,
     }
 
 

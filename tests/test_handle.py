@@ -1,0 +1,254 @@
+"""A started study: its runs as they finish, the best of them, and the view in a notebook."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.study.workbench import Bench, until
+
+import assay
+from assay import handle as handles
+from assay.api import Study, StudyHandle
+from assay.errors import NotFoundError, UsageError
+from assay.handle import Expected
+from assay.runs import Run, Runs
+
+WAIT = "until [ -e '{folder}/{x}' ]; do sleep 0.02; done; echo loss={x}; [ {x} != 3 ]"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench(tmp_path)
+    monkeypatch.chdir(bench.folder)
+    for name, value in bench.extra.items():
+        monkeypatch.setenv(name, value)
+    return bench
+
+
+def build_study(bench: Bench, **keys: Any) -> Study:
+    """Each run ends when a file of the name of its `x` is there; that with 3 fails."""
+    keys = {"command": WAIT.replace("{folder}", str(bench.folder)), "params": {"x": [1, 2, 3]}, **keys}
+    return Study("waits", metrics={"loss": "loss=({number})"}, resources={"gpus": 0}, **keys)
+
+
+def release(bench: Bench, *names: int) -> None:
+    for name in names:
+        (bench.folder / str(name)).touch()
+
+
+def test_runs_come_as_they_finish(bench: Bench) -> None:
+    handle = build_study(bench).run(slots=3)
+    found: list[Run] = []
+    for number, run in enumerate(iter_after(handle, lambda: release(bench, 2))):
+        found.append(run)
+        release(bench, *([1], [3], [])[number])
+    assert [(run.name, run.state, run.metrics) for run in found] == [
+        ("x=2", "done", {"loss": 2}),
+        ("x=1", "done", {"loss": 1}),
+        ("x=3", "failed", {"loss": 3}),
+    ]
+    assert not handle.is_running
+    assert [run.name for run in handle] == ["x=2", "x=1", "x=3"], "again, from the beginning"
+    ended = [run.ended_at or 0.0 for run in found]
+    assert ended == sorted(ended)
+    assert ended[0] > 0
+
+
+def iter_after(handle: StudyHandle, begin: Any) -> Iterator[Run]:
+    begin()
+    yield from handle
+
+
+def test_what_is_repeated_comes_after_its_new_attempt(bench: Bench) -> None:
+    release(bench, 1, 2, 3)
+    study = build_study(bench)
+    assert len(list(study.run(slots=3))) == 3
+    handle = study.run(slots=3, retry="failed")
+    assert [(run.name, run.attempt) for run in handle if run.state == "failed"] == [("x=3", 2)]
+    assert {run.attempt for run in study.run(slots=3, force=True)} == {2, 3}
+
+
+def test_only_runs_of_this_call(bench: Bench) -> None:
+    release(bench, 1, 2, 4)
+    study = build_study(bench)
+    study.run(slots=3, where="x < 3").wait()
+    handle = study.run(slots=3, x=[1, 4])
+    assert sorted(run.name for run in handle) == ["x=1", "x=4"]
+    assert len(handle.runs) == 3
+
+
+def test_a_failure_that_is_retried_is_not_the_end(bench: Bench) -> None:
+    release(bench, 1, 2, 3)
+    handle = build_study(bench, retries=2).run(slots=3)
+    assert [(run.attempt, run.state) for run in handle if run.name == "x=3"] == [(3, "failed")]
+
+
+@pytest.mark.parametrize(
+    ("run", "expected", "is_running", "is_finished"),
+    [
+        (Run("a", "running", {}, "", {}, {}), Expected(), True, False),
+        (Run("a", "queued", {}, "", {}, {}), Expected(), False, False),
+        (Run("a", "pruned", {}, "", {}, {}), Expected(), True, True),
+        (Run("a", "failed", {}, "", {}, {}, attempt=1), Expected(retries=1), True, False),
+        (Run("a", "failed", {}, "", {}, {}, attempt=1), Expected(retries=1), False, True),
+        (Run("a", "failed", {}, "", {}, {}, attempt=2), Expected(retries=1), True, True),
+        (
+            Run("a", "done", {}, "", {}, {}, ended_at=1.0),
+            Expected(repeated=frozenset({handles.State.DONE})),
+            True,
+            False,
+        ),
+        (
+            Run("a", "done", {}, "", {}, {}, ended_at=9e9),
+            Expected(repeated=frozenset({handles.State.DONE})),
+            True,
+            True,
+        ),
+    ],
+)
+def test_when_a_run_counts_as_finished(run: Run, expected: Expected, is_running: bool, is_finished: bool) -> None:
+    handle = object.__new__(StudyHandle)
+    handle._expected, handle._began_at = expected, 1e9
+    assert handle._is_finished(run, is_running) is is_finished
+
+
+def test_an_interrupted_loop_leaves_the_runs_alone(bench: Bench) -> None:
+    handle = build_study(bench).run(slots=3)
+    release(bench, 1)
+    for _ in handle:
+        break
+    assert handle.is_running
+    release(bench, 2, 3)
+    assert handle.wait().states == {"x=1": "done", "x=2": "done", "x=3": "failed"}
+
+
+# ---------------------------------------------------------------- best and table
+
+
+def test_best_and_tables_of_chosen_runs(bench: Bench) -> None:
+    command = "echo acc={x}.{seed}"
+    keys = {"params": {"x": [1, 2], "seed": [3, 4]}, "metrics": {"acc": "acc=({number})"}, "resources": {"gpus": 0}}
+    handle = Study("grid", command=command, **keys).run(slots=2)
+    assert handle.wait().ok
+    assert handle.best("acc").name == handle.best().name == "x=2,seed=4"
+    assert handle.best("acc:min").metrics == {"acc": 1.3}
+    assert handle.best("acc", where="x == 1").name == "x=1,seed=4"
+    with pytest.raises(NotFoundError, match="acc"):
+        handle.best("ac")
+    chosen = handle.table(where="seed == 3", sort="x", metrics="acc").splitlines()
+    assert [line.split()[0] for line in chosen[2:]] == ["x=1,seed=3", "x=2,seed=3"]
+    grouped = handle.table(group_by=["seed"]).splitlines()
+    assert [line.split()[:2] for line in grouped[2:]] == [["2", "2"], ["1", "2"]]
+    with pytest.raises(UsageError, match="where"):
+        handle.table(where="x ==")
+
+
+def test_there_is_no_best_run_yet(bench: Bench) -> None:
+    handle = build_study(bench).run(slots=3)
+    with pytest.raises(UsageError):
+        handle.best("loss")
+    release(bench, 3)
+    until(lambda: any(run.state == "failed" for run in handle.runs), "one has failed")
+    with pytest.raises(UsageError, match="no run that is done"):
+        handle.best("loss")
+    handle.stop()
+
+
+# ---------------------------------------------------------------- watching
+
+
+def test_watching_in_a_terminal_prints_lines(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    handle = build_study(bench).run(slots=3)
+    timer = threading.Timer(0.5, release, [bench, 1, 2, 3])
+    timer.start()
+    handle.watch()
+    timer.join()
+    lines = capsys.readouterr().err.splitlines()
+    assert {line.split(" after")[0] for line in lines if line.startswith(("finished", "failed"))} == {
+        "finished x=1",
+        "finished x=2",
+        "failed   x=3",
+    }
+    assert lines[-1].startswith("waits: 3/3 finished: 2 done, 1 failed")
+
+
+def test_interrupting_the_watching_leaves_the_runs_alone(bench: Bench) -> None:
+    program = """
+import assay, sys
+handle = assay.run("study.yml", jobs=3)
+print("begun", flush=True)
+handle.watch()
+print(handle.is_running, flush=True)
+"""
+    build_study(bench).save("study.yml")
+    script = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    until(lambda: len(list(bench.root.glob("waits/*/lease.1"))) == 3, "all runs have begun")
+    script.send_signal(signal.SIGINT)
+    out, err = script.communicate(timeout=60)
+    assert out.splitlines()[0] == "begun"
+    assert "the runs go on" in out.splitlines()[1], err
+    assert out.splitlines()[2] == "True"
+    release(bench, 1, 2, 3)
+    until(lambda: sum(run.state == "done" for run in assay.runs("waits")) == 2, "they went on")
+
+
+NOTEBOOK = """
+import json
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+shell = InteractiveShell.instance()
+cells = [
+    "import assay",
+    "study = assay.Study('nb', command='sleep {t}', params={'t': [0.1, 1.5]}, resources={'gpus': 0})",
+    "study.run(slots=2).watch()",
+]
+with capture_output() as lines:
+    for cell in cells:
+        shell.run_cell(cell).raise_error()
+shell.kernel = object()
+with capture_output() as pages:
+    for cell in ("handle = study.run(slots=2, force=True)", "handle.watch()"):
+        shell.run_cell(cell).raise_error()
+shown = [output.data["text/html"] for output in pages.outputs]
+for value in (shell.user_ns["handle"], shell.user_ns["handle"].runs):
+    shown.append(shell.display_formatter.format(value)[0]["text/html"])
+print(json.dumps({"lines": lines.stderr, "pages": shown}))
+"""
+
+
+def test_a_notebook_shows_a_view_that_is_updated(bench: Bench) -> None:
+    pytest.importorskip("IPython", reason="needs IPython: pip install ipython")
+    done = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout.splitlines()[-1])
+    assert "finished t=0.1" in shown["lines"], "without a kernel"
+    pages = shown["pages"]
+    assert len(pages) >= 4, "the view, its updates, the handle and its runs"
+    assert "nb (running)" in pages[0]
+    assert "nb (finished)" in pages[-2]
+    for page in pages[-2:]:
+        assert "t=0.1" in page
+        assert "2 done" in page
+
+
+def test_names_are_escaped_and_long_tables_are_cut() -> None:
+    run = Run("<em>&\x1b[31m", "failed", {"p": "<script>"}, "", {"<i>": 1.0}, {})
+    other = Run("x", "done", {"p": 2}, "", {}, {})
+    html = Runs("<study>", "", [run, other, *[other] * 200])._repr_html_()
+    for bad in ("<script", "<em>", "<i>", "<study>", "\x1b"):
+        assert bad not in html
+    assert "&lt;em&gt;&amp;" in html
+    assert "and 102 more" in html
+    assert "201 done" in html
+    assert Runs("empty", "", [])._repr_html_().count("<table") == 0
