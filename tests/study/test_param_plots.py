@@ -99,12 +99,12 @@ def test_points_are_coloured_by_another_parameter() -> None:
     assert [(line.label, len(line.xs)) for line in chart.lines] == [("opt=adam", 4), ("opt=sgd", 4)]
 
 
-def test_many_numbers_become_shades_of_one_scale() -> None:
-    runs = select([({"p": i, "q": 10 * i}, 1.0) for i in range(20)])
+def test_many_numbers_become_ranges_in_shades_of_one_scale() -> None:
+    runs = select([({"p": i, "q": 10 * i}, 1.0) for i in range(24)])
     chart = chart_of(param_plots.build_scatters(runs, "p", ParamOptions(color="q")))
-    shades = [line.shade for line in chart.lines]
-    assert shades == pytest.approx([i / 19 for i in range(20)])
-    assert chart.shades == ("q", "0", "190")
+    assert [line.label for line in chart.lines][:2] == ["q=0…30", "q=40…70"]
+    assert [line.shade for line in chart.lines] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    assert sum(len(line.xs) for line in chart.lines) == 24
 
 
 def test_many_texts_are_refused_as_colours() -> None:

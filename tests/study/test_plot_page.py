@@ -81,6 +81,11 @@ def test_a_gap_breaks_the_line_and_the_mouse_shows_every_run() -> None:
     assert "step 2\na: 1\nb: 2.5" in page.titles
 
 
+def test_a_line_of_one_point_is_a_dot() -> None:
+    _, page = show(Chart((Line("a", [1], [2.0]), Line("b", [1, 2], [math.nan, 3.0]))))
+    assert (len(page.classes("circle", "point")), len(page.classes("path", "curve"))) == (2, 0)
+
+
 def test_a_million_points_are_thinned_with_their_extremes_and_counted() -> None:
     ys = [math.sin(i / 5000) for i in range(1_000_000)]
     ys[123_456], ys[700_000] = 9.0, -9.0

@@ -116,15 +116,11 @@ def _build_figure(chart: Chart, width: float, height: float) -> Figure:
     artists = _draw_chart(axes, chart)
     if chart.shades is not None:
         _add_color_bar(figure, axes, chart.shades)
-    named = [line for line in chart.lines if line.shade is None]
-    if not named:
-        pass
-    elif any(line.look != "line" for line in named) or len(chart.lines) > _LABELLED:
-        columns = -(-len(named) // _LEGEND_ROWS)
-        size = 6 if len(named) > _LABELLED else 8
-        drawn = [artist for artist, line in zip(artists, chart.lines, strict=True) if line.shade is None]
-        labels = [" " + _label(line) for line in named]  # matplotlib leaves out names that begin with _
-        figure.legend(drawn, labels, loc="outside right upper", fontsize=size, ncols=columns, frameon=False)
+    elif any(line.look != "line" for line in chart.lines) or len(chart.lines) > _LABELLED:
+        columns = -(-len(chart.lines) // _LEGEND_ROWS)
+        size = 6 if len(chart.lines) > _LABELLED else 8
+        labels = [" " + _label(line) for line in chart.lines]  # matplotlib leaves out names that begin with _
+        figure.legend(artists, labels, loc="outside right upper", fontsize=size, ncols=columns, frameon=False)
     elif len(chart.lines) > 1:
         _label_ends(axes, chart)
     else:
@@ -172,12 +168,11 @@ def _draw_chart(axes: Axes, chart: Chart) -> list[Any]:
     """What was drawn for each line, for the legend."""
     axes.set_yscale(chart.scale)
     axes.set_xscale(chart.x_scale)
-    many = len(chart.lines) > _LABELLED
     artists = []
     for number, line in enumerate(chart.lines):
         kind = sum(each.look == line.look for each in chart.lines[:number])  # points of each line have their own shape
         drawn = _draw_points(axes, line, number, kind) if line.look != "line" else None
-        artists.append(drawn or _draw_line(axes, line, number, many, chart.scale))
+        artists.append(drawn or _draw_line(axes, line, number, len(chart.lines), chart.scale))
     _dress(axes, chart)
     if chart.axes:
         _dress_parallel(axes, chart.axes)
@@ -215,7 +210,15 @@ def _as_it_is(text: str) -> str:
     return formatting.clean(text).replace("$", r"\$")
 
 
-def _draw_line(axes: Axes, line: Line, number: int, many: bool, scale: Scale) -> Any:
+def _choose_alpha(line: Line, total: int) -> float:
+    """Of very many lines only the good ones are strong."""
+    if line.shade is None:
+        return 0.6 if total > _LABELLED else 1.0
+    faint = min(0.8, 60 / total)
+    return faint + (0.9 - faint) * line.shade**6
+
+
+def _draw_line(axes: Axes, line: Line, number: int, total: int, scale: Scale) -> Any:
     turn = number // len(_COLORS)  # beyond the palette's length, dash and marker tell lines of the same colour apart
     marker = _MARKERS[turn // len(_DASHES) % len(_MARKERS)]
     if line.raw:
@@ -226,8 +229,8 @@ def _draw_line(axes: Axes, line: Line, number: int, many: bool, scale: Scale) ->
         xs,
         ys,
         color=_color(number) if line.shade is None else _shade_color(line.shade),
-        linewidth=1.0 if many else 1.6,
-        alpha=0.6 if many else 1.0,
+        linewidth=1.0 if total > _LABELLED else 1.6,
+        alpha=_choose_alpha(line, total),
         linestyle=_DASHES[turn % len(_DASHES)] if line.shade is None else "-",
         marker=marker if marker and line.shade is None else "o" if lonely else "",
         markevery=max(1, len(xs) // 8),
@@ -242,8 +245,8 @@ def _draw_line(axes: Axes, line: Line, number: int, many: bool, scale: Scale) ->
 def _draw_points(axes: Axes, line: Line, number: int, kind: int) -> Any:
     color = _color(number) if line.shade is None else _shade_color(line.shade)
     is_cross = line.look == "crosses"
-    size = 20 if len(line.xs) < 200 else 8
-    marker = "x" if is_cross else _POINTS[kind % len(_POINTS)] if line.shade is None else "o"
+    size = 22 if len(line.xs) < 200 else 12
+    marker = "x" if is_cross else _POINTS[kind % len(_POINTS)]
     edge: dict[str, Any] = {"linewidths": 1.2} if is_cross else {"edgecolors": "white", "linewidths": 0.4}
     return axes.scatter(line.xs, line.ys, s=size, color=color, marker=marker, alpha=0.9, zorder=3, **edge)
 

@@ -212,11 +212,11 @@ def _is_named(chart: Chart) -> bool:
 
 
 def _draw_x_axis(chart: Chart, frame: Frame) -> Iterator[str]:
-    """Whole numbers where there are any: steps."""
+    """Whole numbers: steps."""
     ticks = chart.x_ticks
     if ticks is None:
         found = build_ticks(*frame.x_range, 12 if chart.is_wide else 6)
-        values = [value for value in found if value == int(value)] or found
+        values = [value for value in found if value == int(value)]
         ticks = list(zip(values, render_ticks(values) if values else [], strict=True))
     for value, text in ticks:
         x, y = frame.x(value), frame.bottom + _AXIS - 12

@@ -21,7 +21,8 @@ from assay.values.series import Direction, direction_of
 from assay.values.state import State
 
 MOST_PARAMS = 12  # small charts or upright axes
-_MOST_COLORS = 8  # more values than this need a scale
+_MOST_COLORS = 8  # more values than this are put together in ranges
+_RANGES = 6
 _LOG_RATIO = 30  # between the largest and the smallest value, below which no scale is logarithmic
 _MOST_CATEGORY_TICKS = 20  # of one upright axis
 _FEW = 6  # different numbers, each with a tick of its own
@@ -94,7 +95,7 @@ def build_scatters(selection: Selection, param: str, options: ParamOptions) -> l
 
 def _build_scatter(selection: Selection, trials: Trials, param: str, options: ParamOptions) -> Chart:
     place = _choose_places([trial.row.params.get(param) for trial in trials.items], options.log_x)
-    lines, shades = _color_points(trials, param, place, options.color)
+    lines = _color_points(trials, param, place, options.color)
     return Chart(
         (*lines, *_mark_unfinished(trials, lambda trial: place.at(trial.row.params.get(param)))),
         title=f"{selection.studies}: {trials.metric} by {param}",
@@ -104,14 +105,11 @@ def _build_scatter(selection: Selection, trials: Trials, param: str, options: Pa
         x_scale=place.scale,
         x_ticks=place.ticks,
         x_marks=place.marks,
-        shades=shades,
     )
 
 
-def _color_points(
-    trials: Trials, param: str, place: _Places, color: str | None
-) -> tuple[list[Line], tuple[str, str, str] | None]:
-    """A line of points for each value of the parameter `color`, or in shades where it has many numbers."""
+def _color_points(trials: Trials, param: str, place: _Places, color: str | None) -> list[Line]:
+    """A line of points for each value of the parameter `color`, or in shades for ranges where it has many numbers."""
     done = trials.done
 
     def build(label: str, chosen: Sequence[Trial], shade: float | None = None) -> Line:
@@ -120,25 +118,29 @@ def _color_points(
         return Line(label, xs, ys, names=[trial.label for trial in chosen], look="dots", shade=shade)
 
     if color is None or not done:
-        return [build("done", done)] if done else [], None
+        return [build("done", done)] if done else []
     values = [_describe(trial.row.params.get(color)) for trial in done]
     order = sort_values([*dict.fromkeys(values)], [*dict.fromkeys(values)], "min")
     if len(order) <= _MOST_COLORS:
         return [
             build(f"{color}={name}", [trial for trial, value in zip(done, values, strict=True) if value == name])
             for name in order
-        ], None
-    numbers = [parse_number(trial.row.params.get(color)) for trial in done]
-    known = [number for number in numbers if number is not None and math.isfinite(number)]
-    if len(known) < len(done):
+        ]
+    numbers = [_read_number(trial.row.params.get(color)) for trial in done]
+    if not all(map(math.isfinite, numbers)):
         message = f"--color {color}: its {len(order)} different values are too many for colours"
         raise UsageError(message, f"choose a parameter of numbers, or of at most {_MOST_COLORS} values")
-    scale = _choose_scale(known)
-    lines = [
-        build(trial.label, [trial], _fraction(number, min(known), max(known), scale))
-        for trial, number in zip(done, known, strict=True)
-    ]
-    return lines, (color, render_number(float(min(known))), render_number(float(max(known))))
+    low, high, scale = min(numbers), max(numbers), _choose_scale(numbers)
+    ranges: dict[int, list[int]] = {}
+    for index, number in enumerate(numbers):
+        ranges.setdefault(min(int(_fraction(number, low, high, scale) * _RANGES), _RANGES - 1), []).append(index)
+    lines = []
+    for part, members in sorted(ranges.items()):
+        ends = [render_number(end([numbers[index] for index in members])) for end in (min, max)]
+        lines.append(
+            build(f"{color}={'…'.join(dict.fromkeys(ends))}", [done[i] for i in members], part / (_RANGES - 1))
+        )
+    return lines
 
 
 def _mark_unfinished(trials: Trials, place: Callable[[Trial], float]) -> Iterator[Line]:

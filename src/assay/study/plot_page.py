@@ -18,8 +18,10 @@ from assay.show.plot import (
     build_band_edges,
     build_log_ticks,
     build_shown,
+    build_ticks,
     render_end_value,
     render_log_ticks,
+    render_ticks,
 )
 from assay.study.plotting import Plot
 from assay.values import document as doc
@@ -28,6 +30,7 @@ _COLORS, _DASHES, _SHADES = 8, 4, 10  # classes of the style sheet: c0…, d0…
 _MARKERS: tuple[Literal["dot", "square", "triangle", "diamond"], ...] = ("dot", "square", "triangle", "diamond")
 _MOST_HOVERS = 160
 _HEIGHT = 320
+_MANY = 150  # lines through upright axes, which are then fainter
 _MOST_SHOWN = 14  # lines that the mouse shows at once
 
 
@@ -88,7 +91,7 @@ def _build_chart(chart: Chart, is_wide: bool) -> doc.Chart:
         chart.title,
         hovers=[] if chart.axes or any(line.look != "line" for line in chart.lines) else [*_build_hovers(chart)],
         x_range=_find_x_range(chart),
-        x_ticks=_name_x(chart, to_x) or _build_log_axis([to_x(x) for x in points if x == x], chart.x_scale),  # noqa: PLR0124
+        x_ticks=_name_x(chart, to_x) or _build_x_axis([to_x(x) for x in points], chart.x_scale, is_wide),
         is_wide=is_wide,
         x_label=chart.x_name if is_wide else "",
     )
@@ -97,17 +100,20 @@ def _build_chart(chart: Chart, is_wide: bool) -> doc.Chart:
 def _build_curve(line: Line, style: str, kind: int, points: Sequence[doc.Point], chart: Chart) -> doc.Curve:
     """`kind`: how many lines before it are of the same look, since points of each have their own shape."""
     if line.look == "line":
-        return doc.Curve(points, f"{'one' if chart.axes else 'curve'} {style}", texts=line.names if chart.axes else ())
+        if sum(math.isfinite(y) for y in line.ys) == 1:  # a line of one point would not be seen
+            return doc.Curve(points, f"point {style}", line=False, marker="dot")
+        if not chart.axes:
+            return doc.Curve(points, f"curve {style}")
+        return doc.Curve(points, f"{'one many' if len(chart.lines) > _MANY else 'one'} {style}", texts=line.names)
     name = dict(chart.x_ticks)
     texts = [
         f"{run}\n{chart.x_name}: {name.get(x) or render_number(float(x), 6)}\n{chart.y_name}: {render_number(y, 6)}"
-        + ("" if line.label == "done" or line.shade is not None else f"\n{line.label}")
+        + ("" if line.label == "done" else f"\n{line.label}")
         for run, x, y in zip(line.names, line.xs, line.ys, strict=True)
     ]
     if line.look == "crosses":
         return doc.Curve(points, f"crossed {style}", line=False, marker="cross", texts=texts)
-    marker = "dot" if line.shade is not None else _MARKERS[kind % len(_MARKERS)]
-    return doc.Curve(points, f"point {style}", line=False, marker=marker, texts=texts)
+    return doc.Curve(points, f"point {style}", line=False, marker=_MARKERS[kind % len(_MARKERS)], texts=texts)
 
 
 def _style(line: Line, number: int) -> str:
@@ -124,8 +130,8 @@ def _list_keys(chart: Chart, is_single: bool) -> Iterator[tuple[str, str, str]]:
         yield "s0", "own", f"{name}: {worst}"
         yield from ((f"s{shade}", "own", "") for shade in range(2, _SHADES - 1, 2))
         yield f"s{_SHADES - 1}", "own", best
-    named = ((number, line) for number, line in enumerate(chart.lines) if line.shade is None)
-    for number, line in named:
+        return
+    for number, line in enumerate(chart.lines):
         kind = sum(each.look == line.look for each in chart.lines[:number])
         shape = {"line": "line", "dots": _MARKERS[kind % len(_MARKERS)], "crosses": "crossed"}[line.look]
         count = f", {render_count(len(line.ys), 'point')}" if not line.names else ""
@@ -149,6 +155,15 @@ def _build_log_axis(places: Sequence[float], scale: Scale) -> list[tuple[float, 
         return None
     ticks = build_log_ticks(10 ** min(known), 10 ** max(known), 6)
     return [(math.log10(tick), text) for tick, text in render_log_ticks(ticks)]
+
+
+def _build_x_axis(places: Sequence[float], scale: Scale, is_wide: bool) -> list[tuple[float, str]] | None:
+    """As above, and for numbers between the whole ones, which the renderer leaves to us."""
+    known = [place for place in places if math.isfinite(place)]
+    if scale == "log" or all(place.is_integer() for place in known):
+        return _build_log_axis(known, scale)
+    ticks = build_ticks(min(known), max(known), 12 if is_wide else 6)
+    return list(zip(ticks, render_ticks(ticks), strict=True))
 
 
 def _name_x(chart: Chart, to_x: Callable[[float], float]) -> list[tuple[float, str]]:
