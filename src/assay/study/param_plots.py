@@ -178,7 +178,8 @@ def _choose_params(selection: Selection, options: ParamOptions) -> tuple[list[st
     found = differing_params([row.params for row in selection.rows])
     if not found:
         raise UsageError(
-            f"{selection.studies}: no parameter differs between these runs", "plot curves: leave out the option"
+            f"{selection.studies}: no parameter differs between these runs",
+            "name parameters with --params A,B, or plot curves: leave out --slices or --parallel",
         )
     notes = [f"the first {MOST_PARAMS} of {len(found)} parameters (choose with --params A,B)"]
     return found[:MOST_PARAMS], notes if len(found) > MOST_PARAMS else []
