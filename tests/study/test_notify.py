@@ -232,6 +232,30 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     until(lambda: not is_alive(child), "the child has gone")
 
 
+@pytest.mark.usefixtures("short")
+def test_a_command_that_hangs_with_every_message_is_given_up_at_the_end(tmp_path: Path) -> None:
+    notifier = build(f"echo $$ >> {tmp_path}/children; exec sleep 300")
+    for number in range(4):
+        notifier.tell_best(LEADER)
+        notifier._best_at = -1e9
+        notifier.listen(ended(f"r{number}", State.FAILED))
+    (note,) = notifier.finish("", 0)
+    assert "did not take the message" in note
+    for child in (tmp_path / "children").read_text().split():
+        until(lambda child=child: not is_alive(int(child)), "the child has gone")
+
+
+def test_a_machine_without_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    notifier = build("true")
+    notifier.listen(ended("b"))
+    (note,) = notifier.finish("", 0)
+    assert "can't start new thread" in note
+
+
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

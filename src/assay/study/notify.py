@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import Any, Literal
@@ -118,13 +118,16 @@ class _RefusedError(Exception):
     """What a receiver did not take."""
 
 
-def _send(receiver: str, message: Message) -> None:
-    """Raises _RefusedError."""
+Started = Callable[[subprocess.Popen[bytes]], None]
+
+
+def _send(receiver: str, message: Message, started: Started) -> None:
+    """Raises _RefusedError. `started` gets the process of a command."""
     try:
         if _ADDRESS.match(receiver):
             _post(receiver, message)
         else:
-            _call(receiver, message)
+            _call(receiver, message, started)
     except OSError as error:  # no such shell, no more processes
         raise _RefusedError(str(error.strerror or error)) from None
 
@@ -164,14 +167,14 @@ def _late() -> str:
     return f"no answer within {LIMIT_S:g} s"
 
 
-def _call(command: str, message: Message) -> None:
+def _call(command: str, message: Message, started: Started) -> None:
     """In a process group of its own, so that all of it can be ended; in our session: what is in another one counts as
     a process that a job has left."""
     fields = {
         "ASSAY_EVENT": message.event,
         "ASSAY_STUDY": message.study,
         "ASSAY_RUN": message.run or "",
-        "ASSAY_MESSAGE": message.text,
+        "ASSAY_MESSAGE": shorten(message.text, _LONGEST),
         "ASSAY_EXIT_CODE": "" if message.exit_code is None else str(message.exit_code),
     }
     environment = {**os.environ, **{name: value.replace("\0", "") for name, value in fields.items()}}
@@ -188,17 +191,22 @@ def _call(command: str, message: Message) -> None:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_BLOCK, _OF_MAIN)
+        started(process)
         try:
             process.communicate(json.dumps(message.document).encode(), timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
             process.wait()
             raise _RefusedError(f"not finished within {LIMIT_S:g} s") from None
         if process.returncode:
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2048))
             last = clean(errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2])
             raise _RefusedError(f"exit code {process.returncode}" + (f": {shorten(last, 200)}" if last else ""))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class _Receiver:
@@ -209,32 +217,47 @@ class _Receiver:
         self.failures: list[str] = []
         self.sent = 0
         self._receiver = receiver
+        self._is_given_up = False
+        self._process: subprocess.Popen[bytes] | None = None  # of the last message
         self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True, name="assay-notify")
 
     def put(self, message: Message) -> None:
         self._waiting.put(message)
         if self._thread.ident is None:
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:  # no more threads
+                self.failures.append(str(error))
 
     def _work(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _OF_MAIN)
-        while (message := self._waiting.get()) is not None:
+        while (message := self._waiting.get()) is not None and not self._is_given_up:
             try:
-                _send(self._receiver, message)
+                _send(self._receiver, message, self._keep)
                 self.sent += 1
             except _RefusedError as error:
                 self.failures.append(str(error))
             except Exception as error:  # noqa: BLE001 whatever it is, it must not harm a run
                 self.failures.append(f"{type(error).__name__}: {error}")
 
+    def _keep(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        if self._is_given_up:
+            _kill(process)
+
     def is_done(self, until: float) -> bool:
-        """Whether everything was sent or refused by then."""
+        """Whether everything was sent or refused by then; what is not is given up."""
         if self._thread.ident is None:
             return True
         self._waiting.put(None)
         self._thread.join(max(0.0, until - time.monotonic()))
-        return not self._thread.is_alive()
+        if not self._thread.is_alive():
+            return True
+        self._is_given_up = True
+        if self._process is not None and self._process.returncode is None:
+            _kill(self._process)
+        return False
 
 
 # ---------------------------------------------------------------- a study
