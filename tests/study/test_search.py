@@ -336,3 +336,48 @@ def test_the_best_of_several_objectives_is_what_nothing_dominates() -> None:
     assert [trial.number for trial in find_best(trials, small)] == [0, 1, 3]
     assert [trial.number for trial in find_best(trials, [small[0], Objective("b", "max")])] == [0]
     assert find_best([], small[:1]) == []
+
+
+# ---------------------------------------------------------------- afterwards
+
+
+def test_tables_go_by_what_was_searched_for(bench: Bench) -> None:
+    write(bench, "{sampler: random, metric: time, direction: max, trials: 8}")
+    assert call(bench).returncode == 0
+    layers = {name: layers for name, (_, layers) in load(bench).items()}
+    rows = json.loads(bench.assay("sum", "tune", "--json").stdout)
+    assert [row["time"] for row in rows] == sorted(layers.values(), reverse=True)
+    best = json.loads(bench.assay("best", "tune", "--json").stdout)
+    assert layers[best["best"]["dir"].rpartition("/")[2]] == max(layers.values())
+
+
+def test_importance_names_what_decides(bench: Bench) -> None:
+    write(bench, TPE.replace("14", "25"))
+    assert call(bench, slots=2).returncode == 0
+    shown = bench.assay("importance", "tune")
+    assert shown.returncode == 0, shown.stderr
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    order = [line[0] for line in lines if line and line[0] in ("x", "layers", "ledger")]
+    assert order == ["x", "layers"], "what does not differ is not named"
+    found = json.loads(bench.assay("importance", "tune", "-m", "time:max", "--json").stdout)
+    assert next(iter(found["importance"])) == "layers"
+    assert sum(found["importance"].values()) == pytest.approx(1)
+    unknown = bench.assay("importance", "tune", "-m", "los")
+    assert unknown.returncode == 2
+    assert "did you mean 'loss'" in unknown.stderr
+
+
+def test_importance_of_a_grid_and_of_too_little(bench: Bench) -> None:
+    grid = STUDY.replace("{uniform: [0, 10]}", "[1, 3, 5]").replace("{int: [1, 4]}", "[1, 2]")
+    bench.run(grid.replace("search: SEARCH\n", "").replace("LEDGER", "/dev/null"))
+    found = json.loads(bench.assay("importance", "tune", "--json").stdout)
+    assert found["metric"] == "loss"
+    assert set(found["importance"]) == {"x", "layers"}
+    few = bench.assay("importance", "tune", "--where", "x==1")
+    assert few.returncode == 2
+    assert "needs 4 finished runs" in few.stderr
+    same = STUDY.replace("{uniform: [0, 10]}", "1").replace("{int: [1, 4]}", "1").replace("search: SEARCH", "repeat: 5")
+    bench.run(same.replace("study: tune", "study: same").replace("LEDGER", "/dev/null"))
+    nothing = bench.assay("importance", "same")
+    assert nothing.returncode == 2
+    assert "same parameters" in nothing.stderr

@@ -66,6 +66,26 @@ def load_points(root: str, key: str, metric: str) -> tuple[list[float], list[flo
     return series.steps.tolist(), series.values.tolist(), series.times.tolist()
 
 
+def load_objectives(locations: Sequence[StudyLocation], data: Table) -> tuple[str, ...]:
+    """What the searches of these studies are about, as `loss:min`; nothing where they do not share it."""
+    found = set()
+    for location in locations:
+        if not os.path.exists(os.path.join(location.dir, layout.STUDY_META_DIR, layout.SEARCH_FILE)):
+            return ()
+        from assay.errors import FormatError
+        from assay.record.search_file import load_search
+
+        try:
+            search = load_search(location.dir)
+        except FormatError:  # of no importance for a table
+            return ()
+        found.add(search.objectives if search else ())
+    objectives = found.pop() if len(found) == 1 else ()
+    if not all(each.metric in data.metrics for each in objectives):
+        return ()
+    return tuple(f"{each.metric}:{each.direction}" for each in objectives)
+
+
 def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> Table:
     """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
     names = [location.name for location in locations]

@@ -32,7 +32,7 @@ from assay.study.ranking import (
     sort_groups,
     sort_rows,
 )
-from assay.study.run_reader import find_step_name, load_fresh_table
+from assay.study.run_reader import find_step_name, load_fresh_table, load_objectives
 from assay.values.series import Direction, direction_of, metric_priority, whole_step
 from assay.values.state import State
 from assay.values.table import Column, Table
@@ -75,6 +75,8 @@ def summarise(
     if not data.rows:
         names = ", ".join(location.name for location in locations)
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)
+    if not options.sort and not options.pareto:
+        options = options._replace(sort=load_objectives(locations, data))
     return build_summary(data, options, find_step_name(locations, data.rows))
 
 

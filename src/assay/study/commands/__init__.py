@@ -17,5 +17,9 @@ COMMANDS = {
         "Write runs and series for other tools: CSV, JSON, Parquet, MLflow.",
     ),
     "best": ("assay.study.commands.best:best", "Show the best run, its margin, and how to repeat it."),
+    "importance": (
+        "assay.study.commands.importance:importance",
+        "Show how much each parameter decides about a metric.",
+    ),
     "index": ("assay.study.commands.index:GROUP", "Maintain the index: rebuild, reparse, ingest."),
 }

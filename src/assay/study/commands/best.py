@@ -43,7 +43,7 @@ def best(request: BestRequest, console: Console) -> int:
     """
     from assay.study.choosing import need_rows
     from assay.study.locations import find_locations, open_index_of, show_command
-    from assay.study.run_reader import load_fresh_table
+    from assay.study.run_reader import load_fresh_table, load_objectives
 
     on_stdout = check_targets(request.md, as_json=request.as_json)
     if len(request.metrics) > 1 and request.group_by:
@@ -57,9 +57,10 @@ def best(request: BestRequest, console: Console) -> int:
     if not any(data.rows[i].state is State.DONE for i in keep):
         console.error(f"{names}: no run is done yet; see them: {show_command(['ls'], locations[0])}")
         return int(ExitCode.FAILED)
-    document = _build(request, data, keep, locations)
+    metrics = request.metrics or load_objectives(locations, data)[: 1 if request.group_by else None]
+    document = _build(metrics, request.group_by, data, keep, locations)
     if document is None:
-        wanted = " and ".join(request.metrics) or "value of a metric"
+        wanted = " and ".join(metrics) or "value of a metric"
         console.error(f"{names}: no run that is done has a finite {wanted}")
         return int(ExitCode.FAILED)
     write_document(document, request)
@@ -69,14 +70,18 @@ def best(request: BestRequest, console: Console) -> int:
 
 
 def _build(
-    request: BestRequest, data: Table, keep: Sequence[int], locations: Sequence[StudyLocation]
+    metrics: Sequence[str],
+    group_by: Sequence[str],
+    data: Table,
+    keep: Sequence[int],
+    locations: Sequence[StudyLocation],
 ) -> Document | None:
     from assay.study.best import build_document, build_front_document, choose_best, describe_best
     from assay.study.ranking import choose_sort
 
-    if len(request.metrics) > 1:
-        return build_front_document(data, keep, choose_sort(request.metrics, data, ()), locations)
-    choice = choose_best(data, keep, next(iter(request.metrics), None), request.group_by)
+    if len(metrics) > 1:
+        return build_front_document(data, keep, choose_sort(metrics, data, ()), locations)
+    choice = choose_best(data, keep, next(iter(metrics), None), group_by)
     if choice is None:
         return None
     return build_document(choice, describe_best(data, keep, choice.best.run, locations), data)

@@ -1,0 +1,48 @@
+"""`assay importance`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assay.errors import ExitCode
+from assay.show.console import Console
+from assay.show.report_files import ReportFiles, check_targets, write_document
+from assay.values.options import argument, json_option, option, root_option, where_option
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
+
+
+class ImportanceRequest(ReportFiles):
+    studies: tuple[str, ...] = argument("[STUDY]...", multiple=True, required=False)
+    metric: str | None = option(
+        "-m", "--metric", metavar="METRIC[:min|max]", help="For this metric.  [default: as `assay sum` sorts]"
+    )
+    where: Where | None = where_option()
+    as_json: bool = json_option()
+    junit = None
+    root: str | None = root_option()
+
+
+def importance(request: ImportanceRequest, console: Console) -> int:
+    """Show how much each parameter of STUDY decides about a metric, by Optuna; of a search or of any other study.
+
+    The parameters' shares add up to 1. They compare the best tenth of the runs with all (PED-ANOVA); a run goes by
+    the best value of the metric, and only runs that are done count.
+    """
+    from assay.study.choosing import need_rows
+    from assay.study.importance import build_importance_document, measure_importance
+    from assay.study.locations import find_locations, open_index_of
+    from assay.study.run_reader import load_fresh_table, load_objectives
+
+    on_stdout = check_targets(request.md, as_json=request.as_json)
+    locations = find_locations(request.studies, request.root)
+    with open_index_of(locations) as index:
+        data = load_fresh_table(index, locations, console)
+    keep = list(range(len(data.rows))) if request.where is None else need_rows(request.where, data)
+    asked = request.metric or next(iter(load_objectives(locations, data)), None)
+    document = build_importance_document(measure_importance(data, keep, asked))
+    write_document(document, request)
+    if not on_stdout:
+        console.write_document(document, as_json=request.as_json)
+    return int(ExitCode.OK)
