@@ -14,6 +14,8 @@ import pytest
 from tests.acceptance.hammer import Hammer
 from tests.acceptance.workshop import Workshop, open_workshop
 
+from assay.values.run import State
+
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Workshop]:
@@ -136,3 +138,33 @@ def test_what_a_dead_supervisor_left_aside_is_cleared_away(shop: Workshop) -> No
     hammer.finish()
     assert not any(path.exists() for path in left)
     assert not hammer.judge()
+
+
+# ---------------------------------------------------------------- while a rule ends runs
+
+RULES = {"link:stop": "the decision is published", "link:outcome": "the conclusion is published"}
+PRUNED = r"""
+study: study
+command: 'echo "step 1 loss {x}"; [ {x} -lt 5 ] || { (setsid sleep 1000 &); sleep 1000; }; sleep 0.3'
+params: {x: [1, 9, 2, 8, 3, 7]}
+metrics: {step: 'step (\d+)', loss: 'loss ({number})'}
+resources: {gpus: 0}
+stop: {rule: bounds, metric: loss, max: 5}
+"""
+
+
+@pytest.mark.parametrize("step", RULES)
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_death_while_a_rule_ends_runs(shop: Workshop, step: str, side: str) -> None:
+    """Whenever the supervisor dies: each run is ended once, as decided, and leaves no process."""
+    shop.write("study.yml", PRUNED)
+    arguments = ["run", "study.yml", "--root", str(shop.root), "--plain", "-j", "3"]
+    for count in (1, 2):
+        command = [sys.executable, "-c", DRIVER, step, side, str(count), *arguments]
+        died = subprocess.run(command, cwd=shop.source, env=shop.env, capture_output=True, timeout=60, check=False)
+        assert died.returncode == -signal.SIGKILL, died.stderr
+    ended = shop.call(*arguments)
+    assert ended.code == 0, ended.err
+    states = {int(name.partition("=")[2]): shop.states(name) for name in shop.run_dirs()}
+    assert states == {x: [State.DONE if x < 5 else State.PRUNED] for x in (1, 2, 3, 7, 8, 9)}
+    assert shop.processes() == {}

@@ -154,6 +154,16 @@ def test_names_give_way_before_numbers_do():
     assert "metric_7" not in lines[2]
 
 
+def test_pruned_runs_are_finished_and_no_failures():
+    seen = view(total=10, done=4, pruned=3, failed=0, stopped=0, queued=3)
+    assert seen.finished == 7
+    text = render_heartbeat(seen)
+    assert "7/10 finished" in text
+    assert "3 pruned" in text
+    row = EndedRow("lr=1", "pruned", 2.0, "asha rung 8, 41st of 60")
+    assert render_ended(row) == "pruned   lr=1 after 2.0s: asha rung 8, 41st of 60"
+
+
 def test_the_bar_shows_each_share():
     (bar, *_) = render_frame(view(total=1000, done=500, failed=1, stopped=0, queued=497), 79, 24)
     cells = {style: len(text) for text, style in bar[2:8]}
