@@ -34,3 +34,7 @@ def test_scripts_of_other_tools(tmp_path: Path) -> None:
 
 def test_a_study_of_a_notebook(tmp_path: Path) -> None:
     run_page(HOW_TO / "use-in-a-notebook.md", tmp_path)
+
+
+def test_overrides_and_reruns(tmp_path: Path) -> None:
+    run_page(HOW_TO / "override-and-rerun.md", tmp_path)

@@ -350,3 +350,31 @@ def test_a_number_without_a_group_gets_one_but_a_grouped_one_keeps_its_own():
     assert re.compile(expand_number("loss={number}")).groups == 1
     assert re.compile(expand_number("loss=({number})")).groups == 1
     assert re.compile(expand_number("(?P<a>{number})/{number}")).groups == 1
+
+
+# ---------------------------------------------------------------- resume
+
+
+def test_resume_names_the_parameter_that_takes_a_checkpoint():
+    found = study("command: x [init] {a}\nparams: {a: 1}\nresume: init\n").resume
+    assert found is not None
+    assert found.param == "init"
+    assert "**/*.pt" in found.files
+    found = study("command: x [init]\nresume: {param: init, files: 'ckpt/*.bin'}\n").resume
+    assert found is not None
+    assert found.files == ("ckpt/*.bin",)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("command: x {a}\nparams: {a: 1}\nresume: init\n", "no command takes 'init'"),
+        ("command: x [init]\nresume: {files: x}\n", "has no `param`"),
+        ("command: x [init]\nresume: {param: init, files: ../x}\n", "inside the run's directory"),
+        ("command: x [init]\nresume: {param: init, file: x}\n", "did you mean 'files'?"),
+        ("command: x [init]\nresume: [init]\n", "must be the name of a parameter"),
+        ("command: x {init}\nresume: init\n", "init has no value"),
+    ],
+)
+def test_a_bad_resume_is_refused(text, part):
+    assert any(part in problem for problem in problems(text))

@@ -17,6 +17,7 @@ from assay.errors import ConfigError, did_you_mean
 from assay.system.fast_dataclasses import replace
 from assay.values.series import NUMBER
 from assay.values.study import (
+    CHECKPOINT_FILES,
     STUDY_NAME_RULE,
     At,
     Axis,
@@ -30,6 +31,7 @@ from assay.values.study import (
     Problem,
     Random,
     Resources,
+    Resume,
     StopRule,
     Study,
     Subset,
@@ -40,7 +42,7 @@ from assay.values.study import (
 KEYS = (
     "study", "command", "commands", "params", "sweep", "zip", "when", "subset", "search", "repeat", "metrics",
     "resources", "slots", "timeout", "retries", "leave_running", "priority", "env", "checks", "code", "root", "on",
-    "farms", "golden", "stop",
+    "farms", "golden", "stop", "resume",
 )  # fmt: skip
 NOT_SET = ("command", "commands", "params", "sweep", "zip", "when", "metrics", "golden")  # not by --set
 SETTINGS = tuple(key for key in KEYS if key not in NOT_SET)
@@ -124,7 +126,8 @@ class _Reader:
         commands = self._commands()
         overrides = self._overrides(commands)
         sweeps = GridReader(self._fields, overrides).sweeps(self._top)
-        self._check_places(commands, sweeps)
+        resume = self._resume(commands)
+        self._check_places(commands, sweeps, resume)
         reader = _MetricReader(self._fields, tuple(command.name for command in commands))
         metrics, checks, timeout = self._node("metrics"), self._node("checks"), self._node("timeout")
         leave_running = self._node("leave_running")
@@ -156,6 +159,7 @@ class _Reader:
             root=self._root(),
             farms=farms,
             farm=self._farm(farms),
+            resume=resume,
             overrides=overrides.axes if overrides else {},
             name_params=self._name_params(overrides, sweeps) if overrides else (),
         )
@@ -277,6 +281,39 @@ class _Reader:
             memory = self._fields.size(entries["gpu_memory"].node, "resources.gpu_memory")
         return Resources(count("gpus", 0, 0), count("cpus", 1, 1), memory, count("runs_per_gpu", 1, 1))
 
+    def _resume(self, commands: tuple[CommandTemplate, ...]) -> Resume | None:
+        """`resume: NAME`, or `resume: {param: NAME, files: 'ckpt/*.pt'}`."""
+        node = self._node("resume")
+        if node is None:
+            return None
+        key, param = "resume", node
+        files: tuple[str, ...] = CHECKPOINT_FILES
+        if node.kind == "mapping":
+            entries = self._fields.mapping(node, "resume", ("param", "files"))
+            if "param" not in entries:
+                hint = "as in {param: init, files: 'ckpt/*.pt'}"
+                self._problems.add("has no `param`", "resume", node.position, hint)
+                return None
+            key, param = "resume.param", entries["param"].node
+            if "files" in entries:
+                files = self._checkpoint_files(entries["files"].node)
+        name = self._fields.text(param, key, "the name of a parameter")
+        used = [each for command in commands for each in template_names(command.pieces)]
+        if name is not None and name not in used:
+            guess = did_you_mean(name, used)
+            hint = f"write [{name}] into a command" + (f"; {guess}" if guess and "mean" in guess else "")
+            self._problems.add(f"no command takes {name!r}", key, param.position, hint)
+        return Resume(name, files, node.position) if name is not None else None
+
+    def _checkpoint_files(self, node: Node) -> tuple[str, ...]:
+        files = self._fields.texts(node, "resume.files", "a pattern or a list of patterns")
+        for pattern in files:
+            if os.path.isabs(pattern) or ".." in pattern.split("/"):
+                hint = "write it relative to the run's directory, as in ckpt/*.pt"
+                message = "checkpoints are looked for inside the run's directory"
+                self._problems.add(message, "resume.files", node.position, hint)
+        return files
+
     def _subset(self, sweeps: tuple[Sweep, ...]) -> Subset | None:
         node = self._node("subset")
         entries = self._fields.mapping(node, "subset", ("count", "seed")) if node else {}
@@ -361,10 +398,13 @@ class _Reader:
             self._problems.extend(error)
             return None
 
-    def _check_places(self, commands: tuple[CommandTemplate, ...], sweeps: tuple[Sweep, ...]) -> None:
+    def _check_places(
+        self, commands: tuple[CommandTemplate, ...], sweeps: tuple[Sweep, ...], resume: Resume | None
+    ) -> None:
         known: dict[str, Axis] = {name: axis for sweep in sweeps for name, axis in sweep.axes.items()}
+        given = {*known, *([resume.param] if resume else [])}  # a flag without a value is left out
         for command in commands:
-            missing = {name for name in template_names(command.pieces) if name not in known}
+            missing = {name for name in template_names(command.pieces) if name not in given}
             for name in sorted(missing):
                 guess = did_you_mean(name, (*known, *RUN_VALUES))
                 literal = f"or write {{{{{name}}}}} or [[{name}]] if it is meant literally"

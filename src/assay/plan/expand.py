@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -181,10 +182,18 @@ def _build_drafts(study: Study, rows: Iterable[Row]) -> list[Draft]:
     if study.is_mlrunner:
         return [_build_mlrunner(study, *row) for row in rows]
     return [
-        Draft(index, params, params, ordinal=ordinal, title=study.sweeps[index].title)
+        Draft(index, _name_native(study, params), params, ordinal=ordinal, title=study.sweeps[index].title)
         for index, params in rows
         for ordinal in range(study.repeat)
     ]
+
+
+def _name_native(study: Study, params: dict[str, Any]) -> dict[str, Any]:
+    """What names are made of: of a checkpoint's path the last part."""
+    path = params.get(study.resume.param) if study.resume else None
+    if study.resume is None or not isinstance(path, str) or not os.path.isabs(path):
+        return params
+    return {**params, study.resume.param: os.path.basename(path)}
 
 
 def _build_runx(study: Study, index: int, row: dict[str, Any]) -> Draft | None:

@@ -113,24 +113,24 @@ def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict
     return merged
 
 
-def write_plan(study_dir: str, runs: Mapping[str, str], overrides: Sequence[str] = ()) -> None:
+def write_plan(study_dir: str, runs: Mapping[str, str], key: Sequence[str] = ()) -> None:
     """What a call is going to run (name → id), before the first directory is made: a killed one leaves it.
 
-    A call with other overrides has other runs, and a file of its own.
+    `key`: overrides and whatever else gives a call other runs, and so a file of its own.
     """
-    write_atomic(_plan_path(study_dir, overrides), json.dumps(stamp({"runs": dict(runs)}, "plan")), repair=True)
+    write_atomic(_plan_path(study_dir, key), json.dumps(stamp({"runs": dict(runs)}, "plan")), repair=True)
 
 
-def remove_plan(study_dir: str, overrides: Sequence[str] = ()) -> None:
+def remove_plan(study_dir: str, key: Sequence[str] = ()) -> None:
     """All of it is over."""
     with suppress(FileNotFoundError):
-        os.unlink(_plan_path(study_dir, overrides))
+        os.unlink(_plan_path(study_dir, key))
 
 
-def _plan_path(study_dir: str, overrides: Sequence[str]) -> str:
+def _plan_path(study_dir: str, key: Sequence[str]) -> str:
     name = layout.PLAN_FILE
-    if overrides:
-        digest = blake2b(json.dumps(sorted(overrides)).encode(), digest_size=6).hexdigest()
+    if key:
+        digest = blake2b(json.dumps(sorted(key)).encode(), digest_size=6).hexdigest()
         name = f"{layout.PLAN_PREFIX}{digest}.json"
     return os.path.join(study_dir, layout.STUDY_META_DIR, name)
 
@@ -188,6 +188,30 @@ def leave_pass(path: str, last: Mapping[str, int]) -> None:
 
 def _write_pass(path: str, runs: Mapping[str, int]) -> None:
     write_atomic(path, json.dumps(stamp({"runs": dict(runs)}, "pass")), repair=True)
+
+
+def keep_file(study_dir: str, text: str, *, is_secret: bool) -> str:
+    """Keep a copy of the study's file, by its content; the hash. One with secrets is readable by its owner alone."""
+    digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    path = _file_path(study_dir, digest)
+    if load_file(study_dir, digest) is None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, text, 0o600 if is_secret else 0o666, repair=True)
+    return digest
+
+
+def load_file(study_dir: str, digest: str) -> str | None:
+    """The kept copy with this hash; None: there is none, or it is damaged."""
+    try:
+        text = read_text(_file_path(study_dir, digest))
+    except OSError:
+        return None
+    found = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    return text if found == digest else None
+
+
+def _file_path(study_dir: str, digest: str) -> str:
+    return os.path.join(study_dir, layout.STUDY_META_DIR, layout.FILES_DIR, f"{digest}.yml")
 
 
 def write_environment(path: str, environment: Environment) -> None:

@@ -348,6 +348,17 @@ def _match(location: StudyLocation, pattern: str, foreign: bool) -> list[FoundRu
     return found
 
 
+def is_run_name(name: str, flag: str | None) -> bool:
+    """Whether some run has this name, or one that fits a pattern with * or ?; ids do not count."""
+    from fnmatch import fnmatchcase
+
+    is_pattern = "*" in name or "?" in name
+    locations = [StudyLocation(root, study) for root in find_roots(flag).all for study in find_studies(root)]
+    dirs = (run_dir for location in locations for run_dir in find_run_dirs(location.dir))
+    names = map(os.path.basename, dirs)
+    return any(each == name or (is_pattern and fnmatchcase(each, name)) for each in names)
+
+
 def _has_id(run_dir: str, start: str) -> bool:
     """A run whose run.json is damaged has no id; that must not hide the others."""
     from assay.record import run_directory

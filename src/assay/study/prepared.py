@@ -52,6 +52,16 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a run comes from that repeats another one with changes (`assay rerun RUN NAME=VALUE`)."""
+
+    parent: str  # its key
+    overrides: tuple[str, ...] = ()  # the parent's and the new ones, without their secrets
+    code_hash: str | None = None  # the snapshot that it gets; None: the current code, or the live one
+    commit: str | None = None  # of that snapshot
+
+
+@dataclass(frozen=True, slots=True)
 class RunOptions:
     """What a command asks for."""
 
@@ -81,6 +91,7 @@ class RunOptions:
     command_line: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()  # NAME=VALUE: parameters
     settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
+    origins: Mapping[str, Origin] = field(default_factory=dict)  # run id -> where it comes from
     again: Again | None = None  # how to call once more; None: only by the names of the runs
 
 
@@ -107,6 +118,12 @@ class Prepared:
     def shown_overrides(self) -> tuple[str, ...]:
         """The overrides of this call without their secrets, as run.json keeps them."""
         return tuple(hide_assignment(text, self.settings.secrets) for text in self.options.overrides)
+
+    @property
+    def plan_key(self) -> tuple[str, ...]:
+        """What calls with plans of their own differ in: the overrides, and the runs that they are applied to."""
+        parents = {origin.parent for origin in self.options.origins.values()}
+        return (*self.options.overrides, *parents)
 
     def dir_of(self, spec: RunSpec) -> str:
         return os.path.join(self.location.dir, spec.name)

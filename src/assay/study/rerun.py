@@ -122,14 +122,14 @@ def renew_code(runs: Sequence[FoundRun]) -> int:
     return changed
 
 
-def _store(location: StudyLocation) -> str:
+def store_of(location: StudyLocation) -> str:
     return os.path.join(location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
 
 
 def _find_source(location: StudyLocation, record: run_directory.RunRecord) -> str:
     """The folder that the run's code was copied from."""
     try:
-        source = load_snapshot(_store(location), str(record.code_hash)).source
+        source = load_snapshot(store_of(location), str(record.code_hash)).source
     except (OSError, FormatError) as error:
         again = build_command(("assay", "run"), [record.source], ("--force", "--new-code"))
         hint = f"run the study again with the current code: {again}"
@@ -142,7 +142,7 @@ def _find_source(location: StudyLocation, record: run_directory.RunRecord) -> st
 def _take(location: StudyLocation, record: run_directory.RunRecord, source: str) -> Snapshot:
     return take_snapshot(
         source,
-        _store(location),
+        store_of(location),
         record.spec.code.ignore,
         exclude=[location.root],
         guess=record.dialect != "runx",

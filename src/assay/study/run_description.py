@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from assay.study.collect import find_sources
 from assay.study.locations import StudyLocation
 from assay.study.refresh import refresh_run
 from assay.study.run_status import RunStatus, load_shown
+from assay.system.files import read_text
 from assay.values import layout
 from assay.values.document import Document, Facts, Section, TableBlock, Text
 from assay.values.plain import NO_DATE, render_date
@@ -60,6 +62,7 @@ class RunDescription:
     environment: Mapping[str, Any] | None
     files: tuple[FileFact, ...]
     marks: Marks
+    children: tuple[str, ...] = ()  # keys of runs that repeat this one with changes
 
     @property
     def commands(self) -> dict[str, str]:
@@ -80,8 +83,18 @@ def describe_run(index: Index, location: StudyLocation, run_dir: str) -> RunDesc
         readings=load_readings_summary(os.path.join(run_dir, layout.READINGS_FILE)),
         environment=run_directory.load_environment(run_dir),
         files=tuple(load_files(run_dir)),
+        children=tuple(find_children(location, key)),
         marks=load_marks(find_tags_file(run_dir)),
     )
+
+
+def find_children(location: StudyLocation, key: str) -> Iterator[str]:
+    """The runs of the study that `assay rerun` made from this one."""
+    mark = f'"parent": {json.dumps(key, ensure_ascii=False)}'  # to parse thousands of records for it would take long
+    for run_dir in run_directory.find_run_dirs(location.dir):
+        with suppress(OSError):
+            if mark in read_text(os.path.join(run_dir, layout.RUN_FILE)):
+                yield location.key(run_dir)
 
 
 def load_files(run_dir: str) -> Iterator[FileFact]:
@@ -258,6 +271,8 @@ def _origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
         ("id", record.spec.id),
         ("study file", f"{record.source} ({record.dialect})" if record.source else ""),
         ("overrides", build_command((), record.overrides)),
+        ("parent", record.parent or ""),
+        ("children", ", ".join(run.children)),
         ("made", render_moment(record.created_at, now) if record.created_at else ""),
         ("commit", f"{commit}{dirty}" if commit else ""),
         ("code", code),
@@ -330,6 +345,9 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
         "created_at": record.created_at,
         "source": record.source,
         "overrides": list(record.overrides),
+        "parent": record.parent,
+        "children": list(run.children),
+        "file_hash": record.file_hash,
         "dialect": record.dialect,
         "code_hash": record.code_hash,
         "commit": record.commit,

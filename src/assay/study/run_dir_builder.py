@@ -28,7 +28,7 @@ from assay.system.files import Flusher, keep_damaged, read_text, rename, write_a
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.run import Liveness, Plan, Private, RunSpec, State, build_command
-from assay.values.secrets import HIDDEN
+from assay.values.secrets import HIDDEN, holds_secrets
 from assay.values.study import Study
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class DirBuilder:
         self._prepared = prepared
         self._environment: Environment | None = None
         self._environment_path = ""
+        self._file_hash: str | None = None
         self.advice: list[str] = []
         self._store = os.path.join(prepared.location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
         self.flusher = Flusher(prepared.location.dir)
@@ -67,7 +68,7 @@ class DirBuilder:
     def _take_snapshot(self) -> Snapshot | None:
         """At the start, so that edits during the sweep change nothing for the runs that wait."""
         study, location = self._prepared.study, self._prepared.location
-        if study.code.kind == "live":
+        if study.code.kind == "live" or self._has_code():
             return None
         return take_snapshot(
             study.folder,
@@ -78,6 +79,11 @@ class DirBuilder:
             link=study.code.link_ignored,
             secret=(*self._prepared.settings.secrets.file_patterns, *_own_secret_file(study, self._prepared.plan)),
         )
+
+    def _has_code(self) -> bool:
+        """Whether every run has the code of the run that it repeats: the current code is not needed."""
+        origins, runs = self._prepared.options.origins, self._prepared.plan.runs
+        return bool(origins) and all(spec.id in origins and origins[spec.id].code_hash for spec in runs)
 
     def _pin_codes(self) -> dict[str, str]:
         """The code that each run was planned with is the code it gets, however often the sweep is interrupted."""
@@ -94,6 +100,11 @@ class DirBuilder:
 
     def _snapshot_of(self, spec: RunSpec) -> Snapshot | None:
         """What the run was planned with; the current code where that is not available any more."""
+        origin = self._prepared.options.origins.get(spec.id)
+        if origin is not None and origin.code_hash is not None:
+            if origin.code_hash not in self._snapshots:
+                self._snapshots[origin.code_hash] = load_snapshot(self._store, origin.code_hash)
+            return self._snapshots[origin.code_hash]
         code = self._codes.get(self._code_key(spec))
         if self.snapshot is None or code is None:
             return self.snapshot
@@ -208,6 +219,8 @@ class DirBuilder:
     def _build_record(self, spec: RunSpec) -> run_directory.RunRecord:
         prepared, snapshot = self._prepared, self._snapshot_of(spec)
         environment = self._load_environment()
+        origin = prepared.options.origins.get(spec.id)
+        commit = environment.git.commit if environment.git else None
         return run_directory.RunRecord(
             spec=spec,
             study=prepared.location.name,
@@ -218,9 +231,22 @@ class DirBuilder:
             code_hash=snapshot.hash if snapshot else None,
             dialect=prepared.study.dialect,
             set_number=prepared.set_number,
-            commit=environment.git.commit if environment.git else None,
-            overrides=prepared.shown_overrides,
+            commit=origin.commit if origin and origin.code_hash else commit,
+            overrides=origin.overrides if origin else prepared.shown_overrides,
+            parent=origin.parent if origin else None,
+            file_hash=self._keep_file(),
         )
+
+    def _keep_file(self) -> str | None:
+        """The hash of the study's file, of which a copy is kept: `assay rerun` fills its commands with other values."""
+        study, rules = self._prepared.study, self._prepared.settings.secrets
+        if study.text and self._file_hash is None:
+            is_secret = holds_secrets(study.text, rules) or any(
+                spec.private is not None for spec in self._prepared.plan.runs
+            )
+            with suppress(OSError):  # a full disk: what matters is refused later
+                self._file_hash = run_directory.keep_file(self._prepared.location.dir, study.text, is_secret=is_secret)
+        return self._file_hash
 
     def renew(self, entry: Entry) -> None:
         """--new-code: a repeated run gets the current code. Also completes what a killed supervisor has begun."""

@@ -82,8 +82,8 @@ def prepare(options: RunOptions) -> Prepared:
     prepared = Prepared(study, plan, location, asked, _choose_farm(study, options, settings), settings, options)
     if study.is_runx:
         return _choose_runs(run_sets.enter_set(prepared))
-    prepared = _choose_runs(replace(prepared, plan=_find_known(plan, location)))
-    return _fill_output(prepared) if study.is_mlrunner else prepared
+    prepared = _choose_runs(replace(prepared, plan=find_known(plan, location)))
+    return fill_output(prepared) if study.is_mlrunner else prepared
 
 
 def _choose_runs(prepared: Prepared) -> Prepared:
@@ -106,7 +106,7 @@ def _prepare_search(study: Study, options: RunOptions, settings: Settings) -> Pr
     return prepare_search(Prepared(study, Plan(study, ()), location, asked, farm, settings, options))
 
 
-def _fill_output(prepared: Prepared) -> Prepared:
+def fill_output(prepared: Prepared) -> Prepared:
     """mlrunner's {_output} is text, as in `s3://bucket/{_output}`: a path relative to this folder."""
 
     def fill(spec: RunSpec) -> RunSpec:
@@ -150,7 +150,7 @@ def _choose_farm(study: Study, options: RunOptions, settings: Settings) -> Farm 
     return study.farms[name]
 
 
-def _find_known(plan: Plan, location: StudyLocation) -> Plan:
+def find_known(plan: Plan, location: StudyLocation) -> Plan:
     """Runs that are on disk already, also under a name that an earlier version of the file gave them."""
     if not os.path.isdir(location.dir):
         return plan
@@ -242,8 +242,9 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     prepared = run_sets.pin(prepared)
     _link_shared(prepared)
     with suppress(OSError):  # a full disk: what matters is written, or refused, later
-        planned = {spec.name: spec.id for spec in prepared.plan.runs}
-        run_directory.write_plan(prepared.location.dir, planned, prepared.options.overrides)
+        if not prepared.options.names_runs:  # those are there already
+            planned = {spec.name: spec.id for spec in prepared.plan.runs}
+            run_directory.write_plan(prepared.location.dir, planned, prepared.plan_key)
     builder = DirBuilder(prepared)
 
     def warn(line: str) -> None:
@@ -281,8 +282,9 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
         supervisor = Supervisor(entries, executor, pool, hooks.observe(collector), loop)
         _run(supervisor, hooks, collector)
         entries = supervisor.entries
-        if is_over := all(entry.state.is_over for entry in entries):
-            run_directory.remove_plan(prepared.location.dir, prepared.options.overrides)
+        is_over = all(entry.state.is_over for entry in entries)
+        if is_over and not prepared.options.names_runs:
+            run_directory.remove_plan(prepared.location.dir, prepared.plan_key)
         if is_over and not any(map(_is_interrupted, entries)):
             _leave_passes(prepared, entries)
         verdict, doubts = _judge(prepared, entries, index)

@@ -289,6 +289,12 @@ def hide_diff(diff: str, rules: SecretRules = DEFAULT_RULES, known: Iterable[str
     return "".join(_hide_part(part, rules, matches, known) for part in parts)
 
 
+def holds_secrets(text: str, rules: SecretRules = DEFAULT_RULES) -> bool:
+    """Whether a file with this text, such as a study's, holds a value that we would hide."""
+    part = f"diff --git a/study.yml b/study.yml\n{text}"
+    return hide_diff(part, rules) != part or hide_text(text, rules) != text
+
+
 def _hide_part(part: str, rules: SecretRules, matches: FileMatcher, known: tuple[str, ...]) -> str:
     head = part.partition("\n")[0]
     names = re.findall(r"(?:^| )\"?[ab]/(.+?)\"?(?= \"?b/|$)", head.removeprefix("diff --git"))

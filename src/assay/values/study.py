@@ -247,6 +247,18 @@ class Check:
     position: Position | None = None
 
 
+CHECKPOINT_FILES = ("**/*.pt", "**/*.pth", "**/*.ckpt", "**/*.safetensors", "**/checkpoint-*")
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """How a run is told to continue from another run's checkpoint."""
+
+    param: str  # holds the path; some command takes it
+    files: tuple[str, ...] = CHECKPOINT_FILES  # patterns relative to the run directory
+    position: Position | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StopRule:
     """One rule of `stop:`, which ends runs early. Which fields count depends on the rule.
@@ -325,6 +337,7 @@ class Study:
     root: str | None = None  # output root asked for by the file, absolute
     farms: Mapping[str, Farm] = field(default_factory=dict)
     farm: str | None = None  # the default of --on
+    resume: Resume | None = None  # how `assay rerun --from checkpoint` passes a checkpoint
     overrides: Mapping[str, Axis] = field(default_factory=dict)  # given by the command line: part of the sweeps already
     name_params: tuple[str, ...] = ()  # with overrides: what a run's name shows besides the parameters that differ
     warnings: tuple[Problem, ...] = ()

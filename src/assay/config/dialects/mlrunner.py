@@ -109,7 +109,7 @@ class _Reader:
         overrides = Overrides(axes, everywhere, options.base)
         if options.base is not None:
             whole = overrides.build_base()
-            named = tuple(name for name in whole if name in listed or name in axes)
+            named = tuple(name for name in dict.fromkeys((*listed, *axes)) if name in whole)
             return (Sweep(whole, named=named),), axes
         if not axes:
             return sweeps, axes

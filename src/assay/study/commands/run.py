@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -353,10 +354,13 @@ def _go_to_background(location: StudyLocation, console: Console) -> bool:
 
 
 class RerunRequest(Request):
-    names: tuple[str, ...] = argument("NAME...", multiple=True)
+    names: tuple[str, ...] = argument("NAME... [PARAMETER=VALUE]...", multiple=True)
     where: Where | None = where_option()
     commands: tuple[str, ...] = option(
         "-c", "--command", multiple=True, metavar="C", help="Only these commands; the others must have finished."
+    )
+    start: str | None = option(
+        "--from", choices=("checkpoint",), help="A new run that begins with the newest checkpoint of this one."
     )
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
@@ -373,19 +377,30 @@ def rerun(request: RerunRequest, console: Console) -> int:
     """Run studies, runs or patterns again: a new attempt of each, with the code that it had.
 
     All commands are run, also those that an earlier attempt finished. Results of earlier attempts are kept.
+
+    With PARAMETER=VALUE, or --from checkpoint, it makes new runs instead: the same parameters but for these, in the
+    same study, with the same code.
     """
     from assay.study.choosing import find_chosen_runs
     from assay.study.locations import HOW_TO_START
     from assay.study.rerun import find_damaged, prepare_rerun, renew_code
 
-    runs = find_chosen_runs(request.names, request.where, request.root)
+    names, overrides = _split_words(request.names, request.root, console)
+    runs = find_chosen_runs(names, request.where, request.root)
     if not runs:
-        raise UsageError(f"{', '.join(request.names)}: no runs yet", HOW_TO_START)
+        raise UsageError(f"{', '.join(names)}: no runs yet", HOW_TO_START)
     slots = parse_slot_flags(request.slots, request.jobs)
-    prepared = prepare_rerun(runs, request.commands or None, slots, tuple(sys.argv))
+    makes_new = bool(overrides or request.start)
+    if makes_new:
+        prepared = _prepare_variations(runs, overrides, request, slots)
+    else:
+        prepared = prepare_rerun(runs, request.commands or None, slots, tuple(sys.argv))
     if request.as_json and len(prepared) > 1:
         raise UsageError("--json reports one study at a time", "name the runs of one study only")
-    if request.new_code:
+    for each in prepared:
+        for warning in each.warnings:
+            console.warning(str(warning))
+    if request.new_code and not makes_new:
         console.error(f"the code has changed for {renew_code(runs)} of {len(runs)} runs")
     damaged = find_damaged(runs)
     for text in damaged:
@@ -396,6 +411,39 @@ def rerun(request: RerunRequest, console: Console) -> int:
         for each in prepared
     ]
     return int(ExitCode.worst([*codes, *([ExitCode.INTERNAL] if damaged else [])]))
+
+
+def _split_words(words: tuple[str, ...], root: str | None, console: Console) -> tuple[list[str], tuple[str, ...]]:
+    """Names of runs, and overrides. A run's name may hold a `=` as well: the first word is one, and after names
+    without a study also a word that some run is called."""
+    from assay.study.locations import is_run_name
+
+    names, overrides = list(words[:1]), []
+    for word in words[1:]:
+        if not re.match(r"[^/=]+=", word):
+            names.append(word)
+        elif not all("/" in name for name in names) and is_run_name(word, root):
+            names.append(word)
+            name, _, value = word.partition("=")
+            console.error(f"{word} names a run, which is repeated; to change the parameter: '{name}=[{value}]'")
+        else:
+            overrides.append(word)
+    return names, tuple(overrides)
+
+
+def _prepare_variations(
+    runs: list[FoundRun], overrides: tuple[str, ...], request: RerunRequest, slots: tuple[str, ...] | None
+) -> list[Prepared]:
+    from assay.study.prepared import check_prepared
+    from assay.study.variations import Change, prepare_variations
+
+    if request.commands:
+        raise UsageError("-c chooses commands of runs that are repeated as they are", "leave out -c, or the changes")
+    change = Change(overrides, request.start is not None, request.new_code)
+    prepared = prepare_variations(runs, change, slots, tuple(sys.argv))
+    for each in prepared:
+        check_prepared(each)
+    return prepared
 
 
 # ---------------------------------------------------------------- stop
