@@ -280,3 +280,19 @@ def test_the_newest_checkpoint(tmp_path: Path) -> None:
     assert newest(tmp_path) == "checkpoint-500"
     os.symlink(tmp_path, tmp_path / "loop")
     assert newest(tmp_path) == "checkpoint-500"
+
+
+def test_a_trial_of_a_search_can_be_varied(own_bench: Bench, cli: Cli) -> None:
+    pytest.importorskip("optuna")
+    text = (
+        "study: fit\ncommand: 'echo loss {lr} {epochs}'\nparams: {lr: {uniform: [0, 1]}, epochs: 3}\ncode: live\n"
+        "metrics: {loss: 'loss ({number})'}\nsearch: {sampler: random, metric: loss, trials: 2, seed: 0}\n"
+    )
+    assert own_bench.run(text).returncode == 0
+    rerun(own_bench, "fit/trial-0000", "epochs=6")
+    (new,) = {name for name in names(own_bench) if not name.startswith("trial-")}
+    assert record(own_bench, new).spec.params == {**record(own_bench, "trial-0000").spec.params, "epochs": 6}
+    assert new.endswith(",epochs=6")
+    result = cli("rerun", "fit/trial-0000", "lr={uniform: [0, 1]}")
+    assert result.code == 2
+    assert "random" in result.err

@@ -89,8 +89,10 @@ def _vary(
         raise UsageError(f"{run.key} was opened by a script of its own", "start that script again with other values")
     folder = _find_folder(run, record)
     study = _load(run, record, change, folder)
-    if not any(isinstance(axis, Random) for axis in study.overrides.values()):
-        study = replace(study, subset=None)
+    drawn = [name for name, axis in study.overrides.items() if isinstance(axis, Random)]
+    if drawn and study.subset is None:
+        raise UsageError(f"{drawn[0]} is random, and nothing says how many values are drawn", "list them: A,B,C")
+    study = replace(study, search=None, subset=study.subset if drawn else None)
     is_live = record.code_hash is None
     code = replace(study.code, kind="live" if is_live else "snapshot")
     study = replace(study, name=run.location.name, code=code, source=record.source)

@@ -30,7 +30,7 @@ from assay.values.units import parse_slot_flags
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
-    from assay.study.locations import StudyLocation
+    from assay.study.locations import FoundRun, StudyLocation
     from assay.study.notify import Notifier
     from assay.study.prepared import Prepared, Report, RunOptions, SearchResult
     from assay.study.report import Watcher
