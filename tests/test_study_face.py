@@ -154,3 +154,46 @@ def test_a_seed_that_is_ignored_is_a_warning(bench: Bench) -> None:
     bench.write("study.yml", FILE)
     with pytest.warns(UserWarning, match=r"overrides=\{'seed'"):
         assay.run("study.yml", jobs=2, seed=3).wait()
+
+
+# ---------------------------------------------------------------- every key of the file
+
+
+def test_a_search_gives_its_trials_as_they_finish(bench: Bench) -> None:
+    pytest.importorskip("optuna", reason="needs optuna: pip install 'assay[search]'")
+    study = Study(
+        "searched",
+        command="echo loss={x}",
+        params={"x": {"uniform": [0, 1]}},
+        metrics={"loss": "loss=({number})"},
+        search={"sampler": "random", "metric": "loss", "direction": "min", "trials": 4, "seed": 0},
+        resources={"gpus": 0},
+    )
+    assert study.plan().runs == ()
+    handle = study.run(slots=2)
+    found = list(handle)
+    assert [run.state for run in found] == ["done"] * 4
+    assert handle.best("loss").metrics["loss"] == min(run.metrics["loss"] for run in found)
+    assert len(study.plan().runs) == 4
+
+
+def test_a_rule_prunes_runs(bench: Bench) -> None:
+    command = "for i in 1 2 3 4 5 6; do echo step $i loss {x}; sleep 0.2; done"
+    study = Study(
+        "ruled",
+        command=command,
+        params={"x": [1, 100]},
+        metrics={"step": "step ({number})", "loss": "loss ({number})"},
+        stop={"rule": "bounds", "metric": "loss", "max": 10},
+        resources={"gpus": 0},
+    )
+    assert {run.name: run.state for run in study.run(slots=2)} == {"x=1": "done", "x=100": "pruned"}
+
+
+def test_wrong_words_are_raised_at_once(bench: Bench) -> None:
+    study = Study("grid", **KEYS)
+    with pytest.raises(NotFoundError, match="continue"):
+        study.run(search="contineu")
+    with pytest.raises(UsageError, match="notify"):
+        study.run(notify="ftp://host")
+    assert not bench.root.exists()

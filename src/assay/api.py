@@ -13,10 +13,10 @@ private and may change with any version. What goes wrong raises an `AssayError`,
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from assay.handle import Expected, RunOutcome, StudyHandle, parse_where_text
+from assay.handle import Expected, RunOutcome, StudyHandle, build_texts, parse_where_text
 from assay.runs import Run, Runs, Series, runs
 from assay.values.verdict import Finding, VerdictKind
 
@@ -134,7 +134,7 @@ def load_study(
         file,
         root=_text(root),
         study=study,
-        titles=tuple(titles) or None,
+        titles=build_texts(titles) or None,
         where=parse_where_text(where),
         sample=sample,
         seed=seed,
@@ -164,6 +164,8 @@ def run(
     force: bool = False,
     code: str | None = None,
     new_code: bool = False,
+    search: str | None = None,
+    notify: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
     **params: Any,
@@ -179,16 +181,16 @@ def run(
     import random
     import warnings
 
-    from assay.errors import NotFoundError, UsageError
-    from assay.study.api import check_prepared
+    from assay.errors import UsageError
+    from assay.study.api import check_prepared, check_receivers
     from assay.values.state import RETRY, State
     from assay.values.units import parse_slot_flags
 
-    for name in (retry := (retry,) if isinstance(retry, str) else tuple(retry)):
-        if name not in RETRY:
-            raise NotFoundError("value of retry", name, RETRY)
-    if code not in (None, "snapshot", "live"):
-        raise NotFoundError("value of code", str(code), ["snapshot", "live"])
+    titles, commands, retry, notify = map(build_texts, (titles, commands, retry, notify))
+    _check_words("retry", retry, RETRY)
+    _check_words("code", () if code is None else (code,), ("snapshot", "live"))
+    _check_words("search", () if search is None else (search,), ("continue", "new"))
+    check_receivers(notify, "notify")
     if isinstance(slots, int) and jobs is None:
         slots, jobs = None, slots
     for option, number in (("jobs", jobs), ("sample", sample)):
@@ -202,8 +204,8 @@ def run(
         study=study,
         slots=parse_slot_flags(None if slots is None else str(slots), jobs),
         on=on,
-        titles=tuple(titles) or None,
-        commands=tuple(commands) or None,
+        titles=titles or None,
+        commands=commands or None,
         where=parse_where_text(where),
         sample=sample,
         seed=seed,
@@ -212,6 +214,7 @@ def run(
         retry=frozenset(state for name in retry for state in RETRY[name]),
         force=force,
         new_code=new_code,
+        search=search,
         code=code,
     )
     prepared = _prepare(options, params)
@@ -221,13 +224,13 @@ def run(
     for warning in (*prepared.warnings, *ignored):
         warnings.warn(str(warning), stacklevel=3 if isinstance(file, Study) else 2)  # the caller of `Study.run`
     once = {"root": options.root, "study": study, "slots": slots, "jobs": jobs, "on": on, "code": code, "where": where}
-    once |= {"sample": sample, "seed": seed if sample is not None else None}
+    once |= {"search": search, "sample": sample, "seed": seed if sample is not None else None}
     words = [f"--{flag}={value}" for flag, value in once.items() if value is not None]
-    several = {"title": titles, "command": commands, "retry": retry, "set": options.settings}
+    several = {"title": titles, "command": commands, "retry": retry, "set": options.settings, "notify": notify}
     words += [f"--{flag}={value}" for flag, values in several.items() for value in values]
     words += [flag for flag, is_set in (("--force", force), ("--new-code", new_code)) if is_set]
     # other tools' names are made anew by the supervisor; those of a search come later
-    is_known = prepared.study.dialect == "native" and getattr(prepared.study, "search", None) is None
+    is_known = prepared.study.dialect == "native" and prepared.search is None
     expected = Expected(
         frozenset(spec.name for spec in prepared.plan.runs) if is_known else None,
         frozenset(State) if force else frozenset((State.STOPPED, *options.retry)),
@@ -240,6 +243,14 @@ def run(
 
 _OPTIONS = tuple(run.__kwdefaults__ or ())
 _SEED_HINT = "seed goes with sample; for the parameter `seed` write overrides={'seed': …}"
+
+
+def _check_words(option: str, words: Sequence[str], choices: Collection[str]) -> None:
+    from assay.errors import NotFoundError
+
+    for word in words:
+        if word not in choices:
+            raise NotFoundError(f"value of {option}", str(word), choices)
 
 
 def _prepare(options: RunOptions, params: Mapping[str, Any]) -> Prepared:

@@ -158,9 +158,9 @@ class StudyHandle:
             if not load_fresh_table(index, locations).rows:
                 return ""
             options = SummaryOptions(
-                _texts(sort),
-                group_by=_texts(group_by),
-                metrics=None if metrics is None else _texts(metrics),
+                build_texts(sort),
+                group_by=build_texts(group_by),
+                metrics=None if metrics is None else build_texts(metrics),
                 best=best,
                 where=parse_where_text(where),
             )
@@ -302,7 +302,8 @@ class StudyHandle:
         return RunOutcome(code, states, tuple(report["checks"]), messages)
 
 
-def _texts(names: Sequence[str]) -> tuple[str, ...]:
+def build_texts(names: Sequence[str]) -> tuple[str, ...]:
+    """One name may be given without a list."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
