@@ -88,6 +88,11 @@ COMMANDS = [
     ("plot", "hostile"),
     ("plot", "hostile", "-m", TRICKS, "-g", "end"),
     ("plot", "hostile", "-g", "nothing"),
+    ("plot", "hostile", "--scatter", TRICKS, "-m", TRICKS),
+    ("plot", "hostile", "--scatter", "end", "--color", TRICKS),
+    ("plot", "hostile", "--scatter", TRICKS + "x"),
+    ("plot", "hostile", "--slices"),
+    ("plot", "hostile", "--history", "-m", TRICKS),
     ("plot", "logs/sweep"),
     ("stop", "hostile"),
     ("index", "status"),
@@ -186,6 +191,19 @@ def test_a_picture_holds_no_script(cli, bench: Bench) -> None:
     assert "<script" not in text
     assert_harmless(text)
     assert cli("plot", "hostile", "-m", TRICKS, "-o", "p.png").code == 0
+
+
+@pytest.mark.parametrize(
+    "form", [("-m", TRICKS), ("--scatter", TRICKS), ("--slices",), ("--parallel",), ("--history",)]
+)
+def test_a_page_and_a_picture_of_parameters_hold_no_script(cli, bench: Bench, form: tuple[str, ...]) -> None:
+    for name in ("p.html", "p.svg"):
+        result = cli("plot", "hostile", *form, "-o", name)
+        assert result.code == 0, result.err
+        text = (bench.folder / name).read_text()
+        assert "<script" not in text
+        assert "<img" not in text
+        assert_harmless(text)
 
 
 def test_the_program_guards_its_streams(bench: Bench) -> None:

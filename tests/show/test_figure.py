@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from assay.errors import InfrastructureError, UsageError
 from assay.show import figure
+from assay.show.chart import Axis, Chart, Line, build_bands
 from assay.show.figure import spread_apart, write_figure
-from assay.show.plot import Axis, Chart, Line, build_bands
 from assay.values.document import Bars
 
 CHART = Chart(
@@ -65,7 +65,7 @@ def test_without_matplotlib_the_install_command_is_said(tmp_path):
     (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
     script = (
         "import sys\nfrom pathlib import Path\nfrom assay.errors import MissingExtraError\n"
-        "from assay.show.figure import write_figure\nfrom assay.show.plot import Chart, Line\n"
+        "from assay.show.figure import write_figure\nfrom assay.show.chart import Chart, Line\n"
         "try:\n    write_figure(Chart((Line('x', [0, 1], [0.0, 1.0]),)), Path(sys.argv[1]))\n"
         "except MissingExtraError as error:\n    print(error.render())\n"
     )

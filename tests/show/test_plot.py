@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from assay.errors import UsageError
 from assay.show import formatting
-from assay.show.plot import (
+from assay.show.chart import (
     Chart,
     Line,
     build_band_edges,
@@ -17,13 +17,13 @@ from assay.show.plot import (
     build_log_ticks,
     build_ticks,
     last_value,
-    render_plot,
     render_ticks,
     resample,
     smooth,
     split_gaps,
     thin,
 )
+from assay.show.plot import render_plot
 
 NAN = math.nan
 RISING = Line("rising", [0, 50, 100], [0.0, 5.0, 10.0])

@@ -11,7 +11,7 @@ import pytest
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import MetricColumns, RunRow, Table
-from assay.show.plot import Chart
+from assay.show.chart import Chart
 from assay.study import param_plots
 from assay.study.param_plots import ParamOptions
 from assay.study.plotting import Selection

@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from assay.errors import UsageError
+from assay.show.chart import Axis, Chart, Line
 from assay.show.html import render_html
-from assay.show.plot import Axis, Chart, Line
 from assay.study.plot_page import build_page
 from assay.study.plotting import Plot
 from assay.values.document import Bars

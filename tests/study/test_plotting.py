@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from assay.record.index.base import RunRow, Series
-from assay.show.plot import Line
+from assay.show.chart import Line
 from assay.study import plotting
 from assay.values.run import State
 

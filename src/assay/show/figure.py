@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.show import formatting
-from assay.show.plot import (
+from assay.show.chart import (
     Axis,
     Chart,
     Line,

@@ -18,8 +18,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from assay.show import formatting, heat_map
+from assay.show.chart import build_ticks, render_ticks, split_gaps, thin
 from assay.show.formatting import clean, escape_html, shorten
-from assay.show.plot import build_ticks, render_ticks, split_gaps, thin
 from assay.show.table import build_texts
 from assay.values.document import (
     Bars,

@@ -160,7 +160,8 @@ def _render_code(block: doc.Code, look: _Look) -> Iterator[str]:
 
 
 def _render_chart(block: doc.Chart, look: _Look) -> Iterator[str]:
-    from assay.show.plot import Chart, Line, build_bands, render_plot
+    from assay.show.chart import Chart, Line, build_bands
+    from assay.show.plot import render_plot
 
     groups: dict[str, list[Line]] = {}
     for curve in (curve for panel in block.panels for curve in panel.curves if curve.name):

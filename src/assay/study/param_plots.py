@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import RunRow
+from assay.show.chart import Axis, Chart, Line, Scale, build_log_ticks, build_ticks
 from assay.show.formatting import render_count, render_number
-from assay.show.plot import Axis, Chart, Line, Scale, build_log_ticks, build_ticks
 from assay.study.plotting import Plot, Selection, choose_metrics, describe_value
 from assay.study.ranking import best_values, differing_params, parse_number, sort_values
 from assay.values.series import Direction, direction_of

@@ -10,8 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from assay.show.formatting import render_count, render_number
-from assay.show.plot import (
+from assay.show.chart import (
     Chart,
     Line,
     Scale,
@@ -23,6 +22,7 @@ from assay.show.plot import (
     render_log_ticks,
     render_ticks,
 )
+from assay.show.formatting import render_count, render_number
 from assay.study.plotting import Plot
 from assay.values import document as doc
 

@@ -16,8 +16,8 @@ from assay.errors import FormatError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, Series
 from assay.record.index.base import Table as IndexTable
+from assay.show.chart import Chart, Line, build_bands, resample, smooth
 from assay.show.console import Console
-from assay.show.plot import Chart, Line, build_bands, resample, smooth
 from assay.study.locations import HOW_TO_START, StudyLocation, show_command
 from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, sort_groups
 from assay.study.run_reader import find_step_name, load_fresh_table

@@ -19,8 +19,8 @@ from typing import Any
 from assay.bench.api import BenchExecution, BenchResult
 from assay.compat.perfzero.values import HARNESS, JobContext, Package, PerfzeroReport
 from assay.errors import NotFoundError, UsageError
+from assay.show.chart import Chart, Line
 from assay.show.formatting import clean, escape_json, to_json
-from assay.show.plot import Chart, Line
 from assay.system.files import parse_json
 from assay.values.plain import NO_DATE, render_date
 from assay.values.series import Reading

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from assay.golden.report.rows import render_share
 from assay.golden.values import Golden, GoldenTestReport, MetricReport, SegmentReport, Track
 from assay.show import formatting
-from assay.show.plot import build_ticks
+from assay.show.chart import build_ticks
 from assay.values.document import Area, Block, Chart, Curve, Heading, Legend, Panel, Point, Span
 from assay.values.verdict import VerdictKind
 

@@ -293,9 +293,10 @@ def _build_plots(form: str, index: Index, selection: Selection, request: PlotReq
 
 
 def _print_plot(plot: Plot, request: PlotRequest, console: Console) -> None:
+    from assay.show.chart import Chart
     from assay.show.formatting import clean
     from assay.show.heat_map import render_bars
-    from assay.show.plot import Chart, render_plot
+    from assay.show.plot import render_plot
     from assay.values.document import Bars
 
     if isinstance(plot.chart, Bars):

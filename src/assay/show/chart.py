@@ -1,0 +1,248 @@
+"""The chart as a value: its lines, bands, smoothing and ticks.
+
+`show/plot.py` draws it on a terminal, `show/figure.py` into a file; `study/plot_page.py` makes a document of it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal
+
+from assay.errors import UsageError
+from assay.show import formatting
+from assay.values.series import mean_and_sd
+
+Scale = Literal["linear", "log"]
+Look = Literal["line", "dots", "crosses"]
+
+_LARGEST = 1e300  # beyond it differences overflow: drawn like infinity, as a gap
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series, or the mean of a group of runs.
+
+    Of a group: `spread` is the standard deviation over its runs around each y, `members` how many runs it has, `end`
+    mean and deviation of the runs' last values (runs may end at different steps), `others` runs that do not count.
+
+    `raw`: the values before they were smoothed. `names`: which run each point is. `shade`: a colour between the worst
+    (0) and the best (1) of a scale instead of one of its own.
+    """
+
+    label: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    spread: Sequence[float] = ()
+    members: int = 1
+    end: tuple[float, float | None] | None = None
+    others: int = 0
+    raw: Sequence[float] = ()
+    names: Sequence[str] = ()
+    look: Look = "line"
+    shade: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One of the upright axes of parallel coordinates; ticks by their place on it, 0 (below) to 1."""
+
+    name: str
+    ticks: Sequence[tuple[float, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """`x_ticks`: names of categories at 0, 1, 2 … `x_marks`: numbers that get a tick, instead of round ones. `axes`:
+    those at x = 0, 1, 2 … instead of a y axis; a y is then a place on them. `shades`: what the colour scale stands for,
+    and its worst and its best value."""
+
+    lines: tuple[Line, ...]
+    title: str = ""
+    x_name: str = "step"
+    y_name: str = ""
+    scale: Scale = "linear"
+    x_scale: Scale = "linear"
+    x_ticks: Sequence[tuple[float, str]] = ()
+    x_marks: Sequence[float] = ()
+    axes: Sequence[Axis] = ()
+    shades: tuple[str, str, str] | None = None
+
+
+# ---------------------------------------------------------------- lines from lines
+
+
+def build_bands(groups: Sequence[tuple[str, Sequence[Line]]]) -> tuple[Line, ...]:
+    """Mean and standard deviation per group, over the runs that have a finite value at a step."""
+    bands = []
+    for label, members in groups:
+        # each run counts once at a step: with the last of its values there, or with one between its neighbours where
+        # other runs have a point and it has none
+        runs = [{x: y for x, y in zip(each.xs, each.ys, strict=True) if math.isfinite(x)} for each in members]
+        steps = sorted({x for run in runs for x, y in run.items() if math.isfinite(y)})
+        columns = [_read_at(run, steps) for run in runs]
+        found = [[y for y in row if math.isfinite(y)] for row in zip(*columns, strict=True)]
+        looks = [mean_and_sd(values) for values in found]
+        means = [math.nan if mean is None else mean for mean, _ in looks]
+        bands.append(Line(label, steps, means, [sd or 0.0 for _, sd in looks], len(members)))
+    return tuple(bands)
+
+
+def resample(lines: Sequence[Line], count: int) -> list[Line]:
+    """All at the same xs, evenly from the first to the last of any; NaN where a line has not begun or has ended."""
+    low, high = min(line.xs[0] for line in lines), max(line.xs[-1] for line in lines)
+    xs = [low + (high - low) * part / (count - 1) for part in range(count)] if high > low else [low]
+    return [
+        replace(
+            line,
+            xs=xs,
+            ys=_read_at(dict(zip(line.xs, line.ys, strict=True)), xs),
+            raw=_read_at(dict(zip(line.xs, line.raw, strict=True)), xs) if line.raw else (),
+        )
+        for line in lines
+    ]
+
+
+def smooth(values: Sequence[float], weight: float) -> list[float]:
+    """The exponential moving average, corrected for its start at zero, as TensorBoard's. A value that is not finite
+    stays what it is, and does not count."""
+    smoothed, total, counted = [], 0.0, 0.0
+    for value in values:
+        if math.isfinite(value):
+            total, counted = weight * total + (1 - weight) * value, weight * counted + (1 - weight)
+        smoothed.append(total / counted if math.isfinite(value) else value)
+    return smoothed
+
+
+def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """At most about `most` points: of each stretch the lowest and the highest, in their order."""
+    if len(points) <= most:
+        return list(points)
+    size = math.ceil(2 * len(points) / most)
+    kept: list[tuple[float, float]] = []
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        ys = [y for _, y in part]
+        ends = {ys.index(min(ys)), ys.index(max(ys))}
+        kept += [part[index] for index in sorted(ends)]
+    return kept
+
+
+def split_gaps(points: Iterable[tuple[float, float]]) -> Iterator[list[tuple[float, float]]]:
+    """The stretches between the points that are not finite."""
+    for is_finite, stretch in groupby(points, key=lambda each: abs(each[0]) <= _LARGEST and abs(each[1]) <= _LARGEST):
+        if is_finite:
+            yield list(stretch)
+
+
+def _read_at(run: Mapping[float, float], steps: Sequence[float]) -> list[float]:
+    """The run's values at these steps; NaN before its first, behind its last and next to one that is not finite."""
+    if all(step in run for step in steps):
+        return [run[step] for step in steps]
+    own = sorted(run)
+    return [run[step] if step in run else _interpolate(run, own, step) for step in steps]
+
+
+def _interpolate(run: Mapping[float, float], own: Sequence[float], step: float) -> float:
+    index = bisect_left(own, step)
+    if not 0 < index < len(own):
+        return math.nan
+    before, after = own[index - 1], own[index]
+    return run[before] + (run[after] - run[before]) * (step - before) / (after - before)
+
+
+# ---------------------------------------------------------------- what can be drawn
+
+
+def build_shown(chart: Chart) -> Chart:
+    """The chart with gaps (NaN) where nothing can be drawn; raises UsageError when nothing at all is left."""
+    low_x, low_y = (1 / _LARGEST if scale == "log" else -_LARGEST for scale in (chart.x_scale, chart.scale))
+
+    def leave_gaps(xs: Sequence[float], ys: Sequence[float]) -> list[float]:
+        pairs = zip(xs, ys, strict=True)
+        return [y if low_y <= y <= _LARGEST and low_x <= x <= _LARGEST else math.nan for x, y in pairs]
+
+    lines = [
+        replace(line, ys=leave_gaps(line.xs, line.ys), raw=leave_gaps(line.xs, line.raw) if line.raw else ())
+        for line in chart.lines
+    ]
+    if not any(math.isfinite(y) for line in lines for y in line.ys):
+        is_log = "log" in (chart.scale, chart.x_scale)
+        logarithmic = is_log and any(math.isfinite(y) for line in chart.lines for y in line.ys)
+        hint = "a logarithmic scale has no place for zero and below" if logarithmic else None
+        raise UsageError("there is nothing to plot: no finite values", hint)
+    return replace(chart, lines=tuple(lines))
+
+
+def last_value(line: Line) -> float:
+    """The last value that can be drawn, NaN without one."""
+    return next((y for y in reversed(line.ys) if math.isfinite(y)), math.nan)
+
+
+def render_end_value(line: Line) -> str:
+    """The last value, not smoothed; of a group mean ± standard deviation over its runs, and how many these are; of
+    points how many."""
+    if line.look != "line":
+        return formatting.render_count(sum(map(math.isfinite, line.ys)), "run")
+    if not line.spread:
+        return formatting.render_number(last_value(replace(line, ys=line.raw or line.ys)))
+    index = next((index for index in reversed(range(len(line.ys))) if math.isfinite(line.ys[index])), -1)
+    mean, sd = line.end or (last_value(line), line.spread[index] if line.members > 1 else None)
+    spread = "" if sd is None else f" ± {formatting.render_number(sd, 2)}"
+    others = f", {line.others} not done" if line.others else ""
+    return f"{formatting.render_number(mean)}{spread} (n={formatting.render_count(line.members, 'run')}{others})"
+
+
+def build_band_edges(line: Line, scale: Scale) -> tuple[list[float], list[float]]:
+    """The lower and the upper edge of mean ± sd. On a logarithmic scale the lower one ends a decade below the line's
+    smallest value: what is at zero or below has no place there."""
+    pairs = list(zip(line.ys, line.spread, strict=True))
+    lower, upper = [y - sd for y, sd in pairs], [y + sd for y, sd in pairs]
+    if scale == "log":
+        smallest = min((y for y in line.ys if y > 0), default=1.0)
+        lower = [y if y != y else max(y, smallest / 10) for y in lower]  # noqa: PLR0124
+    return lower, upper
+
+
+# ---------------------------------------------------------------- ticks
+
+
+def build_ticks(low: float, high: float, wanted: int) -> list[float]:
+    """About `wanted` round numbers between the bounds."""
+    span = high - low
+    if not span > 0 or not math.isfinite(span):
+        return [low]
+    power = 10.0 ** math.floor(math.log10(span / max(wanted, 1)))
+    steps = (factor * power for factor in (1, 2, 2.5, 5, 10, 20))
+    step = next(step for step in steps if span / step <= max(wanted, 1) + 1e-9)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    decimals = 3 - math.floor(math.log10(step))
+    return [round(count * step, decimals) for count in range(first, last + 1)]
+
+
+def build_log_ticks(low: float, high: float, wanted: int) -> list[float]:
+    """Powers of ten, thinned out when there are many; 1-2-5 when there are few."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    stride = max(1, math.ceil((last - first) / max(wanted, 1)))
+    ticks = [10.0**power for power in range(first, last + 1, stride)]
+    if last - first <= 2:
+        ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
+    inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+    return inside or [low, high]
+
+
+def render_log_ticks(values: Sequence[float]) -> list[tuple[float, str]]:
+    """Each with its own decimals: `0.001`, `0.01`."""
+    return [(value, formatting.render_number(value, 6)) for value in values]
+
+
+def render_ticks(values: Sequence[float]) -> list[str]:
+    """As many decimals for all as the most precise one needs."""
+    texts = [formatting.render_number(value, 6) for value in values]
+    if any("e" in text for text in texts):
+        return texts
+    decimals = max(len(text.partition(".")[2]) for text in texts)
+    return [f"{value:.{decimals}f}" for value in values] if decimals <= 4 else texts
