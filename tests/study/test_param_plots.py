@@ -176,6 +176,14 @@ def test_higher_is_better_where_the_metric_says_so() -> None:
     assert list(best.ys) == [3, 3, 4, 4]
 
 
+def test_a_direction_can_be_given() -> None:
+    runs = select([({"p": 1}, 3.0), ({"p": 2}, 4.0), ({"p": 3}, 1.0)])
+    best = chart_of(param_plots.build_histories(runs, ParamOptions(metrics=("loss:max",)))).lines[0]
+    assert list(best.ys) == [3, 3, 4, 4]
+    shades = chart_of(param_plots.build_parallels(runs, ParamOptions(metrics=("loss:max",)))).shades
+    assert shades == ("loss", "1", "4")
+
+
 def test_a_history_of_failures_only_and_of_one_run() -> None:
     failed = select([({}, 3.0, State.FAILED)])
     assert [line.look for line in chart_of(param_plots.build_histories(failed, ParamOptions())).lines] == ["crosses"]

@@ -17,7 +17,7 @@ from assay.show.chart import Axis, Chart, Line, Scale, build_log_ticks, build_ti
 from assay.show.formatting import render_count, render_number
 from assay.study.plotting import Plot, Selection, choose_metrics, describe_value
 from assay.study.ranking import best_values, differing_params, parse_number, sort_values
-from assay.values.series import Direction, direction_of
+from assay.values.series import Direction
 from assay.values.state import State
 
 MOST_PARAMS = 12  # small charts or upright axes
@@ -61,11 +61,11 @@ class Trials:
 def load_trials(selection: Selection, options: ParamOptions) -> list[Trials]:
     """For each metric the runs that have a finite value of it, and a note about those that have none."""
     chosen, notes = choose_metrics(selection, options.metrics, makes_line=False)
-    return [_build_trials(selection, metric, notes) for metric in chosen]
+    return [_build_trials(selection, key.name, key.direction, notes) for key in chosen]
 
 
-def _build_trials(selection: Selection, metric: str, notes: Sequence[str]) -> Trials:
-    direction, column = direction_of(metric), selection.data.metrics[metric]
+def _build_trials(selection: Selection, metric: str, direction: Direction, notes: Sequence[str]) -> Trials:
+    column = selection.data.metrics[metric]
     values = best_values(column, direction)
     several = len({row.study for row in selection.rows}) > 1
     items = [

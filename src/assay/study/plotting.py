@@ -19,7 +19,7 @@ from assay.record.index.base import Table as IndexTable
 from assay.show.chart import Chart, Line, build_bands, resample, smooth
 from assay.show.console import Console
 from assay.study.locations import HOW_TO_START, StudyLocation, show_command
-from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, sort_groups
+from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, parse_sort, sort_groups
 from assay.study.run_reader import find_step_name, load_fresh_table
 from assay.study.summary import select_rows
 from assay.values.document import Bars
@@ -94,24 +94,27 @@ def load_selection(
 
 def choose_metrics(
     selection: Selection, asked: Sequence[str], *, makes_line: bool = True
-) -> tuple[list[str], list[str]]:
-    """Those asked for, or the most telling one; and a note when it was chosen among several."""
+) -> tuple[list[SortKey], list[str]]:
+    """Those asked for (`loss`, `loss:min`), or the most telling one; and a note when it was chosen among several."""
     known = sorted(selection.counts)
-    for metric in asked:
+    parsed = [parse_sort(each, selection.counts) for each in asked]
+    for metric, _ in parsed:
         if metric not in known:
             raise NotFoundError("metric", metric, known)
     if asked:
-        return list(dict.fromkeys(asked)), []
+        keys = {metric: SortKey(metric, direction or direction_of(metric)) for metric, direction in parsed}
+        return list(keys.values()), []
     metric = choose_metric(selection.counts) if makes_line else min(known, key=metric_priority)
     others = [name for name in known if name != metric]
     more = ", ".join(others[:8]) + (" …" if len(others) > 8 else "")
-    return [metric], [f"{metric} (others: {more}; choose with -m)"] if others else []
+    notes = [f"{metric} (others: {more}; choose with -m)"] if others else []
+    return [SortKey(metric, direction_of(metric))], notes
 
 
 def build_plots(index: Index, selection: Selection, options: PlotOptions) -> list[Plot]:
     """A chart of lines for each metric."""
     chosen, notes = choose_metrics(selection, options.metrics)
-    return [_build(index, selection, metric, options, notes) for metric in chosen]
+    return [_build(index, selection, key, options, notes) for key in chosen]
 
 
 def describe_metrics(location: StudyLocation) -> str:
@@ -132,19 +135,19 @@ def choose_metric(counts: Mapping[str, int]) -> str:
     return min(counts, key=lambda name: (counts[name] < 2, metric_priority(name)))
 
 
-def _build(index: Index, selection: Selection, metric: str, options: PlotOptions, notes: Sequence[str]) -> Plot:
-    data, keep = selection.data, selection.keep
+def _build(index: Index, selection: Selection, key: SortKey, options: PlotOptions, notes: Sequence[str]) -> Plot:
+    data, keep, metric = selection.data, selection.keep, key.name
     curves, x_name, left_out = _load_curves(index, selection, metric, options.x)
     notes = [*notes, *left_out]
     if options.smooth:
         curves = {i: replace(line, ys=smooth(line.ys, options.smooth), raw=line.ys) for i, line in curves.items()}
     if options.group_by:
-        lines, empty = _build_groups(data, keep, metric, options, curves)
+        lines, empty = _build_groups(data, keep, key, options, curves)
         notes += [f"{label}: not drawn, since none of its runs is done and has {metric}" for label in empty]
     else:
         labels = build_labels(selection.rows)
         named = [replace(curves[i], label=label) for i, label in zip(keep, labels, strict=True) if i in curves]
-        lines = rank_lines(named, direction_of(metric))
+        lines = rank_lines(named, key.direction)
     shown = lines[: options.best or MOST_LINES]
     if len(shown) < len(lines):
         notes.append(f"the {len(shown)} best of {len(lines)} (choose with --best N)")
@@ -160,10 +163,10 @@ def _build(index: Index, selection: Selection, metric: str, options: PlotOptions
 
 
 def _build_groups(
-    data: IndexTable, keep: Sequence[int], metric: str, options: PlotOptions, curves: Mapping[int, Line]
+    data: IndexTable, keep: Sequence[int], key: SortKey, options: PlotOptions, curves: Mapping[int, Line]
 ) -> tuple[list[Line], list[str]]:
     """A line for each group, in the order and with the numbers of the table that `assay sum -g` prints."""
-    column, key = data.metrics[metric], SortKey(metric, direction_of(metric))
+    column = data.metrics[key.name]
     groups = sort_groups(data, build_groups(data, keep, options.group_by), [key])
     several = len({group.study for group in groups}) > 1
     lines, empty = [], []
@@ -183,7 +186,7 @@ def _build_groups(
             band = replace(band, raw=before.ys)
         lines.append(replace(band, end=(value.mean, value.sd), others=group.others))
     if not lines:
-        raise UsageError(f"no finished run has {metric}", "without -g, runs that are not done are drawn as well")
+        raise UsageError(f"no finished run has {key.name}", "without -g, runs that are not done are drawn as well")
     return lines, empty
 
 

@@ -154,8 +154,8 @@ class PlotRequest(Request):
         "-m",
         "--metric",
         multiple=True,
-        metavar="METRIC",
-        help="What to plot; may be given again.  [default: the most informative]",
+        metavar="METRIC[:min|max]",
+        help="What to plot, and which way is better; may be given again.  [default: the most informative]",
     )
     where: Where | None = where_option()
     x: str | None = option(
