@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from tests.pages import Step, matches, parse_steps, run_page
+
+import assay
 
 HOW_TO = Path(__file__).parent.parent / "docs" / "how-to"
 
@@ -38,3 +41,15 @@ def test_a_study_of_a_notebook(tmp_path: Path) -> None:
 
 def test_overrides_and_reruns(tmp_path: Path) -> None:
     run_page(HOW_TO / "override-and-rerun.md", tmp_path)
+
+
+def test_choosing_runs(tmp_path: Path) -> None:
+    """The page's commands, and the table of expressions with the runs that each chooses."""
+    page = HOW_TO.parent / "reference" / "where.md"
+    run_page(page, tmp_path)
+    table = page.read_text(encoding="utf-8").partition("| expression |")[2].partition("\n\n")[0]
+    rows = [[re.findall(r"`([^`]+)`", cell) for cell in row.strip("|").split(" | ")] for row in table.splitlines()[2:]]
+    assert len(rows) > 10
+    for (expression,), names in rows:
+        found = assay.runs(str(tmp_path / "runs" / "line"), where=expression)
+        assert sorted(run.name for run in found) == sorted(names), expression

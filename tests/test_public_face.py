@@ -23,7 +23,7 @@ PAGES = [TOP / "docs" / "reference" / "python.md", TOP / "docs" / "reference" / 
 SIGNATURES = {
     "log": "(metrics: 'Mapping[str, object] | None' = None, /, *, step: 'object' = None, epoch: 'object' = None,"
     " **values: 'object') -> 'None'",
-    "runs": "(study: 'str', root: 'str | None' = None) -> 'Runs'",
+    "runs": "(study: 'str', root: 'str | None' = None, *, where: 'str | None' = None) -> 'Runs'",
     "load_study": "(file: 'Path | Study', *, root: 'Path | None' = None, study: 'str | None' = None,"
     " titles: 'Sequence[str]' = (), where: 'str | None' = None, sample: 'int | None' = None,"
     " seed: 'int | None' = None, settings: 'Mapping[str, Any] | None' = None,"
@@ -55,7 +55,7 @@ MEMBERS = {
     "StudyPlan": "dir name runs warnings",
     "StudyHandle": "best dir is_running name root runs stop table wait watch",
     "Run": "attempt best dir id log metrics name params reason seconds state tags note ended_at",
-    "Runs": "root rows series study to_pandas",
+    "Runs": "pareto root rows series study to_pandas where",
     "Series": "steps times values",
 }
 

@@ -11,7 +11,7 @@ import pytest
 from tests.study.workbench import BAD, GOOD, Bench, build_bench
 
 import assay
-from assay.errors import MissingExtraError, NotFoundError
+from assay.errors import MissingExtraError, NotFoundError, UsageError
 from assay.runs import Run, Runs
 
 
@@ -95,7 +95,7 @@ def test_unknown_names(runs: Runs) -> None:
     with pytest.raises(NotFoundError) as caught:
         runs.series(GOOD, "lass")
     assert caught.value.hint == "did you mean 'loss'?"
-    with pytest.raises(NotFoundError, match="no study named"):
+    with pytest.raises(NotFoundError, match="no study or run named"):
         assay.runs("fitt")
 
 
@@ -106,3 +106,29 @@ def test_another_root_and_a_damaged_run(runs: Runs, bench: Bench, tmp_path: Path
         found = assay.runs("fit", root=str(tmp_path / "copy"))
     assert [run.state for run in found].count("damaged") == 1
     assert len(found) == 4
+
+
+def test_some_runs(runs: Runs) -> None:
+    good = runs.where("lr < 0.3")
+    assert sorted(run.name for run in good) == ["lr=0.1,n=7", "lr=0.1,n=8"]
+    assert [run.name for run in good.where("test.acc > 0.75 and max(loss) < 4")] == ["lr=0.1,n=8"]
+    assert [run.name for run in assay.runs("fit", where="n == 7 and state == failed")] == [BAD]
+    assert sorted(run.name for run in assay.runs("fit/*n=7")) == [GOOD, BAD]
+    assert [run.name for run in assay.runs("fit/*n=7", where="lr<0.3")] == [GOOD]
+    assert len(runs.where("lr > 3")) == 0
+    assert [run.name for run in runs.where("lr > 3").where("lr < 3")] == []
+    assert good.series(GOOD, "loss").values == runs.series(GOOD, "loss").values
+    assert len(good.rows()) == 2
+    with pytest.raises(UsageError, match="did you mean 'lr'"):
+        runs.where("lrr > 3")
+    with pytest.raises(NotFoundError, match="no run named 'fit/x'"):
+        assay.runs("fit/x")
+
+
+def test_what_no_other_run_beats(runs: Runs) -> None:
+    assert [run.name for run in runs.pareto("loss", "test.acc")] == ["lr=0.1,n=7", "lr=0.1,n=8"]
+    assert [run.name for run in runs.pareto("loss", "n")] == [GOOD]
+    assert [run.name for run in runs.where("n == 8").pareto("loss", "time")] == ["lr=0.1,n=8"]
+    assert len(runs.where("state == failed").pareto("loss", "time")) == 0
+    with pytest.raises(UsageError, match="two or more"):
+        runs.pareto("loss")

@@ -21,6 +21,7 @@ from assay.errors import MissingExtraError, NotFoundError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from assay.study.api import LoadedRuns
     from assay.values.table import Table
 
 __all__ = ["Run", "Runs", "Series", "runs"]
@@ -65,15 +66,19 @@ class Run:
 
 
 class Runs:
-    """The runs of a study. Iterable, and subscriptable by a run's name."""
+    """The runs of a study, or some of them. Iterable, and subscriptable by a run's name."""
 
     study: str
     root: str
 
-    def __init__(self, study: str, root: str, runs: list[Run]) -> None:
+    def __init__(
+        self, study: str, root: str, runs: list[Run], loaded: LoadedRuns | None = None, rows: Sequence[int] = ()
+    ) -> None:
         self.study = study
         self.root = root
         self._runs = runs
+        self._loaded = loaded  # all runs of the study; item i of `runs` is row `rows[i]` of its table
+        self._rows = rows
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self._runs)
@@ -95,6 +100,28 @@ class Runs:
         if found is None:
             raise NotFoundError("run", name, [run.name for run in self._runs])
         return found
+
+    def where(self, expression: str) -> Runs:
+        """Those that match, as `assay sum --where` chooses them: `runs.where("lr < 0.1 and best(loss) < 0.3")`."""
+        from assay.study.api import choose_rows
+        from assay.values.where import parse_where
+
+        where = parse_where(expression)
+        return self._choose(choose_rows(where, self._loaded.table) if self._loaded else ())
+
+    def pareto(self, *names: str) -> Runs:
+        """The finished runs that no other of them beats in all of these: `runs.pareto("loss", "time", "size:max")`.
+
+        Names of metrics, by their best values, of parameters, or `time`; sorted by the first.
+        """
+        from assay.study.api import find_pareto_runs
+
+        return self._choose(find_pareto_runs(self._loaded.table, self._rows, names) if self._loaded else ())
+
+    def _choose(self, rows: Sequence[int]) -> Runs:
+        mine = dict(zip(self._rows, self._runs, strict=True))
+        kept = [i for i in rows if i in mine]
+        return Runs(self.study, self.root, [mine[i] for i in kept], self._loaded, kept)
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat dict per run: name, state, seconds, parameters, metrics (last) and `best <metric>`.
@@ -158,19 +185,24 @@ def build_table(runs: Sequence[Run]) -> Table:
     return Table(tuple(columns), rows)
 
 
-def runs(study: str, root: str | None = None) -> Runs:
-    """The runs of a study, by its name or folder; brought up to date with the run directories first."""
-    from assay.study.api import load_study_runs
+def runs(study: str, root: str | None = None, *, where: str | None = None) -> Runs:
+    """The runs of a study, by its name or folder, or of `study/pattern*`; brought up to date with the run directories
+    first. `where`: only those that match, as in `assay sum --where`."""
+    from assay.study.api import load_study_runs, match_rows
 
-    place_root, name, found = load_study_runs(study, root)
-    return Runs(name, place_root, [Run(**fields) for fields in found])
+    loaded = load_study_runs(study, root)
+    every = range(len(loaded.fields))
+    found = Runs(loaded.location.name, loaded.location.root, [Run(**each) for each in loaded.fields], loaded, every)
+    if loaded.patterns:
+        found = found._choose(match_rows(loaded.table, loaded.patterns))  # noqa: SLF001 of this very module
+    return found if where is None else found.where(where)
 
 
 class _CallableModule(ModuleType):
     """`assay.runs("study")` works also after `import assay.runs`, which puts this module under that name."""
 
-    def __call__(self, study: str, root: str | None = None) -> Runs:
-        return runs(study, root)
+    def __call__(self, study: str, root: str | None = None, *, where: str | None = None) -> Runs:
+        return runs(study, root, where=where)
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -9,6 +9,7 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.study.attempts import RetryPolicy
     from assay.study.best import choose_best
+    from assay.study.choosing import choose_rows, match_rows
     from assay.study.collect import Source, closing_quietly, find_sources
     from assay.study.locations import (
         FoundRun,
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
         left_commands,
         wanted_commands,
     )
-    from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
+    from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, find_pareto_runs, sort_rows
     from assay.study.refresh import record_verdicts, refresh_study
     from assay.study.report import build_study_report, render_report
-    from assay.study.run_reader import load_fresh_table, load_points, load_study_runs
+    from assay.study.run_reader import LoadedRuns, load_fresh_table, load_points, load_study_runs
     from assay.study.run_status import load_states
     from assay.study.runner import build_bare_study, find_study_location, run_specs
     from assay.study.slot_choice import choose_slots
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 HOMES = {
     "assay.study.attempts": "RetryPolicy",
     "assay.study.best": "choose_best",
+    "assay.study.choosing": "choose_rows match_rows",
     "assay.study.collect": "Source closing_quietly find_sources",
     "assay.study.locations": (
         "FoundRun StudyLocation check_writable choose_root find_locations open_index_of show_command"
@@ -62,9 +64,9 @@ HOMES = {
         "build_dry_rows build_line check_prepared first_program left_commands wanted_commands"
     ),
     "assay.study.report": "build_study_report render_report",
-    "assay.study.ranking": "SortKey best_values choose_sort differing_params sort_rows",
+    "assay.study.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows",
     "assay.study.refresh": "record_verdicts refresh_study",
-    "assay.study.run_reader": "load_fresh_table load_points load_study_runs",
+    "assay.study.run_reader": "LoadedRuns load_fresh_table load_points load_study_runs",
     "assay.study.run_status": "load_states",
     "assay.study.runner": "build_bare_study find_study_location run_specs",
     "assay.study.slot_choice": "choose_slots",

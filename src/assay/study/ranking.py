@@ -233,6 +233,14 @@ def find_pareto_groups(data: IndexTable, groups: Sequence[Group], keys: Sequence
     return _find_front(range(len(groups)), columns, keys)
 
 
+def find_pareto_runs(data: IndexTable, keep: Sequence[int], names: Sequence[str]) -> list[int]:
+    """Of these rows those that are done and nothing beats, by the names of two or more keys."""
+    if len(names) < 2:
+        raise UsageError("a Pareto front weighs two or more against each other", "as in pareto('loss', 'time')")
+    done = [i for i in keep if data.rows[i].state is State.DONE]
+    return find_pareto_rows(data, done, choose_sort(names, data, [data.rows[i].params for i in keep])).items
+
+
 def row_value(data: IndexTable, i: int, key: SortKey) -> Any:
     if key.is_time:
         return data.rows[i].took_s

@@ -8,51 +8,62 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+from assay.errors import UsageError
 from assay.record.folders import find_changes, load_patterns
 from assay.record.index.base import Index, RunRow, Table
 from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, CollectingConsole, Console
-from assay.study.locations import StudyLocation, find_locations
+from assay.study.locations import StudyLocation, find_patterns
+from assay.study.ranking import best_values
 from assay.values import layout
-from assay.values.series import best_of
+from assay.values.series import direction_of
 from assay.values.state import State
 
-if TYPE_CHECKING:
-    from assay.values.series import Summary
+
+class LoadedRuns(NamedTuple):
+    """`fields`: those of `assay.Run`, one for each row of the table."""
+
+    location: StudyLocation
+    patterns: tuple[tuple[str, str], ...]
+    table: Table
+    fields: list[dict[str, Any]]
 
 
-def load_study_runs(study: str, root: str | None) -> tuple[str, str, list[dict[str, Any]]]:
-    """Root, the study's name, and the fields of each run; a damaged run is a Python warning."""
+def load_study_runs(study: str, root: str | None) -> LoadedRuns:
+    """All runs of a study, of which a pattern may choose some; a damaged run is a Python warning."""
     from assay.study.refresh import refresh_study
 
-    (location,) = find_locations([study], root)
+    locations, patterns = find_patterns([study], root)
+    if len(locations) != 1:
+        raise UsageError(f"{study!r} names runs of {len(locations)} studies", "put the name of one study before it")
+    (location,) = locations
     with open_index(location.root) as index:
         console = CollectingConsole()
         refresh_study(index, location, console)
         for text in console.lines:
             warnings.warn(text, stacklevel=3)
-        rows = index.load_runs([location.name])
-        summaries = index.load_summaries([location.name])
-    for row in rows:
+        table = index.load_table([location.name])
+    for row in table.rows:
         if row.state is State.DAMAGED:
             warnings.warn(f"{row.key} is damaged: {row.reason}", stacklevel=3)
-    return location.root, location.name, [_build_fields(location, row, summaries.get(row.key, {})) for row in rows]
+    fields = [_build_fields(location, table, i) for i in range(len(table.rows))]
+    return LoadedRuns(location, patterns, table, fields)
 
 
-def _build_fields(location: StudyLocation, row: RunRow, metrics: dict[str, Summary]) -> dict[str, Any]:
-    took = row.ended_at - row.started_at if row.ended_at is not None and row.started_at is not None else None
+def _build_fields(location: StudyLocation, table: Table, i: int) -> dict[str, Any]:
+    row, columns = table.rows[i], [column for column in table.metrics.values() if column.count[i]]
     return {
         "name": row.name,
         "state": str(row.state),
         "params": dict(row.params),
         "dir": os.path.join(location.dir, row.key.partition("/")[2]),
-        "metrics": {name: summary.last for name, summary in metrics.items()},
-        "best": {name: best_of(summary)[0] for name, summary in metrics.items()},
+        "metrics": {column.metric: column.last[i] for column in columns},
+        "best": {column.metric: best_values(column, direction_of(column.metric))[i] for column in columns},
         "id": row.id,
         "attempt": row.attempt,
-        "seconds": took,
+        "seconds": row.took_s,
         "reason": row.reason,
         "tags": row.tags,
         "note": row.note,
