@@ -11,12 +11,22 @@ import argparse
 import json
 import os
 import random
-import statistics
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from measuring import ASSAY, Taken, build_env, quick_folder, render_ratio, render_spread, run_process, take_turns, wall
+from measuring import (
+    ASSAY,
+    Taken,
+    build_env,
+    cpu,
+    quick_folder,
+    render_ratio,
+    render_spread,
+    run_process,
+    take_turns,
+    wall,
+)
 
 RUNS = 10_000
 ALL = 'lr < 1 and opt in (adam, sgd) and best(loss) < 2 and mean(acc) >= 0 and state == "done" and not width == 7'
@@ -34,14 +44,14 @@ expressions = [None, *sys.argv[3:]]
 times = [[] for _ in expressions]
 for number in range(int(sys.argv[2]) + 1):
     for place, text in enumerate(expressions):
-        start = time.perf_counter()
+        start = time.perf_counter(), time.process_time()
         locations = find_locations(["study"], sys.argv[1])
         with open_index_of(locations) as index:
             options = SummaryOptions(where=parse_where(text) if text else None)
             summary = summarise(index, locations, options)
             render_table(summary.table)
         if number:
-            times[place].append(time.perf_counter() - start)
+            times[place].append((time.perf_counter() - start[0], time.process_time() - start[1]))
             assert len(summary.rows) == {0: 10_000, 1: 10_000}.get(place, len(summary.rows))
 print(json.dumps(times))
 """
@@ -68,11 +78,10 @@ def write_study(folder: Path) -> None:
         (run / "metrics.csv").write_text("\n".join(lines) + "\n")
 
 
-def time_inside(root: Path, env: Mapping[str, str], repeats: int) -> list[list[float]]:
+def time_inside(root: Path, env: Mapping[str, str], repeats: int) -> list[list[Taken]]:
     argv = [ASSAY[0], "-c", _TABLES, str(root), str(repeats), ALL, SOME]
     done = subprocess.run(argv, env=env, check=True, stdout=subprocess.PIPE, text=True)
-    times: list[list[float]] = json.loads(done.stdout.splitlines()[-1])
-    return times
+    return [[Taken(*each) for each in times] for times in json.loads(done.stdout.splitlines()[-1])]
 
 
 def time_processes(root: Path, env: Mapping[str, str], repeats: int) -> dict[str, list[Taken]]:
@@ -94,19 +103,24 @@ def main() -> None:
         whole = time_processes(root, env, options.repeats)
         inside = dict(zip(whole, time_inside(root, env, options.repeats), strict=True))
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.repeats} repeats, contestants in turns")
-    print(f"all:  {ALL}\nsome: {SOME}\n\n{RUNS:,} runs, in-process:")
-    for name, times in inside.items():
-        print(f"  {name:<16}{render_spread(times)}")
-    print("whole processes:")
-    for name, taken in whole.items():
-        print(f"  {name:<16}{render_spread([one.wall_s for one in taken])}")
+    print(f"all:  {ALL}\nsome: {SOME}")
+    for title, taken in (("in-process", inside), ("whole processes", whole)):
+        print(f"\n{RUNS:,} runs, {title}:")
+        for name, each in taken.items():
+            walls, cpus = [one.wall_s for one in each], [one.cpu_s for one in each]
+            print(f"  {name:<16}{render_spread(walls):<42}CPU {render_spread(cpus)}")
     print()
-    for name in list(inside)[1:]:
-        extra = statistics.median(each - plain for each, plain in zip(inside[name], inside["plain"], strict=True))
-        print(render_ratio(f"ms more than the plain table, {name}, in-process", extra * 1e3, at_most=100))
-    for name in list(whole)[1:]:
-        extra = wall(whole[name]) - wall(whole["plain"])
-        print(render_ratio(f"ms more than the plain table, {name}, whole processes", extra * 1e3, at_most=100))
+    for title, taken in (("in-process", inside), ("whole processes", whole)):
+        for name in list(taken)[1:]:
+            more = [_subtract(*pair) for pair in zip(taken[name], taken["plain"], strict=True)]
+            what = f"ms more than the plain table, {name}, {title}"
+            print(render_ratio(f"{what}, wall", wall(more) * 1e3, at_most=100))
+            print(render_ratio(f"{what}, CPU", cpu(more) * 1e3, at_most=100))
+
+
+def _subtract(one: Taken, plain: Taken) -> Taken:
+    """Of the same round."""
+    return Taken(one.wall_s - plain.wall_s, one.cpu_s - plain.cpu_s)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, Literal, NamedTuple, NoReturn, cast
 
@@ -367,14 +368,17 @@ def _as_seconds(where: Where, name: Name, column: Column, value: Value) -> Value
 
 def _normalise(value: Any) -> Any:
     """A number, a text that is not a number (YAML takes 1e-4 for a text), true, false, null, or MISSING."""
-    kind = type(value)
+    kind = value.__class__
     if kind is float:
         return value if value == value else MISSING  # noqa: PLR0124
     if kind is int or kind is bool or value is None or value is MISSING:
         return value
-    if isinstance(value, str):
-        return _parse_number(value) if _NUMBER.fullmatch(value) else value
-    return _render(value)
+    return _normalise_text(str(value)) if isinstance(value, str) else _render(value)
+
+
+@lru_cache(4096)  # parameters and states have few values
+def _normalise_text(text: str) -> str | float:
+    return _parse_number(text) if _NUMBER.fullmatch(text) else text
 
 
 def _render(value: Any) -> str:
@@ -388,15 +392,19 @@ def _render_known(value: Any) -> Any:
     return MISSING if _normalise(value) is MISSING else _render(value)
 
 
+# What follows is called once for each row, with normalised values.
+_NUMBERS = frozenset((int, float))
+
+
 def _mark(value: Any) -> tuple[bool, Any]:
     """Tells 1 from true in a set."""
-    return isinstance(value, bool), value
+    return value.__class__ is bool, value
 
 
 def _is_equal(first: Any, second: Any) -> int:
     if first is MISSING or second is MISSING:
         return UNKNOWN
-    return YES if first == second and isinstance(first, bool) == isinstance(second, bool) else NO
+    return YES if first == second and (first.__class__ is bool) == (second.__class__ is bool) else NO
 
 
 def _is_different(first: Any, second: Any) -> int:
@@ -406,21 +414,18 @@ def _is_different(first: Any, second: Any) -> int:
 def _build_order(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], int]:
     def compare(first: Any, second: Any) -> int:
         """Numbers with numbers, texts with texts; the order of anything else is unknown."""
-        if not (_is_number(first) and _is_number(second)) and not (isinstance(first, str) and isinstance(second, str)):
-            return UNKNOWN
-        return YES if holds(first, second) else NO
+        kind, other = first.__class__, second.__class__
+        if (kind in _NUMBERS and other in _NUMBERS) or (kind is str and other is str):
+            return YES if holds(first, second) else NO
+        return UNKNOWN
 
     return compare
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_among(value: Any, values: frozenset[tuple[bool, Any]]) -> int:
     if value is MISSING:
         return UNKNOWN
-    return YES if _mark(value) in values else NO
+    return YES if (value.__class__ is bool, value) in values else NO
 
 
 def _fits(text: Any, pattern: re.Pattern[str]) -> int:
