@@ -171,6 +171,15 @@ class TestStore:
         assert "mlflow experiments restore" in result.err
 
 
+def test_a_store_that_is_damaged(cli: Cli, own_bench: Bench) -> None:
+    make_run(own_bench, "a", {}, [])
+    (own_bench.folder / "store" / "5").mkdir(parents=True)
+    own_bench.write("store/5/meta.yaml", "experiment_id: '5'\nlifecycle_stage: active\nname: made\n")
+    result = cli("export", "mlflow", "--to", "store")
+    assert result.code == 4
+    assert "MLflow at store refused" in result.err
+
+
 def test_names() -> None:
     assert _clean_name("train/loss", {"train/loss"}) == "train/loss"
     assert _clean_name("a b.c:d-e", set()) == "a b.c:d-e"

@@ -71,7 +71,7 @@ def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: 
         if state.get("damaged"):
             lines = f"{state['damaged']} damaged or unfinished line(s) ignored"
             warnings.append(f"{row.key}/{layout.LOGX_METRICS_FILE}: {lines}")
-        if row.origin != "assay" and row.reason:
+        if row.origin in ("runx", "mlrunner") and row.reason:
             warnings.append(f"{row.key}/{row.reason}")
     return starts
 

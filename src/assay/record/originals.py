@@ -159,7 +159,7 @@ def load_mlrunner_stat(folder: str, problems: list[str] | None = None) -> dict[s
     quick = [_STAT_LINE.fullmatch(line) for line in text.splitlines()]
     if all(quick) and not any(match[1].lower() in _YAML_WORDS for match in quick if match):
         return {match[1]: cast("StatWord", match[2]) for match in quick if match}
-    found = _parse_yaml_mapping(text, MLRUNNER_STAT_FILE, problems)
+    found = parse_yaml_mapping(text, MLRUNNER_STAT_FILE, problems)
     bad = {key: word for key, word in found.items() if word not in get_args(StatWord)}
     problems.extend(f"{MLRUNNER_STAT_FILE}: {key}: {word!r} is not a state" for key, word in bad.items())
     return {str(key): cast("StatWord", word) for key, word in found.items() if key not in bad}
@@ -216,10 +216,10 @@ def _load_text(folder: str, name: str, problems: list[str]) -> str | None:
 
 def _load_yaml_mapping(folder: str, name: str, problems: list[str]) -> dict[Any, Value]:
     text = _load_text(folder, name, problems)
-    return _parse_yaml_mapping(text, name, problems) if text else {}
+    return parse_yaml_mapping(text, name, problems) if text else {}
 
 
-def _parse_yaml_mapping(text: str, name: str, problems: list[str]) -> dict[Any, Value]:
+def parse_yaml_mapping(text: str, name: str, problems: list[str]) -> dict[Any, Value]:
     import yaml
 
     try:

@@ -49,6 +49,7 @@ class RunRecord:
     file_hash: str | None = None  # of the study's file; a copy is in `.assay/files`
     trial: int | None = None  # of a search: its number
     search: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
+    origin: Mapping[str, Any] | None = None  # of a run that another tool made: `tool`, `path`, `id`, `name`, `at`, …
 
 
 def new_uid() -> str:
@@ -58,8 +59,11 @@ def new_uid() -> str:
 # ---------------------------------------------------------------- writing
 
 
-def write_run_dir(path: str, record: RunRecord, job: str, fill: Callable[[str], None] | None = None) -> bool:
-    """Make the directory complete under a temporary name, then rename it. False: it was there already."""
+def write_run_dir(path: str, record: RunRecord, job: str | None, fill: Callable[[str], None] | None = None) -> bool:
+    """Make the directory complete under a temporary name, then rename it. False: it was there already.
+
+    `job`: the text of job.sh; None for a run that another tool made.
+    """
     meta = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR)
     aside = os.path.join(meta, f"{layout.TEMPORARY_PREFIX}{record.uid}")
     try:
@@ -68,7 +72,8 @@ def write_run_dir(path: str, record: RunRecord, job: str, fill: Callable[[str], 
         except FileNotFoundError:
             os.makedirs(aside)
         write_new(os.path.join(aside, layout.RUN_FILE), render_record(record))
-        write_new(os.path.join(aside, layout.JOB_FILE), job, mode=0o777)
+        if job is not None:
+            write_new(os.path.join(aside, layout.JOB_FILE), job, mode=0o777)
         if fill is not None:
             fill(aside)
         rename(aside, path)

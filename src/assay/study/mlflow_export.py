@@ -143,9 +143,18 @@ def _explained(uri: str, *, is_opening: bool = False) -> Iterator[None]:
     except OSError as error:
         raise InfrastructureError(f"{uri}: {error.strerror or error}") from error
     except Exception as error:
-        if not any(kind.__name__ == "MlflowException" for kind in type(error).__mro__):
+        if not _is_of_mlflow(error):
             raise
         raise _explain(uri, error, is_opening) from error
+
+
+def _is_of_mlflow(error: Exception) -> bool:
+    """Whether MLflow raised it: of its own kind, or since its store is damaged."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    origins = (type(error).__module__, trace.tb_frame.f_globals.get("__name__", "") if trace is not None else "")
+    return any(str(origin).split(".")[0] == "mlflow" for origin in origins)
 
 
 def _explain(uri: str, error: Exception, is_opening: bool) -> AssayError:

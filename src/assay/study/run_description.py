@@ -267,15 +267,18 @@ def _origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
     dirty = ", with changes that are not committed" if git.get("dirty") else ""
     commit = record.commit or git.get("commit")
     code = f"{record.code_hash}, copied to {layout.CODE_DIR}/" if record.code_hash else record.workdir
+    origin = record.origin or {}
     facts = [
         ("id", record.spec.id),
+        ("imported", f"from {origin.get('tool')}: {origin.get('path')}" if origin else ""),
+        ("id there", str(origin.get("id", ""))),
         ("study file", f"{record.source} ({record.dialect})" if record.source else ""),
         ("overrides", build_command((), record.overrides)),
         ("parent", record.parent or ""),
         ("children", ", ".join(run.children)),
         ("made", render_moment(record.created_at, now) if record.created_at else ""),
         ("commit", f"{commit}{dirty}" if commit else ""),
-        ("code", code),
+        ("code", "" if origin else code),
         ("by hand", f"bash {os.path.relpath(os.path.join(run.dir, layout.JOB_FILE))}" if run.commands else ""),
     ]
     return [(label, value) for label, value in facts if value]
@@ -349,6 +352,7 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
         "children": list(run.children),
         "file_hash": record.file_hash,
         "dialect": record.dialect,
+        "origin": dict(record.origin) if record.origin else None,
         "code_hash": record.code_hash,
         "commit": record.commit,
         "environment": run.environment,

@@ -13,11 +13,11 @@ from typing import Any
 
 from assay.bench.importers.result import FieldError, Fields, ImportedResult, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
+from assay.record.importers.sample import Sample
 from assay.system.files import parse_json
 from assay.values.machine import Machine
 from assay.values.series import ASV_TRACKED
 
-MARKS = {"results", "commit_hash"}
 _MACHINE_MARKS = {"machine", "arch", "os"}
 _BENCHMARK_MARKS = {"name", "type"}
 _VERSION = "version"
@@ -45,10 +45,10 @@ class _Suite:
     kinds: Mapping[str, Any]  # of benchmarks.json
 
 
-def parse_asv(content: Mapping[str, Any], path: str | None = None) -> Iterator[ImportedResult | str]:
+def parse_asv(sample: Sample) -> Iterator[ImportedResult | str]:
     """Version 2 keeps columns, version 1 a value or an object for each benchmark. `null` is a benchmark that failed,
     NaN one that was skipped."""
-    file = Fields(content)
+    file, path = Fields(sample.content), sample.path
     columns = [str(column) for column in file.items("result_columns")]
     suite = _build_suite(file, path)
     for name, raw in file.part("results").values.items():
@@ -57,8 +57,8 @@ def parse_asv(content: Mapping[str, Any], path: str | None = None) -> Iterator[I
         yield from _parse_results(name, fields, suite)
 
 
-def _build_suite(file: Fields, path: str | None) -> _Suite:
-    facts = load_beside(path, "machine.json", is_machine) if path else {}
+def _build_suite(file: Fields, path: str) -> _Suite:
+    facts = load_beside(path, "machine.json", is_machine)
     own = {key: value for key, value in file.part("params").values.items() if value is not None}
     params = Fields({**facts, **own}, "params")
     milliseconds = file.finite("date")
@@ -69,7 +69,7 @@ def _build_suite(file: Fields, path: str | None) -> _Suite:
         "environment": file.text("env_name"),
     }
     machine = Machine(host=params.text("machine"), os=params.text("os"), cpu_model=params.text("cpu"))
-    kinds = load_beside(path, "benchmarks.json", is_benchmark_list) if path else {}
+    kinds = load_beside(path, "benchmarks.json", is_benchmark_list)
     at = milliseconds / 1000 if milliseconds else None
     return _Suite(at, file.text("commit_hash"), setup, machine, kinds)
 

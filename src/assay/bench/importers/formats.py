@@ -26,17 +26,20 @@ from assay.bench.importers.result import (
 )
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution
 from assay.errors import UsageError
+from assay.record.importers.registry import choose_importer, describe_known, resolve
+from assay.record.importers.sample import Sample
 from assay.values.machine import Machine
-
-_HINT = (
-    "known: PerfZero's perfzero_summary.json and perfzero.log, asv's results/MACHINE/*.json, pytest-benchmark's and "
-    "google-benchmark's JSON, :::MLLOG lines"
-)
+from assay.values.run import build_command
 
 Found = Iterable[ImportedResult | str]
 _LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
-GOOGLE_MARKS = {"context", "benchmarks"}
-PYTEST_MARKS = {"machine_info", "benchmarks"}
+_PARSERS = {  # by the importer's name in the registry
+    "mlperf": "assay.bench.importers.formats:parse_mlperf",
+    "asv": "assay.bench.importers.asv:parse_asv",
+    "perfzero": "assay.bench.importers.perfzero:parse_perfzero",
+    "google-benchmark": "assay.bench.importers.formats:parse_google",
+    "pytest-benchmark": "assay.bench.importers.formats:parse_pytest",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +82,42 @@ def _load_text(path: str) -> str:
     except UnicodeDecodeError:
         raise _refuse(path, "it is not text") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}", _find_other_command(path)) from None
 
 
 def _refuse(path: str, why: str) -> UsageError:
-    return UsageError(f"{path} cannot be imported: {why}", _HINT)
+    return UsageError(f"{path} cannot be imported: {why}", _find_other_command(path) or describe_known(["results"]))
+
+
+def _find_other_command(path: str) -> str | None:
+    """For what holds runs."""
+    importer = choose_importer(Sample(path), ["runs", "folders"])
+    if importer is None:
+        return None
+    return f"it is {importer.title}: {build_command(('assay', 'index', 'ingest'), [path])}"
 
 
 def parse_foreign(text: str, path: str) -> Iterator[ImportedResult | str]:
-    if has_lines(text):
-        return parse_mlperf(text, os.path.basename(path))
+    sample = Sample(path, text)
+    importer = choose_importer(sample, ["results"])
+    if importer is not None:
+        parse: Callable[[Sample], Found] = resolve(_PARSERS[importer.name])
+        return iter(parse(sample))
     try:
         content = json.loads(text)
     except RecursionError:
         raise FieldError("its JSON is nested too deeply") from None
     except ValueError as error:
         if summaries := perfzero.find_summaries(text):
-            return chain.from_iterable(map(perfzero.parse_perfzero, summaries))
+            return chain.from_iterable(map(perfzero.parse_summary, summaries))
         raise FieldError(f"it is not JSON and has no :::MLLOG line ({error})") from None
     if not isinstance(content, dict):
         raise FieldError("its JSON is not an object")
-    return iter(_parse_object(content, path))
+    return iter(_describe_object(content))
 
 
-def _parse_object(content: Mapping[str, Any], path: str) -> Found:
-    if content.keys() >= asv.MARKS:
-        return asv.parse_asv(content, path)
-    for marks, parse in _KINDS:
-        if marks <= content.keys():
-            return parse(content)
+def _describe_object(content: Mapping[str, Any]) -> list[str]:
+    """Notes on a file that holds no result; raises FieldError where it is none that belongs to results."""
     if asv.is_machine(content):
         return ["asv's machine.json: it describes the machine of the results next to it"]
     if asv.is_benchmark_list(content):
@@ -118,14 +128,10 @@ def _parse_object(content: Mapping[str, Any], path: str) -> Found:
 # ---------------------------------------------------------------- MLPerf: `:::MLLOG {…}` lines
 
 
-def has_lines(text: str) -> bool:
-    return ":::ML" in text and _LINE.search(text) is not None
-
-
-def parse_mlperf(text: str, file: str) -> Iterator[ImportedResult]:
+def parse_mlperf(sample: Sample) -> Iterator[ImportedResult]:
     """The time from run_start to run_stop, and every number that was logged."""
     entries = []
-    for number, match in enumerate(_LINE.finditer(text), 1):
+    for number, match in enumerate(_LINE.finditer(sample.text), 1):
         try:
             entries.append(Fields(json.loads(match[1]), f":::MLLOG line {number}"))
         except (ValueError, RecursionError):
@@ -145,7 +151,7 @@ def parse_mlperf(text: str, file: str) -> Iterator[ImportedResult]:
     failure = None if status in ("", "success") else f"the run ended with status {status}"
     yield ImportedResult(
         source="mlperf",
-        method=f"mlperf.{benchmark or os.path.splitext(file)[0]}",
+        method=f"mlperf.{benchmark or os.path.splitext(os.path.basename(sample.path))[0]}",
         at=start / 1000 if start is not None else None,
         wall_time=(stop - start) / 1000 if start is not None and stop is not None else NOT_REPORTED,
         numbers={key: values[-1] for key, values in series.items()},
@@ -159,8 +165,8 @@ def parse_mlperf(text: str, file: str) -> Iterator[ImportedResult]:
 # ---------------------------------------------------------------- pytest-benchmark
 
 
-def parse_pytest(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
-    file = Fields(content)
+def parse_pytest(sample: Sample) -> Iterator[ImportedResult]:
+    file = Fields(sample.content)
     machine = file.part("machine_info")
     model, cpus = "", ""
     if isinstance(machine.values.get("cpu"), dict):  # an object since version 3.2, a string before
@@ -216,10 +222,10 @@ class _Group:
     aggregates: dict[str, Fields] = field(default_factory=dict)
 
 
-def parse_google(content: Mapping[str, Any]) -> Iterator[ImportedResult | str]:
+def parse_google(sample: Sample) -> Iterator[ImportedResult | str]:
     """Repetitions of one benchmark are the samples of one execution. Where only their aggregates were kept, the median
     is used, or the mean."""
-    file = Fields(content)
+    file = Fields(sample.content)
     context = file.part("context")
     setup = {
         "cpus": context.text("num_cpus"),
@@ -331,10 +337,3 @@ def _describe_left_out(group: _Group) -> str:
     if not group.aggregates.keys() - set(_SPREADS):
         raise FieldError(f"{next(iter(group.aggregates.values())).where}: it has neither a median nor a mean")
     return f"{kinds} give its complexity or spread, not its time: there is no result"
-
-
-_KINDS: tuple[tuple[set[str], Callable[[Mapping[str, Any]], Found]], ...] = (
-    (perfzero.MARKS, perfzero.parse_perfzero),
-    (GOOGLE_MARKS, parse_google),
-    (PYTEST_MARKS, parse_pytest),
-)

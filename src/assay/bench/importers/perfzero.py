@@ -10,9 +10,10 @@ from typing import Any
 from assay.bench.importers.result import DIGEST, Fields, ImportedResult, build_digest, parse_number
 from assay.bench.judge.reported import judge_bounds
 from assay.bench.values.execution import NOT_REPORTED, SITE_PACKAGES, BenchMetric, Framework, Peaks
+from assay.record.importers.sample import Sample
 from assay.values.machine import Machine
 
-MARKS = {"benchmark_result", "execution_timestamp"}
+_MARKS = {"benchmark_result", "execution_timestamp"}
 _OBJECT = re.compile(r"(?:^|summary:)\s*(\{)", re.MULTILINE)
 _UNTOLD = "it had not succeeded when PerfZero ran it"
 _Bounds = Mapping[str, tuple[float | None, float | None]]
@@ -27,12 +28,16 @@ def find_summaries(text: str) -> list[Mapping[str, Any]]:
             content, position = decoder.raw_decode(text, match.start(1))
         except (ValueError, RecursionError):
             continue
-        if content.keys() >= MARKS:
+        if content.keys() >= _MARKS:
             found[json.dumps(content)] = content
     return list(found.values())
 
 
-def parse_perfzero(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
+def parse_perfzero(sample: Sample) -> Iterator[ImportedResult]:
+    return parse_summary(sample.content)
+
+
+def parse_summary(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
     file = Fields(content)
     result, info, system = (file.part(key) for key in ("benchmark_result", "benchmark_info", "system_info"))
     framework, process = file.part("ml_framework_info"), file.part("process_info")

@@ -6,12 +6,13 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from assay.errors import UsageError
+from assay.errors import NotFoundError, UsageError
 from assay.show.console import Console
 from assay.show.formatting import render_count, render_size
 from assay.values.options import Group, Request, argument, json_option, option, root_option
 
 if TYPE_CHECKING:
+    from assay.record.importers.registry import Importer
     from assay.values.study import MetricFile, Pattern
 
 GROUP = Group(
@@ -23,7 +24,7 @@ GROUP = Group(
         "status": ("assay.study.commands.index:status", "Show where the index is, how large, and what is in it."),
         "rebuild": ("assay.study.commands.index:rebuild", "Build the index again from the run directories."),
         "reparse": ("assay.study.commands.index:reparse", "Read the metrics of STUDY again from its logs."),
-        "ingest": ("assay.study.commands.index:ingest", "Add what runx, logx or mlrunner left in DIR."),
+        "ingest": ("assay.study.commands.index:ingest", "Add the runs of another tool in PATH."),
     },
 )
 
@@ -192,37 +193,88 @@ def _load_patterns(file: str) -> tuple[Pattern | MetricFile, ...]:
 
 
 class IngestRequest(Request):
-    folder: str = argument("DIR")
+    path: str = argument("PATH")
+    importer: str | None = option("--as", metavar="NAME", help="Read PATH as mlflow, wandb, wandb-history or optuna.")
+    study: str | None = option("--study", metavar="NAME", help="Put imported runs into this study.")
+    root: str | None = root_option("Output root of imported runs.")
 
 
 def ingest(request: IngestRequest, console: Console) -> int:
-    """Add what runx, logx or mlrunner left in DIR (a study, or a folder of studies)."""
+    """Add the runs of another tool in PATH; it is recognised by its content.
+
+    What runx, logx or mlrunner left in a folder (a study, or a folder of studies) is read where it is. The runs of
+    MLflow's file store, W&B's CSV files and Optuna's journals become run directories; called again, what is new is
+    added.
+    """
+    from assay.record.importers.registry import IMPORTERS, choose_importer, describe_known
+    from assay.record.importers.sample import Sample
+
+    if not os.path.exists(request.path):
+        raise UsageError(f"{request.path} is not a folder or a file")
+    if request.importer is not None:
+        chosen = {each.name: each for each in IMPORTERS if each.gives == "runs"}
+        if request.importer not in chosen:
+            raise NotFoundError("importer of runs", request.importer, chosen)
+        return _import(chosen[request.importer], request, console)
+    found = choose_importer(Sample(request.path), ["folders", "runs", "results"])
+    if found is None:
+        raise UsageError(f"found no runs in {request.path}", describe_known(["folders", "runs"]))
+    if found.gives == "results":
+        from assay.values.run import build_command
+
+        command = build_command(("assay", "bench", "import"), [request.path])
+        raise UsageError(
+            f"{request.path} holds results of benchmarks, not runs: {found.title}", f"import it: {command}"
+        )
+    if found.gives == "runs":
+        return _import(found, request, console)
+    if request.study is not None or request.root is not None:
+        raise UsageError(
+            f"{request.path} holds {found.title}, which are read where they are", "leave out --study and --root"
+        )
+    return _add_folder(request.path, console)
+
+
+def _import(importer: Importer, request: IngestRequest, console: Console) -> int:
+    from assay.study.importing import import_runs
+    from assay.study.locations import find_roots, show_command
+
+    root = os.path.abspath(request.root) if request.root else find_roots(None).main[0]
+    counts = import_runs(importer, request.path, root, request.study, console)
+    for note in counts.notes:
+        console.message(note)
+    runs = render_count(counts.new + counts.updated + counts.unchanged, "run")
+    names = ", ".join(location.name for location in counts.locations)
+    numbers = f"{counts.new} new, {counts.updated} updated, {counts.unchanged} unchanged"
+    console.print(f"{names}: {runs} from {importer.name} ({numbers}) under {_show_root(root)}")
+    console.print(f"next: {show_command(['sum'], counts.locations[0])}")
+    return 0
+
+
+def _add_folder(folder: str, console: Console) -> int:
     from collections import Counter
 
     from assay.record.index.sqlite import open_index
     from assay.study.locations import StudyLocation, find_studies, is_study, show_command
     from assay.study.refresh import refresh_study
 
-    path = os.path.abspath(request.folder)
-    if not os.path.isdir(path):
-        raise UsageError(f"{request.folder} is not a folder")
+    path = os.path.abspath(folder)
     root = os.path.dirname(path) if is_study(path) else path
     names = [os.path.basename(path)] if is_study(path) else list(find_studies(path))
-    if not names:
-        raise UsageError(
-            f"found no runs in {request.folder}",
-            "a run's folder holds hparams.json or metrics.csv (runx, logx), param and stat (mlrunner), or our run.json",
-        )
     with open_index(root) as index:
         for name in names:
             refresh_study(index, StudyLocation(root, name), console)
         rows = index.load_runs(names)
         metrics = index.load_metric_names(names)
     origins = ", ".join(f"{count} by {origin}" for origin, count in sorted(Counter(row.origin for row in rows).items()))
-    relative = os.path.relpath(root)
-    shown = root if relative.startswith("..") else relative
     more = " …" if len(metrics) > 12 else ""
-    console.print(f"{render_count(len(names), 'study', 'studies')}, {len(rows)} runs ({origins}) under {shown}")
+    studies = render_count(len(names), "study", "studies")
+    console.print(f"{studies}, {len(rows)} runs ({origins}) under {_show_root(root)}")
     console.print(f"metrics: {', '.join(metrics[:12]) or 'none'}{more}")
     console.print(f"next: {show_command(['sum'], StudyLocation(root, names[0]))}")
     return 0
+
+
+def _show_root(root: str) -> str:
+    relative = os.path.relpath(root)
+    return root if relative.startswith("..") else relative

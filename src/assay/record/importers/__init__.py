@@ -1,0 +1,1 @@
+"""What other tools wrote, recognised by content: the registry, and readers of their runs."""

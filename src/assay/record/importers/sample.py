@@ -1,0 +1,80 @@
+"""A file or folder as a recogniser sees it: as much of it as is needed, read once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from assay.system.files import parse_json
+
+_HEAD_BYTES = 1 << 16
+_MOST_BYTES = 64 << 20  # of a JSON file that is read only to recognise it
+
+
+class Sample:
+    """`text`: the whole content, where the caller has read it already."""
+
+    def __init__(self, path: str, text: str | None = None) -> None:
+        self.path = path
+        self._text = text
+
+    @cached_property
+    def is_folder(self) -> bool:
+        return self._text is None and os.path.isdir(self.path)
+
+    @cached_property
+    def text(self) -> str:
+        """Empty where it is a folder, cannot be read, is very large, or does not begin like JSON."""
+        if self._text is not None:
+            return self._text
+        try:
+            is_small = os.path.getsize(self.path) <= _MOST_BYTES
+        except OSError:
+            return ""
+        return self._read(-1) if is_small and self.head.lstrip()[:1] in ("{", "[") else ""
+
+    @cached_property
+    def head(self) -> str:
+        """The beginning."""
+        return self._text[:_HEAD_BYTES] if self._text is not None else self._read(_HEAD_BYTES)
+
+    def _read(self, size: int) -> str:
+        try:
+            with open(self.path, "rb") as file:
+                return file.read(size).decode("utf-8-sig", "replace")
+        except OSError:
+            return ""
+
+    @cached_property
+    def first_line(self) -> str:
+        return self.head.partition("\n")[0].rstrip("\r")
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """The JSON object that the file holds; empty where it holds none."""
+        try:
+            content = parse_json(self.text) if self.text else None
+        except ValueError:
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def has_keys(self, *keys: str) -> bool:
+        return self.content.keys() >= set(keys)
+
+    @cached_property
+    def folders(self) -> tuple[str, ...]:
+        """Paths of the visible folders inside, by name."""
+        return tuple(find_subfolders(self.path)) if self.is_folder else ()
+
+
+def find_subfolders(path: str) -> Iterator[str]:
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return
+    for name in names:
+        inner = os.path.join(path, name)
+        if not name.startswith(".") and os.path.isdir(inner):
+            yield inner

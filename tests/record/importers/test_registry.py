@@ -1,0 +1,103 @@
+"""The one list of importers: every kind of file is recognised by its content, and each command names the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.command_line import Cli
+from tests.study.workbench import Bench
+
+from assay.bench.importers.formats import _PARSERS
+from assay.record.importers.registry import IMPORTERS, choose_importer, describe_known, resolve
+from assay.record.importers.sample import Sample
+from assay.study.commands.index import IngestRequest
+
+
+def test_names_and_readers() -> None:
+    names = [importer.name for importer in IMPORTERS]
+    assert len(set(names)) == len(names)
+    for importer in IMPORTERS:
+        assert callable(resolve(importer.recognise))
+        assert bool(importer.load) == (importer.gives == "runs")
+        assert not importer.load or callable(resolve(importer.load))
+    assert set(_PARSERS) == {importer.name for importer in IMPORTERS if importer.gives == "results"}
+
+
+def test_the_help_names_every_importer_of_runs() -> None:
+    text = IngestRequest.OPTIONS["importer"].help
+    assert all(importer.name in text for importer in IMPORTERS if importer.gives == "runs")
+
+
+def write(name: str, text: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return folder if "/" in name else path
+
+    return make
+
+
+FILES = {
+    "mlperf": write("log", 'x\n:::MLLOG {"key": "run_start"}\n'),
+    "asv": write("a.json", '{"results": {}, "commit_hash": "a"}'),
+    "perfzero": write("a.json", '{"benchmark_result": {}, "execution_timestamp": 1}'),
+    "google-benchmark": write("a.json", '{"context": {}, "benchmarks": []}'),
+    "pytest-benchmark": write("a.json", '{"machine_info": {}, "benchmarks": []}'),
+    "mlflow": write("0/meta.yaml", "experiment_id: '0'\nname: Default\n"),
+    "wandb": write("a.csv", '"Name","State","lr"\n"a","finished","1"\n'),
+    "wandb-history": write("a.csv", '"Step","a - loss","a - loss__MIN"\n"1","2","2"\n'),
+    "optuna": write("j.log", '{"op_code": 0, "worker_id": "x", "study_name": "s", "directions": [1]}\n'),
+    "assay": write("s/r/run.json", "{}"),
+    "runx": write("s/r/hparams.json", "{}"),
+    "mlrunner": write("r/param", "_name: x"),
+}
+
+
+def test_there_is_a_file_for_each() -> None:
+    assert set(FILES) == {importer.name for importer in IMPORTERS}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_is_recognised_by_its_content(name: str, tmp_path: Path) -> None:
+    found = choose_importer(Sample(str(FILES[name](tmp_path))), ["folders", "runs", "results"])
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\xff\xfe binary", b"{" * 100_000, b"[1]", b"a,b\n1,2\n", b'"Name\n'])
+def test_what_nobody_knows(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(data)
+    assert choose_importer(Sample(str(tmp_path / "file")), ["folders", "runs", "results"]) is None
+    (tmp_path / "empty").mkdir()
+    assert choose_importer(Sample(str(tmp_path / "empty")), ["folders", "runs", "results"]) is None
+
+
+def test_unknown_content_lists_what_is_known(cli: Cli, own_bench: Bench) -> None:
+    own_bench.write("notes.txt", "nothing")
+    result = cli("index", "ingest", "notes.txt")
+    assert result.code == 2
+    assert all(importer.title in result.err for importer in IMPORTERS if importer.gives != "results")
+    assert "pytest-benchmark" in describe_known(["results"])
+    assert cli("index", "ingest", "gone.csv").code == 2
+    unknown = cli("index", "ingest", "notes.txt", "--as", "optun")
+    assert (unknown.code, "did you mean 'optuna'" in unknown.err) == (2, True)
+
+
+def test_each_command_names_the_other(cli: Cli, own_bench: Bench) -> None:
+    own_bench.write("a.json", json.dumps({"machine_info": {}, "benchmarks": []}))
+    assert "assay bench import a.json" in cli("index", "ingest", "a.json").err
+    own_bench.write("runs.csv", '"Name","State","lr"\n"a","finished","1"\n')
+    assert "assay index ingest runs.csv" in cli("bench", "import", "runs.csv").err
+    (own_bench.folder / "mlruns" / "0").mkdir(parents=True)
+    own_bench.write("mlruns/0/meta.yaml", "experiment_id: '0'\nname: Default\n")
+    refused = cli("bench", "import", "mlruns")
+    assert (refused.code, "assay index ingest mlruns" in refused.err) == (2, True)
+
+
+def test_folders_stay_where_they_are(cli: Cli, own_bench: Bench) -> None:
+    FILES["runx"](own_bench.folder / "logs")
+    assert "leave out --study and --root" in cli("index", "ingest", "logs", "--study", "x").err
