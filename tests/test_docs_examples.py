@@ -20,6 +20,8 @@ from assay.models.config import settings as models
 from assay.models.config import targets
 from assay.models.pytest_support import fixtures, options
 from assay.plan.expand import build_plan
+from assay.study.prepared import RunOptions
+from assay.study.sweep import prepare
 from assay.values.run import Plan
 
 TOP = Path(__file__).parent.parent
@@ -52,7 +54,12 @@ def all_studies() -> list[tuple[str, str]]:
 
 def plan_of(text: str, folder: Path) -> Plan:
     (folder / "study.yml").write_text(text, encoding="utf-8")
-    return build_plan(load_study("study.yml", LoadOptions(cwd=str(folder), home=str(folder))))
+    options = LoadOptions(cwd=str(folder), home=str(folder))
+    study = load_study("study.yml", options)
+    if study.search is None:
+        return build_plan(study)
+    prepared = prepare(RunOptions("study.yml", load=options, root=str(folder)))  # its runs are proposed one by one
+    return Plan(study, prepared.samples, (), prepared.plan.warnings)
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in all_studies()])
