@@ -16,7 +16,7 @@ from statistics import median
 
 from assay.values.study import StopRule
 
-_COMPARING = ("asha", "median")
+COMPARING = ("asha", "median")  # rules that look at other runs
 
 
 class Curve:
@@ -38,7 +38,7 @@ class Curve:
         is_first = math.isnan(was_at)
         if is_first or is_better(rule, value, before, rule.min_delta if rule.rule == "patience" else 0):
             self._best, self._best_step = value, step
-        if rule.rule in _COMPARING:
+        if rule.rule in COMPARING:
             rung = find_rung(rule, step)
             if rung is not None and (not self.rungs or rung > self.rungs[-1]):
                 self.rungs.append(rung)
@@ -92,7 +92,7 @@ def name_rung(rule: StopRule, rung: int) -> str:
 
 def judge_curve(rule: StopRule, own: Curve, others: Iterable[Curve], since: int = 0) -> str | None:
     """Why the rule ends this run; None: it goes on. `since`: how many of its rungs have been judged before."""
-    if rule.rule not in _COMPARING:
+    if rule.rule not in COMPARING:
         return own.reason
     known = list(others) if since < len(own.rungs) else []
     for place in range(since, len(own.rungs)):

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from assay.errors import AssayError, did_you_mean
-from assay.judge.early_stop import Curve, build_curve, judge_curve
+from assay.judge.early_stop import COMPARING, Curve, build_curve, judge_curve
 from assay.observe.columns import Columns
 from assay.record import run_directory
 from assay.record.index.base import Index
@@ -23,6 +23,8 @@ from assay.values.run import State
 from assay.values.study import StopRule
 
 _REST_S = 60.0  # after a failure of the index
+_LOAD_S = 0.2  # for points of other runs at one look: the loop waits for it
+_LOOK_SHARE = 20  # a look at a large study takes a while, and comes the later
 _MOST_NAMES = 8
 
 
@@ -51,6 +53,7 @@ class EarlyStop:
         self._judged: dict[tuple[str, int], list[int]] = {}  # (key, attempt) -> rungs judged, of each rule
         self._exempt: dict[tuple[str, int], bool] = {}  # attempts that somebody began by hand
         self._next_look = -math.inf
+        self._is_ready = False  # all that earlier calls have recorded is known
 
     def note(self, key: str, columns: Columns) -> None:
         """Points that a run has just recorded."""
@@ -74,34 +77,48 @@ class EarlyStop:
         self._counts[key, metric] = count + len(values)
         return True
 
-    def _look(self) -> None:
-        """Who has more points, or others, than are known here."""
-        if self._clock() >= self._next_look:
-            self._next_look = self._clock() + LOOK_S
-            table = self._index.load_table([self._location.name], self._metrics)
-            for metric, columns in table.metrics.items():
-                counted = zip(table.rows, columns.count, strict=True)
-                self._stale |= {(row.key, metric) for row, n in counted if n != self._counts.get((row.key, metric), 0)}
-        for key, metric in self._stale:
-            series = self._index.load_series(key, metric)
-            for i, rule in enumerate(self._rules):
-                if rule.metric == metric:
-                    self._curves[i][key] = build_curve(rule, series.steps, series.values)
-            self._counts[key, metric] = len(series.values)
-        self._stale.clear()
-
     def prune(self, entries: Sequence[Entry]) -> dict[str, str]:
         """Which of these runs a rule ends: directory and reason."""
-        for entry in entries:
-            if entry.attempt > 1 and (self._location.key(entry.dir), entry.attempt) not in self._judged:
-                self._stale |= {(self._location.key(entry.dir), metric) for metric in self._metrics}
+        keys = {self._location.key(entry.dir): entry for entry in entries}
+        new = [key for key, entry in keys.items() if (key, entry.attempt) not in self._judged]
+        self._stale |= {(key, metric) for key in new for metric in self._metrics}  # of the attempt before
         try:
-            self._look()
+            self._look(keys)
         except (AssayError, OSError):  # the index can be built again; until then no run is ended
             self._next_look = self._clock() + _REST_S
             return {}
+        if not self._is_ready:
+            return {}
         reasons = {entry.dir: self._judge(entry) for entry in entries}
         return {path: reason for path, reason in reasons.items() if reason is not None}
+
+    def _look(self, own: Collection[str]) -> None:
+        """Load the points of those that have more, or others, than are known here: first our own runs, all of them."""
+        began = self._clock()
+        if began >= self._next_look:
+            self._find_stale(own)
+            self._next_look = began + max(LOOK_S, _LOOK_SHARE * (self._clock() - began))
+        for key, metric in sorted(self._stale, key=lambda pair: pair[0] not in own):
+            if key not in own and self._clock() - began > _LOAD_S:
+                return
+            self._stale.discard((key, metric))
+            self._load(key, metric)
+        self._is_ready = True
+
+    def _find_stale(self, own: Collection[str]) -> None:
+        table = self._index.load_table([self._location.name], self._metrics)
+        compared = {rule.metric for rule in self._rules if rule.rule in COMPARING}
+        for metric, columns in table.metrics.items():
+            for row, count in zip(table.rows, columns.count, strict=True):
+                if count != self._counts.get((row.key, metric), 0) and (metric in compared or row.key in own):
+                    self._stale.add((row.key, metric))
+
+    def _load(self, key: str, metric: str) -> None:
+        series = self._index.load_series(key, metric)
+        for i, rule in enumerate(self._rules):
+            if rule.metric == metric:
+                self._curves[i][key] = build_curve(rule, series.steps, series.values)
+        self._counts[key, metric] = len(series.values)
 
     def _judge(self, entry: Entry) -> str | None:
         key, attempt = self._location.key(entry.dir), entry.attempt
