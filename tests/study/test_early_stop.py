@@ -278,3 +278,15 @@ def test_a_metric_that_never_appears_is_named_and_ends_nothing(shop: Workshop) -
     assert shop.states("x=4") == shop.states("x=5") == [State.DONE]
     assert "stop: no run has reported los; the runs report: loss" in ended.err
     assert "did you mean 'loss'" in ended.err
+
+
+def test_trials_of_a_search_are_ended_too(shop: Workshop) -> None:
+    pytest.importorskip("optuna")
+    search = "search: {sampler: grid, metric: loss, direction: min, trials: 2}\n"
+    write_study(shop, "{rule: bounds, metric: loss, max: 5}", "[1, 9]", more=search)
+    shop.write("train.sh", 'echo "step 1 loss $1"\n[ $1 -lt 5 ] || sleep 1000\n')
+    ended = shop.run("-j", "2")
+    assert ended.code == 0, ended.err
+    assert sorted(str(shop.states(name)[-1]) for name in shop.run_dirs()) == ["done", "pruned"]
+    assert shop.run("-j", "2").code == 0
+    assert sum(len(shop.states(name)) for name in shop.run_dirs()) == 2
