@@ -15,6 +15,7 @@ from assay.show.chart import Chart
 from assay.study import param_plots
 from assay.study.param_plots import ParamOptions
 from assay.study.plotting import Selection
+from assay.values.document import Bars
 from assay.values.state import State
 
 Run = tuple[Mapping[str, Any], float | None] | tuple[Mapping[str, Any], float | None, State]
@@ -189,6 +190,37 @@ def test_a_history_of_failures_only_and_of_one_run() -> None:
     assert [line.look for line in chart_of(param_plots.build_histories(failed, ParamOptions())).lines] == ["crosses"]
     best, done = chart_of(param_plots.build_histories(select([({}, 3.0)]), ParamOptions())).lines
     assert (list(best.ys), list(done.ys)) == ([3, 3], [3])
+
+
+def test_without_a_wish_a_plot_is_about_what_the_search_is_about() -> None:
+    runs = select([({}, 3.0), ({}, 4.0)])
+    table = Table(runs.data.rows, {**runs.data.metrics, "val/acc": runs.data.metrics["loss"]})
+    about = Selection(table, runs.keep, (), {"loss": 1, "val/acc": 1}, ("loss:max",))
+    (plot,) = param_plots.build_histories(about, ParamOptions())
+    assert (plot.name, plot.notes) == ("loss", ())
+    assert list(chart_of([plot]).lines[0].ys) == [3, 3, 4, 4]
+    (other,) = param_plots.build_histories(Selection(table, runs.keep, (), about.counts), ParamOptions())
+    assert (other.name, other.notes) == ("val/acc", ("val/acc (others: loss; choose with -m)",))
+
+
+# ---------------------------------------------------------------- importance
+
+
+def test_a_bar_for_each_parameter_the_most_important_first() -> None:
+    pytest.importorskip("optuna")
+    runs = select([({"noise": i * 7 % 5, "lr": i}, float((i - 10) ** 2)) for i in range(40)])
+    (plot,) = param_plots.build_importances(runs, ParamOptions())
+    assert isinstance(plot.chart, Bars)
+    assert [name for name, _ in plot.chart.items] == ["lr", "noise"]
+    assert sum(value for _, value in plot.chart.items) == pytest.approx(1)
+
+
+def test_importance_needs_runs_that_differ() -> None:
+    pytest.importorskip("optuna")
+    with pytest.raises(UsageError, match="the same parameters"):
+        param_plots.build_importances(select([({"p": 1}, float(i)) for i in range(9)]), ParamOptions())
+    with pytest.raises(UsageError, match="needs 4 finished runs"):
+        param_plots.build_importances(select([({"p": 1}, 1.0)]), ParamOptions())
 
 
 # ---------------------------------------------------------------- parallel coordinates

@@ -17,6 +17,7 @@ from assay.show.chart import Axis, Chart, Line, Scale, build_log_ticks, build_ti
 from assay.show.formatting import render_count, render_number
 from assay.study.plotting import Plot, Selection, choose_metrics, describe_value
 from assay.study.ranking import best_values, differing_params, parse_number, sort_values
+from assay.values.document import Bars
 from assay.values.series import Direction
 from assay.values.state import State
 
@@ -26,6 +27,7 @@ _RANGES = 6
 _LOG_RATIO = 30  # between the largest and the smallest value, below which no scale is logarithmic
 _MOST_CATEGORY_TICKS = 20  # of one upright axis
 _FEW = 6  # different numbers, each with a tick of its own
+_MOST_BARS = 30
 _MISSING = -0.09  # where a run without the parameter crosses its axis
 _UNSET = "(none)"
 
@@ -301,6 +303,28 @@ def _build_upright(name: str, values: Sequence[Any], log: bool) -> tuple[Axis, l
 
 def _center(index: float, count: int) -> float:
     return index / (count - 1) if count > 1 else 0.5
+
+
+# ---------------------------------------------------------------- importance
+
+
+def build_importances(selection: Selection, options: ParamOptions) -> list[Plot]:
+    """A bar for each parameter: how much it decides about the metric, as `assay importance` measures it."""
+    from assay.study.importance import measure_importance
+
+    chosen, notes = choose_metrics(selection, options.metrics, makes_line=False)
+    plots = []
+    for key in chosen:
+        found = measure_importance(selection.data, selection.keep, f"{key.name}:{key.direction}")
+        items = list(found.fractions.items())
+        more = [f"the {_MOST_BARS} most important of {len(items)} parameters"] if len(items) > _MOST_BARS else []
+        without = (
+            [f"{render_count(found.without, 'run')} without a finite {key.name}: left out"] if found.without else []
+        )
+        runs = render_count(found.runs, "finished run")
+        bars = Bars(items[:_MOST_BARS], f"{selection.studies}: importance of parameters for {key.name}, of {runs}")
+        plots.append(Plot(key.name, bars, (*notes, *more, *without)))
+    return plots
 
 
 # ---------------------------------------------------------------- where a value is on an axis

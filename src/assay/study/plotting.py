@@ -20,7 +20,7 @@ from assay.show.chart import Chart, Line, build_bands, resample, smooth
 from assay.show.console import Console
 from assay.study.locations import HOW_TO_START, StudyLocation, show_command
 from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, parse_sort, sort_groups
-from assay.study.run_reader import find_step_name, load_fresh_table
+from assay.study.run_reader import find_step_name, load_fresh_table, load_objectives
 from assay.study.summary import select_rows
 from assay.values.document import Bars
 from assay.values.series import Direction, direction_of, metric_priority
@@ -62,6 +62,7 @@ class Selection:
     keep: Sequence[int]
     locations: Sequence[StudyLocation]
     counts: Mapping[str, int]  # of each metric: the points of the run that has most
+    objectives: tuple[str, ...] = ()  # of a search, as `loss:min`
 
     @property
     def rows(self) -> list[RunRow]:
@@ -89,14 +90,19 @@ def load_selection(
     counts = {name: count for name, count in most.items() if count}
     if not counts:
         raise UsageError(f"{names}: no metrics in these runs", describe_metrics(locations[0]))
-    return Selection(data, keep, locations, counts)
+    return Selection(data, keep, locations, counts, load_objectives(locations, data))
 
 
 def choose_metrics(
     selection: Selection, asked: Sequence[str], *, makes_line: bool = True
 ) -> tuple[list[SortKey], list[str]]:
-    """Those asked for (`loss`, `loss:min`), or the most telling one; and a note when it was chosen among several."""
+    """Those asked for (`loss`, `loss:min`), or what the search is about, or the most telling one; and a note when it
+    was chosen among several."""
     known = sorted(selection.counts)
+    least = 2 if makes_line else 1
+    asked = asked or [
+        each for each in selection.objectives if selection.counts.get(each.rpartition(":")[0], 0) >= least
+    ]
     parsed = [parse_sort(each, selection.counts) for each in asked]
     for metric, _ in parsed:
         if metric not in known:

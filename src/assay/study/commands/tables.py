@@ -178,11 +178,14 @@ class PlotRequest(Request):
         "--parallel", default=False, help="Parallel coordinates: a line for each run through its parameters; needs -o."
     )
     history: bool = option("--history", default=False, help="The runs in the order of finishing, and the best so far.")
+    importance: bool = option(
+        "--importance", default=False, help="A bar for each parameter: how much it decides about the metric."
+    )
     params: tuple[str, ...] | None = option(
         "--params",
         metavar="A,B",
         parse=split_commas,
-        help="The parameters of these plots.  [default: those that differ]",
+        help="The parameters of --slices and --parallel.  [default: those that differ]",
     )
     log: bool = option("--log", default=False, help="A logarithmic scale.")
     log_x: bool = option("--log-x", default=False, help="A logarithmic x axis.")
@@ -219,11 +222,12 @@ def plot(request: PlotRequest, console: Console) -> int:
 
 
 _FORMS = {  # what each kind of plot takes beside what all of them take
-    "": ("x", "smooth", "group_by", "best", "log_x"),
-    "scatter": ("color", "log_x"),
-    "slices": ("color", "params"),
-    "parallel": ("params",),
-    "history": (),
+    "": ("x", "smooth", "group_by", "best", "log", "log_x"),
+    "scatter": ("color", "log", "log_x"),
+    "slices": ("color", "params", "log"),
+    "parallel": ("params", "log"),
+    "history": ("log",),
+    "importance": (),
 }
 
 
@@ -288,6 +292,7 @@ def _build_plots(form: str, index: Index, selection: Selection, request: PlotReq
         "slices": param_plots.build_slices,
         "parallel": param_plots.build_parallels,
         "history": param_plots.build_histories,
+        "importance": param_plots.build_importances,
     }
     return builders[form](selection, wish)
 
