@@ -73,6 +73,8 @@ def full_row() -> RunRow:
         peak_rss_bytes=1 << 40,
         cpu_s=0.25,
         origin="runx",
+        parent="grid/before",
+        trial=7,
         tags=("good", "größe"),
         note="one\ntwo",
         stamp=1234.5,

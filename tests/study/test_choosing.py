@@ -39,7 +39,9 @@ def build_table() -> Table:
         for i, (state, each) in enumerate(zip(states, params, strict=True))
     ]
     rows[0] = rows[0]._replace(tag="good", started_at=100.0, ended_at=7000.0, host="here", exit_code=0)
-    rows[1] = rows[1]._replace(title="part", started_at=100.0, ended_at=110.0, exit_code=3, reason="exit code 3")
+    rows[1] = rows[1]._replace(
+        title="part", started_at=100.0, ended_at=110.0, exit_code=3, reason="exit code 3", parent="s/r0", trial=4
+    )
     rows[2] = rows[2]._replace(tags=("new", "good"), note="an odd one")
     metrics = [metric("loss", [0.5, 5.0, math.nan]), metric("acc", [0.9, None, 0.1])]
     return Table(rows, {each.metric: each for each in metrics})
@@ -80,6 +82,7 @@ def build_table() -> Table:
         ("note == ''", [0, 1, 3]),
         ("exit_code != 0", [1]),
         ("host == here", [0]),
+        ("trial < 5 and parent ~ s/*", [1]),
         ("reason ~ '*code 3'", [1]),
         ("id ~ *2", [2]),
         ("study == s and lr > 0.5", [2]),

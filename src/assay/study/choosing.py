@@ -38,6 +38,8 @@ FIELDS: dict[str, Callable[[RunRow], Any]] = {
     "tag": lambda row: row.tags if row.tag is None else (*row.tags, row.tag),
     "tags": lambda row: row.tags if row.tag is None else (*row.tags, row.tag),
     "note": lambda row: row.note,
+    "parent": lambda row: row.parent,
+    "trial": lambda row: row.trial,
     "host": lambda row: row.host,
     "slot": lambda row: row.slot,
     "id": lambda row: row.id,

@@ -259,6 +259,8 @@ def build_row(
         peak_rss_bytes=outcome.peak_rss_bytes if outcome else None,
         cpu_s=outcome.cpu_s if outcome else None,
         origin=str(record.origin.get("tool")) if record.origin else "assay",
+        parent=record.parent,
+        trial=record.trial,
         tags=marks.tags,
         note=marks.note,
         stamp=stamp,

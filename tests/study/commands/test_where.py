@@ -185,3 +185,15 @@ def test_chosen_runs_are_stopped_and_their_supervisor_goes_on(cli, own_bench: Be
     finally:
         supervisor.send_signal(signal.SIGINT)
         supervisor.communicate(timeout=60)
+
+
+def test_varied_runs_are_found_by_their_parent(cli, own_bench: Bench, bench: Bench) -> None:
+    own_bench.run(STUDY)
+    assert cli("rerun", f"fit/{GOOD}", "n=9", "--quiet").code == 0
+    (name,) = list_names(cli, "fit", "--where", f"parent == 'fit/{GOOD}'")
+    assert name not in (GOOD, BAD)
+
+
+def test_the_best_of_some_runs(cli) -> None:
+    assert "lr=0.1,n=8" in cli("best", "fit/*n=8", "-m", "loss").out
+    assert GOOD in cli("best", "fit", "-m", "loss").out

@@ -48,6 +48,8 @@ class RunRow(NamedTuple):
     peak_rss_bytes: int | None = None
     cpu_s: float | None = None
     origin: str = "assay"  # or the original that made the directory: "runx", "mlrunner"
+    parent: str | None = None  # key of the run that this one repeats with changes
+    trial: int | None = None  # its number in a search
     tags: tuple[str, ...] = ()  # what people gave it, in their order
     note: str = ""  # what people wrote about it
     stamp: float = 0.0  # the newest modification time seen in the directory when it was read

@@ -41,19 +41,19 @@ def best(request: BestRequest, console: Console) -> int:
     A run goes by the best value of the metric. Only runs that are done count. Several metrics give the Pareto set: the
     runs that no other beats in all of them.
     """
-    from assay.study.choosing import need_rows
-    from assay.study.locations import find_locations, open_index_of, show_command
+    from assay.study.locations import find_patterns, open_index_of, show_command
     from assay.study.run_reader import load_fresh_table, load_objectives
+    from assay.study.summary import select_rows
 
     on_stdout = check_targets(request.md, as_json=request.as_json)
     if len(request.metrics) > 1 and request.group_by:
         pareto = ",".join(request.metrics)
         raise UsageError("-g compares groups by one metric", f"groups by several: assay sum --pareto {pareto} -g PARAM")
-    locations = find_locations(request.studies, request.root)
+    locations, patterns = find_patterns(request.studies, request.root)
     with open_index_of(locations) as index:
         data = load_fresh_table(index, locations, console)
     names = ", ".join(location.name for location in locations)
-    keep = list(range(len(data.rows))) if request.where is None else need_rows(request.where, data)
+    keep = select_rows(data, request.where, patterns)
     if not any(data.rows[i].state is State.DONE for i in keep):
         console.error(f"{names}: no run is done yet; see them: {show_command(['ls'], locations[0])}")
         return int(ExitCode.FAILED)

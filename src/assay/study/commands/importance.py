@@ -30,16 +30,16 @@ def importance(request: ImportanceRequest, console: Console) -> int:
     The parameters' shares add up to 1. They compare the best tenth of the runs with all (PED-ANOVA); a run goes by
     the best value of the metric, and only runs that are done count.
     """
-    from assay.study.choosing import need_rows
     from assay.study.importance import build_importance_document, measure_importance
-    from assay.study.locations import find_locations, open_index_of
+    from assay.study.locations import find_patterns, open_index_of
     from assay.study.run_reader import load_fresh_table, load_objectives
+    from assay.study.summary import select_rows
 
     on_stdout = check_targets(request.md, as_json=request.as_json)
-    locations = find_locations(request.studies, request.root)
+    locations, patterns = find_patterns(request.studies, request.root)
     with open_index_of(locations) as index:
         data = load_fresh_table(index, locations, console)
-    keep = list(range(len(data.rows))) if request.where is None else need_rows(request.where, data)
+    keep = select_rows(data, request.where, patterns)
     asked = request.metric or next(iter(load_objectives(locations, data)), None)
     document = build_importance_document(measure_importance(data, keep, asked))
     write_document(document, request)
