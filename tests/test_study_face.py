@@ -57,15 +57,22 @@ def test_a_changed_definition_is_a_changed_file(bench: Bench) -> None:
     handle = assay.run(more, jobs=2)
     assert len(handle.wait().states) == 4
     assert len(handle.runs) == 6
-    assert len(list((bench.root / "grid" / ".assay").glob("study-*.yml"))) == 2
+    assert len(list((bench.root / "grid" / ".assay").glob("files/*.yml"))) == 2
 
 
 def test_the_hints_name_a_file_that_can_be_run(bench: Bench) -> None:
     handle = Study("bad", command="false {x}", params={"x": [1]}, resources={"gpus": 0}).run(jobs=1)
     assert handle.wait().states == {"x=1": "failed"}
-    (file,) = (bench.root / "bad" / ".assay").glob("study-*.yml")
+    (file,) = (bench.root / "bad" / ".assay").glob("files/*.yml")
     again = bench.assay("run", str(file.relative_to(bench.folder)), "-j", "1", "--retry", "failed", "--json")
     assert json.loads(again.stdout)["runs"][0]["attempt"] == 2
+
+
+def test_a_definition_with_a_secret_is_for_its_owner_alone(bench: Bench) -> None:
+    study = Study("env", command="true", env={"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz0123456789"})
+    study.run(jobs=1).wait()
+    (file,) = (bench.root / "env" / ".assay").glob("files/*.yml")
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_several_commands_a_name_of_its_own_and_a_root(bench: Bench) -> None:

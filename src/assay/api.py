@@ -237,7 +237,7 @@ def run(
         prepared.study.retries,
     )
     location = prepared.location
-    path = options.file if options.load.text is None else _write_definition(options.load.text, location.dir)
+    path = _keep_definition(prepared) if isinstance(file, Study) else options.file
     return StudyHandle(location.name, location.root, [*words, "--", path, *options.overrides], expected)
 
 
@@ -297,17 +297,12 @@ def _build_options(file: Path | Study, **options: Any) -> RunOptions:
     return RunOptions(os.fspath(file), **options)
 
 
-def _write_definition(text: str, study_dir: str) -> str:
-    """For the supervisor; by content, so that another definition of the same study does not change this one."""
-    from hashlib import blake2b
+def _keep_definition(prepared: Prepared) -> str:
+    """Its file, for the supervisor; by content, so that another definition of the same study does not change it."""
+    from assay.record.run_directory import find_file, keep_file
 
-    from assay.system.files import write_atomic
-    from assay.values import layout
-
-    name = f"{layout.DEFINITION_PREFIX}{blake2b(text.encode(), digest_size=4).hexdigest()}.yml"
-    path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    write_atomic(path, text)
+    folder = prepared.location.dir
+    path = find_file(folder, keep_file(folder, prepared.study.text, is_secret=prepared.has_secrets))
     return os.path.relpath(path) if os.path.commonpath((path, os.getcwd())) == os.getcwd() else path
 
 

@@ -198,7 +198,7 @@ def _write_pass(path: str, runs: Mapping[str, int]) -> None:
 def keep_file(study_dir: str, text: str, *, is_secret: bool) -> str:
     """Keep a copy of the study's file, by its content; the hash. One with secrets is readable by its owner alone."""
     digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-    path = _file_path(study_dir, digest)
+    path = find_file(study_dir, digest)
     if load_file(study_dir, digest) is None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_atomic(path, text, 0o600 if is_secret else 0o666, repair=True)
@@ -208,14 +208,14 @@ def keep_file(study_dir: str, text: str, *, is_secret: bool) -> str:
 def load_file(study_dir: str, digest: str) -> str | None:
     """The kept copy with this hash; None: there is none, or it is damaged."""
     try:
-        text = read_text(_file_path(study_dir, digest))
+        text = read_text(find_file(study_dir, digest))
     except OSError:
         return None
     found = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
     return text if found == digest else None
 
 
-def _file_path(study_dir: str, digest: str) -> str:
+def find_file(study_dir: str, digest: str) -> str:
     return os.path.join(study_dir, layout.STUDY_META_DIR, layout.FILES_DIR, f"{digest}.yml")
 
 

@@ -23,7 +23,7 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import blake2b
 from assay.values import layout
 from assay.values.run import SHELL_WORDS, JobRequest, Plan, RunSpec, State, build_command
-from assay.values.secrets import hide_assignment
+from assay.values.secrets import hide_assignment, holds_secrets
 from assay.values.study import Farm, Problem, Study
 from assay.values.verdict import Verdict
 
@@ -124,6 +124,12 @@ class Prepared:
         """What calls with plans of their own differ in: the overrides, and the runs that they are applied to."""
         parents = {origin.parent for origin in self.options.origins.values()}
         return (*self.options.overrides, *parents)
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether the study's file, or a run of this call, holds one: copies of the file are for its owner alone."""
+        is_private = any(spec.private is not None for spec in self.plan.runs)
+        return is_private or holds_secrets(self.study.text, self.settings.secrets)
 
     def dir_of(self, spec: RunSpec) -> str:
         return os.path.join(self.location.dir, spec.name)

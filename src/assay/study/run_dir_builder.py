@@ -28,7 +28,7 @@ from assay.system.files import Flusher, keep_damaged, read_text, rename, write_a
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.run import Liveness, Plan, Private, RunSpec, State, build_command
-from assay.values.secrets import HIDDEN, holds_secrets
+from assay.values.secrets import HIDDEN
 from assay.values.study import Study
 
 if TYPE_CHECKING:
@@ -239,13 +239,12 @@ class DirBuilder:
 
     def _keep_file(self) -> str | None:
         """The hash of the study's file, of which a copy is kept: `assay rerun` fills its commands with other values."""
-        study, rules = self._prepared.study, self._prepared.settings.secrets
-        if study.text and self._file_hash is None:
-            is_secret = holds_secrets(study.text, rules) or any(
-                spec.private is not None for spec in self._prepared.plan.runs
-            )
+        prepared = self._prepared
+        if prepared.study.text and self._file_hash is None:
             with suppress(OSError):  # a full disk: what matters is refused later
-                self._file_hash = run_directory.keep_file(self._prepared.location.dir, study.text, is_secret=is_secret)
+                self._file_hash = run_directory.keep_file(
+                    prepared.location.dir, prepared.study.text, is_secret=prepared.has_secrets
+                )
         return self._file_hash
 
     def renew(self, entry: Entry) -> None:

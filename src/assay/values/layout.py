@@ -57,7 +57,6 @@ WANDB_FILE = "wandb.json"
 STUDY_META_DIR = ".assay"
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all of them have a directory and are over
-DEFINITION_PREFIX = "study-"  # inside .assay: the study file of a study that a Python program defined
 PLAN_PREFIX = "plan-"  # the same of a call with overrides: one file for each choice of them
 PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, until that has come to its end
 SEARCH_FILE = "search.json"  # inside .assay: the search that the trials belong to
@@ -104,7 +103,6 @@ _META_NAMES = frozenset(
 _META_PREFIXES = (
     SUPERVISOR_PREFIX,
     TEMPORARY_PREFIX,
-    DEFINITION_PREFIX,
     PASS_PREFIX,
     "set.",
     "environment-",
