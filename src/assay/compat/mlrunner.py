@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import shutil
@@ -14,8 +13,16 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from assay.compat.original_command import Parsed, original_command, say_problems, warn, write_lines, write_report
-from assay.errors import ExitCode
+from assay.compat.original_command import (
+    Parsed,
+    Parser,
+    original_command,
+    say_problems,
+    warn,
+    write_lines,
+    write_report,
+)
+from assay.errors import ExitCode, UsageError
 from assay.show.console import Console
 from assay.study.api import (
     Entry,
@@ -31,6 +38,8 @@ from assay.study.api import (
 from assay.system.files import Tail
 from assay.values import layout
 from assay.values.run import RunSpec, State
+from assay.values.state import RETRY
+from assay.values.units import parse_slot_flags
 
 if TYPE_CHECKING:
     from assay.study.api import Again, RunOptions
@@ -194,8 +203,8 @@ _TASKS = ".tasks"  # --no-subdir: where each task's own files are
 _AGAIN = frozenset({State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED})
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Run params.yaml with mlrunner's own flags and files.")
+def build_parser() -> Parser:
+    parser = Parser("Run params.yaml with mlrunner's own flags and files.")
     add = parser.add_argument
     add("-o", "--output", default="output", help="output folder (default: output)")
     add("-y", "--yaml", default="params.yaml", help="parameter file (default: params.yaml)")
@@ -207,10 +216,21 @@ def build_parser() -> argparse.ArgumentParser:
     add("-r", "--resource", nargs="+", help="GPUs instead of those in the file; 1,2 is one worker with two")
     add("--sample", type=int, help="a random part of each document")
     add("--no-subdir", action="store_true", help="logs of all tasks side by side in the output folder")
+    parser.add_ours(
+        "--retry",
+        action="append",
+        choices=tuple(RETRY),
+        help="of the tasks that have ended badly, run only these again instead of all",
+    )
+    parser.add_supervision()
     return parser
 
 
 def run(parsed: Parsed) -> int:
+    if parsed.root is not None:
+        parsed.output = os.path.join(parsed.root, os.path.basename(os.path.abspath(parsed.output)))
+    if parsed.detach and parsed.debug:
+        raise UsageError("-d shows the output of the first task, which --detach would not", "leave out one of them")
     prepared = prepare_tasks(parsed)
     warn(
         problem for problem in prepared.warnings if "no command uses" not in problem.message
@@ -220,6 +240,12 @@ def run(parsed: Parsed) -> int:
     if parsed.dry_run:
         write_lines(messages.build_dry_lines())
         return int(ExitCode.OK)
+    if parsed.detach:
+        from assay.study.api import check_prepared, go_to_background
+
+        check_prepared(prepared)
+        if not go_to_background(prepared.location, Console()):
+            return int(ExitCode.OK)
     return _Session(prepared, messages, parsed).run()
 
 
@@ -240,13 +266,14 @@ def build_options(parsed: Parsed, folder: str) -> RunOptions:
 
     return RunOptions(
         file=parsed.yaml,
+        overrides=parsed.overrides,
         root=os.path.dirname(folder),
         study=os.path.basename(folder),
-        slots=tuple(parsed.resource) if parsed.resource else None,
+        slots=_choose_slots(parsed),
         titles=(parsed.title,) if parsed.title else None,
         commands=tuple(parsed.command) if parsed.command else None,
         sample=parsed.sample,
-        retry=_AGAIN,
+        retry=frozenset(state for name in parsed.retry for state in RETRY[name]) if parsed.retry else _AGAIN,
         force=parsed.force or parsed.debug,
         load=LoadOptions(dialect="mlrunner"),
         output=parsed.output,
@@ -254,6 +281,12 @@ def build_options(parsed: Parsed, folder: str) -> RunOptions:
         command_line=tuple(sys.argv),
         again=_build_again(parsed),
     )
+
+
+def _choose_slots(parsed: Parsed) -> tuple[str, ...] | None:
+    if parsed.resource and parsed.jobs is not None:
+        raise UsageError("-r and -j set the same thing", "give one of them")
+    return tuple(parsed.resource) if parsed.resource else parse_slot_flags(None, parsed.jobs)
 
 
 def _build_again(parsed: Parsed) -> Again | None:
@@ -267,7 +300,8 @@ def _build_again(parsed: Parsed) -> Again | None:
     words += [word for word, is_on in (("-d", parsed.debug), ("--no-subdir", parsed.no_subdir)) if is_on]
     words += ["-c", *parsed.command] if parsed.command else []
     words += ["-r", *parsed.resource] if parsed.resource else []
-    return Again(("assay", "mlrunner"), None, tuple(words), takes_retry=False)
+    words += ["-j", str(parsed.jobs)] if parsed.jobs is not None else []
+    return Again(("assay", "mlrunner"), None, tuple(words), parsed.overrides, takes_retry=False)
 
 
 def _build_option(flag: str, value: str) -> tuple[str, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -46,6 +47,55 @@ def original_command(
     description = build_parser().description or ""
     command.help = description
     return command
+
+
+class Parser(argparse.ArgumentParser):
+    """Flags of an original, and additions of ours, which take no abbreviation of the original's flags away."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(description=description, epilog="NAME=VALUE gives a parameter other values than the file.")
+        self._added: list[argparse.Action] = []
+
+    def add_ours(self, *names: str, **attributes: Any) -> None:
+        attributes["help"] += " (Assay's addition)"
+        self._added.append(self.add_argument(*names, **attributes))
+
+    def add_supervision(self) -> None:
+        """The additions that every original gets."""
+        self.add_ours("-j", "--jobs", type=positive, metavar="N", help="N at once on the CPU")
+        self.add_ours("--detach", action="store_true", help="leave the supervisor in the background")
+        self.add_ours("--root", metavar="DIR", help="where the runs go, whatever the file and other flags say")
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        found = super()._get_option_tuples(option_string)
+        return [each for each in found if each[0] not in self._added] or found
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """With the overrides: every word NAME=VALUE, also after a flag that takes any number of words."""
+        parsed, rest = self.parse_known_args(args, namespace)
+        overrides = [word for word in rest if is_override(word)]
+        if unknown := [word for word in rest if not is_override(word)]:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        for name, value in [pair for pair in vars(parsed).items() if isinstance(pair[1], list)]:
+            others = [word for word in value if not is_override(word)]
+            overrides += [word for word in value if is_override(word)]
+            setattr(parsed, name, others)
+            if not others:
+                self.error(f"argument --{name}: expected at least one argument")
+        parsed.overrides = tuple(overrides)
+        return parsed
+
+
+def is_override(word: str) -> bool:
+    return re.match(r"[^-=\s][^=]*=", word) is not None
+
+
+def positive(text: str) -> int:
+    """For argparse, which calls it by this name when it complains."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
 
 
 def count(text: str) -> int:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from assay.compat.original_command import Parsed, original_command, say_problems, warn, write_lines, write_report
+from assay.compat.original_command import (
+    Parsed,
+    Parser,
+    original_command,
+    say_problems,
+    warn,
+    write_lines,
+    write_report,
+)
 from assay.errors import ExitCode
 from assay.show.console import Console
 from assay.values.state import RETRY, State
@@ -20,9 +27,8 @@ if TYPE_CHECKING:
 _TICK_S, _LIVE_TICK_S = 0.25, 0.05
 
 
-def build_parser() -> argparse.ArgumentParser:
-    text = "Run a sweep described in runx's YAML, with runx's own flags and files."
-    parser = argparse.ArgumentParser(description=text)
+def build_parser() -> Parser:
+    parser = Parser("Run a sweep described in runx's YAML, with runx's own flags and files.")
     add = parser.add_argument
     add("exp_yml", help="experiment file")
     add("--exp_name", help="name of the experiment; default: the file's name")
@@ -32,18 +38,19 @@ def build_parser() -> argparse.ArgumentParser:
     add("--interactive", "-i", action="store_true", help="run here, one after another, instead of submitting")
     add("--farm", help="submit to this farm of the configuration")
     add("--config_file", "-c", help="configuration instead of ./.runx")
-    add("--slots", help="with -i: several at once, e.g. 0,1 for two GPUs (Assay's addition)")
-    add(
+    parser.add_ours("--slots", help="with -i: several at once, e.g. 0,1 for two GPUs")
+    parser.add_ours(
         "--retry",
         action="append",
         choices=("failed", "lost", "stopped"),
-        help="no new runs: of the last ones, run these again (Assay's addition)",
+        help="no new runs: of the last ones, run these again",
     )
+    parser.add_supervision()
     return parser
 
 
 def run(parsed: Parsed) -> int:
-    from assay.study.api import build_dry_lines, check_prepared, prepare
+    from assay.study.api import build_dry_lines, check_prepared, go_to_background, prepare
 
     prepared = prepare(build_options(parsed))
     warn(prepared.warnings)
@@ -53,21 +60,27 @@ def run(parsed: Parsed) -> int:
     if not prepared.root_was_asked:
         check_prepared(prepared)
         Console().error(f"no LOGROOT in .runx: runs go to {os.path.relpath(prepared.location.dir)}")
+    if parsed.detach:
+        check_prepared(prepared)
+        if not go_to_background(prepared.location, Console()):
+            return int(ExitCode.OK)
     return supervise(prepared)
 
 
 def build_options(parsed: Parsed) -> RunOptions:
     from assay.config.fields import LoadOptions
     from assay.study.api import Again, RunOptions
-    from assay.values.units import parse_slots
+    from assay.values.units import parse_slot_flags
 
-    kept = ("exp_name", "tag", "no_cooldir", "interactive", "farm", "config_file", "slots")
+    kept = ("exp_name", "tag", "no_cooldir", "interactive", "farm", "config_file", "slots", "jobs", "root")
     given = [(f"--{name}", value) for name in kept if (value := getattr(parsed, name))]
     words = [word for flag, value in given for word in ((flag,) if value is True else (f"{flag}={value}",))]
 
     return RunOptions(
         file=parsed.exp_yml,
-        slots=parse_slots(parsed.slots) if parsed.slots else None,
+        overrides=parsed.overrides,
+        root=parsed.root,
+        slots=parse_slot_flags(parsed.slots or None, parsed.jobs),
         on="local" if parsed.interactive else None,
         load=LoadOptions(dialect="runx", runx_config=parsed.config_file, farm=parsed.farm, exp_name=parsed.exp_name),
         tag=parsed.tag,
@@ -75,7 +88,7 @@ def build_options(parsed: Parsed) -> RunOptions:
         retry=frozenset(state for name in parsed.retry or () for state in RETRY[name]),
         keeps_finished=bool(parsed.retry),
         command_line=tuple(sys.argv),
-        again=Again(("assay", "runx"), parsed.exp_yml, tuple(words)),
+        again=Again(("assay", "runx"), parsed.exp_yml, tuple(words), parsed.overrides),
     )
 
 

@@ -8,6 +8,7 @@ from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
     from assay.study.attempts import RetryPolicy
+    from assay.study.background import go_to_background
     from assay.study.best import choose_best
     from assay.study.choosing import choose_rows, match_rows
     from assay.study.collect import Source, closing_quietly, find_sources
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 HOMES = {
     "assay.study.attempts": "RetryPolicy",
+    "assay.study.background": "go_to_background",
     "assay.study.best": "choose_best",
     "assay.study.choosing": "choose_rows match_rows",
     "assay.study.collect": "Source closing_quietly find_sources",

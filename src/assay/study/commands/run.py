@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from assay.errors import AssayError, ExitCode, UsageError
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import escape_json
-from assay.values import layout
 from assay.values.options import (
     Request,
     argument,
@@ -30,7 +29,7 @@ from assay.values.units import parse_slot_flags
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
-    from assay.study.locations import FoundRun, StudyLocation
+    from assay.study.locations import FoundRun
     from assay.study.notify import Notifier
     from assay.study.prepared import Prepared, Report, RunOptions, SearchResult
     from assay.study.report import Watcher
@@ -116,8 +115,11 @@ def run(request: RunRequest, console: Console) -> int:
         console.quieted(request.quiet).message(
             f"runs go to {os.path.relpath(prepared.location.dir)} (choose with --root or ASSAY_ROOT)"
         )
-    if request.detach and not _go_to_background(prepared.location, console):
-        return int(ExitCode.OK)
+    if request.detach:
+        from assay.study.background import go_to_background
+
+        if not go_to_background(prepared.location, console):
+            return int(ExitCode.OK)
     plain = request.plain or request.detach
     quieted = console.quieted(request.quiet or request.as_json)
     return _supervise(prepared, quieted, plain, request.as_json, receivers)
@@ -327,27 +329,6 @@ def _build_search(result: SearchResult) -> dict[str, object]:
         "failed": dict(result.failed),
         "failure": result.failure,
     }
-
-
-def _go_to_background(location: StudyLocation, console: Console) -> bool:
-    """Fork; True in the supervisor that goes on alone, with its output in a file."""
-    from assay.study.locations import show_command
-
-    os.makedirs(os.path.join(location.dir, layout.STUDY_META_DIR), exist_ok=True)
-    log = os.path.join(location.dir, layout.STUDY_META_DIR, layout.SUPERVISOR_LOG)
-    hints = [show_command([word], location) for word in ("ls", "stop")]
-    pid = os.fork()
-    if pid:
-        console.print(f"supervisor {pid} runs in the background; its output is in {os.path.relpath(log)}")
-        console.print(f"next: {hints[0]}")
-        console.print(f"      {hints[1]}")
-        return False
-    os.setsid()
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (fd, 1), (fd, 2)):
-        os.dup2(source, target)
-    return True
 
 
 # ---------------------------------------------------------------- rerun
