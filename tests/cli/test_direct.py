@@ -90,6 +90,7 @@ def test_what_is_read_is_what_click_reads(name: str) -> None:
     [
         (["s.yml"], {}),
         (["s.yml", "-j", "2", "--quiet"], {"jobs": 2, "quiet": True}),
+        (["s.yml", "lr=1", "--quiet", "a=-b"], {"overrides": ["lr=1", "a=-b"], "quiet": True}),
         (["--jobs=3", "--", "-s.yml"], {"jobs": 3}),
         (["-t", "a", "s.yml", "--title=b", "--retry", "failed"], {"titles": ["a", "b"], "retry": ["failed"]}),
     ],
@@ -106,7 +107,6 @@ def test_plain_words_need_no_click(words: list[str], expected: dict[str, Any]) -
     [
         [],
         ["--help"],
-        ["s.yml", "more"],
         ["s.yml", "--job", "2"],
         ["s.yml", "-j2"],
         ["s.yml", "-j", "two"],
