@@ -53,3 +53,7 @@ def test_choosing_runs(tmp_path: Path) -> None:
     for (expression,), names in rows:
         found = assay.runs(str(tmp_path / "runs" / "line"), where=expression)
         assert sorted(run.name for run in found) == sorted(names), expression
+
+
+def test_from_twelve_runs_to_the_best_one(tmp_path: Path) -> None:
+    run_page(HOW_TO / "search-and-stop.md", tmp_path)
