@@ -426,6 +426,36 @@ def read_import(path: Path) -> object:
     return load_foreign_file(str(path))
 
 
+def read_runs(path: Path) -> object:
+    """By the importer whose file it was before it was damaged, and by whoever recognises it now."""
+    from assay.record.importers.registry import IMPORTERS, choose_importer, resolve
+    from assay.record.importers.sample import Sample
+
+    name = path.stem if path.suffix == ".runs" else "mlflow"
+    whole = path if path.suffix == ".runs" else next(each for each in path.parents if each.name == "mlruns")
+    choose_importer(Sample(str(whole)), ["folders", "runs", "results"])
+    (importer,) = (each for each in IMPORTERS if each.name == name)
+    return resolve(importer.load)(str(whole))
+
+
+def build_mlflow(damaged: str) -> Callable[[Path], Path]:
+    """A store with one run, of which this file will be damaged."""
+
+    def build(folder: Path) -> Path:
+        store = {
+            "7/meta.yaml": "experiment_id: '7'\nlifecycle_stage: active\nname: exp\n",
+            "7/abc/meta.yaml": "run_id: abc\nrun_name: calm-sun\nstatus: 3\nstart_time: 1700000000000\nend_time: null\n",
+            "7/abc/metrics/loss": "1700000000000 0.5 1\n1700000001000 0.25 2\n",
+            "7/abc/params/lr": "0.1",
+        }
+        for name, text in store.items():
+            (folder / "mlruns" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "mlruns" / name).write_text(text)
+        return folder / "mlruns" / damaged
+
+    return build
+
+
 def read_settings(path: Path) -> object:
     from assay.config.settings import load_settings
 
@@ -561,6 +591,31 @@ MLPERF = (
     '"value": null, "metadata": {}}\n:::MLLOG {"namespace": "", "time_ms": 1700000009000, "event_type": "INTERVAL_END", '
     '"key": "run_stop", "value": null, "metadata": {"status": "success"}}\n'
 )
+WANDB = """"Name","State","Created","Runtime","lr","loss","_step"
+"calm-sun-1","finished","2024-05-01T12:00:00.000Z","90","0.1","0.25","100"
+"bold-sky-2","crashed","2024-05-01T12:00:00.000Z","1m 5s","0.2","NaN","7"
+"""
+CHART = """"Step","calm-sun-1 - loss","calm-sun-1 - loss__MIN","calm-sun-1 - loss__MAX"
+"1","0.5","0.5","0.5"
+"2","0.25","0.25","0.25"
+"""
+JOURNAL = "".join(
+    json.dumps({"worker_id": "w", **each}) + "\n"
+    for each in (
+        {"op_code": 0, "study_name": "s", "directions": [1]},
+        {"op_code": 4, "study_id": 0, "datetime_start": "2024-05-01T12:00:00"},
+        {
+            "op_code": 5,
+            "trial_id": 0,
+            "param_name": "x",
+            "param_value_internal": 1,
+            "distribution": '{"name": "CategoricalDistribution", "attributes": {"choices": ["a", null]}}',
+        },
+        {"op_code": 7, "trial_id": 0, "step": 1, "intermediate_value": 0.5},
+        {"op_code": 8, "trial_id": 0, "user_attr": {"acc": 0.5}},
+        {"op_code": 6, "trial_id": 0, "state": 1, "values": [0.5], "datetime_complete": "2024-05-01T12:00:01"},
+    )
+)
 LOGX = """start,start/step,0,timestamp,100.5
 val,loss,2.5,epoch,1,timestamp,110.0
 val,loss,2.0,epoch,2,timestamp,120.0
@@ -610,6 +665,14 @@ FORMATS = (
     Format(
         "import, by a command", write("google.json", json.dumps(GOOGLE)), commands=(("bench", "import", "google.json"),)
     ),
+    Format("mlflow experiment", build_mlflow("7/meta.yaml"), read_runs),
+    Format("mlflow run", build_mlflow("7/abc/meta.yaml"), read_runs),
+    Format("mlflow metric", build_mlflow("7/abc/metrics/loss"), read_runs),
+    Format("mlflow parameter", build_mlflow("7/abc/params/lr"), read_runs),
+    Format("wandb table", write("wandb.runs", WANDB), read_runs),
+    Format("wandb chart", write("wandb-history.runs", CHART), read_runs),
+    Format("optuna journal", write("optuna.runs", JOURNAL), read_runs),
+    Format("runs, by a command", write("optuna.runs", JOURNAL), commands=(("index", "ingest", "optuna.runs"),)),
     Format("events", build_events, read_series),
     Format("csv series", write("a.csv", "step,loss,acc\n1,2.5,0.5\n2,2.0,0.6\n"), read_series),
     Format("jsonl series", write("a.jsonl", '{"step": 1, "loss": 2.5, "time": 1.0}\n' * 3), read_series),
