@@ -76,8 +76,9 @@ def test_a_store(cli: Cli, own_bench: Bench) -> None:
     shown = cli("show", "my_exp/calm-sun").out
     assert re.search(r"imported +from mlflow: .*mlruns", shown)
     assert json.loads(cli("show", "my_exp/calm-sun", "--json").out)["origin"]["id"] == "a" * 32
-    again = cli("rerun", "my_exp/calm-sun")
-    assert (again.code, "was imported from mlflow" in again.err) == (2, True)
+    for call in (("rerun",), ("rerun", "lr=1"), ("logs",)):
+        again = cli(call[0], "my_exp/calm-sun", *call[1:])
+        assert (again.code, "was imported from mlflow" in again.err) == (2, True)
     for command in (("ls",), ("sum",), ("plot",), ("sum", "--where", 'lr==0.1 and tag=="team=vision"')):
         assert cli(command[0], "my_exp", *command[1:]).code == 0
 
@@ -345,10 +346,10 @@ def test_a_journal_that_optuna_wrote(cli: Cli, own_bench: Bench) -> None:
         assert row["params"] == trial.params
         assert row["state"] == states[trial.state.name]
         assert row["metrics"]["acc"]["last"] == trial.user_attrs["acc"]
-        values = series[f"tune_it/trial-{trial.number:04d}", "intermediate_value"]
+        values = series[f"tune_it/trial-{trial.number:04d}", "objective_loss_by_step"]
         assert values == list(trial.intermediate_values.items())
         if trial.values:
-            assert row["metrics"]["value"]["last"] == trial.value
+            assert row["metrics"]["objective_loss"]["last"] == trial.value
         assert row["seconds"] == pytest.approx(
             (trial.datetime_complete - trial.datetime_start).total_seconds(), abs=1e-5
         )
@@ -382,7 +383,7 @@ def test_a_journal_of_several_studies_and_objectives(cli: Cli, own_bench: Bench)
         "acc": 0.5,
     }
     (row,) = load(cli, "three").values()
-    assert (row["params"], row["metrics"]["value"]["last"]) == ({"y": 2}, 4.0)
+    assert (row["params"], row["metrics"]["objective_loss"]["last"]) == ({"y": 2}, 4.0)
     assert json.loads(cli("show", "two/trial-0000", "--json").out)["origin"]["directions"] == ["min", "max"]
 
 

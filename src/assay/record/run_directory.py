@@ -51,6 +51,11 @@ class RunRecord:
     search: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
     origin: Mapping[str, Any] | None = None  # of a run that another tool made: `tool`, `path`, `id`, `name`, `at`, …
 
+    @property
+    def tool(self) -> str:
+        """The tool that the run was imported from; empty: it is a run of ours."""
+        return str(self.origin.get("tool", "")) if self.origin else ""
+
 
 def new_uid() -> str:
     return os.urandom(6).hex()

@@ -258,7 +258,7 @@ def build_row(
         commit=record.commit,
         peak_rss_bytes=outcome.peak_rss_bytes if outcome else None,
         cpu_s=outcome.cpu_s if outcome else None,
-        origin=str(record.origin.get("tool")) if record.origin else "assay",
+        origin=record.tool or "assay",
         parent=record.parent,
         trial=record.trial,
         tags=marks.tags,

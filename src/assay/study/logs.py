@@ -27,7 +27,10 @@ Write = Callable[[bytes], None]
 
 def find_log(run_dir: str, command: str | None = None, attempt: int | None = None) -> str:
     """The log asked for; by default the newest: of the command that failed, else of the last one that began."""
-    spec = load_record(run_dir).spec
+    record = load_record(run_dir)
+    if record.origin:
+        raise UsageError(f"{record.spec.name} was imported from {record.tool}: there is no output of it")
+    spec = record.spec
     names = os.listdir(run_dir)
     if command is not None and command not in [each.name for each in spec.commands]:
         raise NotFoundError("command", command, [each.name for each in spec.commands])

@@ -64,10 +64,14 @@ def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
     ]
 
 
+def refuse_imported(key: str, record: run_directory.RunRecord) -> None:
+    if record.origin:
+        hint = f"it came from {record.origin.get('path')}"
+        raise UsageError(f"{key} was imported from {record.tool}: there is no command to run", hint)
+
+
 def _check_commands(run: FoundRun, status: RunStatus, asked: tuple[str, ...] | None) -> None:
-    if not status.commands and status.record.origin:
-        tool, path = (status.record.origin.get(name) for name in ("tool", "path"))
-        raise UsageError(f"{run.key} was imported from {tool}: there is no command to run", f"it came from {path}")
+    refuse_imported(run.key, status.record)
     if not status.commands:
         raise UsageError(f"{run.key} was opened by a script of its own", "start that script again")
     for name in asked or ():

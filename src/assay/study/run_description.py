@@ -270,7 +270,7 @@ def _origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
     origin = record.origin or {}
     facts = [
         ("id", record.spec.id),
-        ("imported", f"from {origin.get('tool')}: {origin.get('path')}" if origin else ""),
+        ("imported", f"from {record.tool}: {origin.get('path')}" if origin else ""),
         ("id there", str(origin.get("id", ""))),
         ("study file", f"{record.source} ({record.dialect})" if record.source else ""),
         ("overrides", build_command((), record.overrides)),

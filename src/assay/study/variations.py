@@ -17,7 +17,7 @@ from assay.record.run_directory import RunRecord, load_file
 from assay.stage.snapshot import load_snapshot
 from assay.study.locations import FoundRun, StudyLocation, show_command
 from assay.study.prepared import Origin, Prepared, RunOptions
-from assay.study.rerun import find_damaged, store_of
+from assay.study.rerun import find_damaged, refuse_imported, store_of
 from assay.study.run_status import RunStatus, load_status
 from assay.study.sweep import fill_output, find_known
 from assay.system.fast_dataclasses import dataclass, replace
@@ -85,6 +85,7 @@ def _vary(
     run: FoundRun, status: RunStatus, change: Change, settings: Settings
 ) -> tuple[Study, Plan, dict[str, Origin]]:
     record = status.record
+    refuse_imported(run.key, record)
     if not status.commands:
         raise UsageError(f"{run.key} was opened by a script of its own", "start that script again with other values")
     folder = _find_folder(run, record)

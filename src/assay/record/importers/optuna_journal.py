@@ -23,13 +23,14 @@ from assay.record.importers.sample import Sample
 from assay.record.index.base import Series
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import parse_json
+from assay.values.series import direction_of
 from assay.values.state import State
 
 _RUNNING, _COMPLETE, _PRUNED, _FAIL, _WAITING = range(5)
 _STATES = {_COMPLETE: State.DONE, _PRUNED: State.PRUNED, _FAIL: State.FAILED, _RUNNING: State.STOPPED}
 _REASONS = {_RUNNING: STILL_RUNNING, _PRUNED: "pruned by Optuna", _FAIL: "failed in Optuna"}
 _NAMES_KEY = "study:metric_names"
-_INTERMEDIATE = "intermediate_value"
+_BY_STEP = "_by_step"  # behind the objective's name: its intermediate values
 
 
 @dataclass(slots=True)
@@ -186,16 +187,28 @@ def _build_run(study: _Study, trial: _Trial) -> ImportedRun:
 
 
 def _build_points(study: _Study, trial: _Trial) -> Iterator[tuple[str, Series]]:
-    if trial.intermediate:
-        yield _INTERMEDIATE, build_series([(step, value, None) for step, value in sorted(trial.intermediate.items())])
-    names = study.system_attrs.get(_NAMES_KEY)
-    values = trial.values or []
-    if not isinstance(names, list) or len(names) != len(values):
-        names = ["value"] if len(values) == 1 else [f"value_{index}" for index in range(len(values))]
-    found = dict(zip(map(str, names), values, strict=True))
+    names = _name_objectives(study)
+    if trial.intermediate:  # only a study with one objective has them
+        points = [(float(step), value, None) for step, value in sorted(trial.intermediate.items())]
+        yield names[0] + _BY_STEP, build_series([*points])
+    found = dict(zip(names, trial.values or [], strict=False))
     found |= {name: float(value) for name, value in trial.user_attrs.items() if _is_number(value) and name not in found}
     for name, value in found.items():
         yield name, build_series([(None, value, trial.ended_at)])
+
+
+def _name_objectives(study: _Study) -> list[str]:
+    """A name shows which way is better: where that is not the way of the study, it gets `_loss` or `_score`."""
+    count = len(study.directions)
+    names = study.system_attrs.get(_NAMES_KEY)
+    if not isinstance(names, list) or len(names) != count:
+        names = ["objective"] if count == 1 else [f"objective_{index}" for index in range(count)]
+    wanted = ["min" if each == 1 else "max" for each in study.directions]
+    endings = {"min": "_loss", "max": "_score"}
+    return [
+        str(name) if direction_of(str(name)) == way else str(name) + endings[way]
+        for name, way in zip(names, wanted, strict=True)
+    ]
 
 
 def _is_number(value: Any) -> bool:
