@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.study.workbench import Bench
+from tests.study.workbench import Bench, until
 
 pytest.importorskip("optuna")
 
@@ -47,6 +47,10 @@ def kill(program: subprocess.Popen[str]) -> None:
     program.communicate()
 
 
+def count_trials(bench: Bench) -> int:
+    return len(list((bench.root / "tune").glob("trial-*")))
+
+
 def load_params(bench: Bench) -> dict[int, object]:
     records = [json.loads(path.read_text()) for path in (bench.root / "tune").glob("trial-*/run.json")]
     return {
@@ -71,12 +75,14 @@ def hammer(tmp_path: Path, sampler: str, trials: int, kills: int, seed: int) -> 
     write(bench, sampler, trials)
     begun = 0
     for _ in range(kills):
-        before = len(load_params(bench))
+        before = count_trials(bench)
         program = start(bench, slots=1)
-        time.sleep(rng.uniform(0.2, 2.0))
+        if rng.random() < 0.8:  # while it proposes; else while it begins
+            until(lambda before=before: count_trials(bench) > before, "a new trial", 60)
+        time.sleep(rng.uniform(0, 0.7))
         assert program.poll() is None, "the search was finished before the kills were: give it more trials"
         kill(program)
-        begun += len(load_params(bench)) > before
+        begun += count_trials(bench) > before
     finish(bench, slots=1)
     check_ledger(bench, trials)
     (tmp_path / "whole").mkdir()
@@ -88,13 +94,13 @@ def hammer(tmp_path: Path, sampler: str, trials: int, kills: int, seed: int) -> 
 
 
 def test_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    assert hammer(tmp_path, "tpe", trials=24, kills=6, seed=1) >= 2
+    assert hammer(tmp_path, "tpe", trials=24, kills=5, seed=1) >= 3
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("sampler", "kills"), [("tpe", 60), ("cmaes", 20), ("qmc", 20)])
 def test_a_hundred_kills_lose_and_repeat_nothing(tmp_path: Path, sampler: str, kills: int) -> None:
-    assert hammer(tmp_path, sampler, trials=kills * 8, kills=kills, seed=2) >= kills // 3
+    assert hammer(tmp_path, sampler, trials=kills * 8, kills=kills, seed=2) >= kills // 2
 
 
 @pytest.mark.long
