@@ -196,6 +196,52 @@ def test_a_changed_command_counts_as_a_change(bench: Bench) -> None:
     assert "command run: changed" in refused.stderr
 
 
+def test_overrides_make_another_space_and_settings_may_raise_the_trials(bench: Bench) -> None:
+    write(bench, TPE.replace("14", "3"))
+    assert call(bench).returncode == 0
+    refused = call(bench, "x=1,2")
+    assert refused.returncode == 2
+    assert 'x: {"uniform": [0.0, 10.0]} → [1, 2]' in refused.stderr
+    assert "assay run study.yml x=1,2 -j 1 --search new" in refused.stderr
+    assert call(bench, "--set", "search.trials=5").returncode == 0
+    assert ledger(bench) == NAMES[:5]
+    assert call(bench, "x=1,2", "layers=3", "--search", "new").returncode == 0
+    assert {(1, 3), (2, 3)} <= set(load(bench).values())
+    assert len(ledger(bench)) == 7
+
+
+def test_a_damaged_record_of_the_search_is_named_with_its_remedy(bench: Bench) -> None:
+    write(bench, TPE.replace("14", "3"))
+    assert call(bench).returncode == 0
+    path = bench.root / "tune" / ".assay" / "search.json"
+    whole = path.read_text()
+    for text in ("", "{", "[]", '{"format": 1}', whole.replace('"tpe"', '"bayes"'), whole.replace("[{", "7, [{", 1)):
+        path.write_text(text)
+        refused = call(bench)
+        assert refused.returncode != 0
+        assert "search.json is damaged" in refused.stderr
+        assert "delete the file" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert bench.assay("sum", "tune").returncode == 0, "a table does not need it"
+    path.unlink()
+    assert call(bench).returncode == 0
+    assert path.read_text() == whole
+
+
+def test_pruned_trials_are_told_to_the_sampler_and_not_repeated(bench: Bench) -> None:
+    write(bench, TPE, **{'echo "loss=': 'echo loss=100; [ {layers} = 1 ] || sleep 30; echo "loss='})
+    text = (bench.folder / "study.yml").read_text()
+    (bench.folder / "study.yml").write_text(f"{text}stop: {{rule: bounds, metric: loss, max: 50}}\n".replace("14", "4"))
+    ended = call(bench, "--json", slots=4)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    pruned = sum(layers > 1 for _, layers in load(bench).values())
+    assert pruned
+    assert found["search"]["trials"]["pruned"] == pruned
+    assert call(bench).returncode == 0
+    assert ledger(bench) == NAMES[:4]
+
+
 # ---------------------------------------------------------------- what cannot go on
 
 
@@ -286,7 +332,7 @@ def test_a_bad_search_is_refused_before_anything_is_written(bench: Bench, search
 
 def test_force_and_sample_do_not_go_with_a_search(bench: Bench) -> None:
     write(bench)
-    for flags in (["--force"], ["--sample", "3"]):
+    for flags in (["--force"], ["--sample", "3"], ["--where", "x<3"]):
         refused = call(bench, *flags)
         assert refused.returncode == 2
         assert "does not go with a search" in refused.stderr

@@ -77,6 +77,9 @@ def _refuse_options(prepared: Prepared) -> None:
         raise UsageError("--force does not go with a search", hint)
     if options.sample is not None:
         raise UsageError("--sample does not go with a search", "a search chooses its runs itself; remove --sample")
+    if options.where is not None:
+        hint = "a search chooses its runs itself; repeat some of its trials with `assay rerun STUDY --where …`"
+        raise UsageError("--where does not go with a search", hint)
 
 
 def _refuse_changes(prepared: Prepared, changes: Sequence[str]) -> None:
@@ -85,7 +88,7 @@ def _refuse_changes(prepared: Prepared, changes: Sequence[str]) -> None:
     again = prepared.options.again
     go_on, begin = (again.build("--search", word) if again else f"--search {word}" for word in ("continue", "new"))
     raise UsageError(
-        f"{prepared.study.source} has changed since the search in {show_path(prepared.location.dir)} was begun:\n"
+        f"{prepared.study.source} asks for another search than was begun in {show_path(prepared.location.dir)}:\n"
         + "\n".join(f"    {line}" for line in changes),
         f"go on, with the trials that are in the new space: {go_on}\n"
         f"    or begin again, and keep the earlier trials as runs: {begin}",
