@@ -96,7 +96,7 @@ def test_every_kind_of_name(text: str, expected: list[int]) -> None:
 def test_every_field_can_be_tested(name: str) -> None:
     assert (
         choose_rows(
-            parse_where(f"run.{name} == 'no such text'" if name not in ("seconds", "time") else f"{name} < 0"),
+            parse_where(f"run.{name} ~ 'no such text'" if name not in ("seconds", "time") else f"{name} < 0"),
             build_table(),
         )
         == []
@@ -155,3 +155,23 @@ def test_patterns_of_runs() -> None:
     assert match_rows(table, [("s", "abcdef3")]) == [3]
     with pytest.raises(NotFoundError, match="no run named 's/q'"):
         match_rows(table, [("s", "r1"), ("s", "q")])
+
+
+@pytest.mark.parametrize("text", ["state == finished", "state != runing", "state in (done, runing)", "run.state == 3"])
+def test_a_state_that_there_is_not_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no state is named") as error:
+        choose_rows(parse_where(text), build_table())
+    assert "did you mean 'running'" in error.value.render() or "known: " in error.value.render()
+    assert choose_rows(parse_where("state ~ *ing and not state == `name`"), build_table()) == [2]
+
+
+def test_a_parameter_called_state_has_values_of_its_own() -> None:
+    rows = [row._replace(params={"state": "CA"}) for row in build_table().rows]
+    assert choose_rows(parse_where("params.state == CA and run.state == done"), Table(rows, {})) == [0]
+
+
+def test_values_are_shown_as_they_are_written() -> None:
+    rows = [row._replace(params={"amp": i % 2 == 0, "layers": [64, i]}) for i, row in enumerate(build_table().rows)]
+    with pytest.raises(UsageError) as error:
+        need_rows(parse_where("amp == yes and layers == x"), Table(rows, {}))
+    assert error.value.hint == "amp: true, false\n  layers: [64, 0], [64, 1], [64, 2], [64, 3]"

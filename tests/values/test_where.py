@@ -83,6 +83,7 @@ def match(text: str, row: Mapping[str, Any], **flags: bool) -> bool:
         ("model == 7b", {"model": "7b"}, True),
         ("version < 'b'", {"version": "a"}, True),
         ("lr\n<\t1", {"lr": 0}, True),
+        ("a == 1 AND NOT b == 1 Or c IN (1)", {"a": 1, "b": 2, "c": 3}, True),
     ],
 )
 def test_what_matches(text: str, row: dict[str, Any], expected: bool) -> None:

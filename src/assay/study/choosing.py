@@ -16,13 +16,24 @@ from assay.study.ranking import best_values
 from assay.study.run_reader import load_fresh_table
 from assay.values.series import direction_of
 from assay.values.state import State
-from assay.values.where import AGGREGATES, MISSING, Column, Kind, Name, Where, choose, find_names
+from assay.values.where import (
+    AGGREGATES,
+    MISSING,
+    Column,
+    Kind,
+    Name,
+    Where,
+    choose,
+    find_comparisons,
+    find_names,
+    render_value,
+)
 
 if TYPE_CHECKING:
     from assay.values.run import RunSpec
 
 _MOST_VALUES = 6  # of one name, where nothing matches
-_MOST_NAMES = 12
+_MOST_NAMES = 20
 
 # What is known of every run beside its parameters and metrics; None: it has no such value.
 FIELDS: dict[str, Callable[[RunRow], Any]] = {
@@ -54,7 +65,18 @@ _SETS = ("tag", "tags")
 
 def choose_rows(where: Where, table: Table) -> list[int]:
     """The indexes of the rows that match. Rows beyond the columns of the metrics have no metrics."""
+    _check_states(where, table)
     return choose(where, len(table.rows), lambda name: _resolve(where, name, table))
+
+
+def _check_states(where: Where, table: Table) -> None:
+    """A state that there is not would silently choose nothing, or everything."""
+    for name, sign, right in find_comparisons(where.expression):
+        if name.name != "state" or sign not in ("==", "!=", "in") or _find_kinds(name, table) != ["run"]:
+            continue
+        for value in right if isinstance(right, tuple) and sign == "in" else (right,):
+            if not isinstance(value, Name) and value not in list(State):
+                where.refuse(f"no state is named {value!r}", name.column, did_you_mean(str(value), map(str, State)))
 
 
 def need_rows(where: Where, table: Table, among: Sequence[int] | None = None) -> list[int]:
@@ -73,7 +95,7 @@ def need_rows(where: Where, table: Table, among: Sequence[int] | None = None) ->
 
 
 def _resolve(where: Where, name: Name, table: Table) -> Column:
-    kinds = [kind for kind in _KINDS if name.kind in (None, kind) and _is_known(kind, name.name, table)]
+    kinds = _find_kinds(name, table)
     if len(kinds) != 1:
         _refuse_name(where, name, kinds, table)
     (kind,) = kinds
@@ -87,6 +109,10 @@ def _resolve(where: Where, name: Name, table: Table) -> Column:
 
 
 _KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "field"}
+
+
+def _find_kinds(name: Name, table: Table) -> list[Kind]:
+    return [kind for kind in _KINDS if name.kind in (None, kind) and _is_known(kind, name.name, table)]
 
 
 def _is_known(kind: Kind, name: str, table: Table) -> bool:
@@ -151,7 +177,7 @@ def _is_missing(value: Any) -> bool:
 def _show(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else render_value(value)
 
 
 def _join(names: Sequence[str], most: int) -> str:

@@ -135,7 +135,8 @@ class _Parser:
             match = _TOKEN.match(self._text, at)
             if match is None:
                 self._refuse_character(at)
-            yield _Token(str(match.lastgroup), match[0], at)
+            text = match[0].lower() if match[0].lower() in _KEYWORDS else match[0]
+            yield _Token(str(match.lastgroup), text, at)
             at = match.end()
 
     def _refuse_character(self, at: int) -> NoReturn:
@@ -290,12 +291,19 @@ def _parse_number(text: str) -> float:
     return int(text) if is_whole else float(text)
 
 
-def find_names(expression: Expression) -> Iterator[Name]:
+def find_comparisons(expression: Expression) -> Iterator[Comparison]:
     if isinstance(expression, Comparison):
-        yield from (side for side in (expression.left, expression.right) if isinstance(side, Name))
+        yield expression
     else:
         for part in (expression.inner,) if isinstance(expression, Not) else expression.parts:
-            yield from find_names(part)
+            yield from find_comparisons(part)
+
+
+def find_names(expression: Expression) -> Iterator[Name]:
+    for left, _, right in find_comparisons(expression):
+        yield left
+        if isinstance(right, Name):
+            yield right
 
 
 # ---------------------------------------------------------------- which rows it holds for
@@ -342,7 +350,7 @@ def _compare_columns(where: Where, comparison: Comparison, rows: int, resolve: R
     elif isinstance(right, tuple):
         seconds = repeat(frozenset(_mark(_as_seconds(where, left, column, each)) for each in right), rows)
     elif sign == "~":
-        seconds = repeat(re.compile(fnmatch.translate(_render(right))), rows)
+        seconds = repeat(re.compile(fnmatch.translate(render_value(right))), rows)
     else:
         seconds = repeat(_as_seconds(where, left, column, right), rows)
     prepare = _render_known if sign == "~" else _normalise
@@ -373,7 +381,7 @@ def _normalise(value: Any) -> Any:
         return value if value == value else MISSING  # noqa: PLR0124
     if kind is int or kind is bool or value is None or value is MISSING:
         return value
-    return _normalise_text(str(value)) if isinstance(value, str) else _render(value)
+    return _normalise_text(str(value)) if isinstance(value, str) else render_value(value)
 
 
 @lru_cache(4096)  # parameters and states have few values
@@ -381,7 +389,7 @@ def _normalise_text(text: str) -> str | float:
     return _parse_number(text) if _NUMBER.fullmatch(text) else text
 
 
-def _render(value: Any) -> str:
+def render_value(value: Any) -> str:
     """As a text, for `~`; lists and mappings as JSON."""
     if isinstance(value, str):
         return value
@@ -389,7 +397,7 @@ def _render(value: Any) -> str:
 
 
 def _render_known(value: Any) -> Any:
-    return MISSING if _normalise(value) is MISSING else _render(value)
+    return MISSING if _normalise(value) is MISSING else render_value(value)
 
 
 # What follows is called once for each row, with normalised values.
