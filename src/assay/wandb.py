@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from fnmatch import fnmatchcase
+from types import SimpleNamespace
 from typing import Any, Self
 
 from assay import script
@@ -445,6 +446,14 @@ def termlog(text: str = "", *_arguments: Any, **_options: Any) -> None:
 
 
 termwarn = termerror = termlog
+
+
+def _generate_id(length: int = 8) -> str:
+    return os.urandom(length).hex()[:length]
+
+
+util = SimpleNamespace(generate_id=_generate_id)
+errors = SimpleNamespace(Error=Error, UsageError=UsageError, CommError=CommError)
 
 
 class Settings:
