@@ -241,8 +241,26 @@ def test_a_command_that_hangs_with_every_message_is_given_up_at_the_end(tmp_path
         notifier.listen(ended(f"r{number}", State.FAILED))
     (note,) = notifier.finish("", 0)
     assert "did not take the message" in note
+    notifier.close()
     for child in (tmp_path / "children").read_text().split():
         until(lambda child=child: not is_alive(int(child)), "the child has gone")
+
+
+def test_whoever_interrupts_the_wait_leaves_no_command_behind(own_bench: Bench) -> None:
+    text = STUDY.replace("0.5, 0.3", "0.3")
+    command = "echo $$ > child; exec sleep 300"
+    process = own_bench.start("run", own_bench.write("fit.yml", text), "--notify", command)
+    until((own_bench.root / "fit" / "lr=0.3" / "outcome.1").exists, "the run has ended")
+    child = own_bench.folder / "child"
+    until(lambda: child.exists() and child.stat().st_size, "the command has begun")
+    assert process.stderr is not None
+    for line in process.stderr:  # up to the report, after which it waits
+        if line.startswith("next: "):
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    until(lambda: not is_alive(int(child.read_text())), "the command has gone")
 
 
 def test_a_machine_without_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,17 +247,18 @@ class _Receiver:
             _kill(process)
 
     def is_done(self, until: float) -> bool:
-        """Whether everything was sent or refused by then; what is not is given up."""
+        """Whether everything was sent or refused by then."""
         if self._thread.ident is None:
             return True
         self._waiting.put(None)
         self._thread.join(max(0.0, until - time.monotonic()))
-        if not self._thread.is_alive():
-            return True
+        return not self._thread.is_alive()
+
+    def give_up(self) -> None:
+        """Send nothing more, and leave no command behind."""
         self._is_given_up = True
         if self._process is not None and self._process.returncode is None:
             _kill(self._process)
-        return False
 
 
 # ---------------------------------------------------------------- a study
@@ -301,6 +302,11 @@ class Notifier:
             self._put("end", text, None, exit_code, more)
         until = time.monotonic() + LIMIT_S + 1.0
         return [note for each in self._receivers if (note := self._describe(each, each.is_done(until)))]
+
+    def close(self) -> None:
+        """Send nothing more; what is under way is ended."""
+        for receiver in self._receivers:
+            receiver.give_up()
 
     def _describe(self, receiver: _Receiver, is_done: bool) -> str:
         failures = [*receiver.failures, *([] if is_done else [_late()])]

@@ -7,7 +7,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from assay.errors import AssayError, ExitCode, UsageError
@@ -30,7 +31,6 @@ from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
     from assay.study.locations import FoundRun
-    from assay.study.notify import Notifier
     from assay.study.prepared import Prepared, Report, RunOptions, SearchResult
     from assay.study.report import Watcher
     from assay.study.supervise import Event, Supervisor
@@ -207,11 +207,9 @@ def _supervise(
 ) -> int:
     from assay.show.progress import choose_progress
     from assay.study.best_so_far import BestSoFar, choose_goal
-    from assay.study.report import Watcher, build_study_report, render_report
+    from assay.study.report import Watcher
     from assay.study.sweep import RunHooks, run_study
-    from assay.system.terminal import terminal_width, use_color
 
-    began = time.time()
     progress = choose_progress(sys.stderr, quiet=console.quiet, live=False if plain else None)
     watcher = Watcher(progress, prepared.location.name, best=BestSoFar(choose_goal(prepared.study)))
     hooks = RunHooks(
@@ -221,31 +219,40 @@ def _supervise(
         console=console if console.quiet else console.around(progress.message),
         owns_process=True,
     )
-    notifier = _attach_notifier(prepared, hooks, watcher, receivers) if receivers else None
-    try:
+    with _notifying(prepared, hooks, watcher, console, receivers) as tell_end:
         report = run_study(prepared, hooks)
-    except AssayError as error:
-        if notifier is not None:
-            _finish_notifier(notifier, console, f"{prepared.location.name}: {error.message}", int(error.exit_code))
-        raise
+        _print_report(report, console, as_json, time.time() - watcher.began)
+        tell_end(report)
+    return int(report.exit_code)
+
+
+def _print_report(report: Report, console: Console, as_json: bool, elapsed_s: float) -> None:
+    from assay.study.report import build_study_report, render_report
+    from assay.system.terminal import terminal_width, use_color
+
+    options = report.prepared.options
     if as_json:
         console.write(f"{escape_json(json.dumps(_build_json(report), indent=1, ensure_ascii=False))}\n")
     else:
-        shown = build_study_report(report, time.time() - began)
+        shown = build_study_report(report, elapsed_s)
         text = render_report(shown, color=use_color(sys.stderr), width=terminal_width(sys.stderr))
         console.write_message(text + "".join(f"{line}\n" for line in describe_checks(report.verdict)))
     if report.problem:
         console.error(f"assay: {report.problem}")
     if report.interrupted:
-        again = prepared.options.again if prepared.options.search else None  # it has been done
-        call = again.build() if again else build_same_call(prepared.options.command_line[1:])
+        again = options.again if options.search else None  # it has been done
+        call = again.build() if again else build_same_call(options.command_line[1:])
         console.error(f"interrupted by {report.interrupted}; continue with: {call}")
-    if notifier is not None:
-        _tell_end(notifier, report, watcher, console, time.time() - began)
-    return int(report.exit_code)
 
 
-def _attach_notifier(prepared: Prepared, hooks: RunHooks, watcher: Watcher, receivers: tuple[str, ...]) -> Notifier:
+@contextmanager
+def _notifying(
+    prepared: Prepared, hooks: RunHooks, watcher: Watcher, console: Console, receivers: tuple[str, ...]
+) -> Iterator[Callable[[Report], None]]:
+    """Tell the receivers what happens inside, and that it has failed; gives what reports the end."""
+    if not receivers:
+        yield lambda _report: None
+        return
     from assay.study.notify import Notifier
 
     location = prepared.location
@@ -260,15 +267,25 @@ def _attach_notifier(prepared: Prepared, hooks: RunHooks, watcher: Watcher, rece
         draw(supervisor)
         notifier.tell_best(watcher.best.leader)
 
+    def finish(text: str, exit_code: int, more: Mapping[str, Any] | None = None) -> None:
+        for note in notifier.finish(text, exit_code, more):
+            console.warning(note)
+
     hooks.listen, hooks.draw = listen_too, draw_too
-    return notifier
+    try:
+        yield lambda report: finish(*_describe_end(report, watcher))
+    except AssayError as error:
+        finish(f"{location.name}: {error.message}", int(error.exit_code))
+        raise
+    finally:
+        notifier.close()
 
 
-def _tell_end(notifier: Notifier, report: Report, watcher: Watcher, console: Console, elapsed_s: float) -> None:
+def _describe_end(report: Report, watcher: Watcher) -> tuple[str, int, dict[str, Any]]:
     from assay.study.notify import build_best
     from assay.study.report import build_study_report, describe_outcome
 
-    leader = watcher.best.leader
+    leader, elapsed_s = watcher.best.leader, time.time() - watcher.began
     text = describe_outcome(build_study_report(report, elapsed_s))
     text += f"; interrupted by {report.interrupted}" if report.interrupted else ""
     text += f"; {report.problem}" if report.problem else ""
@@ -279,14 +296,7 @@ def _tell_end(notifier: Notifier, report: Report, watcher: Watcher, console: Con
         "interrupted": report.interrupted,
         "best": build_best(leader) if leader else None,
     }
-    _finish_notifier(notifier, console, text, int(report.exit_code), more)
-
-
-def _finish_notifier(
-    notifier: Notifier, console: Console, text: str, exit_code: int, more: Mapping[str, Any] | None = None
-) -> None:
-    for note in notifier.finish(text, exit_code, more):
-        console.warning(note)
+    return text, int(report.exit_code), more
 
 
 def describe_checks(verdict: Verdict | None) -> list[str]:
