@@ -205,10 +205,8 @@ class Supervisor:
         going = [entry for entry in entries if entry.dir in self.running and entry.dir not in self._ending]
         stops = {entry.dir: self._build_stop(why, "early") for entry in going if (why := self.settings.decide(entry))}
         stops |= {path: self._build_stop(why, "rule") for path, why in self.settings.prune(going).items()}
-        for entry in going:
-            if entry.dir in stops:
-                self._write_stop(entry, stops[entry.dir])
-        self._begin_ending([entry for entry in going if entry.dir in stops])
+        chosen = [entry for entry in going if entry.dir in stops]
+        self._begin_ending([entry for entry in chosen if self._write_stop(entry, stops[entry.dir])])
 
     def _begin_ending(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -694,11 +692,14 @@ class Supervisor:
     def _build_stop(self, why: str, kind: StopKind) -> Stop:
         return Stop(f"pid {os.getpid()} on {processes.host_name()}", why, kind, time.time())
 
-    def _write_stop(self, entry: Entry, stop: Stop) -> None:
+    def _write_stop(self, entry: Entry, stop: Stop) -> bool:
+        """False: it cannot be written. What is ended all the same counts as dead: the next call goes on with it."""
         try:
             run_directory.write_stop(entry.dir, entry.attempt, stop)
-        except OSError as error:  # it is stopped all the same, and counts as dead: the next call goes on with it
+        except OSError as error:
             self.problem = InfrastructureError(f"cannot write into {entry.dir}: {error.strerror}")
+            return False
+        return True
 
     # ------------------------------------------------------------ telling
 
