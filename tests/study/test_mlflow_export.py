@@ -201,7 +201,7 @@ def test_the_environment_is_as_before(cli: Cli, own_bench: Bench, monkeypatch: p
     assert "MLFLOW_ALLOW_FILE_STORE" not in os.environ
 
 
-@pytest.mark.parametrize("uri", ["", "http://", "nothing://here"])
+@pytest.mark.parametrize("uri", ["", "http://", "http://[", "nothing://here"])
 def test_a_wrong_uri(cli: Cli, own_bench: Bench, uri: str) -> None:
     make_run(own_bench, "a", {}, [])
     result = cli("export", "mlflow", "--to", uri)
@@ -211,8 +211,9 @@ def test_a_wrong_uri(cli: Cli, own_bench: Bench, uri: str) -> None:
 
 def test_a_server_that_is_not_there(cli: Cli, own_bench: Bench, closed_port: int) -> None:
     make_run(own_bench, "a", {}, [])
-    result = cli("export", "mlflow", "--to", f"http://127.0.0.1:{closed_port}", "--timeout", "2")
+    result = cli("export", "mlflow", "--to", f"http://me:hunter2@127.0.0.1:{closed_port}", "--timeout", "2")
     assert (result.code, result.out) == (4, "")
+    assert "hunter2" not in result.err
     assert "does not answer" in result.err
     assert "Traceback" not in result.err
 

@@ -94,6 +94,8 @@ _FIELDS: dict[str, ColumnKind] = {
     "host": "text",
     "commit": "text",
     "origin": "text",
+    "parent": "text",
+    "trial": "integer",
     "tags": "texts",
     "note": "text",
 }

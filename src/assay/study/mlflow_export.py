@@ -26,6 +26,7 @@ from assay.show.console import Console
 from assay.study.export import Selection
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values import layout
+from assay.values.secrets import hide_text
 from assay.values.state import State
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ def export_to_mlflow(selection: Selection, options: MlflowOptions, console: Cons
     """Raises UsageError for a URI that cannot be used, InfrastructureError where MLflow refuses or does not answer."""
     check_uri(options.to)
     report = MlflowReport()
-    with _environment(options), warnings.catch_warnings(), _explained(options.to):
+    with _environment(options), warnings.catch_warnings(), _explained(hide_text(options.to)):
         warnings.simplefilter("ignore")  # of MLflow about its file store
-        with _explained(options.to, is_opening=True):
+        with _explained(hide_text(options.to), is_opening=True):
             client = _open_client(options.to)
         by_study: dict[str, list[int]] = {}
         for i in selection.chosen:
@@ -105,9 +106,15 @@ def export_to_mlflow(selection: Selection, options: MlflowOptions, console: Cons
 
 
 def check_uri(uri: str) -> None:
-    parts = urlsplit(uri)
-    if not uri.strip() or (parts.scheme in ("http", "https") and not parts.hostname):
-        raise UsageError(f"{uri!r} is not a tracking URI", "for example --to http://localhost:5000 or --to ./mlruns")
+    try:
+        parts = urlsplit(uri)
+        is_good = bool(uri.strip()) and (parts.scheme not in ("http", "https") or bool(parts.hostname))
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise UsageError(
+            f"{hide_text(uri)!r} is not a tracking URI", "for example --to http://localhost:5000 or --to ./mlruns"
+        )
 
 
 @contextmanager
@@ -158,7 +165,7 @@ def _is_of_mlflow(error: Exception) -> bool:
 
 
 def _explain(uri: str, error: Exception, is_opening: bool) -> AssayError:
-    message = " ".join(str(error).split())[:400]
+    message = hide_text(" ".join(str(error).split())[:400])
     if "failed with exception" in message or "timed out" in message.lower():
         return InfrastructureError(
             f"the MLflow server {uri} does not answer", f"check that it runs and can be reached ({message})"

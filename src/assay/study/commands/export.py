@@ -115,6 +115,7 @@ def export_mlflow(request: MlflowRequest, console: Console) -> int:
     Called again, it sends what is new; nothing is sent twice.
     """
     from assay.study.mlflow_export import MlflowOptions, check_patterns, check_uri, export_to_mlflow
+    from assay.values.secrets import hide_text
 
     if request.artifacts and request.no_artifacts:
         raise UsageError("--artifacts and --no-artifacts contradict each other")
@@ -127,7 +128,7 @@ def export_mlflow(request: MlflowRequest, console: Console) -> int:
         console.warning(note)
     count = render_count(report.new + report.updated + report.unchanged, "run")
     console.print(
-        f"{request.to}: {count} ({report.new} new, {report.updated} updated, {report.unchanged} unchanged), "
+        f"{hide_text(request.to)}: {count} ({report.new} new, {report.updated} updated, {report.unchanged} unchanged), "
         f"{render_count(report.points, 'point')}, {render_count(report.files, 'file')}"
     )
     return 0
