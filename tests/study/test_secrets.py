@@ -115,7 +115,9 @@ def test_planted_secrets_reach_the_program_and_nothing_that_is_written_or_printe
     check_printed("".join(printed) + " ".join(keys))
 
     found = find_planted(planted.folder.parent)
-    assert set(found) == {f"work/runs/{key}/{layout.SECRETS_FILE}" for key in keys}
+    kept = {str(path.relative_to(planted.folder.parent)) for path in planted.root.glob("s/.assay/files/*.yml")}
+    assert len(kept) == 1, "a copy of the study's file"
+    assert set(found) == {f"work/runs/{key}/{layout.SECRETS_FILE}" for key in keys} | kept
     for path in found:
         assert (planted.folder.parent / path).stat().st_mode & 0o777 == 0o600
     common = [PLANTED["env"], PLANTED["number"], PLANTED["assigned"]]
@@ -227,7 +229,8 @@ def test_mlrunner_files_keep_their_secrets_apart(own_bench: Bench, cli: Cli) -> 
     for folder in ("output", "flat"):
         for path in (own_bench.folder / folder).rglob("*"):
             if path.is_file() and "plantedMl123" in path.read_text(errors="replace"):
-                assert path.name in ("secrets.sh", "params.yaml")
+                assert path.name in ("secrets.sh", "params.yaml") or path.parent.name == layout.FILES_DIR
+                assert path.name == "params.yaml" or path.stat().st_mode & 0o777 == 0o600
                 assert path.stat().st_mode & 0o077 == 0
 
 
