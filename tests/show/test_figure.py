@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import InfrastructureError, UsageError
-from assay.show import figure
 from assay.show.chart import Axis, Chart, Line, build_bands
 from assay.show.figure import spread_apart, write_figure
 from assay.values.document import Bars
@@ -122,12 +121,3 @@ def test_points_parallel_coordinates_small_charts_and_bars(tmp_path, chart):
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) > 5
     ids = [each.get("id") for each in drawn.iter() if each.get("id")]
     assert len(ids) == len(set(ids))
-
-
-def test_a_long_line_is_thinned_with_its_extremes_and_gaps(tmp_path):
-    ys = [0.0] * 100_000
-    ys[500], ys[70_000], ys[50_000] = 5.0, -5.0, math.nan
-    xs, thinned = figure._thin(range(100_000), ys)
-    assert len(xs) == len(thinned) < 6000
-    assert {5.0, -5.0} <= set(thinned)
-    assert sum(map(math.isnan, thinned)) == 1

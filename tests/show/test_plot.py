@@ -22,6 +22,7 @@ from assay.show.chart import (
     smooth,
     split_gaps,
     thin,
+    thin_line,
 )
 from assay.show.plot import render_plot
 
@@ -283,9 +284,27 @@ def test_a_smoothed_value_is_between_those_before_it(values, weight):
 def test_thinning_keeps_the_extremes_and_the_order(values, most):
     points = list(enumerate(values))
     kept = thin(points, most)
-    assert len(kept) <= max(most, len(points) if len(points) <= most else 0)
+    assert len(kept) <= most + 1
+    assert kept[-1] == points[-1]
     assert (min(y for _, y in kept), max(y for _, y in kept)) == (min(values), max(values))
     assert kept == sorted(kept, key=lambda point: point[0])
+
+
+def test_a_long_line_is_thinned_with_its_extremes_and_gaps():
+    ys = [0.0] * 100_000
+    ys[500], ys[70_000], ys[50_000] = 5.0, -5.0, NAN
+    xs, thinned = thin_line(range(100_000), ys, 4000)
+    assert len(xs) == len(thinned) < 6000
+    assert {5.0, -5.0} <= set(thinned)
+    assert sum(map(math.isnan, thinned)) == 1
+
+
+def test_a_million_points_look_like_themselves_on_a_terminal():
+    ys = [math.sin(i / 100_000) for i in range(1_000_000)]
+    ys[123_456] = 9.0
+    long = render_plot(Chart((Line("a", range(1_000_000), ys),)), width=60)
+    assert long.splitlines()[0].count("\u2800") == 0
+    assert len(columns_with_dots(long.splitlines()[0])) == 1, "the only high value is there"
 
 
 def test_stretches_between_gaps():

@@ -81,6 +81,12 @@ def test_a_gap_breaks_the_line_and_the_mouse_shows_every_run() -> None:
     assert "step 2\na: 1\nb: 2.5" in page.titles
 
 
+def test_a_line_without_points_is_in_the_legend_alone() -> None:
+    _, page = show(Chart((Line("a", [0, 1], [1.0, 2.0]), Line("b", [], []))))
+    assert len(page.classes("path", "curve")) == 1
+    assert "step 0\na: 1" in page.titles
+
+
 def test_a_line_of_one_point_is_a_dot() -> None:
     _, page = show(Chart((Line("a", [1], [2.0]), Line("b", [1, 2], [math.nan, 3.0]))))
     assert (len(page.classes("circle", "point")), len(page.classes("path", "curve"))) == (2, 0)

@@ -118,7 +118,7 @@ def smooth(values: Sequence[float], weight: float) -> list[float]:
 
 
 def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """At most about `most` points: of each stretch the lowest and the highest, in their order."""
+    """At most about `most` points: of each stretch the lowest and the highest, in their order, and the last of all."""
     if len(points) <= most:
         return list(points)
     size = math.ceil(2 * len(points) / most)
@@ -128,7 +128,18 @@ def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, 
         ys = [y for _, y in part]
         ends = {ys.index(min(ys)), ys.index(max(ys))}
         kept += [part[index] for index in sorted(ends)]
-    return kept
+    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
+
+
+def thin_line(xs: Sequence[float], ys: Sequence[float], most: int) -> tuple[Sequence[float], Sequence[float]]:
+    """The same of a line, with its gaps."""
+    if len(ys) <= most:
+        return xs, ys
+    kept: list[tuple[float, float]] = []
+    for part in split_gaps(zip(xs, ys, strict=True)):
+        share = max(2, most * len(part) // len(ys))
+        kept += [*([(kept[-1][0], math.nan)] if kept else []), *thin(part, share)]
+    return [x for x, _ in kept], [y for _, y in kept]
 
 
 def split_gaps(points: Iterable[tuple[float, float]]) -> Iterator[list[tuple[float, float]]]:

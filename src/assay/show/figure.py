@@ -21,8 +21,7 @@ from assay.show.chart import (
     build_shown,
     last_value,
     render_end_value,
-    split_gaps,
-    thin,
+    thin_line,
 )
 from assay.system.files import replacing
 from assay.values.document import Bars
@@ -222,9 +221,9 @@ def _draw_line(axes: Axes, line: Line, number: int, total: int, scale: Scale) ->
     turn = number // len(_COLORS)  # beyond the palette's length, dash and marker tell lines of the same colour apart
     marker = _MARKERS[turn // len(_DASHES) % len(_MARKERS)]
     if line.raw:
-        axes.plot(*_thin(line.xs, line.raw), color=_color(number), linewidth=0.8, alpha=0.25)
+        axes.plot(*thin_line(line.xs, line.raw, _MOST_POINTS), color=_color(number), linewidth=0.8, alpha=0.25)
     lonely = sum(map(math.isfinite, line.ys)) == 1
-    xs, ys = _thin(line.xs, line.ys)
+    xs, ys = thin_line(line.xs, line.ys, _MOST_POINTS)
     (artist,) = axes.plot(
         xs,
         ys,
@@ -249,17 +248,6 @@ def _draw_points(axes: Axes, line: Line, number: int, kind: int) -> Any:
     marker = "x" if is_cross else _POINTS[kind % len(_POINTS)]
     edge: dict[str, Any] = {"linewidths": 1.2} if is_cross else {"edgecolors": "white", "linewidths": 0.4}
     return axes.scatter(line.xs, line.ys, s=size, color=color, marker=marker, alpha=0.9, zorder=3, **edge)
-
-
-def _thin(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
-    """What a figure can show of a line, extremes and gaps kept."""
-    if len(ys) <= _MOST_POINTS:
-        return list(xs), list(ys)
-    kept: list[tuple[float, float]] = []
-    for part in split_gaps(zip(xs, ys, strict=True)):
-        most = max(2, _MOST_POINTS * len(part) // len(ys))
-        kept += [*([(kept[-1][0], math.nan)] if kept else []), *thin(part, most)]
-    return [x for x, _ in kept], [y for _, y in kept]
 
 
 def _dress_parallel(axes: Axes, uprights: Sequence[Axis]) -> None:

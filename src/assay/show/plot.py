@@ -16,6 +16,7 @@ from assay.show.chart import (
     render_end_value,
     render_log_ticks,
     render_ticks,
+    thin_line,
 )
 from assay.system import terminal
 
@@ -144,7 +145,9 @@ def _draw(chart: Chart, area: _Area, plain: bool) -> Cells:
 def _trace(line: Line, area: _Area) -> Iterator[tuple[int, int]]:
     """The dots of a line; a gap in the values is a gap in the line."""
     before: tuple[int, int] | None = None
-    for x, y in zip(line.xs, line.ys, strict=True):
+    most = 4 * area.columns * area.dots[0]  # beyond that more points change nothing
+    xs, ys = thin_line(line.xs, line.ys, most) if line.look == "line" else (line.xs, line.ys)
+    for x, y in zip(xs, ys, strict=True):
         if y != y:  # noqa: PLR0124
             before = None
             continue

@@ -21,6 +21,7 @@ from assay.show.chart import (
     render_end_value,
     render_log_ticks,
     render_ticks,
+    thin_line,
 )
 from assay.show.formatting import render_count, render_number
 from assay.study.plotting import Plot
@@ -30,6 +31,7 @@ _COLORS, _DASHES, _SHADES = 8, 4, 10  # classes of the style sheet: c0…, d0…
 _MARKERS: tuple[Literal["dot", "square", "triangle", "diamond"], ...] = ("dot", "square", "triangle", "diamond")
 _MOST_HOVERS = 160
 _HEIGHT = 320
+_LONG = 4000
 _MANY = 150  # lines through upright axes, which are then fainter
 _MOST_SHOWN = 14  # lines that the mouse shows at once
 
@@ -58,21 +60,18 @@ def _build_blocks(plot: Plot) -> Iterator[doc.Block]:
 
 
 def _build_chart(chart: Chart, is_wide: bool) -> doc.Chart:
-    to_x, to_y = _transform(chart.x_scale), _transform(chart.scale)
     curves: list[doc.Curve] = []
     areas = []
     for number, line in enumerate(chart.lines):
-        xs = [to_x(x) for x in line.xs]
         style = _style(line, number)
         if line.spread:
-            lower, upper = ([*zip(xs, map(to_y, edge), strict=True)] for edge in build_band_edges(line, chart.scale))
+            lower, upper = (_place(chart, line, edge) for edge in build_band_edges(line, chart.scale))
             areas.append(doc.Area(upper, lower, f"spread {style}"))
         if line.raw:
-            curves.append(doc.Curve([*zip(xs, map(to_y, line.raw), strict=True)], f"raw {style}"))
+            curves.append(doc.Curve(_place(chart, line, line.raw), f"raw {style}"))
         kind = sum(each.look == line.look for each in chart.lines[:number])
-        curves.append(
-            _build_curve(line, _style(line, number), kind, [*zip(xs, map(to_y, line.ys), strict=True)], chart)
-        )
+        curves.append(_build_curve(line, style, kind, _place(chart, line, line.ys), chart))
+    xs, ys = ([point[side] for curve in curves for point in curve.points] for side in (0, 1))
     uprights = [doc.Curve([(index, 0.0), (index, 1.0)], "upright") for index in range(len(chart.axes))]
     labels = [(float(index), place, text) for index, axis in enumerate(chart.axes) for place, text in axis.ticks]
     panel = doc.Panel(
@@ -80,21 +79,27 @@ def _build_chart(chart: Chart, is_wide: bool) -> doc.Chart:
         areas,
         height=_HEIGHT if is_wide else 200,
         label=chart.y_name,
-        ticks=() if chart.axes else _build_log_axis([to_y(y) for line in chart.lines for y in line.ys], chart.scale),
+        ticks=() if chart.axes else _build_log_axis(ys, chart.scale),
         y_range=(-0.12, 1.04) if chart.axes else None,
         labels=labels,
     )
-    points = [x for line in chart.lines for x in line.xs]
     return doc.Chart(
         doc.Span(chart.title, "strong") if is_wide else doc.Span(chart.x_name, "strong"),
         [panel],
         chart.title,
         hovers=[] if chart.axes or any(line.look != "line" for line in chart.lines) else [*_build_hovers(chart)],
         x_range=_find_x_range(chart),
-        x_ticks=_name_x(chart, to_x) or _build_x_axis([to_x(x) for x in points], chart.x_scale, is_wide),
+        x_ticks=_name_x(chart) or _build_x_axis(xs, chart.x_scale, is_wide),
         is_wide=is_wide,
         x_label=chart.x_name if is_wide else "",
     )
+
+
+def _place(chart: Chart, line: Line, ys: Sequence[float]) -> list[doc.Point]:
+    """Of a line a few times what a page can show, since the page thins it to its width; of points all."""
+    to_x, to_y = _transform(chart.x_scale), _transform(chart.scale)
+    xs, ys = thin_line(line.xs, ys, _LONG if line.look == "line" else len(ys))
+    return [*zip(map(to_x, xs), map(to_y, ys), strict=True)]
 
 
 def _build_curve(line: Line, style: str, kind: int, points: Sequence[doc.Point], chart: Chart) -> doc.Curve:
@@ -166,9 +171,10 @@ def _build_x_axis(places: Sequence[float], scale: Scale, is_wide: bool) -> list[
     return list(zip(ticks, render_ticks(ticks), strict=True))
 
 
-def _name_x(chart: Chart, to_x: Callable[[float], float]) -> list[tuple[float, str]]:
+def _name_x(chart: Chart) -> list[tuple[float, str]]:
     if chart.axes:
         return [(float(index), axis.name) for index, axis in enumerate(chart.axes)]
+    to_x = _transform(chart.x_scale)
     return list(chart.x_ticks) or [(to_x(mark), render_number(mark)) for mark in chart.x_marks]
 
 
@@ -190,10 +196,13 @@ def _find_x_range(chart: Chart) -> tuple[float, float] | None:
 
 def _build_hovers(chart: Chart) -> Iterator[tuple[float, str]]:
     """At some of the xs, evenly: the value of each line there, of its nearest point."""
-    xs = sorted({x for line in chart.lines for x, y in zip(line.xs, line.ys, strict=True) if math.isfinite(y)})
+    lines = [line for line in chart.lines if len(line.xs)]
+    some = [[*range(0, len(line.xs), -(-len(line.xs) // _MOST_HOVERS)), len(line.xs) - 1] for line in lines]
+    drawn = zip(lines, some, strict=True)
+    xs = sorted({line.xs[i] for line, indexes in drawn for i in indexes if math.isfinite(line.ys[i])})
     to_x = _transform(chart.x_scale)
     for x in xs[:: -(-len(xs) // _MOST_HOVERS)]:
-        found = [f"{line.label}: {_read_nearest(line, x)}" for line in chart.lines if line.xs[0] <= x <= line.xs[-1]]
+        found = [f"{line.label}: {_read_nearest(line, x)}" for line in lines if line.xs[0] <= x <= line.xs[-1]]
         more = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
         yield to_x(x), "\n".join((f"{chart.x_name} {render_number(float(x), 6)}", *found[:_MOST_SHOWN], *more))
 
