@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from tests.pages import run_page
 from tests.study.test_ranking import column
-from tests.study.workbench import GOOD, Bench
+from tests.study.workbench import GOOD, STUDY, Bench
 
+import assay
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import RunRow, Table
 from assay.study.best import BestChoice, build_document, choose_best, describe_best
@@ -121,11 +122,16 @@ def test_the_report(cli, bench: Bench) -> None:
     assert cli("best", "-m", "loss").out == result.out
 
 
-def test_its_commands_can_be_pasted(cli, bench: Bench) -> None:
-    hints = json.loads(cli("best", "fit", "-m", "loss", "--json").out)["hints"]
-    assert [shlex.split(hint)[1] for hint in hints] == ["rerun", "show", "logs"]
-    for hint in hints[1:]:
-        assert cli(*shlex.split(hint)[1:]).code == 0
+def test_its_commands_can_be_pasted(cli, own_bench: Bench) -> None:
+    own_bench.run(STUDY)
+    hints = [shlex.split(hint)[1:] for hint in json.loads(cli("best", "fit", "-m", "loss", "--json").out)["hints"]]
+    assert [words[0] for words in hints] == ["rerun", "show", "logs"]
+    for words in hints[1:]:
+        assert cli(*words).code == 0
+    assert own_bench.assay(*hints[0], "--quiet").returncode == 0
+    runs = assay.runs("fit")
+    assert len(runs) == 5
+    assert {**runs[GOOD].params, "lr": 0.2} in [run.params for run in runs]
 
 
 def test_as_markdown(cli, bench: Bench) -> None:
