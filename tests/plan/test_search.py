@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from assay.errors import ConfigError
+from assay.plan.expand import build_plan
 from assay.plan.search import Point, Proposer, Space, Trial, compute_importance
 from assay.system.fast_dataclasses import replace
-from assay.values.study import Choices, Condition, Objective, Random, Sampler, Search, Sweep
+from assay.values.study import Choices, Condition, Objective, Random, Sampler, Search, Study, Sweep
 
 pytest.importorskip("optuna")
 
@@ -190,3 +192,9 @@ def test_importance_names_what_decides() -> None:
     assert compute_importance([{"a": 1}, {"a": 1}], [1.0, 2.0]) == {}
     conditional = [{"a": 1, "b": index} if index % 2 else {"a": index} for index in range(20)]
     assert set(compute_importance(conditional, [float(index) for index in range(20)])) == {"a", "b"}
+
+
+def test_a_search_has_no_list_of_runs() -> None:
+    study = Study("s", "native", "s.yml", "/", (), (FLOATS,), search=build_search())
+    with pytest.raises(ConfigError, match="not known beforehand"):
+        build_plan(study)

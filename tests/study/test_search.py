@@ -133,6 +133,8 @@ def test_a_dry_run_shows_the_space_and_the_next_proposal_and_writes_nothing(benc
     write(bench, TPE.replace("14", "15"))
     shown = call(bench, "-n")
     assert "# next: trial-0014" in shown.stdout
+    rows = json.loads(call(bench, "-n", "--json").stdout)
+    assert [row["name"] for row in rows] == NAMES[:15]
     call(bench)
     x = load(bench)["trial-0014"][0]
     assert f"print ({x}-3)" in shown.stdout, "what was shown is what ran"
@@ -328,6 +330,36 @@ def test_a_bad_search_is_refused_before_anything_is_written(bench: Bench, search
     assert message in refused.stderr
     assert "study.yml:" in refused.stderr
     assert not bench.root.exists()
+
+
+def test_a_value_that_a_command_cannot_take_is_found_before_anything_is_written(bench: Bench) -> None:
+    write(bench, TPE, **{"{int: [1, 4]}": "[1, 2, null]"})
+    refused = call(bench)
+    assert refused.returncode == 2
+    assert "layers is null here" in refused.stderr
+    assert not bench.root.exists()
+
+
+def test_changed_code_is_reported_with_a_command_that_works(bench: Bench) -> None:
+    bench.write("train.py", "print('loss=1')\n")
+    text = "command: python train.py {x}\nparams: {x: {int: [1, 9]}}\nmetrics: {loss: 'loss=({number})'}\n"
+    bench.write("study.yml", f"study: tune\n{text}search: {{metric: loss, trials: 2}}\nresources: {{gpus: 0}}\n")
+    assert call(bench).returncode == 0
+    bench.write("train.py", "print('loss=2')\n")
+    again = call(bench)
+    assert "train.py has changed since" in again.stderr
+    step = again.stderr.strip().splitlines()[-1].split()
+    assert step[:2] == ["assay", "rerun"]
+    assert bench.assay(*step[1:], "--quiet").returncode == 0
+
+
+def test_a_broken_index_does_not_decide(bench: Bench) -> None:
+    """Results come from the run directories where the index cannot be kept."""
+    write(bench)
+    bench.extra["ASSAY_CACHE_DIR"] = "/dev/null/nowhere"
+    done = call(bench)
+    assert done.returncode == 0, done.stderr
+    assert ledger(bench) == NAMES[:14]
 
 
 def test_force_and_sample_do_not_go_with_a_search(bench: Bench) -> None:

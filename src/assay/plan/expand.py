@@ -51,6 +51,11 @@ def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules
 
     Ids are made of the real values; names, parameters and commands show `***` where a value is secret.
     """
+    if study.search is not None:
+        hint = "remove `search` to list every run, or use `assay run`"
+        raise ConfigError(
+            [Problem("the runs of a search are not known beforehand", "search", study.search.position, hint)]
+        )
     distinct = study.dialect == "native"
     grids = [Grid(sweep, distinct=distinct) for sweep in study.sweeps]
     total = sum(grid.count for grid in grids)

@@ -369,7 +369,7 @@ class DirBuilder:
         pairs = [(os.path.join(copy, f), os.path.join(self._prepared.study.folder, f)) for f in other.files]
         pair = next((pair for pair in pairs if all(map(os.path.isfile, pair))), None)
         steps = [build_command(("diff",), [show_path(path) for path in pair])] if pair else []
-        if is_kept and again and again.words == ("assay", "run"):
+        if is_kept and again and again.words == ("assay", "run") and self._prepared.search is None:
             return [*steps, again.build("--force", "--new-code")]
         return [*steps, show_command(["rerun"], location, *names[:_RERUN_AT_ONCE], options=["--new-code"])]
 

@@ -108,14 +108,25 @@ def _hash(template: CommandTemplate) -> str:
 
 
 def _build_samples(prepared: Prepared, space: Space) -> tuple[tuple[RunSpec, ...], tuple[Problem, ...]]:
-    """A run of each sweep: whether its commands can be filled, and which parameters they leave out."""
+    """Runs of each sweep: whether its commands can be filled, and which parameters they leave out."""
     specs, warnings = [], dict.fromkeys(prepared.study.warnings)
-    for sweep, branch in enumerate(space.branches):
-        point = Point(sweep, tuple(0 if each.axis is None else each.axis.low for each in branch.dimensions))
-        spec, problems = build_trial(prepared.study, space.build_params(point), sweep, 0, prepared.settings.secrets)
+    for point in _choose_samples(space):
+        params = space.build_params(point)
+        spec, problems = build_trial(prepared.study, params, point.sweep, 0, prepared.settings.secrets)
         specs.append(spec)
         warnings.update(dict.fromkeys(problems))
     return tuple(specs), tuple(warnings)
+
+
+def _choose_samples(space: Space) -> Iterator[Point]:
+    """Each kind of value once: a command that takes a number may not take a null."""
+    for sweep, branch in enumerate(space.branches):
+        first = tuple(0 if each.axis is None else each.axis.low for each in branch.dimensions)
+        yield Point(sweep, first)
+        for index, dimension in enumerate(branch.dimensions):
+            kinds = {tuple(map(type, row)): place for place, row in reversed([*enumerate(dimension.rows)])}
+            for place in sorted(kinds.values())[1:]:
+                yield Point(sweep, (*first[:index], place, *first[index + 1 :]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +168,11 @@ def _load_trial(prepared: Prepared, space: Space, number: int) -> _Found | _Outs
 # ---------------------------------------------------------------- while it runs
 
 
+def count_wanted(search: Search, space: Space) -> int:
+    """How many trials there are in the end."""
+    return min((each for each in (search.trials, space.count) if each is not None), default=0)
+
+
 class SearchSource:
     """Proposes trials, one for each free slot, until there are enough."""
 
@@ -167,14 +183,17 @@ class SearchSource:
         entries: Sequence[Entry],
         create: Callable[[Entry], bool],
         build_entry: Callable[[RunSpec], Entry],
+        settle: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`settle` brings what was collected into the index; False: some of it is not there."""
         assert prepared.study.search is not None
         assert prepared.search is not None
         self._prepared, self._index = prepared, index
-        self._create, self._build_entry = create, build_entry
+        self._create, self._build_entry, self._settle = create, build_entry, settle
         self._search, self._first = prepared.study.search, prepared.search.first
         self._space = Space(prepared.study.sweeps, prepared.settings.secrets)
         self._proposer = Proposer(self._space, self._search)
+        self._wanted = count_wanted(self._search, self._space)
         self._known: dict[int, _Known] = {}
         self._taken: set[int] = set()  # also numbers that do not count
         for entry in entries:
@@ -182,14 +201,8 @@ class SearchSource:
         self.failure: str | None = None
         self.is_exhausted = False
 
-    @property
-    def wanted(self) -> int:
-        """How many trials there are in the end."""
-        limits = [each for each in (self._search.trials, self._space.count) if each is not None]
-        return min(limits, default=0)
-
     def count_left(self) -> int:
-        return 0 if self.failure or self.is_exhausted else max(0, self.wanted - len(self._known))
+        return 0 if self.failure or self.is_exhausted else max(0, self._wanted - len(self._known))
 
     def take(self, supervisor: Supervisor) -> Sequence[Entry]:
         """The trials that other supervisors made since; where there are none, a new one, claimed."""
@@ -259,18 +272,15 @@ class SearchSource:
         """What ended while this supervisor watched has been read; all else is read now, before it counts."""
         location = self._prepared.location
         keys = {location.key(entry.dir): entry for entry in entries if entry.state in (State.DONE, State.PRUNED)}
-        try:
+        found: dict[str, Mapping[str, Summary]] = {}
+        is_whole = self._settle()
+        with suppress(InfrastructureError):
             if not all(entry.finished_here for entry in keys.values()):
                 refresh_study(self._index, location, SILENT)
-            return self._index.load_summaries(keys=list(keys))
-        except InfrastructureError:  # the index is broken: the run directories are not
-            from assay.record.index.sqlite import SqliteIndex
-
-            with SqliteIndex(":memory:") as index:
-                for key, entry in keys.items():
-                    with suppress(OSError):
-                        read_sources(index, key, entry.dir, entry.spec)
-                return index.load_summaries(keys=list(keys))
+            found.update(self._index.load_summaries(keys=list(keys)))
+        metrics = {each.metric for each in self._search.objectives}
+        doubtful = {key: each for key, each in keys.items() if not is_whole or metrics - found.get(key, {}).keys()}
+        return {**found, **_read_summaries(doubtful)} if doubtful else found
 
     def _check_results(self) -> None:
         """What makes further trials pointless: a metric that no trial has, or failures alone."""
@@ -321,6 +331,17 @@ class SearchSource:
         params = ", ".join(f"{name}={row['params'][name]}" for name in searched)
         what = "best" if len(self._search.objectives) == 1 else "Pareto set"
         return f"{what}: {row['name']}: {values}" + (f" ({params})" if params else "")
+
+
+def _read_summaries(entries: Mapping[str, Entry]) -> Mapping[str, Mapping[str, Summary]]:
+    """From the run directories alone: the index may be broken, and nothing that decides a search depends on it."""
+    from assay.record.index.sqlite import SqliteIndex
+
+    with SqliteIndex(":memory:") as index:
+        for key, entry in entries.items():
+            with suppress(OSError):
+                read_sources(index, key, entry.dir, entry.spec)
+        return index.load_summaries(keys=list(entries))
 
 
 @dataclass(slots=True)
@@ -419,33 +440,40 @@ def begin_search(prepared: Prepared) -> None:
 
 
 def build_dry_search(prepared: Prepared) -> Iterator[str]:
-    """The space, and what would be proposed next; nothing is written, not even into the index."""
-    from assay.record.index.sqlite import SqliteIndex
-
-    search = prepared.study.search
+    """The space, and what would be proposed next."""
+    search, spec = prepared.study.search, find_next_trial(prepared)
     assert search is not None
     metrics = ", ".join(f"{each.metric} ({each.direction})" for each in search.objectives)
     yield f"# search: {search.sampler}, {metrics}, at {search.at}, seed {search.seed}"
-    with SqliteIndex(":memory:", prepared.location.root) as index:
-        refresh_study(index, prepared.location, SILENT)
-        rows = {row.name: row for row in index.load_runs([prepared.location.name])}
-        entries = [
-            Entry(spec, prepared.dir_of(spec), RetryPolicy(), rows[spec.name].state, rows[spec.name].attempt)
-            for spec in prepared.plan.runs
-            if spec.name in rows
-        ]
-        source = SearchSource(
-            prepared,
-            index,
-            entries,
-            lambda _entry: False,
-            lambda spec: Entry(spec, prepared.dir_of(spec), RetryPolicy()),
-        )
-        for sweep in Space(prepared.study.sweeps, prepared.settings.secrets).describe():
-            yield f"# space: {', '.join(f'{name}: {json.dumps(value)}' for name, value in sweep.items())}"
-        yield f"# trials: {len(prepared.plan.runs)} of {source.wanted}"
-        spec = source.propose_next()
+    space = Space(prepared.study.sweeps, prepared.settings.secrets)
+    for sweep in space.describe():
+        yield f"# space: {', '.join(f'{name}: {json.dumps(value)}' for name, value in sweep.items())}"
+    yield f"# trials: {len(prepared.plan.runs)} of {count_wanted(search, space)}"
     if spec is not None:
         yield f"# next: {spec.name}"
         for command in spec.commands:
             yield build_line(prepared, spec, command.text)
+
+
+def find_next_trial(prepared: Prepared) -> RunSpec | None:
+    """What would be proposed next; nothing is written, not even into the index."""
+    from assay.record.index.sqlite import SqliteIndex
+
+    def build_entry(spec: RunSpec) -> Entry:
+        return Entry(spec, prepared.dir_of(spec), RetryPolicy())
+
+    with SqliteIndex(":memory:", prepared.location.root) as index:
+        refresh_study(index, prepared.location, SILENT)
+        rows = {row.name: row for row in index.load_runs([prepared.location.name])}
+        entries = [
+            replace(build_entry(spec), state=rows[spec.name].state, attempt=rows[spec.name].attempt)
+            for spec in prepared.plan.runs
+            if spec.name in rows
+        ]
+        return SearchSource(prepared, index, entries, lambda _entry: False, build_entry).propose_next()
+
+
+def add_next_trial(prepared: Prepared) -> Prepared:
+    """With the next proposal among the runs of the plan."""
+    spec = find_next_trial(prepared)
+    return replace(prepared, plan=replace(prepared.plan, runs=(*prepared.plan.runs, *([spec] if spec else ()))))

@@ -263,8 +263,8 @@ class Supervisor:
         assert self.settings.source is not None
         try:
             found = self.settings.source.take(self)
-        except InfrastructureError as error:
-            self.problem = error
+        except AssayError as error:
+            self.problem = InfrastructureError(error.message, error.hint)
             return False
         self.entries += found
         for entry in found:

@@ -274,7 +274,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
         )
         source = None
         if prepared.search is not None:
-            source = _begin_search(prepared, index, entries, builder)
+            source = _begin_search(prepared, index, entries, builder, collector)
             loop = replace(loop, source=source, limit=limit or _limit_search(prepared, pool))
         early_stop = _build_early_stop(prepared, index, collector)
         if early_stop is not None:
@@ -298,12 +298,18 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     return report
 
 
-def _begin_search(prepared: Prepared, index: Index, entries: Sequence[Entry], builder: DirBuilder) -> SearchSource:
+def _begin_search(
+    prepared: Prepared, index: Index, entries: Sequence[Entry], builder: DirBuilder, collector: Collector
+) -> SearchSource:
     from assay.study.search import SearchSource, begin_search
+
+    def settle() -> bool:
+        collector.flush()
+        return collector.failure is None
 
     begin_search(prepared)
     return SearchSource(
-        prepared, index, entries, builder.create, lambda spec: _build_entry(spec, prepared, frozenset(), 0)
+        prepared, index, entries, builder.create, lambda spec: _build_entry(spec, prepared, frozenset(), 0), settle
     )
 
 

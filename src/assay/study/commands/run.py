@@ -190,15 +190,19 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
     from assay.study.prepared import build_dry_lines, build_dry_rows
 
     if as_json:
+        if prepared.search is not None:
+            from assay.study.search import add_next_trial
+
+            prepared = add_next_trial(prepared)
         rows = json.dumps(build_dry_rows(prepared), indent=1, ensure_ascii=False, default=str)
         console.write(f"{escape_json(rows)}\n")
-    else:
-        lines = [*build_dry_lines(prepared)]
-        if prepared.search is not None:
-            from assay.study.search import build_dry_search
+        return int(ExitCode.OK)
+    lines = [*build_dry_lines(prepared)]
+    if prepared.search is not None:
+        from assay.study.search import build_dry_search
 
-            lines += build_dry_search(prepared)
-        console.write("".join(f"{line}\n" for line in lines))
+        lines += build_dry_search(prepared)
+    console.write("".join(f"{line}\n" for line in lines))
     return int(ExitCode.OK)
 
 
