@@ -267,7 +267,7 @@ def test_tensorboard_gets_the_chosen_runs(cli, bench: Bench, monkeypatch: pytest
 
 
 def test_what_no_other_run_beats(cli, bench: Bench) -> None:
-    result = cli("sum", "fit", "--pareto", "loss,test.acc", "--json")
+    result = cli("sum", "fit", "--pareto", "loss, test.acc", "--json")
     assert [row["run"] for row in json.loads(result.out)] == ["lr=0.1,n=7", "lr=0.1,n=8"]
     assert result.err == "(the Pareto front: 2 of 2 runs; not compared: 2 not done)\n"
     named = cli("sum", "fit", "--pareto", "n:max,loss:max", "--state", "failed", "--json")

@@ -87,7 +87,7 @@ def summarise(request: SumRequest, console: Console) -> int:
         limit=request.limit,
         where=request.where,
         patterns=patterns,
-        pareto=request.pareto or (),
+        pareto=tuple(name.strip() for name in request.pareto or ()),
     )
     with open_index_of(locations) as index:
         if request.tensorboard is not None:
