@@ -180,6 +180,31 @@ def test_a_store_that_is_damaged(cli: Cli, own_bench: Bench) -> None:
     assert "MLflow at store refused" in result.err
 
 
+def test_a_folder_in_the_store_that_is_not_an_experiment(
+    cli: Cli, own_bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_run(own_bench, "a", {}, [])
+    (own_bench.folder / "store" / "1" / "artifacts").mkdir(parents=True)
+    result = cli("export", "mlflow", "--to", "store")
+    assert result.code == 0
+    assert "Traceback" not in result.err + caplog.text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_database(cli: Cli, own_bench: Bench) -> None:
+    """It keeps the largest number for an infinity, and one of two equal points."""
+    pytest.importorskip("sqlalchemy")
+    pytest.importorskip("alembic")
+    lines: list[dict[str, object]] = [{"step": 1, "time": 5, "loss": math.nan, "acc": math.inf}, {"step": 2, "loss": 1}]
+    make_run(own_bench, "a", {"lr": 0.1}, [*lines, {"step": 2, "loss": 1}])
+    first = cli("export", "mlflow", "--to", "sqlite:///x.db", "--no-artifacts")
+    assert first.code == 0, first.err
+    assert "(1 new, 0 updated, 0 unchanged), 3 points" in first.out
+    add_lines(own_bench, "a", [{"step": 3, "loss": 2}])
+    again = cli("export", "mlflow", "--to", "sqlite:///x.db", "--no-artifacts")
+    assert "(0 new, 1 updated, 0 unchanged), 1 point" in again.out
+
+
 def test_names() -> None:
     assert _clean_name("train/loss", {"train/loss"}) == "train/loss"
     assert _clean_name("a b.c:d-e", set()) == "a b.c:d-e"

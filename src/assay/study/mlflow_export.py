@@ -23,6 +23,7 @@ from assay.errors import AssayError, InfrastructureError, MissingExtraError, Usa
 from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.show.console import Console
+from assay.show.formatting import render_count
 from assay.study.export import Selection
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values import layout
@@ -119,20 +120,27 @@ def check_uri(uri: str) -> None:
 
 @contextmanager
 def _environment(options: MlflowOptions) -> Iterator[None]:
-    """MLflow takes these from the environment alone. What the user set is kept, and all is as before afterwards."""
+    """MLflow takes these from the environment alone. What the user set is kept, and all is as before afterwards.
+
+    Its log is silent: it has tracebacks of folders in a store that are none of its experiments.
+    """
+    import logging
+
     wanted = {
         "MLFLOW_ALLOW_FILE_STORE": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_LOGGING_LEVEL": "WARNING",
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "MLFLOW_HTTP_REQUEST_TIMEOUT": str(options.timeout_s),
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     }
     added = [name for name in wanted if name not in os.environ]
     os.environ.update({name: wanted[name] for name in added})
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
+        logging.disable(level)
         for name in added:
             os.environ.pop(name, None)
 
@@ -260,7 +268,8 @@ class _RunSender:
         self.report.updated += not is_new
         self.report.points += points
         self.report.files += files
-        self.outcome = f"{'new' if is_new else 'updated'}, {points} points, {files} files"
+        sent = f"{render_count(points, 'point')}, {render_count(files, 'file')}"
+        self.outcome = f"{'new' if is_new else 'updated'}, {sent}"
 
     @property
     def _started_at(self) -> float:
