@@ -147,6 +147,19 @@ def test_repeats_keep_their_number(own_bench: Bench) -> None:
     assert "a=1,b=3,repeat=0" not in names(own_bench)
 
 
+def test_settings_of_the_parent_are_kept(fit: Bench, cli: Cli) -> None:
+    assert fit.run(STUDY, "lr=5", "--set", "timeout=2h", "--set", "env.A=b").returncode == 0
+    rerun(fit, "fit/lr=5", "epochs=6", "--set", "timeout=1h")
+    child = record(fit, "lr=5,epochs=6")
+    assert (child.spec.timeout_s, child.spec.env, child.settings) == (3600, (("A", "b"),), ("timeout=1h", "env.A=b"))
+    assert "--set=timeout=1h" in fit.assay("show", "fit/lr=5,epochs=6").stdout
+    assert fit.run(STUDY, "lr=6", "--set", "env={A_TOKEN: hunter2-hunter2}").returncode == 0
+    assert record(fit, "lr=6").settings == ("env={A_TOKEN: ***}",)
+    assert "--set env=" in rerun(fit, "fit/lr=6", "epochs=6", code=2)
+    rerun(fit, "fit/lr=6", "epochs=6", "--set", "env={A_TOKEN: other-other}")
+    assert cli("rerun", "fit/lr=6", "--set", "timeout=1h").code == 2
+
+
 def test_zip_when_and_subset_of_the_file_are_not_in_the_way(own_bench: Bench) -> None:
     text = (
         "study: fit\ncommand: 'echo {a} {b}'\nparams: {a: [1, 2, 3], b: [4, 5, 6]}\nzip: [a, b]\nwhen: {a: [1, 2]}\n"

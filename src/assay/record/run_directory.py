@@ -45,6 +45,7 @@ class RunRecord:
     set_number: int | None = None  # runx: which call of `assay runx` it belongs to
     commit: str | None = None
     overrides: tuple[str, ...] = ()  # NAME=VALUE words of the command line, without their secrets
+    settings: tuple[str, ...] = ()  # KEY=VALUE of --set, without their secrets
     parent: str | None = None  # key of the run that this one repeats with changes (`assay rerun RUN NAME=VALUE`)
     file_hash: str | None = None  # of the study's file; a copy is in `.assay/files`
     trial: int | None = None  # of a search: its number
@@ -354,6 +355,18 @@ def load_record(run_dir: str) -> RunRecord:
         raise
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def load_overrides(run_dir: str) -> tuple[str, ...]:
+    """Only these, for lists of thousands of runs, of which most have none."""
+    try:
+        text = read_text(os.path.join(run_dir, layout.RUN_FILE))
+    except OSError:
+        return ()
+    if '"overrides": ["' not in text:
+        return ()
+    record = try_record(run_dir)
+    return record.overrides if record else ()
 
 
 def try_record(run_dir: str) -> RunRecord | None:

@@ -57,6 +57,7 @@ class Origin:
 
     parent: str  # its key
     overrides: tuple[str, ...] = ()  # the parent's and the new ones, without their secrets
+    settings: tuple[str, ...] = ()  # the same of --set
     code_hash: str | None = None  # the snapshot that it gets; None: the current code, or the live one
     commit: str | None = None  # of that snapshot
 
@@ -118,6 +119,11 @@ class Prepared:
     def shown_overrides(self) -> tuple[str, ...]:
         """The overrides of this call without their secrets, as run.json keeps them."""
         return tuple(hide_assignment(text, self.settings.secrets) for text in self.options.overrides)
+
+    @property
+    def shown_settings(self) -> tuple[str, ...]:
+        """The same of --set."""
+        return tuple(hide_assignment(text, self.settings.secrets) for text in self.options.settings)
 
     @property
     def plan_key(self) -> tuple[str, ...]:

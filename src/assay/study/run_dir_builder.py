@@ -233,6 +233,7 @@ class DirBuilder:
             set_number=prepared.set_number,
             commit=origin.commit if origin and origin.code_hash else commit,
             overrides=origin.overrides if origin else prepared.shown_overrides,
+            settings=origin.settings if origin else prepared.shown_settings,
             parent=origin.parent if origin else None,
             file_hash=self._keep_file(),
         )

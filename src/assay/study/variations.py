@@ -36,6 +36,7 @@ class Change:
     """What the new runs have that their parents have not."""
 
     overrides: tuple[str, ...] = ()  # NAME=VALUE
+    settings: tuple[str, ...] = ()  # KEY=VALUE of --set
     from_checkpoint: bool = False  # the newest one of the parent, by the study's `resume:` key
     new_code: bool = False
 
@@ -54,7 +55,12 @@ def prepare_variations(
         key = (run.location, study.text, study.folder, study.code)
         groups.setdefault(key, []).append((study, plan, origins))
     options = RunOptions(
-        file="", overrides=change.overrides, slots=slots, new_code=change.new_code, command_line=command_line
+        file="",
+        overrides=change.overrides,
+        settings=change.settings,
+        slots=slots,
+        new_code=change.new_code,
+        command_line=command_line,
     )
     return [_join(key[0], parts, settings, options) for key, parts in groups.items()]  # type: ignore[arg-type]
 
@@ -106,7 +112,8 @@ def _vary(
     shown = [hide_assignment(text, settings.secrets) for text in change.overrides]
     origin = Origin(
         parent=run.location.key(run.dir),
-        overrides=_join_overrides(record.overrides, shown),
+        overrides=_join_assignments(record.overrides, shown),
+        settings=tuple(hide_assignment(text, settings.secrets) for text in _find_settings(run, record, change)),
         code_hash=None if change.new_code or is_live else _check_code(run, record),
         commit=record.commit,
     )
@@ -114,8 +121,20 @@ def _vary(
     return study, plan, dict.fromkeys((spec.id for spec in plan.runs), origin)
 
 
-def _join_overrides(old: Iterable[str], new: Iterable[str]) -> tuple[str, ...]:
-    """The parent's overrides with the new ones in place of those of the same name."""
+def _find_settings(run: FoundRun, record: RunRecord, change: Change) -> tuple[str, ...]:
+    """What --set said when the parent was made, and what it says now."""
+    found = _join_assignments(record.settings, change.settings)
+    for text in found:
+        if HIDDEN in text and text not in change.settings:
+            name = text.partition("=")[0]
+            raise UsageError(
+                f"{run.key}: the value of {name} is secret and was not kept", f"give it again: --set {name}=…"
+            )
+    return found
+
+
+def _join_assignments(old: Iterable[str], new: Iterable[str]) -> tuple[str, ...]:
+    """The parent's assignments with the new ones in place of those of the same name."""
     return tuple({text.partition("=")[0].strip(): text for text in (*old, *new)}.values())
 
 
@@ -151,7 +170,8 @@ def _load(run: FoundRun, record: RunRecord, change: Change, folder: str) -> Stud
     if not texts:
         hint = "write it again, and use: " + build_command(("assay", "run"), ["FILE"], change.overrides)
         raise UsageError(f"the study file of {run.key} is gone: {record.source or 'it had none'}", hint)
-    options = LoadOptions(dialect=record.dialect, cwd=folder)  # type: ignore[arg-type]
+    settings = _find_settings(run, record, change)
+    options = LoadOptions(dialect=record.dialect, cwd=folder, settings=settings)  # type: ignore[arg-type]
     for text in texts:
         versions = replace(options, text=text)
         params = _find_params(run, record, change, versions)

@@ -265,7 +265,7 @@ def hide_assignment(text: str, rules: SecretRules = DEFAULT_RULES) -> str:
     name, equals, value = text.partition("=")
     if equals and is_secret(name.strip(), value, rules):
         return f"{name}={HIDDEN}"
-    return hide_text(text, rules)
+    return _hide_values(hide_text(text, rules), _FLOW, _FLOW_VALUE, rules, in_env=True)
 
 
 def hide_arguments(

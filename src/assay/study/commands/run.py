@@ -354,6 +354,9 @@ class RerunRequest(Request):
     commands: tuple[str, ...] = option(
         "-c", "--command", multiple=True, metavar="C", help="Only these commands; the others must have finished."
     )
+    settings: tuple[str, ...] = option(
+        "--set", multiple=True, metavar="KEY=VALUE", help="For new runs: another value of a key of the file."
+    )
     start: str | None = option(
         "--from", choices=("checkpoint",), help="A new run that begins with the newest checkpoint of this one."
     )
@@ -386,6 +389,9 @@ def rerun(request: RerunRequest, console: Console) -> int:
         raise UsageError(f"{', '.join(names)}: no runs yet", HOW_TO_START)
     slots = parse_slot_flags(request.slots, request.jobs)
     makes_new = bool(overrides or request.start)
+    if request.settings and not makes_new:
+        hint = "give a parameter another value as well, or use: assay run FILE --set KEY=VALUE"
+        raise UsageError("--set is for new runs, and a run that is repeated is what it was", hint)
     if makes_new:
         prepared = _prepare_variations(runs, overrides, request, slots)
     else:
@@ -434,7 +440,7 @@ def _prepare_variations(
 
     if request.commands:
         raise UsageError("-c chooses commands of runs that are repeated as they are", "leave out -c, or the changes")
-    change = Change(overrides, request.start is not None, request.new_code)
+    change = Change(overrides, request.settings, request.start is not None, request.new_code)
     prepared = prepare_variations(runs, change, slots, tuple(sys.argv))
     for each in prepared:
         check_prepared(each)
