@@ -202,9 +202,10 @@ def test_a_secret_of_an_override_has_to_be_given_again(own_bench: Bench) -> None
 def test_runx(own_bench: Bench) -> None:
     own_bench.write("train.sh", 'echo "$@"\n')
     own_bench.write("sweep.yml", "CMD: bash train.sh\nHPARAMS: {lr: [0.1, 0.2], size: 3}\n")
-    assert own_bench.assay("runx", "sweep.yml", "-i").returncode == 0
+    assert own_bench.assay("runx", "sweep.yml", "-i", "--tag", "mine").returncode == 0
     first = min(names(own_bench, "sweep"))
     rerun(own_bench, f"sweep/{first}", "size=5,6")
+    assert all(name.startswith("mine_") for name in names(own_bench, "sweep"))
     new = [record(own_bench, name, "sweep") for name in names(own_bench, "sweep")]
     children = [each for each in new if each.parent == f"sweep/{first}"]
     assert sorted(each.spec.params["size"] for each in children) == [5, 6]
@@ -214,7 +215,10 @@ def test_runx(own_bench: Bench) -> None:
 
 
 def test_mlrunner(own_bench: Bench) -> None:
-    tasks = "template: {train: 'echo [lr] [size] > {_output}/words'}\nresource: [cpu]\ndefault: {size: 3}\n---\nlr: [1, 2]\n"
+    tasks = (
+        "template: {train: 'echo [lr] [size] > {_output}/words', test: 'false'}\nresource: [cpu]\ndefault: {size: 3}\n"
+    )
+    tasks += "---\n_cmd: train\nlr: [1, 2]\n"
     own_bench.write("params.yaml", tasks)
     assert own_bench.assay("mlrunner", "-o", "out").returncode == 0
     rerun(own_bench, "out/Lr_1", "size=5")

@@ -27,6 +27,7 @@ from assay.values.run import Plan, RunSpec, build_command
 from assay.values.secrets import HIDDEN, hide_assignment
 from assay.values.study import CHECKPOINT_FILES, Choices, Random, Study
 
+_TAG = "RUNX.TAG"
 _WILD = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _TEMPORARY = (TEMPORARY_SUFFIX, ".part", ".partial", ".incomplete", ".swp", "~")
 
@@ -105,10 +106,10 @@ def _vary(
     study = replace(study, name=run.location.name, code=code, source=record.source)
     names = NameSource(random.Random(), datetime.now(), exists=os.path.exists)  # noqa: DTZ005 local time
     plan = build_plan(study, names, settings.secrets)
-    if not study.is_runx:
-        plan = replace(plan, runs=tuple(spec for spec in plan.runs if spec.ordinal == record.spec.ordinal))
-    else:
-        plan = replace(plan, runs=tuple(plan.runs))
+    runs = [spec for spec in plan.runs if study.is_runx or spec.ordinal == record.spec.ordinal]
+    if study.is_mlrunner:  # a document may ask for some of the commands
+        runs = [replace(spec, chosen=record.spec.chosen, title=record.spec.title) for spec in runs]
+    plan = replace(plan, runs=tuple(runs))
     shown = [hide_assignment(text, settings.secrets) for text in change.overrides]
     origin = Origin(
         parent=run.location.key(run.dir),
@@ -191,6 +192,8 @@ def _load(run: FoundRun, record: RunRecord, change: Change, folder: str) -> Stud
 def _find_params(run: FoundRun, record: RunRecord, change: Change, options: LoadOptions) -> dict[str, Any]:
     """The parent's parameters. Secret ones are not in its record: their values come from the file."""
     params = dict(record.spec.params)
+    if record.dialect == "runx" and record.spec.tag:
+        params[_TAG] = record.spec.tag
     given = {text.partition("=")[0].strip() for text in change.overrides}
     secret = [name for name, value in params.items() if HIDDEN in str(value) and name not in given]
     if not secret:
