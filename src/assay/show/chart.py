@@ -118,7 +118,7 @@ def smooth(values: Sequence[float], weight: float) -> list[float]:
 
 
 def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """At most about `most` points: of each stretch the lowest and the highest, in their order, and the last of all."""
+    """At most about `most` points: of each stretch the lowest and the highest, in their order, and both ends."""
     if len(points) <= most:
         return list(points)
     size = math.ceil(2 * len(points) / most)
@@ -128,7 +128,8 @@ def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, 
         ys = [y for _, y in part]
         ends = {ys.index(min(ys)), ys.index(max(ys))}
         kept += [part[index] for index in sorted(ends)]
-    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
+    first, last = points[0], points[-1]
+    return [*([] if kept[0] == first else [first]), *kept, *([] if kept[-1] == last else [last])]
 
 
 def thin_line(xs: Sequence[float], ys: Sequence[float], most: int) -> tuple[Sequence[float], Sequence[float]]:
