@@ -57,3 +57,14 @@ def test_choosing_runs(tmp_path: Path) -> None:
 
 def test_from_twelve_runs_to_the_best_one(tmp_path: Path) -> None:
     run_page(HOW_TO / "search-and-stop.md", tmp_path)
+
+
+def test_the_sweep_of_the_readme(tmp_path: Path) -> None:
+    text = (HOW_TO.parent.parent / "README.md").read_text(encoding="utf-8")
+    sections = "".join(text.partition("## A first study")[2].partition("## Does it still converge?")[0])
+    page = tmp_path / "page.md"
+    text = sections.replace("```yaml study\n", "```yaml study.yml\n").replace("\n...\n", "\n…\n").replace("80ms", "…")
+    for end in ("  0:00", "  time", "────"):  # a busy machine has a column more
+        text = text.replace(f"{end}\n", f"{end.replace('0:00', '')}…\n")
+    page.write_text(text, encoding="utf-8")
+    run_page(page, tmp_path)
