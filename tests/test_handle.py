@@ -19,7 +19,10 @@ from assay import handle as handles
 from assay.api import Study, StudyHandle
 from assay.errors import NotFoundError, UsageError
 from assay.handle import Expected
+from assay.record.run_directory import History
 from assay.runs import Run, Runs
+from assay.study.refresh import conclude, load_history
+from assay.system.fast_dataclasses import replace
 
 WAIT = "until [ -e '{folder}/{x}' ]; do sleep 0.02; done; echo loss={x}; [ {x} != 3 ]"
 
@@ -128,6 +131,22 @@ def test_an_interrupted_loop_leaves_the_runs_alone(bench: Bench) -> None:
     assert handle.is_running
     release(bench, 2, 3)
     assert handle.wait().states == {"x=1": "done", "x=2": "done", "x=3": "failed"}
+
+
+def test_a_run_that_ends_while_it_is_read_is_not_lost(bench: Bench) -> None:
+    """Its files were read before it ended, its process was looked for after that."""
+    release(bench, 1, 2, 3)
+    handle = build_study(bench).run(slots=3)
+    handle.wait()
+    path = handle.runs["x=1"].dir
+    history = load_history(path)
+    assert history.last is not None
+    before = History((replace(history.last, outcome=None, codes={}, ended_at=None),))
+    assert conclude(path, before, ("run",)).state is handles.State.DONE
+    for file in Path(path).glob("run.exit.*"):
+        file.unlink()
+    Path(path, "outcome.1").unlink()
+    assert conclude(path, before, ("run",)).state is handles.State.LOST
 
 
 # ---------------------------------------------------------------- best and table

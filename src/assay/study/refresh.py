@@ -148,6 +148,10 @@ def load_history(path: str) -> run_directory.History:
 def conclude(path: str, history: run_directory.History, commands: tuple[str, ...]) -> Decision:
     """What the files and the process table say about a run that nobody has concluded."""
     decision = decide(history, commands, lambda handle: liveness(handle, path), RetryPolicy())
+    if decision.state is State.LOST:  # or it ended after its files were read: they are complete by now
+        decision = decide(
+            run_directory.load_history(path), commands, lambda handle: liveness(handle, path), RetryPolicy()
+        )
     handle = decision.handle
     if decision.action is Action.FOLLOW and handle and handle.executor == "submit":
         from assay.execute.submit import has_begun
