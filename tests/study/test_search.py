@@ -257,6 +257,18 @@ def test_a_metric_that_never_appears_ends_the_search_with_the_names_that_do(benc
     assert "did you mean 'loss'" in ended.stderr
 
 
+def test_a_trial_goes_by_its_best_value_and_one_that_ends_as_nan_has_failed(bench: Bench) -> None:
+    """As `assay best` and the tables do; a loss that was good before the training diverged is not a result."""
+    late = 'echo loss=0.5; echo loss=2; [ {layers} != 2 ] || echo loss=nan; echo "again='
+    write(bench, TPE, **{'echo "loss=': late})
+    done = bench.assay("run", "study.yml", "-j", "1", "--json")
+    found = json.loads(done.stdout)["search"]
+    diverged = [name for name, (_, layers) in load(bench).items() if layers == 2]
+    assert diverged
+    assert found["failed"] == dict.fromkeys(diverged, "loss is nan")
+    assert {each["values"]["loss"] for each in found["best"]} == {0.5}
+
+
 def test_a_nan_is_a_failed_trial_and_the_search_goes_on(bench: Bench) -> None:
     write(bench, TPE, **{'echo "loss=': '[ {layers} != 2 ] || echo loss=nan; [ {layers} = 2 ] || echo "loss='})
     ended = call(bench, "--json")

@@ -35,14 +35,14 @@ class SearchReader:
         if "trials" not in entries and sampler != "grid":
             self._problems.add("says no trials", "search", node.position, "add `trials: 60`, the most runs it starts")
         seed = self._fields.integer(entries["seed"].node, "search.seed", 0) if "seed" in entries else 0
-        at = self._fields.one_of(entries["at"].node, "search.at", AT) if "at" in entries else "last"
+        at = self._fields.one_of(entries["at"].node, "search.at", AT) if "at" in entries else "best"
         objectives = self._objectives(node, entries)
         if sampler == "cmaes" and len(objectives) > 1:
             position = entries["sampler"].position
             self._problems.add("cmaes takes one metric", "search.sampler", position, "use tpe, random or qmc")
         if sampler == "grid":
             self._refuse_endless(sweeps)
-        return Search(cast("Sampler", sampler), objectives, trials, seed or 0, cast("At", at or "last"), node.position)
+        return Search(cast("Sampler", sampler), objectives, trials, seed or 0, cast("At", at or "best"), node.position)
 
     def _refuse_beside(self, top: Mapping[str, Entry]) -> None:
         hints = {

@@ -381,10 +381,11 @@ class _Known:
             self.why = f"it did not record {', '.join(self.missing)}"
             return
         values = tuple(pick_value(summaries[each.metric], search, each) for each in search.objectives)
+        lasts = (summaries[each.metric].last for each in search.objectives)  # a training that diverged is no result
         bad = [
-            f"{each.metric} is {value:g}"
-            for each, value in zip(search.objectives, values, strict=True)
-            if not math.isfinite(value)
+            f"{each.metric} is {value if math.isfinite(last) else last:g}"
+            for each, value, last in zip(search.objectives, values, lasts, strict=True)
+            if not math.isfinite(value) or not math.isfinite(last)
         ]
         self.why = ", ".join(bad)
         if not bad:

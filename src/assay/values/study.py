@@ -194,7 +194,7 @@ class Search:
     objectives: tuple[Objective, ...]
     trials: int | None  # None: every combination (grid)
     seed: int = 0
-    at: At = "last"
+    at: At = "best"  # as tables and `assay best` order runs
     position: Position | None = None
 
 
