@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from assay.config.native import KEYS, expand_number, parse_native
 from assay.config.source import parse_documents
 from assay.errors import ConfigError
+from assay.system.fast_dataclasses import replace
 from assay.values.series import NUMBER
 from assay.values.study import CodePolicy, Farm, Resources, Subset
 
@@ -115,8 +116,15 @@ def test_what_is_wrong_with_commands(text, place, words):
         ("code: {link_ignored: maybe}", "code.link_ignored: must be true or false"),
         ("code: {kind: 3}", "code.kind: must be one of snapshot, live"),
         ("root: [a]", "root: must be a folder"),
-        ("on: slrm\nfarms: {slurm: {submit: x}}", "did you mean 'slurm'"),
-        ("on: far", "on: no farm 'far'"),
+        ("farms: {a: {kind: slrm}}", "did you mean 'slurm'"),
+        ("farms: {a: {kind: slurm, partion: x}}", "did you mean 'partition'?"),
+        ("farms: {a: {kind: slurm, time: soon}}", "farms.a.time: must be a duration"),
+        ("farms: {a: {kind: slurm, memory: lots}}", "farms.a.memory: must be a size"),
+        ("farms: {a: {kind: slurm, nodes: 0}}", "farms.a.nodes: must be a whole number, 1 or more"),
+        ("farms: {a: {kind: slurm, flags: {a: 1}}}", "farms.a.flags: must be a text or a list of texts"),
+        ("farms: {a: {kind: ray, gpus: -1}}", "farms.a.gpus: must be a number, 0 or more"),
+        ("farms: {a: {kind: ray, resources: {tpu: x}}}", "farms.a.resources.tpu: must be a number"),
+        ("farms: {a: {kind: ssh}}", "farms.a: a farm of the kind ssh needs hosts"),
         ("farms: {a: {cancel: x}}", "farms.a: says no submit command"),
         ("farms: {a: qsub}", "farms.a: must be a mapping"),
         ("farms: {a: {submit: x, cancell: y}}", "did you mean 'cancel'"),
@@ -203,7 +211,8 @@ def test_every_other_field():
     assert found.code == CodePolicy("snapshot", ("*.pt", "data"), link_ignored=False)
     assert found.root == "/place/out"
     assert found.farm == "big"
-    assert found.farms == {"big": Farm("big", "template", "qsub {script}", remote_root="/r", cancel="qdel {id}")}
+    big = replace(found.farms["big"], position=None)
+    assert big == Farm("big", "template", "qsub {script}", remote_root="/r", cancel="qdel {id}")
     assert found.resources == Resources(2, 4, 10_000_000_000, 3)
 
 

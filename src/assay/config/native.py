@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, cast
 
+from assay.config.farms import read_farm
 from assay.config.fields import Fields, LoadOptions
 from assay.config.grid import GridReader, find_grid_names
 from assay.config.overrides import Overrides, apply_settings, find_name_params, parse_assignments, refuse_unknown
@@ -133,8 +134,9 @@ class _Reader:
         leave_running = self._node("leave_running")
         section = self._node("farms")
         entries = self._fields.open_mapping(section, "farms", "a mapping of farm names") if section else []
-        found = {entry.key: self._farm_section(entry) for entry in entries}
+        found = {entry.key: read_farm(self._fields, entry, join_key("farms", entry.key)) for entry in entries}
         farms = {name: farm for name, farm in found.items() if farm is not None}
+        farm, missing = self._farm(list(found))
         return Study(
             name=self._name(),
             dialect="native",
@@ -157,8 +159,8 @@ class _Reader:
             stop=self._stop(),
             code=self._code(),
             root=self._root(),
-            farms=farms,
-            farm=self._farm(farms),
+            farms=farms | missing,
+            farm=farm,
             resume=resume,
             overrides=overrides.axes if overrides else {},
             name_params=self._name_params(overrides, sweeps) if overrides else (),
@@ -333,27 +335,15 @@ class _Reader:
 
     # ------------------------------------------------------------ farms
 
-    def _farm_section(self, entry: Entry) -> Farm | None:
-        key = join_key("farms", entry.key)
-        fields = self._fields.mapping(entry.node, key, ("submit", "cancel", "remote_root"))
-        texts = {name: self._fields.text(fields[name].node, join_key(key, name)) for name in fields}
-        if entry.node.kind == "mapping" and "submit" not in fields:
-            hint = "as in {submit: 'qsub -N {name} {script}'}"
-            self._problems.add("says no submit command", key, entry.position, hint)
-        submit = texts.get("submit")
-        if submit is None:
-            return None
-        return Farm(entry.key, "template", submit, cancel=texts.get("cancel"), remote_root=texts.get("remote_root"))
-
-    def _farm(self, farms: Mapping[str, Farm]) -> str | None:
+    def _farm(self, written: Sequence[str]) -> tuple[str | None, dict[str, Farm]]:
+        """The default of --on. The settings may know a farm that this file does not: whether it is there is asked when
+        it is used."""
         node = self._node("on")
         name = self._fields.text(node, "on", "the name of a farm") if node else None
-        section = self._node("farms")
-        written = [entry.key for entry in section.items()] if section else []  # also those that were refused
-        known = (*farms, *written, LOCAL_FARM)
-        if node and name and name not in known:
-            self._problems.add(f"no farm {name!r}", "on", node.position, did_you_mean(name, known))
-        return name
+        if node is None or name is None or name in (*written, LOCAL_FARM):
+            return name, {}
+        problem = Problem(f"no farm {name!r}", "on", node.position, did_you_mean(name, (*written, LOCAL_FARM)))
+        return name, {name: Farm(name, "missing", position=node.position, problems=(problem,))}
 
     # ------------------------------------------------------------ commands
 

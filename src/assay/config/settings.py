@@ -23,7 +23,7 @@ from assay.values.units import parse_duration, parse_slots
 if TYPE_CHECKING:
     from assay.values.secrets import SecretRules
 
-TABLES = ("targets", "models")  # that products read
+TABLES = ("targets", "models", "farms")  # that products read
 PATTERNS = ("secret_names", "secret_files")
 KEYS = ("root", "slots", "farm", "max_wait", "notify", *PATTERNS, *TABLES)
 ENVIRONMENT = {

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
+from assay.values.study import Farm
 
 Publish = Callable[[JobHandle], bool]
 
@@ -22,6 +23,19 @@ class Executor(ABC):
     """Starts jobs, watches them, ends them."""
 
     name: str
+
+    @classmethod
+    def check(cls, _farm: Farm) -> None:
+        """Whether jobs could be given to this farm: asked before anything is written.
+
+        Raises UsageError for what is not installed or not set, InfrastructureError for what does not answer.
+        """
+        return
+
+    @classmethod
+    def render_line(cls, _farm: Farm, _request: JobRequest, training: str) -> str:
+        """What people see of a submission, around the training command."""
+        return training
 
     @abstractmethod
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:

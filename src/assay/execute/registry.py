@@ -14,9 +14,13 @@ _EXECUTORS = {
 }
 
 
-def build_executor(name: str, **options: Any) -> Executor:
+def find_executor(name: str) -> type[Executor]:
     if name not in _EXECUTORS:
         raise NotFoundError("executor", name, _EXECUTORS)
     module, _, attribute = _EXECUTORS[name].partition(":")
-    executor: Executor = getattr(import_module(module), attribute)(**options)
+    executor: type[Executor] = getattr(import_module(module), attribute)
     return executor
+
+
+def build_executor(name: str, **options: Any) -> Executor:
+    return find_executor(name)(**options)

@@ -69,7 +69,11 @@ class GoldenRequest(Request):
     tests: tuple[str, ...] = tests_option()
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
-    on: str | None = option("--on", metavar="FARM", help="Submit to this farm of the file; `local` runs here.")
+    on: str | None = option(
+        "--on",
+        metavar="FARM",
+        help="Submit to a farm: a name, slurm, ray or ssh:HOST; local: here.",
+    )
     root: str | None = root_option("Where the runs go.  [default: ./runs]")
     timeout: float | None = option(
         "--timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of each run, as in 90s or 2h."

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from assay.study.best import choose_best
     from assay.study.choosing import choose_rows, match_rows
     from assay.study.collect import Source, closing_quietly, find_sources
+    from assay.study.farms import choose_farm
     from assay.study.locations import (
         FoundRun,
         StudyLocation,
@@ -58,6 +59,7 @@ HOMES = {
     "assay.study.locations": (
         "FoundRun StudyLocation check_writable choose_root find_locations open_index_of show_command"
     ),
+    "assay.study.farms": "choose_farm",
     "assay.study.logs": "find_log",
     "assay.study.mlrunner_files": "format_time render_script",
     "assay.study.notify": "check_receivers",

@@ -349,7 +349,12 @@ def check_executables(study: Study, plan: Plan) -> None:
 
 
 def check_farm(farm: Farm, study: Study) -> None:
-    """Refuse a submit command whose program is missing: nothing could be submitted."""
+    """Refuse an engine that cannot be used, or a submit command whose program is missing."""
+    if farm.is_engine:
+        from assay.execute.registry import find_executor
+
+        find_executor(farm.kind).check(farm)
+        return
     from assay.execute.farm import find_program
 
     program = find_program(farm)
@@ -421,11 +426,15 @@ def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, r
     run_dir, farm = run_dir or prepared.dir_of(spec), prepared.farm
     if farm is None:
         return layout.show_command(text, run_dir)
+    label = spec.name if spec.tag else ""
+    request = JobRequest(run_dir, job_name(prepared, spec), attempt, farm_resources=spec.farm_resources, label=label)
+    if farm.is_engine:
+        from assay.execute.registry import find_executor
+
+        return find_executor(farm.kind).render_line(farm, request, layout.show_command(text, run_dir))
     from assay.execute.farm import build_state_dir
     from assay.execute.submit import render_submit_line
 
-    label = spec.name if spec.tag else ""
-    request = JobRequest(run_dir, job_name(prepared, spec), attempt, farm_resources=spec.farm_resources, label=label)
     training = layout.show_command(text, build_state_dir(farm, run_dir))
     return render_submit_line(farm, request, training)
 

@@ -153,7 +153,7 @@ def conclude(path: str, history: run_directory.History, commands: tuple[str, ...
             run_directory.load_history(path), commands, lambda handle: liveness(handle, path), RetryPolicy()
         )
     handle = decision.handle
-    if decision.action is Action.FOLLOW and handle and handle.executor == "submit":
+    if decision.action is Action.FOLLOW and handle and handle.executor != "local":
         from assay.execute.submit import has_begun
 
         return decision if has_begun(handle, path) else replace(decision, state=State.QUEUED)
@@ -161,12 +161,10 @@ def conclude(path: str, history: run_directory.History, commands: tuple[str, ...
 
 
 def liveness(handle: JobHandle, run_dir: str) -> Liveness:
-    if handle.executor == "submit":
+    if handle.executor != "local":
         from assay.execute.submit import load_liveness
 
         return load_liveness(handle, run_dir)
-    if handle.executor != "local":
-        return Liveness.UNKNOWN
     executor = LocalExecutor()
     try:
         return executor.liveness(handle, "")

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from assay.errors import AssayError
 from assay.execute import process
@@ -20,7 +21,7 @@ from assay.study.run_status import RunStatus, SupervisorProcess, find_supervisor
 from assay.system import processes
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, State, Stop
-from assay.values.study import Farm
+from assay.values.study import Farm, FarmKind
 
 _OWNER_S = 3.0  # how long a living supervisor gets to conclude by itself: it knows what the run consumed
 _LEAVE_S = 5.0  # beyond the grace, for a supervisor to say goodbye
@@ -148,8 +149,7 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
         target.processes = len(process.find_members([leader])) if handle.host == processes.host_name() else 0
     for name in sorted({target.handle.executor for target in targets}):
         chosen = [target for target in targets if target.handle.executor == name]
-        options = {"farm": _UNKNOWN_FARM} if name == "submit" else {}
-        executor = build_executor(name, **options)
+        executor = build_executor(name, **_choose_options(name))
         try:
             executor.cancel([(target.handle, target.run.dir) for target in chosen], grace_s)
             for target in chosen:
@@ -161,6 +161,13 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
                 target.problem = error.message
         finally:
             executor.close()
+
+
+def _choose_options(name: str) -> dict[str, Farm]:
+    """An engine finds its jobs by what is in their directories."""
+    if name == "local":
+        return {}
+    return {"farm": _UNKNOWN_FARM if name == "submit" else Farm("?", cast("FarmKind", name))}
 
 
 def _outlives(handle: JobHandle, limit_s: float) -> bool:

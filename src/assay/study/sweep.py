@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from assay.config.load import load_study
-from assay.config.settings import ENVIRONMENT, Settings, load_settings
-from assay.errors import AssayError, ConfigError, NotFoundError, UsageError
+from assay.config.settings import Settings, load_settings
+from assay.errors import AssayError, NotFoundError, UsageError
 from assay.execute.machine_lease import MachineLease, Use
 from assay.execute.registry import build_executor
 from assay.execute.slots import SlotPool, build_entries, slots_directory
@@ -27,6 +27,7 @@ from assay.show.formatting import render_count
 from assay.study import run_sets
 from assay.study.attempts import RetryPolicy
 from assay.study.collect import Collector, closing_quietly
+from assay.study.farms import choose_farm
 from assay.study.locations import StudyLocation, choose_root
 from assay.study.prepared import (
     Prepared,
@@ -46,7 +47,7 @@ from assay.system.terminal import find_terminals
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State, replace_texts
 from assay.values.secrets import hide_assignment, hide_spec
-from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Farm, Problem, Study, is_study_name
+from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Problem, Study, is_study_name
 from assay.values.units import CPU
 from assay.values.verdict import Verdict
 
@@ -79,7 +80,7 @@ def prepare(options: RunOptions) -> Prepared:
     plan = build_plan(study, names, settings.secrets)
     root, asked = choose_root(options.root, study.root, settings)
     location = StudyLocation(root, study.name)
-    prepared = Prepared(study, plan, location, asked, _choose_farm(study, options, settings), settings, options)
+    prepared = Prepared(study, plan, location, asked, choose_farm(study, options.on, settings), settings, options)
     if study.is_runx:
         return _choose_runs(run_sets.enter_set(prepared))
     prepared = _choose_runs(replace(prepared, plan=find_known(plan, location)))
@@ -102,7 +103,7 @@ def _prepare_search(study: Study, options: RunOptions, settings: Settings) -> Pr
     from assay.study.search import prepare_search
 
     root, asked = choose_root(options.root, study.root, settings)
-    location, farm = StudyLocation(root, study.name), _choose_farm(study, options, settings)
+    location, farm = StudyLocation(root, study.name), choose_farm(study, options.on, settings)
     return prepare_search(Prepared(study, Plan(study, ()), location, asked, farm, settings, options))
 
 
@@ -134,20 +135,6 @@ def _rename(study: Study, options: RunOptions) -> Study:
         more = "" if given is not None else f"; choose another with {flag} NAME"
         raise UsageError(f"{name!r} cannot name a study", f"{STUDY_NAME_RULE}{more}")
     return replace(study, name=name)
-
-
-def _choose_farm(study: Study, options: RunOptions, settings: Settings) -> Farm | None:
-    """Flag, then environment, the study's own, the settings' where the study knows that farm."""
-    from_environment = settings.farm if settings.farm_from == ENVIRONMENT["farm"] else None
-    usual = settings.farm if settings.farm in study.farms else None
-    name = options.on or from_environment or study.farm or usual
-    if name is None or name == "local":
-        return None
-    if name not in study.farms:
-        raise NotFoundError("farm", name, [*study.farms, "local"])
-    if study.farms[name].problems:  # in nobody's way until the farm is used
-        raise ConfigError(study.farms[name].problems)
-    return study.farms[name]
 
 
 def find_known(plan: Plan, location: StudyLocation) -> Plan:
@@ -418,6 +405,8 @@ def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple
         directory = _find_slots(hooks.slots_name)
         pool = SlotPool(build_entries(slots.labels), directory, slots.usable, prepared.study.priority)
         return build_executor("local", owns_process=hooks.owns_process), pool, None
+    if prepared.farm.is_engine:
+        return build_executor(prepared.farm.kind, farm=prepared.farm), None, None
     from assay.execute.farm import is_shell
 
     limit = len(slots.labels) if is_shell(prepared.farm) else None

@@ -294,19 +294,28 @@ class CodePolicy:
     link_ignored: bool = True  # what is not copied stays reachable by a link (runx leaves it out)
 
 
+# `missing`: a file names it and does not define it; settings may
+FarmKind = Literal["generic", "draco", "ngc", "template", "slurm", "ray", "ssh", "missing"]
+
+
 @dataclass(frozen=True, slots=True)
 class Farm:
-    """Somewhere to submit to: runx's farm section, or a template of ours."""
+    """Somewhere to submit to: runx's farm section, a template of ours, or an engine that we speak to ourselves."""
 
     name: str
-    kind: Literal["generic", "draco", "ngc", "template"]
-    submit: str  # SUBMIT_CMD, or the whole template
+    kind: FarmKind
+    submit: str = ""  # SUBMIT_CMD, or the whole template
     resources: tuple[tuple[str, Value], ...] = ()
     workspace: str | None = None
     remote_root: str | None = None  # NGC_LOGROOT: where the job, and later we, find the run
     cancel: str | None = None
     position: Position | None = None
     problems: tuple[Problem, ...] = ()  # why it cannot be used; it is refused when it is
+    options: Mapping[str, Any] = field(default_factory=dict)  # of an engine: its keys, see `values/engines.py`
+
+    @property
+    def is_engine(self) -> bool:
+        return self.kind in ("slurm", "ray", "ssh")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Literal
 
+from assay.config.farms import read_farm
 from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
 from assay.config.grid import read_overrides
 from assay.config.overrides import Overrides
@@ -148,7 +149,7 @@ class _Reader:
         if chosen is not None and section is None:
             hint = did_you_mean(chosen, sections) or f"add a section `{chosen}:` with SUBMIT_CMD and RESOURCES to .runx"
             problem = Problem(f"there is no farm {chosen!r}", "FARM" if position else "--farm", position, hint)
-            farms[chosen] = Farm(chosen, "generic", "", position=position, problems=(problem,))
+            farms[chosen] = Farm(chosen, "missing", position=position, problems=(problem,))
         commands = self._commands()
         sweeps, overrides = self._override(self._sweeps())
         pythonpath = self._find("PYTHONPATH", section)
@@ -331,6 +332,10 @@ class _Reader:
         """What is wrong with a farm matters to those who submit to it, so it is kept with the farm."""
         problems = Problems()
         fields = Fields(problems)
+        entry = next(e for e in (*self._experiment.others, *self._config.others) if e.key == name)
+        if entry.node.find("kind"):  # an engine of ours, with its own keys
+            farm = read_farm(fields, entry, name)
+            return farm or Farm(name, "template", position=entry.position, problems=tuple(problems.found))
         given = {key: self._find(key, section) for key in _FARM_TEXTS}
         texts = {key: fields.text(found.node, key) if found else None for key, found in given.items()}
         template, submit = texts["SUBMIT_TEMPLATE"], texts["SUBMIT_CMD"]
@@ -342,7 +347,6 @@ class _Reader:
         elif "draco" in name.lower():
             kind = "draco"
         resources = self._resources(name, section, fields)
-        entry = next(e for e in (*self._experiment.others, *self._config.others) if e.key == name)
         needed = {"SUBMIT_CMD": template or submit}
         if kind == "ngc":
             needed["NGC_LOGROOT"] = texts["NGC_LOGROOT"]
@@ -392,7 +396,7 @@ def _is_skip(node: Node) -> bool:
 
 
 def _submits(node: Node) -> bool:
-    return node.kind == "mapping" and any(node.find(key) for key in ("SUBMIT_CMD", "SUBMIT_TEMPLATE"))
+    return node.kind == "mapping" and any(node.find(key) for key in ("SUBMIT_CMD", "SUBMIT_TEMPLATE", "kind"))
 
 
 def _close(name: str, key: str) -> bool:

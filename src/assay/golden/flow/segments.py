@@ -19,6 +19,7 @@ from assay.study.api import (
     Report,
     RunHooks,
     StudyLocation,
+    choose_farm,
     choose_root,
     run_specs,
 )
@@ -110,7 +111,7 @@ def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions) ->
         checkpoints=checkpoints,
         study=study,
         location=StudyLocation(root, study.name),
-        farm=_choose_farm(study, options),
+        farm=choose_farm(study, options.on, settings),
         settings=settings,
         options=options,
         config_hash=file.config_hash,
@@ -145,15 +146,6 @@ def _render_native(study: Study) -> str:
         raise ConfigError([Problem(f"this file defines {what}", "golden", None, hint)])
     command, private = runs[0].commands[0], runs[0].private
     return command.text if private is None else private.commands.get(command.name, command.text)
-
-
-def _choose_farm(study: Study, options: GoldenOptions) -> Farm | None:
-    name = options.on or study.farm
-    if name is None or name == "local":
-        return None
-    if name not in study.farms:
-        raise NotFoundError("farm", name, [*study.farms, "local"])
-    return study.farms[name]
 
 
 def resolve_folder(file: GoldenFile, test: GoldenTest) -> tuple[str, str]:

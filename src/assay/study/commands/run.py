@@ -51,7 +51,11 @@ class RunRequest(Request):
     dry_run: bool = option("-n", "--dry-run", default=False, help="Print what would run; write nothing.")
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
-    on: str | None = option("--on", metavar="FARM", help="Submit to this farm of the file; `local` runs here.")
+    on: str | None = option(
+        "--on",
+        metavar="FARM",
+        help="Submit to a farm: a name, slurm, ray or ssh:HOST; local: here.",
+    )
     root: str | None = root_option("Output root.  [default: ./runs]")
     study: str | None = option("--study", metavar="NAME", help="Another name for the study.")
     titles: tuple[str, ...] = option(

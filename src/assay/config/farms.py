@@ -1,0 +1,115 @@
+"""Farms as files name them: a template of ours, or an engine with its keys; in study files, settings and `.runx`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from assay.config.fields import Fields
+from assay.config.settings import Settings
+from assay.config.source import Entry, Node, Problems, join_key
+from assay.values.engines import ENGINES, REQUIRED, SSH_PREFIX, KeyKind
+from assay.values.study import Farm, FarmKind, Position
+
+_TEMPLATE_KEYS = ("submit", "cancel", "remote_root")
+_EXAMPLE = "as in {kind: slurm, partition: gpu, time: 2h}, or {submit: 'qsub -N {name} {script}'}"
+
+
+def read_farm(fields: Fields, entry: Entry, key: str) -> Farm | None:
+    """One section; None where it cannot be used, and the problems say why."""
+    kind = entry.node.find("kind") if entry.node.kind == "mapping" else None
+    if kind is None:
+        return _read_template(fields, entry, key)
+    engine = fields.one_of(kind, join_key(key, "kind"), ENGINES)
+    if engine is None:
+        return None
+    known = ENGINES[engine]
+    before = len(fields.problems.found)
+    given = fields.mapping(entry.node, key, ("kind", *known))
+    for name in (name for name in REQUIRED.get(engine, ()) if name not in given):
+        fields.problems.add(f"a farm of the kind {engine} needs {name}", key, entry.position, f"add `{name}: …`")
+    options = {
+        name: read_option(fields, given[name].node, join_key(key, name), known[name]) for name in given if name in known
+    }
+    if len(fields.problems.found) > before:
+        return None
+    return Farm(entry.key, cast("FarmKind", engine), position=entry.position, options=options)
+
+
+def read_option(fields: Fields, node: Node, key: str, kind: KeyKind) -> Any:
+    readers: dict[KeyKind, Callable[[Node, str], Any]] = {
+        "count": lambda node, key: fields.integer(node, key, minimum=1),
+        "amount": fields.integer,
+        "number": lambda node, key: _read_number(fields, node, key),
+        "numbers": lambda node, key: _read_numbers(fields, node, key),
+        "duration": fields.duration,
+        "size": fields.size,
+        "switch": fields.boolean,
+        "texts": lambda node, key: fields.texts(node, key, "a text or a list of texts"),
+        "text": fields.text,
+    }
+    return readers[kind](node, key)
+
+
+def _read_numbers(fields: Fields, node: Node, key: str) -> dict[str, float | None]:
+    entries = fields.open_mapping(node, key, "a mapping of names to numbers")
+    return {each.key: _read_number(fields, each.node, join_key(key, each.key)) for each in entries}
+
+
+def _read_number(fields: Fields, node: Node, key: str) -> float | None:
+    value = fields.number(node, key)
+    if value is not None and value < 0:
+        fields.refuse(node, key, "a number, 0 or more")
+        return None
+    return value
+
+
+def _read_template(fields: Fields, entry: Entry, key: str) -> Farm | None:
+    given = fields.mapping(entry.node, key, ("kind", *_TEMPLATE_KEYS))
+    texts = {name: fields.text(given[name].node, join_key(key, name)) for name in given if name in _TEMPLATE_KEYS}
+    if entry.node.kind == "mapping" and "submit" not in given:
+        fields.problems.add("says no submit command and no kind", key, entry.position, _EXAMPLE)
+    submit = texts.get("submit")
+    if submit is None:
+        return None
+    return Farm(
+        entry.key,
+        "template",
+        submit,
+        cancel=texts.get("cancel"),
+        remote_root=texts.get("remote_root"),
+        position=entry.position,
+    )
+
+
+def read_farm_settings(settings: Settings) -> dict[str, Farm]:
+    """By name: a project's section takes the place of the user's. What is wrong with one is kept with it."""
+    found: dict[str, Farm] = {}
+    for table in settings.tables.get("farms", ()):
+        problems = Problems()
+        entries = Fields(problems).open_mapping(table, "farms", "a table of farm names")
+        problems.raise_if_any()
+        found.update({entry.key: _read_quietly(entry) for entry in entries})
+    return found
+
+
+def _read_quietly(entry: Entry) -> Farm:
+    problems = Problems()
+    farm = read_farm(Fields(problems), entry, join_key("farms", entry.key))
+    if farm is not None and not problems.found:
+        return farm
+    return Farm(entry.key, "template", position=entry.position, problems=tuple(problems.found))
+
+
+def build_engine_farm(name: str) -> Farm | None:
+    """`slurm`, `ray` or `ssh:HOST`, which need no section; None: not the name of an engine."""
+    if name.startswith(SSH_PREFIX) and name != SSH_PREFIX:
+        return Farm(name, "ssh", options={"hosts": (name.removeprefix(SSH_PREFIX),)})
+    return Farm(name, cast("FarmKind", name)) if name in ENGINES and name not in REQUIRED else None
+
+
+def describe_farms(sources: Mapping[str, Position | None]) -> str:
+    """Every name with the place that it comes from, and what is always there."""
+    named = [f"{name} ({position.file}:{position.line})" if position else name for name, position in sources.items()]
+    engines = [name for name in ENGINES if name not in REQUIRED]
+    return ", ".join([*named, *engines, f"{SSH_PREFIX}HOST", "local"])

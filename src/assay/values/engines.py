@@ -1,0 +1,44 @@
+"""The engines that farms name (`--on slurm|ray|ssh:HOST`), and the keys that a section of each may have.
+
+One table: readers of files take the keys and their kinds from it, each executor finds the values in `Farm.options`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+# how a value is written, and what it becomes in `Farm.options`:
+# count: whole number from 1; amount: whole number from 0; number: from 0, fractions allowed; text; texts: one or a
+# list, a tuple; duration: seconds; size: bytes; switch: true or false; numbers: a mapping of names to numbers
+KeyKind = Literal["count", "amount", "number", "text", "texts", "duration", "size", "switch", "numbers"]
+
+ENGINES: Mapping[str, Mapping[str, KeyKind]] = {
+    "slurm": {
+        "partition": "text",
+        "account": "text",
+        "qos": "text",
+        "constraint": "text",
+        "time": "duration",
+        "gpus": "amount",
+        "cpus": "count",
+        "memory": "size",
+        "nodes": "count",
+        "throttle": "count",
+        "signal": "text",
+        "flags": "texts",
+    },
+    "ray": {
+        "address": "text",
+        "gpus": "number",
+        "cpus": "number",
+        "memory": "size",
+        "resources": "numbers",
+    },
+    "ssh": {
+        "hosts": "texts",
+        "slots": "count",
+    },
+}
+REQUIRED: Mapping[str, tuple[str, ...]] = {"ssh": ("hosts",)}
+SSH_PREFIX = "ssh:"
