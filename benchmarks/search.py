@@ -7,7 +7,9 @@ observed value, less the optimum; the seeds take turns.
 
 Overhead: the time between the end of a trial's job and the start of the next one's, by what job.sh writes down, on one
 slot. Of that, the same of a plain study with as many runs is subtracted. Optuna: ask and tell with its journal in a
-file, in the same folder, with the same six parameters.
+file, in the same folder, with the same six parameters. A job takes 50 ms, in both: what is done ahead is done when it
+ends, and the processor's caches hold no more of one than of the other. Each round has one of each; the lower quartile
+of its times is taken, since others compute on the same cores.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import optuna
-from measuring import ASSAY, build_env, quick_folder, run_process
+from measuring import ASSAY, build_env, quick_folder, render_ratio, run_process
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
@@ -112,7 +114,7 @@ def _rank_test(left: Sequence[float], right: Sequence[float]) -> float:
 
 _STUDY = """
 study: {name}
-command: 'echo loss={{a}} {{b}} {{c}} {{d}} {{e}} {{f}}'
+command: 'sleep {job_s}; echo loss={{a}} {{b}} {{c}} {{d}} {{e}} {{f}}'
 params: {{{params}}}
 metrics: {{loss: 'loss=({{number}})'}}
 {more}
@@ -120,26 +122,29 @@ resources: {{gpus: 0}}
 code: live
 """
 _NAMES = "abcdef"
+_JOB_S = 0.05
 
 
-def measure_gaps(folder: Path, name: str, more: str, trials: int) -> list[float]:
-    """Seconds between the end of each job and the start of the next one."""
+def measure_gap(folder: Path, name: str, more: str) -> float:
+    """Seconds between the end of a job and the start of the next one."""
     folder.mkdir()
     params = ", ".join(f"{each}: {{uniform: [0, 1]}}" for each in _NAMES)
-    (folder / "study.yml").write_text(_STUDY.format(name=name, params=params, more=more))
+    (folder / "study.yml").write_text(_STUDY.format(name=name, params=params, more=more, job_s=_JOB_S))
     run_process([*ASSAY, "run", "study.yml", "-j", "1", "--quiet"], folder, build_env(folder))
     times = []
     for path in (folder / "runs" / name).glob("*/job.log"):
         words = [line.split() for line in path.read_text().splitlines()]
         times.append(tuple(float(line[0]) for line in words if line[2:3] and line[2] in ("start", "exit")))
     times.sort()
-    gaps = [after[0] - before[1] for before, after in pairwise(times)]
-    assert len(gaps) == trials - 1
-    return gaps[_SKIPPED:]
+    return take_quartile([after[0] - before[1] for before, after in pairwise(times)])
 
 
-def measure_journal(folder: Path, trials: int) -> list[float]:
-    """Seconds of each ask and tell."""
+def take_quartile(times: Sequence[float]) -> float:
+    return statistics.quantiles(times[_SKIPPED:], n=4)[0]
+
+
+def measure_journal(folder: Path, trials: int) -> float:
+    """Seconds of an ask and a tell."""
     folder.mkdir()
     storage = JournalStorage(JournalFileBackend(str(folder / "journal.log")))
     study = optuna.create_study(storage=storage, sampler=optuna.samplers.TPESampler(seed=0))
@@ -149,34 +154,33 @@ def measure_journal(folder: Path, trials: int) -> list[float]:
         began = time.perf_counter()
         trial = study.ask(space)
         asked = time.perf_counter() - began
+        time.sleep(_JOB_S)
         began = time.perf_counter()
         study.tell(trial, trial.params["a"])
         taken.append(asked + time.perf_counter() - began)
-    return taken[_SKIPPED:]
+    return take_quartile(taken)
 
 
 def report_overhead(trials: int, rounds: int) -> None:
-    found: dict[str, list[float]] = {"search": [], "plain": [], "journal": []}
+    search, plain, journal = list[float](), list[float](), list[float]()
     with quick_folder() as base:
         for turn in range(rounds):
-            search = f"search: {{metric: loss, trials: {trials}}}"
-            found["search"].append(statistics.median(measure_gaps(base / f"s{turn}", "tune", search, trials)))
-            plain = f"subset: {{count: {trials}}}"
-            found["plain"].append(statistics.median(measure_gaps(base / f"p{turn}", "grid", plain, trials)))
-            found["journal"].append(statistics.median(measure_journal(base / f"j{turn}", trials)))
+            search.append(measure_gap(base / f"s{turn}", "tune", f"search: {{metric: loss, trials: {trials}}}"))
+            plain.append(measure_gap(base / f"p{turn}", "grid", f"subset: {{count: {trials}}}"))
+            journal.append(measure_journal(base / f"j{turn}", trials))
     print(f"from a result to the next start, {trials} trials on one slot, ms: median (least … most) of {rounds} rounds")
-    over = [search - plain for search, plain in zip(found["search"], found["plain"], strict=True)]
+    over = [ours - other for ours, other in zip(search, plain, strict=True)]
     shown = {
-        "assay, a search": found["search"],
-        "assay, a plain study": found["plain"],
+        "assay, a search": search,
+        "assay, a plain study": plain,
         "what a search adds": over,
-        "optuna, ask and tell with its journal": found["journal"],
+        "optuna, ask and tell with its journal": journal,
     }
     for name, values in shown.items():
         low, middle, high = (1000 * each for each in (min(values), statistics.median(values), max(values)))
         print(f"  {name:38} {middle:6.2f} ({low:.2f} … {high:.2f})")
-    ratios = [ours / theirs for ours, theirs in zip(over, found["journal"], strict=True)]
-    print(f"  {'ratio':38} {statistics.median(ratios):6.2f} ({min(ratios):.2f} … {max(ratios):.2f})")
+    ratio = statistics.median(over) / statistics.median(journal)
+    print(f"  {render_ratio('what a search adds / ask and tell', ratio, at_most=1.5)}")
 
 
 def main() -> None:

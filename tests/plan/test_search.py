@@ -83,7 +83,13 @@ def test_a_rebuilt_search_proposes_the_same(
 ) -> None:
     space, search = Space(sweeps), build_search(sampler, metrics=metrics)
     kept = Proposer(space, search)
-    first = play(space, search, 30, parallel, kept.propose)
+
+    def propose(trials: Sequence[Trial], number: int) -> Any:
+        proposal = kept.propose(trials, number)
+        kept.prepare(number + 1)
+        return proposal
+
+    first = play(space, search, 30, parallel, propose)
     again = play(space, search, 30, parallel, lambda trials, number: Proposer(space, search).propose(trials, number))
     assert [trial.point for trial in first] == [trial.point for trial in again]
     assert len({trial.point for trial in first}) == 30

@@ -265,6 +265,11 @@ class Proposer:
         point = next(point for point in self._space.order(self._search.seed) if point not in tried)
         return Proposal(point, self._space.build_params(point))
 
+    def prepare(self, number: int) -> None:
+        """Do what the proposal of this trial needs and no result changes, while there is time."""
+        if self._study is not None:
+            self._study.prepare(_mix(self._search.seed, number, 0))
+
     def _ask(self, trials: Sequence[Trial], number: int, redraw: int, rejected: Proposal | None) -> Proposal:
         optuna = _import_optuna(self._search.sampler)
         with _quiet(optuna):
@@ -311,6 +316,7 @@ class _Study:
         sweeps = optuna.distributions.CategoricalDistribution(range(len(space.branches)))
         self._sweeps = {_SWEEP: sweeps} if len(space.branches) > 1 else {}
         self._trials: list[Trial] = []
+        self._prepared: tuple[int, Any] | None = None  # a seed and its sampler
         for trial in trials:
             self._add(trial)
 
@@ -330,7 +336,9 @@ class _Study:
 
     def ask(self, seed: int, number: int) -> tuple[Point, Mapping[str, Any] | None]:
         """The next point, which counts as running from now on, and what the sampler needs again."""
-        self._study.sampler = _build_sampler(self._optuna, self._search, seed)
+        ahead, sampler = self._prepared or (None, None)
+        self._study.sampler = sampler if ahead == seed else self._build_sampler(seed)
+        self._prepared = None
         asked = self._study.ask(self._sweeps)
         sweep = int(asked.params.get(_SWEEP, 0))
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, asked.number)
@@ -345,6 +353,18 @@ class _Study:
         point, kept = Point(sweep, tuple(positions)), self._find_kept(trial_id)
         self._trials.append(Trial(number, point, kept=kept))
         return point, kept
+
+    def prepare(self, seed: int) -> None:
+        if self._prepared is not None and self._prepared[0] == seed:
+            return
+        with _quiet(self._optuna):
+            sampler = self._build_sampler(seed)
+            if self._search.sampler == "tpe" and self._trials:  # it remembers which trials it has seen
+                sampler.infer_relative_search_space(self._study, self._study.get_trials(deepcopy=False)[-1])
+        self._prepared = seed, sampler
+
+    def _build_sampler(self, seed: int) -> Any:
+        return _build_sampler(self._optuna, self._search, seed)
 
     def keep(self, kept: Mapping[str, Any] | None) -> None:
         for key, value in (kept or {}).items() if _KEEPS.get(self._search.sampler) == "study" else ():

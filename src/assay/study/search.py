@@ -223,6 +223,10 @@ class SearchSource:
         self._known[number] = _Known(entry, Trial(number, proposal.point, kept=proposal.kept))
         return [entry]
 
+    def prepare(self) -> None:
+        if self.count_left():
+            self._proposer.prepare(max(self._taken, default=-1) + 1)
+
     def propose_next(self) -> RunSpec | None:
         """What would be tried next."""
         self._find_new()

@@ -95,6 +95,7 @@ class RunSource(Protocol):
     """Runs that are not known beforehand: each is decided when a slot is free for it, and no sooner."""
 
     def count_left(self) -> int: ...  # how many may still come; 0: none, now or later
+    def prepare(self) -> None: ...  # while all slots are busy: what no result changes
     def take(self, supervisor: Supervisor) -> Sequence[Entry]: ...  # new ones, each with its directory
 
 
@@ -367,6 +368,8 @@ class Supervisor:
         """
         if self.problem or not self.running:
             return
+        if self.settings.source is not None:
+            self.settings.source.prepare()
         for _, _, entry in (*self.queue[:1], *sorted(self.queue[1:3])[:1]):  # the first two of the heap
             if not entry.is_here:
                 self._try(self._create, entry)
