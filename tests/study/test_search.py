@@ -121,6 +121,16 @@ def test_two_supervisors_share_one_search(bench: Bench) -> None:
     assert len(set(load(bench).values())) == 24
 
 
+def test_a_farm_gets_no_more_trials_at_once_than_there_are_slots(bench: Bench) -> None:
+    write(bench, TPE.replace("14", "6"), **{'echo "loss=': 'ls busy* 2> /dev/null | wc -l >> seen; touch busy{x}; sleep 0.2; rm busy{x}; echo "loss='})  # fmt: skip
+    text = (bench.folder / "study.yml").read_text()
+    farm = "farms: {away: {submit: 'setsid bash {script} > /dev/null 2>&1 & echo 1'}}\n"
+    bench.write("study.yml", text + farm)
+    assert call(bench, "--on", "away", slots=2).returncode == 0
+    assert ledger(bench) == NAMES[:6]
+    assert max(int(line) for line in (bench.folder / "seen").read_text().split()) <= 1
+
+
 def test_a_dry_run_shows_the_space_and_the_next_proposal_and_writes_nothing(bench: Bench) -> None:
     write(bench)
     shown = call(bench, "-n")

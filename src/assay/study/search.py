@@ -63,7 +63,7 @@ def prepare_search(prepared: Prepared) -> Prepared:
     outside = [each.name for each in found if isinstance(each, _Outside)]
     if outside and options.search == "continue":
         named = ", ".join(outside[:_NAMED]) + (" …" if len(outside) > _NAMED else "")
-        message = f"{render_count(len(outside), 'earlier trial')} outside of the space, which does not count: {named}"
+        message = f"{render_count(len(outside), 'earlier trial')} outside of the space, not counted: {named}"
         warnings = (*warnings, Problem(message))
     runs = tuple(each.spec for each in found if isinstance(each, _Found))
     return replace(prepared, plan=Plan(study, runs, (), warnings, is_hidden=True))
