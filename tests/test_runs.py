@@ -39,6 +39,13 @@ def test_runs_are_found_and_named(runs: Runs, bench: Bench) -> None:
     assert repr(runs) == f"<4 runs of 'fit' in {str(bench.root)!r}>"
 
 
+def test_runs_have_positions(runs: Runs) -> None:
+    assert runs[0] == next(iter(runs))
+    assert runs[-1] == list(runs)[-1]
+    with pytest.raises(IndexError):
+        runs[99]
+
+
 def test_rows_are_flat(runs: Runs) -> None:
     rows = {row["name"]: row for row in runs.rows()}
     assert list(rows[GOOD]) == ["name", "state", "seconds", "lr", "n", "loss", "test.acc", "best loss", "best test.acc"]

@@ -66,7 +66,7 @@ class Run:
 
 
 class Runs:
-    """The runs of a study, or some of them. Iterable, and subscriptable by a run's name."""
+    """The runs of a study, or some of them. Iterable, and subscriptable by a run's name or its position."""
 
     study: str
     root: str
@@ -95,7 +95,9 @@ class Runs:
 
         return render_runs(self.study, build_table(self._runs), count_states(self._runs))
 
-    def __getitem__(self, name: str) -> Run:
+    def __getitem__(self, name: str | int) -> Run:
+        if not isinstance(name, str):
+            return self._runs[name]
         found = next((run for run in self._runs if run.name == name), None)
         if found is None:
             raise NotFoundError("run", name, [run.name for run in self._runs])

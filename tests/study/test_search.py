@@ -481,3 +481,43 @@ def test_importance_of_a_grid_and_of_too_little(bench: Bench) -> None:
     nothing = bench.assay("importance", "same")
     assert nothing.returncode == 2
     assert "same parameters" in nothing.stderr
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ("{metric: [], trials: 3}", "names no metric"),
+        ("{metrics: [], trials: 3}", "search.metrics"),
+        ("{metric: los, trials: 3}", "did you mean 'loss'?"),
+    ],
+)
+def test_a_metric_that_is_missing_or_misspelt_is_refused(bench: Bench, search: str, message: str) -> None:
+    write(bench, search)
+    ended = call(bench, "-n")
+    assert ended.returncode == 2
+    assert message in ended.stderr
+
+
+def test_a_pattern_that_matches_nothing_is_said(bench: Bench) -> None:
+    write(bench, TPE, **{"{loss: 'loss=": "{accuracy: 'accuracy=({number})', loss: 'loss="})
+    ended = call(bench)
+    assert ended.returncode == 0
+    assert "metrics.accuracy matched no line" in ended.stderr
+    assert "metrics.loss" not in ended.stderr
+
+
+def test_a_trial_that_got_no_better_has_a_result(bench: Bench) -> None:
+    """Ended by patience, it is as good as done to the search; ended for others' sake it would not be."""
+    text = 'for i in 1 2 3 4 5 6 7 8; do echo step=$i; echo loss=$((i > 2 ? 3 : 4 - i)); sleep 0.25; done; echo "again='
+    change = {'echo "loss=': text, "{loss: 'loss=": "{step: 'step=(\\d+)', loss: 'loss="}
+    write(
+        bench,
+        TPE.replace("14", "2"),
+        **change,
+        **{"code: live": "code: live\nstop: {rule: patience, metric: loss, patience: 2}"},
+    )
+    ended = call(bench, "--json", slots=2)
+    found = json.loads(ended.stdout)
+    assert [run["state"] for run in found["runs"]] == ["pruned"] * 2, ended.stderr
+    assert found["search"]["trials"]["done"] == 2
+    assert [each["values"] for each in found["search"]["best"]] == [{"loss": 2.0}]

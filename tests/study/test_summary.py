@@ -186,3 +186,25 @@ def test_every_column_of_a_grouped_csv_has_a_name_of_its_own() -> None:
     )
     head = render_csv(grouped(data, sort=("loss",)).table).splitlines()[0]
     assert head == "lr,n,loss,loss_sd,best loss,loss_best_sd,acc,acc_sd"
+
+
+def test_the_first_metric_that_was_named_decides_the_order() -> None:
+    data = build_data(3, metric("acc", [0.3, 0.1, 0.2]), metric("loss", [0.3, 0.1, 0.2]))
+    assert column(build_summary(data, SummaryOptions(metrics=("loss",))), "loss") == [0.1, 0.2, 0.3]
+    assert column(build_summary(data, SummaryOptions(metrics=("loss",), sort=("loss:max",))), "loss") == [0.3, 0.2, 0.1]
+
+
+def test_the_path_of_a_checkpoint_leaves_a_narrow_table_first() -> None:
+    data = build_data(3, metric("loss", [0.3, 0.1, 0.2]), metric("acc", [0.3, 0.1, 0.2]))
+    path = "/somewhere/runs/study/lr=0.1,width=32/checkpoints/last.ckpt"
+    data.rows[2] = data.rows[2]._replace(params={**data.rows[2].params, "resume": path})
+    wide = build_summary(data, SummaryOptions())
+    assert "resume" in names(wide)
+    assert names(fit_summary(wide, 40)) == [name for name in names(wide) if name != "resume"]
+
+
+def test_short_names_are_not_cut_for_what_they_share() -> None:
+    data = build_data(3, *(metric(f"metric{index}", [0.3, 0.1, 0.2]) for index in range(5)))
+    data.rows[:] = [row._replace(name=f"trial-000{index}") for index, row in enumerate(data.rows)]
+    text = render_table(fit_summary(build_summary(data, SummaryOptions()), 60).table, width=60)
+    assert "trial-0001" in text

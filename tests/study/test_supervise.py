@@ -544,6 +544,27 @@ def test_nobody_waits_for_a_run_that_a_rule_ends(tmp_path: Path) -> None:
     assert [entry.outcome.reason for entry in entries[:2] if entry.outcome] == ["bounds: loss nan at step 12"] * 2
 
 
+def test_nobody_waits_for_what_a_finished_run_left_running(tmp_path: Path) -> None:
+    """It is ended while the others go on, and its time is not that of the run."""
+    stubborn = """(trap '' TERM; while :; do sleep 0.1; done) & sleep 0.3"""
+    entries = [build_entry(tmp_path, "a", stubborn, priority=1)]
+    entries += [build_entry(tmp_path, f"q{number}", "sleep 0.3") for number in range(3)]
+    ended: list[str] = []
+
+    def listen(event: Event) -> None:
+        if event.kind == "ended":
+            ended.append(event.entry.spec.name)
+
+    supervise(entries, limit=2, grace_s=6.0, listen=listen)
+    assert ended == ["q0", "q1", "q2", "a"]
+    outcome = entries[0].outcome
+    assert outcome is not None
+    assert outcome.state is State.DONE
+    assert "which Assay ended" in outcome.reason
+    assert outcome.ended_at is not None
+    assert outcome.ended_at <= max(each.outcome.ended_at or 0.0 for each in entries[1:] if each.outcome)
+
+
 def test_a_run_that_finishes_before_it_can_be_ended_is_done(tmp_path: Path) -> None:
     entry = build_entry(tmp_path, "a", "sleep 0.2")
     marker = os.path.join(entry.dir, layout.exit_marker_name("run", 1, 0))

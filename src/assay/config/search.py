@@ -18,10 +18,13 @@ class SearchReader:
     def __init__(self, fields: Fields) -> None:
         self._fields = fields
         self._problems = fields.problems
+        self._patterns: list[str] = []  # names that the file gives to metrics
 
     def search(self, top: Mapping[str, Entry], sweeps: tuple[Sweep, ...]) -> Search | None:
         if "search" not in top:
             return None
+        metrics = top["metrics"].node if "metrics" in top else None
+        self._patterns = [entry.key for entry in metrics.items()] if metrics and metrics.kind == "mapping" else []
         node = top["search"].node
         known = ("sampler", "metric", "metrics", "direction", "trials", "seed", "at")
         entries = self._fields.mapping(node, "search", known)
@@ -79,6 +82,8 @@ class SearchReader:
             self._problems.add("says no metric", "search", node.position, "as in {metric: loss, direction: min}")
             return ()
         names = [each.metric for each in objectives]
+        if not names and not self._problems.found:
+            self._problems.add("names no metric", "search", node.position, "as in {metric: loss, direction: min}")
         if len(set(names)) < len(names):
             self._problems.add("a metric is listed twice", "search", node.position)
         return tuple(objectives)
@@ -114,10 +119,13 @@ class SearchReader:
 
     def _build_objective(self, name: str, node: Node | None, key: str, position: Position | None) -> Objective | None:
         """Without a direction the metric's name decides, where it is one that everybody knows."""
+        import difflib
+
         direction = self._fields.one_of(node, key, ("min", "max")) if node else find_direction(name)
         if direction is None:
             if node is None:
-                hint = "add `direction: min` or `direction: max`"
+                close = difflib.get_close_matches(name, self._patterns, n=1, cutoff=0.75)
+                hint = f"did you mean {close[0]!r}?" if close else "add `direction: min` or `direction: max`"
                 self._problems.add(f"whether {name!r} should be small or large is not known", key, position, hint)
             return None
         return Objective(name, cast("Literal['min', 'max']", direction))

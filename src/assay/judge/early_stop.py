@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from statistics import median
 
+from assay.values.state import PATIENCE, REACHED
 from assay.values.study import StopRule
 
 COMPARING = ("asha", "median")  # rules that look at other runs
@@ -54,7 +55,7 @@ class Curve:
         if waited < self._rule.patience:
             return None
         best = f"best {self._best:.4g} at step {self._best_step:g}"
-        return f"patience: no better {self._rule.metric} for {waited:g} steps ({best})"
+        return f"{PATIENCE} no better {self._rule.metric} for {waited:g} steps ({best})"
 
     def value_at(self, rung: int) -> float | None:
         """None: it has not recorded anything there."""
@@ -134,7 +135,7 @@ def _judge_bounds(rule: StopRule, step: float, value: float) -> str | None:
     if rule.min is not None and value < rule.min:
         return f"bounds: {rule.metric} {value:.4g} below {rule.min:g} {at}"
     if rule.target is not None and (value == rule.target or is_better(rule, value, rule.target)):
-        return f"bounds: {rule.metric} {value:.4g} has reached its target {rule.target:g} {at}"
+        return f"bounds: {rule.metric} {value:.4g} {REACHED} {rule.target:g} {at}"
     return None
 
 

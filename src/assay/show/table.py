@@ -17,6 +17,7 @@ Texts = list[str]
 MISSING = "-"
 _SMALLEST_TEXT = 10  # a text column is not shortened below this
 _SMALLEST_HEADERS = (6, 4)  # nor the name over numbers below the first of these, or the second if need be
+_SHORT_NAME = 12  # is never cut for what it shares with the others: `trial-0001`
 _READABLE_NAME = 32  # columns that can be spared give way to a name up to this width
 _READABLE_TEXT = 16  # and to another text up to this one
 _READABLE_HEADER = 14
@@ -285,7 +286,7 @@ def _narrow(laid: _Laid, width: int, floor: int, mark: str) -> None:
 
 def _drop_common(laid: _Laid, mark: str) -> None:
     """Parts that all names have in the same place say nothing about any of them; a dotted name stays one text."""
-    if laid.column.cut == "left":
+    if laid.column.cut == "left" or laid.cell_width <= _SHORT_NAME:
         return
     texts = _drop_parts(laid.texts, mark) or _drop_ends(laid.texts, mark)
     cell_width = max(map(_measure(texts, mark), texts), default=0)

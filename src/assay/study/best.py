@@ -1,6 +1,7 @@
 """`assay best`: which run won, by how much, and how to repeat it.
 
-As in `assay sum`, a run goes by the best value of its metric. Only runs that are done count.
+As in `assay sum`, a run goes by the best value of its metric. Only runs with a final result count: those that are done,
+and those that a rule ended since they got no better or had reached their target.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from assay.study.run_reader import find_step_name
 from assay.values import layout
 from assay.values.document import Block, Commands, Document, Facts, Heading, Notes, Only, Section, TableBlock, Text
 from assay.values.series import direction_of, whole_step
-from assay.values.state import State
+from assay.values.state import has_result
 from assay.values.table import Column, Table
 
 _MOST_NAMED = 3  # runs that a note names
@@ -101,16 +102,20 @@ def choose_best(
     column = data.metrics[key.name]
     values = best_values(column, key.direction)
     usable = [i for i in keep if column.count[i] > 0 and math.isfinite(values[i])]
-    done = [i for i in keep if data.rows[i].state is State.DONE]
-    counted = [i for i in usable if data.rows[i].state is State.DONE]
+    done = [i for i in keep if _counts(data.rows[i])]
+    counted = [i for i in usable if _counts(data.rows[i])]
     if not counted:
         return None
     ranked = _rank_groups(data, keep, counted, key, group_by) if group_by else _rank_runs(data, counted, key)
     sign = 1 if key.direction == "min" else -1
     best = min(sign * values[i] for i in counted)
-    uncounted = [i for i in usable if data.rows[i].state is not State.DONE and sign * values[i] < best]
+    uncounted = [i for i in usable if not _counts(data.rows[i]) and sign * values[i] < best]
     ordered = sorted(uncounted, key=lambda i: sign * values[i])
     return BestChoice(key, ranked, ordered, len(done) - len(counted), tuple(group_by))
+
+
+def _counts(row: RunRow) -> bool:
+    return has_result(row.state, row.reason)
 
 
 def choose_metric(data: IndexTable, asked: str | None) -> SortKey:
@@ -377,7 +382,7 @@ def build_front_document(
     data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], locations: Sequence[StudyLocation]
 ) -> Document | None:
     """The Pareto set of runs that are done; None: none of them has all the metrics."""
-    done = [i for i in keep if data.rows[i].state is State.DONE]
+    done = [i for i in keep if _counts(data.rows[i])]
     front = find_pareto_rows(data, done, keys)
     if not front.items:
         return None

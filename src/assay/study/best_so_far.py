@@ -9,7 +9,7 @@ from assay.show.formatting import render_number
 from assay.study.collect import Collector
 from assay.study.supervise import Entry, Supervisor
 from assay.values.series import Direction, Summary, direction_of, metric_priority
-from assay.values.state import State
+from assay.values.state import has_result
 from assay.values.study import Study
 
 
@@ -52,6 +52,10 @@ def choose_goal(study: Study) -> Goal | None:
     return Goal(check.metric, direction, check.at)
 
 
+def _counts(entry: Entry) -> bool:
+    return has_result(entry.state, entry.outcome.reason if entry.outcome else "")
+
+
 class BestSoFar:
     """Among the runs of this call that are done, also those that were done before it.
 
@@ -66,7 +70,7 @@ class BestSoFar:
 
     def note(self, entry: Entry) -> None:
         """A run has ended."""
-        if entry.state is State.DONE:
+        if _counts(entry):
             self._ended.append(entry)
 
     def update(self, supervisor: Supervisor) -> Leader | None:
@@ -79,7 +83,7 @@ class BestSoFar:
         ended, self._ended = self._ended, []
         new = {entry.dir for entry in ended}
         if not self._has_looked:
-            earlier = [entry for entry in supervisor.entries if entry.state is State.DONE and entry.dir not in new]
+            earlier = [entry for entry in supervisor.entries if _counts(entry) and entry.dir not in new]
             ended, self._has_looked = [*earlier, *ended], True
         summaries = collector.load_summaries(ended)
         for entry in ended:

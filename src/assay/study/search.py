@@ -32,6 +32,7 @@ from assay.system.locks import locked
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State
 from assay.values.series import Summary
+from assay.values.state import has_result
 from assay.values.study import CommandTemplate, Objective, Problem, Search, Text
 
 MOST_FAILURES = 5  # in a row and without a single result: no more is started
@@ -370,13 +371,13 @@ class _Known:
             self.trial = plain
             return
         self.trial = replace(plain, state="failed")
-        if state is State.PRUNED:
+        if has_result(state, self.entry.outcome.reason if self.entry.outcome else ""):
+            self._conclude_done(search, summaries, plain)
+        elif state is State.PRUNED:
             summary = summaries.get(search.objectives[0].metric)
             is_known = summary is not None and math.isfinite(summary.last)
             values, step = ((summary.last,), int(summary.last_step or 0)) if summary and is_known else ((), 0)
             self.trial = replace(plain, state="pruned", values=values, step=step)
-        elif state is State.DONE:
-            self._conclude_done(search, summaries, plain)
 
     def _conclude_done(self, search: Search, summaries: Mapping[str, Summary], plain: Trial) -> None:
         self.names = tuple(summaries)

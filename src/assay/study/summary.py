@@ -35,7 +35,7 @@ from assay.study.ranking import (
 from assay.study.run_reader import find_step_name, load_fresh_table, load_objectives
 from assay.values.series import Direction, direction_of, metric_priority, whole_step
 from assay.values.state import State
-from assay.values.table import Column, Table
+from assay.values.table import Column, Kind, Table
 
 if TYPE_CHECKING:
     from assay.values.where import Where
@@ -83,7 +83,8 @@ def summarise(
 def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "step") -> StudySummary:
     keep = select_rows(data, options.where, options.patterns, options.states)
     known = [data.rows[i].params for i in keep]
-    sort = choose_sort(options.sort or options.pareto, data, known)
+    shown = options.metrics[:1] if options.metrics and options.metrics[0] in data.metrics else ()  # not by a hidden one
+    sort = choose_sort(options.sort or options.pareto or shown, data, known)
     pareto = choose_sort(options.pareto, data, known) if options.pareto else ()
     if len(pareto) == 1:
         raise UsageError("--pareto weighs two or more against each other", f"as in --pareto {options.pareto[0]},time")
@@ -124,6 +125,7 @@ def fit_summary(summary: StudySummary, width: int) -> StudySummary:
 # The ranks by which columns leave a narrow table: metrics have even ones, the first stays as long as it can.
 _STEP_RANK = 1
 _STEP_TIME_RANK = 3
+_PATH_RANK = 99
 _TAGS_RANK = 5
 _REASON_RANK = 7
 
@@ -192,7 +194,8 @@ def _run_columns(
     for name in params:
         values = [row.params.get(name) for row in data.rows]
         cells.append(list(map(values.__getitem__, order)))
-        columns.append(Column(name, "number" if _NUMBERS.issuperset(map(type, cells[-1])) else "text", digits=None))
+        kind: Kind = "number" if _NUMBERS.issuperset(map(type, cells[-1])) else "text"
+        columns.append(Column(name, kind, digits=None, rank=_PATH_RANK if _is_checkpoint(cells[-1]) else 0))
     for index, name in enumerate(metrics):
         before = len(columns)
         _add_metric(columns, cells, data.metrics[name], order, sort, options.best)
@@ -216,6 +219,12 @@ def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any
 
 
 _NUMBERS = {int, float, NoneType}
+
+
+def _is_checkpoint(values: Sequence[Any]) -> bool:
+    """A path that only some runs have, as of `rerun --from checkpoint`: of little use in a narrow table."""
+    found = [value for value in values if value is not None]
+    return len(found) < len(values) and all(isinstance(value, str) and value.startswith("/") for value in found)
 
 
 def _add_metric(

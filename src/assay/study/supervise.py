@@ -49,6 +49,7 @@ class Entry:
     reported: set[str] = field(default_factory=set)  # command events already told
     done_before: set[str] = field(default_factory=set)
     finished_here: bool = False  # ended while this supervisor watched
+    ended_at: float | None = None  # when its job was seen to end; what it left behind may take longer
     has_slot: bool = False  # holds one of this supervisor's slots
     left: Sequence[str] | None = None  # processes that the ended attempt left running; None: not looked for
     wanted: frozenset[str] | None = None  # some of its commands; None is all
@@ -392,7 +393,7 @@ class Supervisor:
             self._look(entry)
             return
         entry.handle, entry.state, entry.is_mine, entry.outcome = handle, State.RUNNING, True, None
-        entry.has_slot, entry.left = held is not None, None
+        entry.has_slot, entry.left, entry.ended_at = held is not None, None, None
         entry.reported.clear()
         self.running[entry.dir] = entry
         self.observer.started(entry)
@@ -552,15 +553,28 @@ class Supervisor:
             entry = by_handle.get(handle) if by_handle else self._entry_of(handle)
             if entry is None:
                 continue
+            entry.finished_here, entry.ended_at = True, entry.ended_at or time.time()
             if entry.dir in self._ending:
                 if not self._ending[entry.dir]():
                     continue  # its job.sh has ended, something that it started has not
                 del self._ending[entry.dir]
-            entry.finished_here = True
             self._note_refusal(entry, handle)
+            if self._begin_leftovers(entry, handle):
+                continue
             if len(entry.spec.commands) == 1 and self._close_if_done(entry):
                 continue
             self._look(entry)
+
+    def _begin_leftovers(self, entry: Entry, handle: JobHandle) -> bool:
+        """What an ended attempt left running is ended while the others go on; then the attempt is concluded."""
+        if (entry.dir, entry.attempt) in self._told or entry.spec.leave_running:
+            return False
+        if entry.left is None:
+            entry.left = self.executor.leftovers(handle, entry.dir)
+        if not entry.left:
+            return False
+        self._begin_ending([entry])
+        return entry.dir in self._ending or entry.dir not in self.running
 
     def _note_refusal(self, entry: Entry, handle: JobHandle) -> None:
         """A farm that refuses one job is not asked for the next; the runs are continued by a later call."""
@@ -748,7 +762,7 @@ def _find_end(entry: Entry, outcome: Outcome) -> float:
     """Now, where we saw it end; else when its last marker was made or, without one, its last line was written: nobody
     may have looked for days."""
     if entry.finished_here:
-        return time.time()
+        return entry.ended_at or time.time()
     return outcome.ended_at or _find_last_line(entry.dir) or time.time()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from assay.config.load import load_study
 from assay.config.settings import Settings, load_settings
-from assay.errors import AssayError, NotFoundError, UsageError
+from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import MachineLease, Use
 from assay.execute.registry import build_executor
 from assay.execute.slots import SlotPool, build_entries, slots_directory
@@ -28,7 +28,7 @@ from assay.study import run_sets
 from assay.study.attempts import RetryPolicy
 from assay.study.collect import Collector, closing_quietly
 from assay.study.farms import choose_farm
-from assay.study.locations import StudyLocation, choose_root
+from assay.study.locations import StudyLocation, choose_root, show_command
 from assay.study.prepared import (
     Prepared,
     Report,
@@ -47,7 +47,7 @@ from assay.system.terminal import find_terminals
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State, replace_texts
 from assay.values.secrets import hide_assignment, hide_spec
-from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Problem, Study, is_study_name
+from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Pattern, Problem, Study, is_study_name
 from assay.values.units import CPU
 from assay.values.verdict import Verdict
 
@@ -276,6 +276,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
             _leave_passes(prepared, entries)
         verdict, doubts = _judge(prepared, entries, index)
         doubts += early_stop.describe_missing(entries) if early_stop is not None else []
+        doubts += _describe_unmatched(prepared, entries, index)
         result = source.build_result() if source is not None else None
     report = replace(_build_report(prepared, supervisor, builder), verdict=verdict, search=result)
     report.notes += [*repairs, *builder.notes, *([collector.failure] if collector.failure else []), *doubts]
@@ -560,6 +561,25 @@ def _build_report(prepared: Prepared, supervisor: Supervisor, builder: DirBuilde
     report.advice += builder.advice
     report.notes += _describe_leftovers(prepared, supervisor.entries)
     return report
+
+
+def _describe_unmatched(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:
+    """Metrics of the file's patterns that none of the runs that finished here has: the pattern is probably wrong."""
+    ended = [entry for entry in entries if entry.finished_here and entry.state is State.DONE]
+    done = {prepared.location.key(entry.dir): entry for entry in ended}
+    wanted = [p for p in prepared.study.metrics if isinstance(p, Pattern) and not p.labels and "(?P<" not in p.regex]
+    names = dict.fromkeys(pattern.metric for pattern in wanted if pattern.metric not in ("step", "epoch"))
+    if not done or not names:
+        return []
+    with suppress(InfrastructureError):
+        seen = {metric for found in index.load_summaries(keys=list(done)).values() for metric in found}
+        example = show_command(["logs"], prepared.location, os.path.basename(next(iter(done.values())).dir))
+        return [
+            f"metrics.{name} matched no line of any run; compare its pattern with a log: {example}"
+            for name in names
+            if name not in seen
+        ]
+    return []
 
 
 def _describe_leftovers(prepared: Prepared, entries: Sequence[Entry]) -> list[str]:

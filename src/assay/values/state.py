@@ -23,4 +23,19 @@ class State(StrEnum):
         return self not in (State.QUEUED, State.RUNNING)
 
 
+# How the reason of a run begins, or what is in it, that a rule ended because there was nothing more to see.
+PATIENCE = "patience:"
+REACHED = "has reached its target"
+
+
+def has_result(state: State, reason: str) -> bool:
+    """Whether a run's values are final: it is done, or a rule ended it when it got no better or had reached its target.
+
+    A run that a rule ended because others were better has no such result.
+    """
+    if state is State.PRUNED:
+        return reason.startswith(PATIENCE) or REACHED in reason
+    return state is State.DONE
+
+
 RETRY = {"failed": (State.FAILED, State.TIMEOUT), "lost": (State.LOST,), "stopped": (State.STOPPED,)}  # --retry NAME

@@ -10,7 +10,7 @@ from assay.show.console import Console
 from assay.show.report_files import ReportFiles, check_targets, write_document
 from assay.study.commands.tables import group_option
 from assay.values.options import argument, json_option, option, root_option, where_option
-from assay.values.state import State
+from assay.values.state import has_result
 
 if TYPE_CHECKING:
     from assay.record.index.base import Table
@@ -54,7 +54,7 @@ def best(request: BestRequest, console: Console) -> int:
         data = load_fresh_table(index, locations, console)
     names = ", ".join(location.name for location in locations)
     keep = select_rows(data, request.where, patterns)
-    if not any(data.rows[i].state is State.DONE for i in keep):
+    if not any(has_result(data.rows[i].state, data.rows[i].reason) for i in keep):
         console.error(f"{names}: no run is done yet; see them: {show_command(['ls'], locations[0])}")
         return int(ExitCode.FAILED)
     metrics = request.metrics or load_objectives(locations, data)[: 1 if request.group_by else None]

@@ -96,7 +96,8 @@ def summarise(request: SumRequest, console: Console) -> int:
             return 0
         found = summary.summarise(index, locations, options, console)
     if not any(forms):
-        console.write_table(found.table if console.width is None else summary.fit_summary(found, console.width).table)
+        found = found if console.width is None else summary.fit_summary(found, console.width)
+        console.write_table(found.table)
     elif request.csv_raw:
         unguard(sys.stdout).write(_render(found.table, request))
     else:
