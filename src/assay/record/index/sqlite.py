@@ -2,63 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sqlite3
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
-from typing import TYPE_CHECKING
 
 from assay.errors import InfrastructureError
-from assay.record.index.base import Cursor, Refused, RunRow, Series, StudyRow, Table, VerdictRow
-from assay.record.index.buffer import Buffer, BufferedIndex
-from assay.record.index.digest import (
-    LAYOUT,
-    build_empty,
-    build_metric_columns,
-    check_names,
-    find_metrics,
-    open_summaries,
-    parse_summaries,
-    split_summaries,
-)
-from assay.record.index.packing import (
-    DamagedError,
-    checksum,
-    fill_series,
-    join_series,
-    last_activity,
-    name_owner,
-    storable,
-    unpack_chunk,
-    unpack_rows,
-    unseal,
-)
 from assay.record.index.schema import is_damage, open_database, set_aside
+from assay.record.index.stored import StoredIndex
 from assay.system.files import index_path
 from assay.values.notify import Notify, ignore
-from assay.values.state import State
 
-if TYPE_CHECKING:
-    from assay.values.series import Summary
-
-_CURSOR = """SELECT c.run, c.source, c.bytes_read, c.state FROM runs r JOIN cursors c ON c.run = r.run
-    WHERE r.key = ? AND c.source = (SELECT number FROM names WHERE name = ?)"""
-_CURSORS = """SELECT r.key, c.run, c.source, c.bytes_read, c.state FROM cursors c JOIN runs r ON r.run = c.run
-    WHERE c.source = (SELECT number FROM names WHERE name = ?)"""
-_SERIES = """SELECT run, metric, parts, step_data, value_data, time_data FROM chunks
-    WHERE run = (SELECT run FROM runs WHERE key = ?) AND metric = (SELECT number FROM names WHERE name = ?)
-    ORDER BY chunk"""
-_COUNT = """SELECT metrics, summaries, (SELECT number FROM names WHERE name = ?) FROM run_cache
-    WHERE run = (SELECT run FROM runs WHERE key = ?)"""
-_CACHED = "FROM runs r LEFT JOIN run_cache c ON c.run = r.run"
-_HAS_ROW = "(run_row IS NOT NULL OR c.run IS NULL)"  # a run without its copy is damage
-_HAS_METRICS = "(metrics IS NOT NULL OR c.run IS NULL)"
-_VERDICT_OFFSET = "SELECT bytes_read FROM verdict_files WHERE study = ?"
 _AGAIN = "it was set aside; give the command again, and it is built again from the run directories"
-_OF_RUN = ("chunks", "cursors", "metric_summaries", "run_cache")  # tables with rows of a run, besides `runs`
 
 
 class IndexDamagedError(InfrastructureError):
@@ -79,26 +34,15 @@ def open_index(root: str | os.PathLike[str], warn: Notify = ignore) -> SqliteInd
     return index
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Thousands of rows hold no cycles, yet the garbage collector would search them a hundred times."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-class SqliteIndex(BufferedIndex):
+class SqliteIndex(StoredIndex):
     """Several processes at once: WAL, one writer at a time, each for as long as one flush takes."""
+
+    _db: sqlite3.Connection
 
     def __init__(self, path: str | os.PathLike[str], root: str | os.PathLike[str] = "") -> None:
         super().__init__()
         self.path, self.root = os.fspath(path), os.fspath(root)
         self.is_temporary = self.path == ":memory:"
-        self._names: dict[str, int] = {}
         self._open()
 
     def _open(self) -> None:
@@ -127,234 +71,15 @@ class SqliteIndex(BufferedIndex):
                 raise IndexDamagedError(f"the index {self.path} was damaged ({error})", _AGAIN) from error
             raise _build_error(self.path, error) from error
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._translated():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                self._names.clear()  # some of their numbers may have been given in what is undone here
-                with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
+    def _begin(self, *, writes: bool) -> None:
+        self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        """All statements see the same moment, own writes included."""
-        self._write_waiting()
-        with self._translated():
-            self._db.execute("BEGIN")
-            try:
-                yield self._db
-            finally:
-                with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
+    def _roll_back(self) -> None:
+        with suppress(sqlite3.Error):
+            self._db.execute("ROLLBACK")
 
-    # ---------------------------------------------------------------- writing
-
-    @_collector_paused()
-    def _write(self, buffer: Buffer) -> list[Refused]:
-        from assay.record.index.writing import forget_points, write_points, write_rows  # readers do not need them
-
-        with self._transaction() as db:
-            for key, source in buffer.forgotten:
-                forget_points(db, key, None if source is None else storable(source))
-            write_rows(db, buffer.rows.values())
-            return write_points(db, buffer.entries, self._number)
-
-    def _number(self, name: str) -> int:
-        """The number of a metric or a source, given when it is new; only inside a transaction that writes."""
-        if name not in self._names:
-            text = storable(name)
-            found: tuple[int] | None = self._db.execute("SELECT number FROM names WHERE name = ?", (text,)).fetchone()
-            number = found[0] if found else 0
-            if found is None:
-                number = self._db.execute("INSERT INTO names (name, checksum) VALUES (?, x'')", (text,)).lastrowid or 0
-                self._db.execute("UPDATE names SET checksum = ? WHERE number = ?", (_seal_name(number, text), number))
-            self._names[name] = number
-        return self._names[name]
-
-    def forget_runs(self, keys: Iterable[str]) -> None:
-        self._write_waiting()
-        chosen = _list(list(keys))
-        of_run = f"WHERE run IN (SELECT run FROM runs WHERE {_among('key')})"  # noqa: S608
-        with self._transaction() as db:
-            for table in (*_OF_RUN, "runs"):
-                db.execute(f"DELETE FROM {table} {of_run}", (chosen,))  # noqa: S608
-
-    def clear(self) -> None:
-        self._write_waiting()
-        with self._transaction() as db:
-            for table in (*_OF_RUN, "runs", "verdicts", "verdict_files"):
-                db.execute(f"DELETE FROM {table}")  # noqa: S608
-
-    def add_verdicts(
-        self, study: str, rows: Sequence[VerdictRow], *, start: int, end: int, expected_offset: int
-    ) -> bool:
-        from assay.record.index.writing import write_verdicts
-
-        study = storable(study)
-        with self._transaction() as db:
-            found = db.execute(_VERDICT_OFFSET, (study,)).fetchone()
-            if (found[0] if found else 0) != expected_offset:
-                return False
-            write_verdicts(db, study, rows, start, end)
-        return True
-
-    def close(self) -> None:
-        try:
-            self._write_waiting()
-        finally:
-            self._db.close()
-
-    # ---------------------------------------------------------------- reading
-
-    def _load_stored_cursor(self, key: str, source: str) -> Cursor:
-        with self._translated():
-            row = self._db.execute(_CURSOR, (key, storable(source))).fetchone()
-            return _build_cursor(*row) if row else Cursor()
-
-    @_collector_paused()
-    def load_cursors(self, source: str, studies: Sequence[str] | None = None) -> dict[str, Cursor]:
-        where, chosen = _build_choice(studies, None)
-        with self._reading() as db:
-            found = db.execute(f"{_CURSORS}{where}", [storable(source), *chosen]).fetchall()
-            return {key: _build_cursor(*cursor) for key, *cursor in found}
-
-    def load_verdict_offset(self, study: str) -> int:
-        with self._translated():
-            found = self._db.execute(_VERDICT_OFFSET, (storable(study),)).fetchone()
-        return int(found[0]) if found else 0
-
-    @_collector_paused()
-    def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
-        where, chosen = _build_choice(studies, keys)
-        with self._reading() as db:
-            found = db.execute(f"SELECT run_row {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run", chosen)
-            return sorted(unpack_rows([row for (row,) in found]), key=_creation)
-
-    def load_studies(self) -> list[StudyRow]:
-        counts: dict[str, dict[State, int]] = {}
-        last: dict[str, float] = {}
-        for row in self.load_runs():  # not by the columns: only the whole row has a checksum
-            study = storable(row.study)
-            per_state = counts.setdefault(study, {})
-            per_state[row.state] = per_state.get(row.state, 0) + 1
-            last[study] = max(last_activity(row), last.get(study, 0.0))
-        return [StudyRow(study, dict(sorted(counts[study].items())), last[study] or None) for study in sorted(counts)]
-
-    def load_series(self, key: str, metric: str) -> Series:
-        with self._reading() as db:
-            found = db.execute(_SERIES, (key, storable(metric)))
-            chunks = [unpack_chunk(name_owner(run, number), *row) for run, number, *row in found]
-            series = join_series([chunk.series for chunk in chunks])
-            if len(series.values) != self._load_count(key, metric):
-                raise DamagedError("points are missing")
-        return fill_series(series)
-
-    def _load_count(self, key: str, metric: str) -> int:
-        """How many points the summary of a metric speaks of."""
-        row = self._db.execute(_COUNT, (storable(metric), key)).fetchone()
-        if row is None or row[0] is None or row[2] is None:
-            return 0
-        summaries = open_summaries(row[0], row[1]) or b""
-        known = dict(zip(array("q", row[0]), split_summaries(summaries), strict=True))
-        return int(LAYOUT.unpack(known[row[2]])[0]) if row[2] in known else 0
-
-    @_collector_paused()
-    def load_summaries(
-        self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None
-    ) -> dict[str, dict[str, Summary]]:
-        where, chosen = _build_choice(studies, keys)
-        query = f"SELECT key, metrics, summaries {_CACHED} WHERE {_HAS_METRICS}{where} ORDER BY r.run"
-        with self._reading() as db:
-            names = self._load_names()
-            found = db.execute(query, chosen).fetchall()
-            opened = [unseal(packed, numbers) for _, numbers, packed in found]
-            check_names([numbers for _, numbers, _ in found], names)
-        owned = [[names[number] for number in array("q", numbers)] for _, numbers, _ in found]
-        summaries = iter(parse_summaries(chain.from_iterable(owned), opened))
-        # all were parsed at once; each run takes as many of them as it has metrics
-        return {found[i][0]: dict(zip(each, summaries, strict=False)) for i, each in enumerate(owned)}
-
-    def _load_names(self) -> dict[int, str]:
-        found = self._db.execute("SELECT number, name, checksum FROM names").fetchall()
-        if any(_seal_name(number, name) != seal for number, name, seal in found):
-            raise DamagedError("a checksum does not fit")
-        return {number: name for number, name, _ in found}
-
-    @_collector_paused()
-    def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Table:
-        where, chosen = _build_choice(studies, None)
-        query = f"SELECT run_row, metrics, summaries {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run"
-        with self._reading() as db:
-            rows, numbers, packed = list(zip(*db.execute(query, chosen).fetchall(), strict=True)) or ((), (), ())
-            names = self._load_names()
-            whole, opened = unpack_rows(rows), list(map(open_summaries, numbers, packed))
-            check_names(numbers, names)
-        if metrics is not None:
-            names = {number: name for number, name in names.items() if name in metrics}
-        order = sorted(range(len(whole)), key=[_creation(row) for row in whole].__getitem__)
-        columns = build_metric_columns([numbers[i] for i in order], [opened[i] for i in order], names)
-        shown = sorted(columns) if metrics is None else metrics
-        ordered = [whole[i] for i in order]
-        return Table(ordered, {name: columns.get(name) or build_empty(name, len(rows)) for name in shown})
-
-    def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
-        where, chosen = _build_choice(studies, None)
-        query = f"SELECT metrics, summaries {_CACHED} WHERE {_HAS_METRICS}{where}"
-        with self._reading() as db:
-            found = [metrics for metrics, summaries in db.execute(query, chosen) if unseal(summaries, metrics)]
-            names = self._load_names()
-            check_names(found, names)
-            return find_metrics(found, names)
-
-
-# ---------------------------------------------------------------- from and to rows
-
-
-def _creation(row: RunRow) -> tuple[float, str]:
-    """The order of rows: the same however often and by whom the index was written."""
-    return row.created_at or 0.0, row.key
-
-
-def _among(column: str) -> str:
-    """One parameter for any number of values: SQLite limits how many parameters there may be."""
-    return f"{column} IN (SELECT value FROM json_each(?))"  # noqa: S608
-
-
-def _build_choice(studies: Sequence[str] | None, keys: Sequence[str] | None) -> tuple[str, list[str]]:
-    """The end of a WHERE over `runs r`, and its parameters."""
-    where, parameters = "", []
-    for column, values in (("r.study", studies), ("r.key", keys)):
-        if values is None:
-            continue
-        # the runs of a single study come out of their index in order; those of several would have to be sorted
-        is_single = len(values) == 1
-        where += f" AND {column} = ?" if is_single else f" AND {_among(column)}"
-        parameters.append(storable(values[0]) if is_single else _list(values))
-    return where, parameters
-
-
-def _list(values: Sequence[str]) -> str:
-    """As `_among` takes it."""
-    import json  # not to load it for the one study that is mostly asked for
-
-    return json.dumps(list(values))
-
-
-def _seal_name(number: int, name: str) -> bytes:
-    return checksum(f"{number} {name}")
-
-
-def _build_cursor(run: int, source: int, offset: int, sealed: str) -> Cursor:
-    import json
-
-    from assay.record.index.writing import open_cursor
-
-    return Cursor(offset, json.loads(open_cursor(run, source, offset, sealed)))
+    def _disconnect(self) -> None:
+        self._db.close()
 
 
 def _build_error(path: str, error: sqlite3.Error) -> InfrastructureError:

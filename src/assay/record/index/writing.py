@@ -1,4 +1,4 @@
-"""Rows, points and verdicts into the SQLite index: everything here happens inside the caller's transaction.
+"""Rows, points and verdicts into the tables of the index: everything here happens inside the caller's transaction.
 
 Each fact is written twice: in plain columns for whoever queries the file, and in `run_cache` for our own tables.
 """
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from assay.record.index.base import Refused
     from assay.record.index.buffer import Entry
     from assay.record.index.packing import Chunk
+    from assay.record.index.stored import Database
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=plain_object).encode
 _encode_strictly = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain_object).encode
@@ -57,18 +58,22 @@ _LOAD_CHUNKS = """SELECT chunk, parts, step_data, value_data, time_data FROM chu
 _LOAD_DIGEST = "SELECT metrics, summaries, carried FROM run_cache WHERE run = ?"
 _SET_DIGEST = """INSERT INTO run_cache (metrics, summaries, carried, run) VALUES (?, ?, ?, ?) ON CONFLICT (run)
     DO UPDATE SET metrics = excluded.metrics, summaries = excluded.summaries, carried = excluded.carried"""
-_SET_SUMMARY = f"INSERT OR REPLACE INTO metric_summaries VALUES (?, ?, {', '.join('?' * len(FIELDS))})"  # noqa: S608
-_SET_CURSOR = "INSERT OR REPLACE INTO cursors (run, source, bytes_read, state) VALUES (?, ?, ?, ?)"
+_SET_SUMMARY = f"""INSERT INTO metric_summaries VALUES (?, ?, {", ".join("?" * len(FIELDS))}) ON CONFLICT (run, metric)
+    DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in FIELDS)}"""  # noqa: S608
+_SET_CURSOR = """INSERT INTO cursors (run, source, bytes_read, state) VALUES (?, ?, ?, ?) ON CONFLICT (run, source)
+    DO UPDATE SET bytes_read = excluded.bytes_read, state = excluded.state"""
 _VERDICT_COLUMNS = ("study", *VerdictRow._fields)
 _ADD_VERDICT = f"""INSERT INTO verdicts ({", ".join(_VERDICT_COLUMNS)})
     VALUES ({", ".join("?" * len(_VERDICT_COLUMNS))})"""  # noqa: S608
+_SET_VERDICT_OFFSET = """INSERT INTO verdict_files (study, bytes_read) VALUES (?, ?)
+    ON CONFLICT (study) DO UPDATE SET bytes_read = excluded.bytes_read"""
 _LARGEST = 2**63 - 1
 
 
 # ---------------------------------------------------------------- rows
 
 
-def write_rows(db: sqlite3.Connection, rows: Collection[RunRow]) -> None:
+def write_rows(db: Database, rows: Collection[RunRow]) -> None:
     plain = [
         (
             *row[:_STATE],
@@ -127,9 +132,7 @@ class _Work:
     touched: dict[tuple[int, int], MetricDigest] = field(default_factory=dict)
 
 
-def write_points(
-    db: sqlite3.Connection, entries: Mapping[str, Sequence[Entry]], number: Callable[[str], int]
-) -> list[Refused]:
+def write_points(db: Database, entries: Mapping[str, Sequence[Entry]], number: Callable[[str], int]) -> list[Refused]:
     """Everything whose cursor is still where its reader began; the rest is returned."""
     if not entries:
         return []
@@ -166,7 +169,7 @@ def _take(work: _Work, run: int, entry: Entry, number: Callable[[str], int]) -> 
     return True
 
 
-def _load_work(db: sqlite3.Connection, keys: Iterable[str]) -> _Work:
+def _load_work(db: Database, keys: Iterable[str]) -> _Work:
     runs = _load_numbers(db, list(keys))
     chosen = json.dumps(list(runs.values()))
     among = "WHERE run IN (SELECT value FROM json_each(?))"
@@ -181,19 +184,19 @@ def _load_work(db: sqlite3.Connection, keys: Iterable[str]) -> _Work:
     return _Work(runs, known, digests)
 
 
-def _load_numbers(db: sqlite3.Connection, keys: list[str]) -> dict[str, int]:
+def _load_numbers(db: Database, keys: list[str]) -> dict[str, int]:
     """The runs' numbers; a run that was not put yet gets an empty row."""
     query = "SELECT key, run FROM runs WHERE key IN (SELECT value FROM json_each(?))"
     numbers: dict[str, int] = dict(db.execute(query, (json.dumps(keys),)).fetchall())
     new = [key for key in keys if key not in numbers]
-    for key in new:
-        insert = "INSERT INTO runs (key, study) VALUES (?, ?)"
-        numbers[key] = db.execute(insert, (key, key.rpartition("/")[0])).lastrowid or 0
-    db.executemany("INSERT INTO run_cache (run) VALUES (?)", [(numbers[key],) for key in new])
+    if new:
+        db.executemany("INSERT INTO runs (key, study) VALUES (?, ?)", [(key, key.rpartition("/")[0]) for key in new])
+        numbers.update(db.execute(query, (json.dumps(new),)).fetchall())
+        db.executemany("INSERT INTO run_cache (run) VALUES (?)", [(numbers[key],) for key in new])
     return numbers
 
 
-def _write_work(db: sqlite3.Connection, work: _Work) -> None:
+def _write_work(db: Database, work: _Work) -> None:
     cursors = [
         (*place, work.offsets[place], seal_cursor(*place, work.offsets[place], state))
         for place, state in work.cursors.items()
@@ -217,7 +220,7 @@ def _build_summaries(run: int, packed: Packed) -> Iterator[tuple[Any, ...]]:
             yield (run, number, *summary)
 
 
-def _merge(db: sqlite3.Connection, run: int, metric: int, digested: MetricDigest) -> None:
+def _merge(db: Database, run: int, metric: int, digested: MetricDigest) -> None:
     """The chunks since the last merge become one, together with the one before them unless that is full."""
     found = db.execute(f"{_LOAD_CHUNKS} LIMIT ?", (run, metric, digested.loose + 1)).fetchall()[::-1]
     chunks = [unpack_chunk(name_owner(run, metric), *row[1:]) for row in found]
@@ -227,7 +230,7 @@ def _merge(db: sqlite3.Connection, run: int, metric: int, digested: MetricDigest
     digested.loose = 0
 
 
-def _set_chunk(db: sqlite3.Connection, number: int, chunk: Chunk, owner: bytes) -> None:
+def _set_chunk(db: Database, number: int, chunk: Chunk, owner: bytes) -> None:
     db.execute(_SET_CHUNK, (pack_parts(chunk.parts, chunk.series, owner), *chunk.series, number))
 
 
@@ -246,7 +249,7 @@ def open_cursor(run: int, source: int, offset: int, sealed: str) -> str:
 # ---------------------------------------------------------------- forgetting
 
 
-def forget_points(db: sqlite3.Connection, key: str, source: str | None) -> None:
+def forget_points(db: Database, key: str, source: str | None) -> None:
     row = db.execute("SELECT run FROM runs WHERE key = ?", (key,)).fetchone()
     if row is None:
         return
@@ -262,7 +265,7 @@ def forget_points(db: sqlite3.Connection, key: str, source: str | None) -> None:
         _forget_source(db, row[0], number)
 
 
-def _forget_source(db: sqlite3.Connection, run: int, source: int) -> None:
+def _forget_source(db: Database, run: int, source: int) -> None:
     db.execute("DELETE FROM cursors WHERE run = ? AND source = ?", (run, source))
     known = unpack_digest(Packed(*db.execute(_LOAD_DIGEST, (run,)).fetchone()))
     kept = {metric: _keep_others(db, run, metric, source) for metric in known}
@@ -273,7 +276,7 @@ def _forget_source(db: sqlite3.Connection, run: int, source: int) -> None:
     db.executemany(_SET_SUMMARY, _build_summaries(run, packed))
 
 
-def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> MetricDigest:
+def _keep_others(db: Database, run: int, metric: int, source: int) -> MetricDigest:
     """The metric's chunks without a source, and their summary, counted again."""
     digested = MetricDigest()
     for number, *packed in db.execute(_LOAD_CHUNKS, (run, metric)).fetchall()[::-1]:
@@ -292,8 +295,8 @@ def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> 
 # ---------------------------------------------------------------- verdicts
 
 
-def write_verdicts(db: sqlite3.Connection, study: str, rows: Iterable[VerdictRow], start: int, end: int) -> None:
+def write_verdicts(db: Database, study: str, rows: Iterable[VerdictRow], start: int, end: int) -> None:
     if start == 0:
         db.execute("DELETE FROM verdicts WHERE study = ?", (study,))
     db.executemany(_ADD_VERDICT, [(study, *map(_storable_value, row)) for row in rows])
-    db.execute("INSERT OR REPLACE INTO verdict_files (study, bytes_read) VALUES (?, ?)", (study, end))
+    db.execute(_SET_VERDICT_OFFSET, (study, end))
