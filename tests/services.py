@@ -14,6 +14,16 @@ AZURITE = str(TOP / ".tools" / "azurite" / "node_modules" / ".bin" / "azurite-bl
 MODELS = TOP / ".tools" / "models"
 
 
+def find_postgres(program: str) -> str:
+    """Debian keeps the server's programs, one folder for each version, out of PATH."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name.split(".")[0]))
+    found = [str(folder / program) for folder in folders if (folder / program).exists()]
+    return found[-1] if found else program
+
+
+POSTGRES = find_postgres("initdb")
+
+
 @dataclass(frozen=True)
 class Service:
     programs: tuple[str, ...]
@@ -28,6 +38,7 @@ SERVICES = {
     "azurite": Service((AZURITE, "node"), "make .tools/azurite/.stamp"),
     "tensorflow": Service((TF_PYTHON,), "make .venv-tf/.stamp"),
     "models": Service((str(MODELS / "faster_whisper"),), "make .tools/models/.stamp"),
+    "postgres": Service((POSTGRES, "setpriv"), "apt-get install -y postgresql"),
     "backends": Service((), ""),  # compilers from packages: nothing is missing, but a case takes seconds
 }
 

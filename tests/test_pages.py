@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from tests.pages import Step, matches, parse_steps, run_page
@@ -57,6 +60,22 @@ def test_choosing_runs(tmp_path: Path) -> None:
 
 def test_from_twelve_runs_to_the_best_one(tmp_path: Path) -> None:
     run_page(HOW_TO / "search-and-stop.md", tmp_path)
+
+
+@pytest.mark.services("postgres")
+def test_one_index_for_a_team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.postgres import PASSWORD, run_postgres
+
+    with run_postgres() as server:
+        monkeypatch.setenv("ASSAY_INDEX", server.address())
+        run_page(HOW_TO / "share-an-index.md", tmp_path)
+        shown = subprocess.run(
+            [sys.executable, "-m", "assay", "index", "status"], cwd=tmp_path, capture_output=True, check=True
+        )
+        stored = server.sql("SELECT query FROM pg_stat_activity")
+    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    for secret in (PASSWORD.encode(), quote(PASSWORD, safe="").encode()):
+        assert secret not in b"".join([*kept, shown.stdout, shown.stderr, repr(stored).encode()])
 
 
 def test_the_sweep_of_the_readme(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ places = st.one_of(st.none(), st.floats(allow_nan=False, width=32), st.integers(
 points = st.builds(MetricPoint, st.sampled_from(["loss", "acc"]), values, places, places)
 batches = st.lists(st.tuples(st.sampled_from(["a.log", "b.log"]), st.lists(points, max_size=6)), max_size=12)
 
+_CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]  # each index is an executor of its own
+
 
 class Store(Protocol):
     opener: str
@@ -465,7 +467,7 @@ class IndexContract:
         assert (found.mean, found.min, found.max, found.bad) == (inf, 1.0, 1.7e308, 0)
 
     @given(batches)
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=60, deadline=None, suppress_health_check=_CHECKS)
     def test_summaries_are_those_of_the_series(self, index: Index, given_batches: list[Any]) -> None:
         index.clear()
         written: dict[str, list[MetricPoint]] = {}
@@ -477,7 +479,7 @@ class IndexContract:
         self.check_summaries(index, written)
 
     @given(batches, st.sampled_from(["a.log", "b.log"]), st.booleans())
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=60, deadline=None, suppress_health_check=_CHECKS)
     def test_summaries_hold_in_a_batch_and_after_forgetting(
         self, index: Index, given_batches: list[Any], forgotten: str, flushed: bool
     ) -> None:
@@ -688,6 +690,51 @@ class IndexContract:
             for number in range(6):
                 put_points(index, "grid/a", [float(number)], source="ab"[number % 2])
         assert list(index.load_series("grid/a", "loss").values) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+    # ------------------------------------------------------------ several processes
+
+    # ------------------------------------------------------------ questions of people
+
+    def test_a_query_sees_what_was_written(self, index: Index) -> None:
+        with index.batch():
+            index.put_runs([row("grid/a"), row("grid/b", state=State.FAILED)])
+            put_points(index, "grid/a", [2.0, 1.0])
+            found = index.query("SELECT key, state FROM runs ORDER BY key")
+        assert found == (["key", "state"], [("grid/a", "done"), ("grid/b", "failed")])
+        assert index.query("SELECT metric, min, count FROM metrics").rows == [("loss", 1.0, 2)]
+        assert index.query("WITH x AS (SELECT 1 AS n) SELECT n FROM x -- '?' and % are ordinary").rows == [(1,)]
+        assert index.query("SELECT sum(runs) AS n FROM studies").rows == [(2,)]
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            *("DELETE FROM runs", "SELECT 1; DELETE FROM runs", "WITH x AS (SELECT 1) DELETE FROM runs", "COMMIT", ""),
+            *("DROP TABLE runs", "SELECT 1; COMMIT; DELETE FROM runs", "ATTACH 'x' AS y", "SELECT nothing", "SELEC 1"),
+            *("COPY runs TO '/dev/null'", "-- SELECT\nDELETE FROM runs", "EXPLAIN ANALYZE DELETE FROM runs"),
+        ],
+    )
+    def test_a_query_that_would_write_or_is_wrong_is_refused(self, index: Index, statement: str) -> None:
+        index.put_runs([row()])
+        with pytest.raises(UsageError):
+            index.query(statement)
+        assert len(index.load_runs()) == 1
+        index.put_runs([row("grid/b")])  # and writing goes on
+
+    def test_a_query_ends_in_time(self, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(f"{type(index).__module__}.QUERY_LIMIT_S", 1.0)
+        endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+        with pytest.raises(UsageError, match="longer than 1 s"):
+            index.query(endless)
+        assert index.query("SELECT 1").rows == [(1,)]
+
+    def test_a_compacted_index_holds_the_same(self, index: Index) -> None:
+        for key in ("grid/a", "grid/b"):
+            index.put_runs([row(key)])
+            put_points(index, key, [1.0] * 1000)
+        index.forget_runs(["grid/b"])
+        index.compact()
+        assert index.load_size() > 1000
+        assert list(index.load_series("grid/a", "loss").values) == [1.0] * 1000
 
     # ------------------------------------------------------------ several processes
 

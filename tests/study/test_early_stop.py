@@ -16,10 +16,10 @@ from tests.acceptance.workshop import Workshop, open_workshop, until
 
 from assay.errors import InfrastructureError
 from assay.record.index.base import Cursor, Index, RunRow
-from assay.record.index.sqlite import open_index
 from assay.study.attempts import RetryPolicy
 from assay.study.early_stop import EarlyStop
 from assay.study.locations import StudyLocation
+from assay.study.opening import open_index
 from assay.study.supervise import LOOK_S, Entry
 from assay.values.run import JobHandle, RunSpec, State
 from assay.values.study import StopRule

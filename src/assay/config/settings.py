@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 TABLES = ("targets", "models", "farms")  # that products read
 PATTERNS = ("secret_names", "secret_files")
-KEYS = ("root", "slots", "farm", "max_wait", "notify", *PATTERNS, *TABLES)
+KEYS = ("root", "slots", "farm", "max_wait", "notify", "index", *PATTERNS, *TABLES)
 ENVIRONMENT = {
     "root": "ASSAY_ROOT",
     "slots": "ASSAY_SLOTS",
     "farm": "ASSAY_FARM",
     "max_wait": "ASSAY_MAX_WAIT",
     "notify": "ASSAY_NOTIFY",
+    "index": "ASSAY_INDEX",
 }
 _OURS = r"^\s*\[+\s*tool\s*\.\s*assay\s*[].]"  # a head in pyproject.toml: our table, or one inside it
 
@@ -51,6 +52,7 @@ class Settings:
     max_wait_s: float | None = None  # for the machine lease
     notify: tuple[str, ...] = ()  # commands and addresses
     notify_from: str | None = None
+    index: str | None = None  # the address of a shared one, which may hold a password; or "local"
 
     @property
     def secrets(self) -> SecretRules:
@@ -101,6 +103,7 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
         max_wait_s=max_wait,
         notify=notify,
         notify_from=notify_from,
+        index=found["index"][0] if "index" in found else None,
     )
 
 
@@ -178,7 +181,7 @@ class _Reader(Fields):
             return self._read_slots(node)
         elif key in PATTERNS:
             return self._read_patterns(key, node)
-        elif key in ("root", "farm"):
+        elif key in ("root", "farm", "index"):
             text = self.string(node, key, f'as in {key} = "…"')
             return _absolute(text or "", os.path.dirname(self._path)) if key == "root" else text
         elif key == "notify":

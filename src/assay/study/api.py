@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from assay.study.logs import find_log
     from assay.study.mlrunner_files import format_time, render_script
     from assay.study.notify import check_receivers
+    from assay.study.opening import open_index
     from assay.study.prepared import (
         Again,
         Prepared,
@@ -63,6 +64,7 @@ HOMES = {
     "assay.study.logs": "find_log",
     "assay.study.mlrunner_files": "format_time render_script",
     "assay.study.notify": "check_receivers",
+    "assay.study.opening": "open_index",
     "assay.study.prepared": (
         "Again Prepared Report RunOptions build_dry_lines "
         "build_dry_rows build_line check_prepared first_program left_commands wanted_commands"

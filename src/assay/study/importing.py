@@ -21,10 +21,10 @@ from assay.record import run_directory
 from assay.record.importers.imported_run import ImportedRun, ImportedRuns
 from assay.record.importers.registry import Importer, resolve
 from assay.record.index.base import Series
-from assay.record.index.sqlite import open_index
 from assay.record.tags import MarksChange, Note, change_marks, check_tag, find_tags_file
 from assay.show.console import SILENT, Console
 from assay.study.locations import StudyLocation, check_writable
+from assay.study.opening import open_index
 from assay.study.refresh import refresh_study
 from assay.system.fast_dataclasses import asdict, replace
 from assay.system.files import write_atomic, write_new

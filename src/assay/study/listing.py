@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, StudyRow
 from assay.record.index.base import Table as IndexTable
-from assay.record.index.sqlite import open_index
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.show import formatting
 from assay.show.console import Console
 from assay.show.table import fit_columns, table_width
 from assay.study.locations import StudyLocation, find_studies
+from assay.study.opening import open_index
 from assay.study.ranking import choose_sort, sort_rows
 from assay.study.refresh import refresh_root, refresh_study
 from assay.study.summary import select_rows

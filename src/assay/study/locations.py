@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError
 from assay.record.folders import find_folders, find_foreign_dirs, find_run_dirs, is_foreign_dir, is_run_dir
 from assay.record.index.base import Index
-from assay.record.index.sqlite import open_index
 from assay.show.console import Console
+from assay.study.opening import open_index
 from assay.values import layout
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from assay.execute.local import LocalExecutor
 from assay.record import run_directory
 from assay.record.folders import Changes, find_changes
 from assay.record.index.base import Index, RunRow, VerdictRow
-from assay.record.index.sqlite import open_index
 from assay.record.tags import find_tags_file, load_marks
 from assay.show.console import SILENT, Console
 from assay.study.attempts import Action, Decision, RetryPolicy, decide
 from assay.study.collect import UNREAD, build_row, read_sources
 from assay.study.locations import StudyLocation, find_studies
+from assay.study.opening import open_index
 from assay.system.fast_dataclasses import replace
 from assay.system.files import append_line
 from assay.values import layout

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from assay.errors import UsageError
 from assay.record.folders import find_changes, load_patterns
 from assay.record.index.base import Index, RunRow, Table
-from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, CollectingConsole, Console
 from assay.study.locations import StudyLocation, find_patterns
+from assay.study.opening import open_index
 from assay.study.ranking import best_values
 from assay.values import layout
 from assay.values.series import direction_of

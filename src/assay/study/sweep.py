@@ -21,7 +21,6 @@ from assay.judge.bounds import judge_checks
 from assay.plan.expand import NameSource, build_plan, select
 from assay.record import presence, run_directory
 from assay.record.index.base import Index
-from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count
 from assay.study import run_sets
@@ -29,6 +28,7 @@ from assay.study.attempts import RetryPolicy
 from assay.study.collect import Collector, closing_quietly
 from assay.study.farms import choose_farm
 from assay.study.locations import StudyLocation, choose_root, show_command
+from assay.study.opening import open_index
 from assay.study.prepared import (
     Prepared,
     Report,
@@ -239,7 +239,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
 
     for line in (*slots.warnings, *builder.describe_size()):
         warn(line)
-    with closing_quietly(open_index(prepared.location.root, warn)) as index:
+    with closing_quietly(open_index(prepared.location.root, warn, is_needed=False)) as index:
         collector = Collector(index, prepared.location, slots.devices, hooks.echo)
         repairs = builder.repair(prepared.plan.runs)
         if prepared.study.is_mlrunner:

@@ -40,9 +40,9 @@ from assay.bench.values.execution import (
     Peaks,
 )
 from assay.errors import NotFoundError, UsageError
-from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT
 from assay.show.terminal_report import render_terminal
+from assay.study.opening import open_index
 from assay.values.verdict import Finding, VerdictKind
 
 OPTIONS = CompareOptions()

@@ -24,8 +24,8 @@ from assay.bench.values.execution import COMPARED, BenchExecution, BenchMethod, 
 from assay.errors import ExitCode, UsageError
 from assay.execute.machine_lease import MachineLease
 from assay.record import run_directory
-from assay.record.index.sqlite import open_index
 from assay.show.console import CollectingConsole
+from assay.study.opening import open_index
 from assay.study.sweep import RunHooks
 
 

@@ -22,9 +22,15 @@ from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.execute.script import JobText, render_job
 from assay.record import run_directory
 from assay.record.index.base import RunRow
-from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, Console
-from assay.study.api import StudyLocation, check_writable, closing_quietly, find_study_location, refresh_study
+from assay.study.api import (
+    StudyLocation,
+    check_writable,
+    closing_quietly,
+    find_study_location,
+    open_index,
+    refresh_study,
+)
 from assay.values.environment import GitState
 from assay.values.machine import Machine, Timings
 from assay.values.run import RunSpec, spec_id
@@ -42,7 +48,7 @@ def load_executions(
     location: StudyLocation, method: str | None = None, console: Console = SILENT
 ) -> list[BenchExecution]:
     """Oldest first; all of a method, named in full or by its end (`Class.method`), with or without its parameters."""
-    with closing_quietly(open_index(location.root)) as index:
+    with closing_quietly(open_index(location.root, console.warning, is_needed=False)) as index:
         refresh_study(index, location, console)
         rows = [row for row in index.load_runs([location.name]) if row.state.is_over]
     if not rows:
@@ -182,7 +188,7 @@ def import_files(
     check_writable(location)
     os.makedirs(location.dir, exist_ok=True)
     new = sum(write_as_run(location, execution, label) for execution in found)
-    with closing_quietly(open_index(location.root)) as index:
+    with closing_quietly(open_index(location.root, console.warning, is_needed=False)) as index:
         refresh_study(index, location, console)
     return Imported(
         new,
@@ -291,7 +297,7 @@ def add_timings(root: str, timings: Timings, label: str | None = None) -> BenchE
     location = StudyLocation(root, STUDY)
     os.makedirs(location.dir, exist_ok=True)
     write_as_run(location, execution, label, "model")
-    with closing_quietly(open_index(location.root)) as index:
+    with closing_quietly(open_index(location.root, is_needed=False)) as index:
         refresh_study(index, location)
     return execution
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from assay.system.fast_dataclasses import dataclass, field
 
@@ -134,6 +134,21 @@ class Table(NamedTuple):
     metrics: dict[str, MetricColumns]
 
 
+class Database(Protocol):
+    """What the statements need of a connection: that of `sqlite3`, or one that behaves like it."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Any: ...
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> Any: ...
+
+
+class Answer(NamedTuple):
+    """What a query found: numbers, texts, bytes and None."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+
+
 class Index(ABC):
     """A derived copy of the run directories: it may be lost at any time, and is then built again from them.
 
@@ -161,6 +176,7 @@ class Index(ABC):
     was_reset: bool = False  # an unreadable file was set aside: everything is read from the directories again
     reset_reason: str = ""
     is_temporary: bool = False  # nothing is kept beyond this process
+    place: str = ""  # where it is, for people; without passwords
 
     # ---------------------------------------------------------------- runs
 
@@ -247,6 +263,23 @@ class Index(ABC):
 
         A start of 0 replaces everything that is known of the study: its file was read from the beginning.
         """
+
+    # ---------------------------------------------------------------- for people
+
+    @abstractmethod
+    def query(self, statement: str) -> Answer:
+        """The answer to one SELECT over the tables and views of `docs/reference/formats.md`.
+
+        Raises UsageError for what is not one, would write, is wrong or takes too long.
+        """
+
+    @abstractmethod
+    def load_size(self) -> int:
+        """In bytes, about."""
+
+    @abstractmethod
+    def compact(self) -> None:
+        """Give back the room of what was forgotten."""
 
     # ---------------------------------------------------------------- grouping
 

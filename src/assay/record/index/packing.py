@@ -99,8 +99,8 @@ def unpack_rows(packed: Iterable[bytes]) -> list[RunRow]:
 
 
 def storable(text: str) -> str:
-    """SQLite takes no text that is not UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """SQLite takes no text that is not UTF-8, PostgreSQL none with a NUL."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\ufffd")
 
 
 # ---------------------------------------------------------------- points

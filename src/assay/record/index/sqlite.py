@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from assay.errors import InfrastructureError
+from assay.errors import InfrastructureError, UsageError
+from assay.record.index.base import Answer
 from assay.record.index.schema import is_damage, open_database, set_aside
-from assay.record.index.stored import StoredIndex
+from assay.record.index.stored import QUERY_LIMIT_S, StoredIndex, check_query
 from assay.system.files import index_path
 from assay.values.notify import Notify, ignore
 
@@ -42,7 +44,7 @@ class SqliteIndex(StoredIndex):
     def __init__(self, path: str | os.PathLike[str], root: str | os.PathLike[str] = "") -> None:
         super().__init__()
         self.path, self.root = os.fspath(path), os.fspath(root)
-        self.is_temporary = self.path == ":memory:"
+        self.place, self.is_temporary = self.path, self.path == ":memory:"
         self._open()
 
     def _open(self) -> None:
@@ -80,6 +82,44 @@ class SqliteIndex(StoredIndex):
 
     def _disconnect(self) -> None:
         self._db.close()
+
+    # ---------------------------------------------------------------- for people
+
+    def query(self, statement: str) -> Answer:
+        check_query(statement)
+        self._write_waiting()
+        end = time.monotonic() + QUERY_LIMIT_S
+        self._db.execute("PRAGMA query_only = 1")
+        self._db.set_authorizer(_allow_reading)
+        self._db.set_progress_handler(lambda: int(time.monotonic() > end), 100_000)
+        try:
+            cursor = self._db.execute(statement)
+            return Answer([column[0] for column in cursor.description or ()], cursor.fetchall())
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            if getattr(error, "sqlite_errorname", None) == "SQLITE_INTERRUPT":
+                message = f"the query took longer than {QUERY_LIMIT_S:.0f} s"
+                raise UsageError(message, "ask for less: LIMIT, or a condition on the study") from error
+            raise UsageError(f"the query was refused: {error}") from error
+        finally:
+            self._db.set_progress_handler(None, 0)
+            self._db.set_authorizer(None)
+            self._db.execute("PRAGMA query_only = 0")
+
+    def load_size(self) -> int:
+        paths = [self.path + suffix for suffix in ("", "-wal", "-shm")]
+        return sum(os.stat(path).st_size for path in paths if os.path.exists(path))
+
+    def compact(self) -> None:
+        self._write_waiting()
+        with self._translated():
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _allow_reading(action: int, _: str | None, function: str | None, *_more: object) -> int:
+    reading = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE)
+    is_function = action == sqlite3.SQLITE_FUNCTION and function != "load_extension"
+    return sqlite3.SQLITE_OK if action in reading or is_function else sqlite3.SQLITE_DENY
 
 
 def _build_error(path: str, error: sqlite3.Error) -> InfrastructureError:

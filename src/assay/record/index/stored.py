@@ -7,14 +7,16 @@ do not share (`json_each`) is translated by `postgres.py`.
 from __future__ import annotations
 
 import gc
+import re
 from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from assay.record.index.base import Cursor, Refused, RunRow, Series, StudyRow, Table, VerdictRow
+from assay.errors import UsageError
+from assay.record.index.base import Cursor, Database, Refused, RunRow, Series, StudyRow, Table, VerdictRow
 from assay.record.index.buffer import Buffer, BufferedIndex
 from assay.record.index.digest import (
     LAYOUT,
@@ -72,12 +74,14 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-class Database(Protocol):
-    """What the statements need of a connection: that of `sqlite3`, or one that behaves like it."""
+QUERY_LIMIT_S = 60.0
 
-    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Any: ...
 
-    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> Any: ...
+def check_query(statement: str) -> None:
+    """Each database refuses writes by itself; this refuses early, and what is neither (COPY, PRAGMA, COMMIT)."""
+    plain = re.sub(r"--[^\n]*|/\*.*?\*/", " ", statement, flags=re.DOTALL).strip().lower()
+    if not re.match(r"\(*\s*(select|with|values|explain)\b", plain):
+        raise UsageError("only a query can be asked: SELECT …", "assay index query 'SELECT * FROM studies'")
 
 
 class StoredIndex(BufferedIndex):

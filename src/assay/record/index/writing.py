@@ -34,10 +34,9 @@ from assay.record.index.packing import (
 from assay.system.fast_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
-    from assay.record.index.base import Refused
+    from assay.record.index.base import Database, Refused
     from assay.record.index.buffer import Entry
     from assay.record.index.packing import Chunk
-    from assay.record.index.stored import Database
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=plain_object).encode
 _encode_strictly = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain_object).encode

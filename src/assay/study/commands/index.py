@@ -22,8 +22,13 @@ GROUP = Group(
     """,
     {
         "status": ("assay.study.commands.index:status", "Show where the index is, how large, and what is in it."),
+        "query": ("assay.study.commands.index:query", "Answer one SELECT over the tables of the index."),
         "rebuild": ("assay.study.commands.index:rebuild", "Build the index again from the run directories."),
         "reparse": ("assay.study.commands.index:reparse", "Read the metrics of STUDY again from its logs."),
+        "gc": (
+            "assay.study.commands.index:collect_garbage",
+            "Forget runs whose directories are gone, and give back room.",
+        ),
         "ingest": ("assay.study.commands.index:ingest", "Add the runs of another tool in PATH."),
     },
 )
@@ -64,25 +69,25 @@ def status(request: StatusRequest, console: Console) -> int:
 def load_status(root: str) -> IndexStatus:
     """How the index is, without bringing it up to date."""
     from assay.record.folders import find_foreign_dirs, find_run_dirs
-    from assay.record.index.sqlite import open_index
     from assay.study.locations import find_studies
+    from assay.study.opening import find_address, open_index
     from assay.system.files import index_path
 
-    path = index_path(root, os.environ)
     on_disk = {
         f"{name}/{os.path.basename(run_dir)}"
         for name in find_studies(root)
         for run_dir in (*find_run_dirs(os.path.join(root, name)), *find_foreign_dirs(os.path.join(root, name)))
     }
-    if not os.path.exists(path):
+    path = index_path(root, os.environ)
+    if not find_address() and not os.path.exists(path):
         return IndexStatus(root, path, False, 0, 0, 0, 0, 0, len(on_disk))
     with open_index(root) as index:
         table = index.load_table()
         return IndexStatus(
             root=root,
-            path=path,
+            path=path if index.is_temporary else index.place,
             exists=True,
-            size_bytes=sum(_size(path + suffix) for suffix in ("", "-wal", "-shm")),
+            size_bytes=index.load_size(),
             studies=len(index.load_studies()),
             runs=len(table.rows),
             metrics=len(table.metrics),
@@ -91,13 +96,6 @@ def load_status(root: str) -> IndexStatus:
             is_temporary=index.is_temporary,
             reset_reason=index.reset_reason,
         )
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
 
 
 def _build_status_facts(status: IndexStatus) -> list[tuple[str, str]]:
@@ -123,15 +121,80 @@ class RebuildRequest(Request):
 
 def rebuild(request: RebuildRequest, console: Console) -> int:
     """Build the index again from the run directories."""
-    from assay.record.index.sqlite import open_index
     from assay.study.locations import load_roots
+    from assay.study.opening import open_index
     from assay.study.refresh import refresh_root
 
     for root in load_roots(request.root):
-        with open_index(root) as index:
+        with open_index(root, renew=True) as index:
             index.clear()
             count = refresh_root(index, root, console)
         console.print(f"{root}: {render_count(count, 'run')} read")
+    return 0
+
+
+class GcRequest(Request):
+    root: str | None = root_option()
+
+
+def collect_garbage(request: GcRequest, console: Console) -> int:
+    """Forget runs whose directories are gone, and give back the room that they took."""
+    from assay.study.locations import load_roots
+    from assay.study.opening import open_index
+    from assay.study.refresh import refresh_root
+
+    for root in load_roots(request.root):
+        with open_index(root, console.warning) as index:
+            before, size = {row.key for row in index.load_runs()}, index.load_size()
+            refresh_root(index, root, console)
+            gone = before - {row.key for row in index.load_runs()}
+            index.compact()
+            sizes = f"{render_size(size)} before, {render_size(index.load_size())} now"
+        console.print(f"{root}: {render_count(len(gone), 'run')} forgotten; {sizes}")
+    return 0
+
+
+class QueryRequest(Request):
+    statement: str = argument("SELECT")
+    as_json: bool = json_option()
+    as_csv: bool = option("--csv", default=False, help="Comma-separated values.")
+    root: str | None = root_option()
+
+
+def query(request: QueryRequest, console: Console) -> int:
+    """Answer one SELECT over the tables and views of the index, after it has been brought up to date.
+
+    It can only read. docs/reference/formats.md lists the tables and views.
+    """
+    from assay.errors import InfrastructureError
+    from assay.show.table import render_csv
+    from assay.study.locations import find_roots
+    from assay.study.opening import open_index
+    from assay.study.refresh import refresh_root
+    from assay.values.table import Column, Table
+
+    if request.as_json and request.as_csv:
+        raise UsageError("choose one of --json and --csv")
+    root = find_roots(request.root).main[0]
+    with open_index(root, console.warning) as index:
+        try:
+            refresh_root(index, root, console)
+        except InfrastructureError as error:  # who may only read can still ask
+            console.warning(f"not up to date: {error.message}")
+        names, rows = index.query(request.statement)
+    shown = [[each.hex() if isinstance(each, bytes) else each for each in row] for row in rows]
+    if request.as_json:
+        console.write_json([dict(zip(names, row, strict=True)) for row in shown])
+        return 0
+    is_number = [
+        all(isinstance(row[i], int | float | None) for row in shown) and bool(shown) for i in range(len(names))
+    ]
+    columns = [Column(name, "number" if number else "text") for name, number in zip(names, is_number, strict=True)]
+    table = Table(tuple(columns), shown)
+    if request.as_csv:
+        console.write(render_csv(table))
+    else:
+        console.write_table(table)
     return 0
 
 
@@ -254,8 +317,8 @@ def _import(importer: Importer, request: IngestRequest, console: Console) -> int
 def _add_folder(folder: str, console: Console) -> int:
     from collections import Counter
 
-    from assay.record.index.sqlite import open_index
     from assay.study.locations import StudyLocation, find_studies, is_study, show_command
+    from assay.study.opening import open_index
     from assay.study.refresh import refresh_study
 
     path = os.path.abspath(folder)

@@ -1,0 +1,50 @@
+"""Which index a root has: the one that `ASSAY_INDEX` or the settings name, else a SQLite file on this machine."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from assay.errors import AssayError, InfrastructureError
+from assay.record.index import sqlite
+from assay.values.notify import Notify, ignore
+
+if TYPE_CHECKING:
+    from assay.record.index.base import Index
+
+LOCAL = "local"
+
+
+def open_index(
+    root: str | os.PathLike[str], warn: Notify = ignore, *, is_needed: bool = True, renew: bool = False
+) -> Index:
+    """The index of a root.
+
+    `is_needed=False`: where a server cannot be used, `warn` hears it, and an index in memory takes its place, since
+    the run directories are what counts. `renew`: an index of another format is replaced on a server too.
+    """
+    address = find_address()
+    if not address:
+        return sqlite.open_index(root, warn)
+    from assay.record.index.postgres import PostgresIndex
+
+    try:
+        return PostgresIndex(address, root, renew=renew)
+    except InfrastructureError as error:
+        if is_needed:
+            raise
+        warn(f"{error.message}; the runs are not in it until a later command reads them")
+        return sqlite.SqliteIndex(":memory:", os.path.realpath(root))
+
+
+def find_address() -> str:
+    """Of a shared index; "": there is none."""
+    found = os.environ.get("ASSAY_INDEX", "").strip()
+    if not found:
+        from assay.config.settings import load_settings
+
+        try:
+            found = load_settings(os.getcwd(), os.environ).index or ""
+        except (AssayError, OSError):  # a command that needs the settings says so; with --root it goes on without
+            return ""
+    return "" if found == LOCAL else found
