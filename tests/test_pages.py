@@ -87,3 +87,7 @@ def test_the_sweep_of_the_readme(tmp_path: Path) -> None:
         text = text.replace(f"{end}\n", f"{end.replace('0:00', '')}…\n")
     page.write_text(text, encoding="utf-8")
     run_page(page, tmp_path)
+
+
+def test_runs_are_shared(tmp_path: Path) -> None:
+    run_page(HOW_TO / "share-runs.md", tmp_path)

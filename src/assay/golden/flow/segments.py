@@ -58,6 +58,7 @@ class GoldenOptions:
     run_arguments: tuple[str, ...] = ()  # appended to the command of every check
     grace_s: float = 10.0
     command_line: tuple[str, ...] = ()
+    address: str | None = None  # of a store that is used as a copy on this machine
     is_harness: bool = False  # called by the original's command line: its behaviour, its hints
 
 

@@ -16,6 +16,8 @@ COMMANDS = {
         "assay.study.commands.export:GROUP",
         "Write runs and series for other tools: CSV, JSON, Parquet, MLflow.",
     ),
+    "push": ("assay.study.commands.share:push", "Send runs, studies or a folder to a shared place."),
+    "pull": ("assay.study.commands.share:pull", "Fetch runs, studies or a folder from there."),
     "best": ("assay.study.commands.best:best", "Show the best run, its margin, and how to repeat it."),
     "importance": (
         "assay.study.commands.importance:importance",

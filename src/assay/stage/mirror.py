@@ -1,0 +1,580 @@
+"""Folders in a shared place (an object store, or a path), sent and fetched again without sending anything twice.
+
+<address>/objects/<2 digits>/<sha256>   contents, each once
+<address>/<key>.json                    a folder: the names of its files with size, SHA-256, permissions and time
+
+A manifest is written after everything that it names has been found there with the right hash, so a transfer that was
+killed is not there: the next one goes on with what has arrived. An object never changes, so whoever reads an older
+manifest at that time still finds what it names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.stage import object_store
+from assay.stage.transfer import FILE, STORES, copy_data, parse_local, parse_scheme
+from assay.system.files import TEMPORARY_SUFFIX, parse_json, rename
+from assay.values.layout import SECRETS_FILE
+from assay.values.notify import Notify, ignore
+
+FORMAT = 1
+_FOLDERS_AT_ONCE = 4
+_FILES_AT_ONCE = 8
+_IN_MEMORY = 8 << 20  # files up to this size are sent from memory: what was hashed is what is sent
+_ASK_FIRST = 1 << 16  # smaller ones are sent without asking whether another folder has brought them
+_LONGEST_NAME = 180  # of a key's last part; a path on this machine may have 255 bytes
+_BLOCK = 1 << 20
+
+
+class Remote(Protocol):
+    """Named objects below an address."""
+
+    address: str
+
+    def read(self, key: str) -> bytes | None: ...
+    def find(self, prefix: str) -> list[str]: ...
+    def stat(self, key: str) -> tuple[int, str | None] | None: ...
+    def digest(self, key: str) -> str: ...
+    def send(self, content: bytes | str, key: str) -> None: ...
+    def bring(self, key: str, path: str) -> bool: ...
+
+
+def open_remote(address: str, notify: Notify = ignore) -> Remote:
+    """Raises UsageError for what can never be used, InfrastructureError for what does not answer or refuses."""
+    scheme = parse_scheme(address, (*STORES, FILE))
+    if scheme in STORES:
+        object_store.check_installed(address)
+        return object_store.ObjectRemote(address, notify)
+    return FolderRemote(os.path.abspath(parse_local(address, scheme)))
+
+
+class FolderRemote:
+    """The same on this machine, or on a file system that it shares."""
+
+    def __init__(self, folder: str) -> None:
+        self.address = folder
+        if os.path.lexists(folder) and not os.path.isdir(folder):
+            raise UsageError(f"{folder} is not a folder", "name a folder, or an address such as s3://BUCKET/PREFIX")
+
+    def read(self, key: str) -> bytes | None:
+        with self._reporting():
+            try:
+                with open(self._path(key), "rb") as file:
+                    return file.read()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def find(self, prefix: str) -> list[str]:
+        found = []
+        for folder, _, names in os.walk(self._path(prefix)):
+            inside = os.path.relpath(folder, self.address)
+            found += [os.path.join(inside, name) for name in names if not name.endswith(TEMPORARY_SUFFIX)]
+        return sorted(found)
+
+    def stat(self, key: str) -> tuple[int, str | None] | None:
+        with self._reporting():
+            try:
+                return os.stat(self._path(key)).st_size, None
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def digest(self, key: str) -> str:
+        with self._reporting():
+            return hash_file(self._path(key))[1]
+
+    def send(self, content: bytes | str, key: str) -> None:
+        path = self._path(key)
+        aside = f"{path}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
+        with self._reporting():
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            try:
+                if isinstance(content, bytes):
+                    with open(aside, "xb") as file:
+                        file.write(content)
+                else:
+                    shutil.copyfile(content, aside)
+                rename(aside, path)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(aside)
+
+    def bring(self, key: str, path: str) -> bool:
+        with self._reporting():
+            try:
+                shutil.copyfile(self._path(key), path)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.address, key)
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InfrastructureError(f"{self.address} cannot be used: {error.strerror or error}") from error
+
+
+# ---------------------------------------------------------------- manifests
+
+
+class Stored(NamedTuple):
+    bytes: int
+    sha256: str
+    mode: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A folder as it is in the store. `trees`: folders in it that others have as well, each a listing of its own."""
+
+    kind: str
+    name: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Stored] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    trees: Mapping[str, str] = field(default_factory=dict)
+    empty: tuple[str, ...] = ()  # folders without anything in them
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files.values())
+
+
+def build_key(*parts: str) -> str:
+    """A name of a manifest: its parts are quoted, so that none leads elsewhere or is read as a pattern."""
+    return "/".join(map(_quote, parts)) + ".json"
+
+
+def _quote(part: str) -> str:
+    quoted = urllib.parse.quote(os.fsencode(part), safe="=,+~")
+    if quoted.strip(".") == "":
+        quoted = quoted.replace(".", "%2E")
+    if len(quoted) <= _LONGEST_NAME:
+        return quoted
+    return f"{quoted[: _LONGEST_NAME - 40]}~{hashlib.sha256(os.fsencode(part)).hexdigest()[:32]}"
+
+
+def load_manifest(remote: Remote, key: str) -> Manifest | None:
+    """With the listings of its trees. Raises FormatError for one that is damaged or leads out of its folder."""
+    text = remote.read(key)
+    if text is None:
+        return None
+    manifest = _parse(text, f"{remote.address}/{key}")
+    files, links, empty = dict(manifest.files), dict(manifest.links), list(manifest.empty)
+    for folder, sha256 in manifest.trees.items():
+        where = object_key(sha256)
+        listing = remote.read(where)
+        if listing is None or hashlib.sha256(listing).hexdigest() != sha256:
+            raise _damaged(f"{remote.address}/{where}", "it is missing" if listing is None else "its hash is wrong")
+        tree = _parse(listing, f"{remote.address}/{where}")
+        files |= {f"{folder}/{name}": file for name, file in tree.files.items()}
+        links |= {f"{folder}/{name}": target for name, target in tree.links.items()}
+        empty += [f"{folder}/{name}" for name in tree.empty]
+    whole = replace(manifest, files=files, links=links, empty=tuple(empty))
+    _check_names(whole, f"{remote.address}/{key}")
+    return whole
+
+
+def _parse(text: bytes, where: str) -> Manifest:
+    try:
+        fields = parse_json(text)
+        version = fields["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(where, f"{type(error).__name__}: {error}") from error
+    if version != FORMAT:
+        raise FormatError(f"{where} has format {version!r}, this Assay reads {FORMAT}", "update Assay")
+    try:
+        files = {
+            str(name): Stored(int(size), str(sha), int(mode), int(time_ns))
+            for name, (size, sha, mode, time_ns) in fields["files"].items()
+        }
+        links = {str(name): str(target) for name, target in fields["links"].items()}
+        trees = {str(name): str(sha) for name, sha in fields.get("trees", {}).items()}
+        if not all(_is_digest(sha) for sha in (*trees.values(), *(file.sha256 for file in files.values()))):
+            raise _damaged(where, "a hash in it is not one")
+        empty = tuple(map(str, fields.get("empty", ())))
+        return Manifest(str(fields["kind"]), str(fields["name"]), dict(fields["facts"]), files, links, trees, empty)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(where, f"{type(error).__name__}: {error}") from error
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")
+
+
+def _damaged(where: str, why: str) -> FormatError:
+    return FormatError(
+        f"{where} is damaged: {why}", "send it again from where it is whole: assay push NAME --to ADDRESS --check"
+    )
+
+
+def _check_names(manifest: Manifest, where: str) -> None:
+    """Whoever can write into the store must not be able to write elsewhere on this machine."""
+    names = {*manifest.files, *manifest.links, *manifest.empty}
+    folders = {name[:i] for name in names for i, letter in enumerate(name) if letter == "/"}
+    for name in names:
+        parts = name.split("/")
+        if any(part in ("", ".", "..") for part in parts) or "\0" in name:
+            raise FormatError(f"{where} holds the name {name!r}, which leads elsewhere", "nothing of it was taken")
+        if parts[-1] == SECRETS_FILE:
+            raise FormatError(f"{where} holds {name!r}: secrets are never shared", "nothing of it was taken")
+        if name in folders:
+            raise FormatError(f"{where} holds {name!r} as a file and as a folder", "nothing of it was taken")
+
+
+def render(manifest: Manifest) -> bytes:
+    fields = {
+        "format": FORMAT,
+        "kind": manifest.kind,
+        "name": manifest.name,
+        "facts": manifest.facts,
+        "files": manifest.files,
+        "links": manifest.links,
+        "trees": manifest.trees,
+        "empty": manifest.empty,
+    }
+    return json.dumps(fields, sort_keys=True).encode("utf-8", "surrogateescape")
+
+
+def object_key(sha256: str) -> str:
+    return f"objects/{sha256[:2]}/{sha256}"
+
+
+# ---------------------------------------------------------------- sending
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What is to be sent."""
+
+    key: str
+    kind: str
+    name: str
+    path: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    trees: tuple[str, ...] = ()  # top-level folders that several have in common
+    leaves_out: Callable[[str], bool] = lambda _name: False  # by relative name
+    base: Mapping[str, Stored] | None = None  # as it was fetched: only what differs is sent, the rest stays theirs
+    keeps: bool = False  # what the store alone has stays there, and of two versions of a file the newer one
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    folder: Folder
+    files: int  # in all
+    bytes: int
+    sent: int  # that had to be sent
+    sent_bytes: int
+    is_new: bool
+    manifest: Manifest
+
+
+def push(folders: Sequence[Folder], remote: Remote, *, check: bool = False, dry_run: bool = False) -> Iterator[Sent]:
+    """Several at once; in the order given. `check`: ask the store for what it should have already."""
+    with _pool(_FILES_AT_ONCE) as files, _pool(_FOLDERS_AT_ONCE) as several:
+        yield from several.map(lambda each: _push_one(each, remote, files, check, dry_run), folders)
+
+
+@contextmanager
+def _pool(count: int) -> Iterator[Executor]:
+    pool = ThreadPoolExecutor(count, thread_name_prefix="mirror")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _push_one(folder: Folder, remote: Remote, pool: Executor, check: bool, dry_run: bool) -> Sent:
+    try:
+        old = load_manifest(remote, folder.key)
+    except FormatError:
+        old = None  # it is replaced by one that is whole
+    _check_same(folder, old, remote)
+    known = dict(old.files) if old else {}
+    names, links, empty = list_folder(folder.path, folder.leaves_out)
+    sender = _Sender(remote, {file.sha256 for file in known.values()}, check, dry_run)
+
+    def take(name: str) -> tuple[str, Stored | None]:
+        return name, sender.send(os.path.join(folder.path, name), known.get(name))
+
+    found = {name: file for name, file in pool.map(take, names) if file is not None}
+    facts = folder.facts
+    if folder.base is not None:
+        found = {n: each for n, each in found.items() if (was := folder.base.get(n)) is None or was[:2] != each[:2]}
+    elif folder.keeps:
+        found = {n: each for n, each in found.items() if n not in known or each.mtime_ns >= known[n].mtime_ns}
+    if folder.keeps and old is not None:
+        found, links = {**known, **found}, {**old.links, **links}
+        facts = old.facts if old.facts.get("stamp", 0) > facts.get("stamp", 0) else facts
+    manifest = Manifest(folder.kind, folder.name, facts, found, links, empty=empty)
+    shown, trees = _split_trees(manifest, folder.trees)
+    if not dry_run:
+        listings = _Sender(remote, set(old.trees.values()) if old else set(), check, dry_run)
+        for listing in trees:
+            listings.send_bytes(listing)
+        text = render(shown)
+        if text != remote.read(folder.key):
+            remote.send(text, folder.key)
+    return Sent(folder, len(found), manifest.bytes, sender.sent, sender.sent_bytes, old is None, manifest)
+
+
+def _check_same(folder: Folder, old: Manifest | None, remote: Remote) -> None:
+    if old is not None and "uid" in folder.facts and old.facts.get("uid") != folder.facts["uid"]:
+        raise UsageError(
+            f"{remote.address} holds another run that is called {folder.name}", "send this one to another address"
+        )
+
+
+def _split_trees(manifest: Manifest, tops: Sequence[str]) -> tuple[Manifest, list[bytes]]:
+    listings: list[bytes] = []
+    for top in tops:
+        begin = top + "/"
+        files = {name[len(begin) :]: each for name, each in manifest.files.items() if name.startswith(begin)}
+        links = {name[len(begin) :]: each for name, each in manifest.links.items() if name.startswith(begin)}
+        empty = tuple(name[len(begin) :] for name in manifest.empty if name.startswith(begin))
+        if not files and not links and not empty:
+            continue
+        listing = render(Manifest("tree", "", {}, files, links, empty=empty))
+        listings.append(listing)
+        manifest = replace(
+            manifest,
+            files={name: each for name, each in manifest.files.items() if not name.startswith(begin)},
+            links={name: each for name, each in manifest.links.items() if not name.startswith(begin)},
+            empty=tuple(name for name in manifest.empty if not name.startswith(begin)),
+            trees={**manifest.trees, top: hashlib.sha256(listing).hexdigest()},
+        )
+    return manifest, listings
+
+
+def list_folder(
+    path: str, leaves_out: Callable[[str], bool] = lambda _name: False
+) -> tuple[list[str], dict[str, str], tuple[str, ...]]:
+    """Files, symbolic links and empty folders below, in order; not secrets, temporary files, pipes and sockets."""
+    names: list[str] = []
+    links: dict[str, str] = {}
+    empty: list[str] = []
+    waiting = [""]
+    while waiting:
+        inside = waiting.pop()
+        try:
+            entries = list(os.scandir(os.path.join(path, inside)))
+        except FileNotFoundError:  # a folder of a running program
+            continue
+        except OSError as error:
+            raise UsageError(f"{os.path.join(path, inside)} cannot be read: {error.strerror}") from error
+        if inside and not entries:
+            empty.append(inside)
+        for entry in entries:
+            name = f"{inside}/{entry.name}" if inside else entry.name
+            is_ours_alone = entry.name == SECRETS_FILE or entry.name.endswith((TEMPORARY_SUFFIX, ".lock"))
+            if is_ours_alone or leaves_out(name):
+                continue
+            if entry.is_symlink():
+                with suppress(FileNotFoundError):
+                    links[name] = os.readlink(entry.path)
+            elif entry.is_dir():
+                waiting.append(name)
+            elif entry.is_file():
+                names.append(name)
+    return sorted(names), dict(sorted(links.items())), tuple(sorted(empty))
+
+
+class _Sender:
+    """Several threads send at once."""
+
+    def __init__(self, remote: Remote, known: set[str], check: bool, dry_run: bool) -> None:
+        self._remote, self._known, self._check, self._dry_run = remote, known, check, dry_run
+        self._lock = threading.Lock()
+        self._claimed: set[str] = set()  # what has been looked at; the manifest is written when all of it is there
+        self._counted: list[int] = []  # bytes of each file that was sent
+
+    @property
+    def sent(self) -> int:
+        return len(self._counted)
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(self._counted)
+
+    def send(self, path: str, known: Stored | None) -> Stored | None:
+        """None: it has been removed."""
+        try:
+            status = os.stat(path)
+            is_same = known is not None and (known.bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns)
+            if is_same and known is not None and not self._check:
+                return known
+            if status.st_size <= _IN_MEMORY:
+                with open(path, "rb") as file:
+                    content = file.read()
+                sha256 = self.send_bytes(content)
+                size = len(content)
+            else:
+                size, sha256 = self._send_large(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        return Stored(size, sha256, stat.S_IMODE(status.st_mode), status.st_mtime_ns)
+
+    def send_bytes(self, content: bytes) -> str:
+        sha256 = hashlib.sha256(content).hexdigest()
+        self._offer(content, len(content), sha256, hashlib.md5(content, usedforsecurity=False).hexdigest())
+        return sha256
+
+    def _send_large(self, path: str) -> tuple[int, str]:
+        """A file that changes while it is sent is copied first."""
+        before = os.stat(path)
+        size, sha256, md5 = hash_file(path)
+        try:
+            self._offer(path, size, sha256, md5)
+            after = os.stat(path)
+            if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+                return size, sha256
+        except InfrastructureError:
+            after = os.stat(path)
+            if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+                raise
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="assay-push-") as folder:
+            copy = os.path.join(folder, "copy")
+            copy_data(path, copy)
+            size, sha256, md5 = hash_file(copy)
+            self._offer(copy, size, sha256, md5)
+        return size, sha256
+
+    def _offer(self, content: bytes | str, size: int, sha256: str, md5: str) -> None:
+        with self._lock:
+            if sha256 in self._claimed or (sha256 in self._known and not self._check):
+                return
+            self._claimed.add(sha256)
+        asks = self._check or self._dry_run or size >= _ASK_FIRST
+        if asks and self._has(size, sha256, md5):
+            return
+        self._counted.append(size)
+        if self._dry_run:
+            return
+        self._remote.send(content, object_key(sha256))
+        if not self._has(size, sha256, md5):
+            where = f"{self._remote.address}/{object_key(sha256)}"
+            raise InfrastructureError(f"{where} did not arrive as it was sent", "send it again: the same command")
+
+    def _has(self, size: int, sha256: str, md5: str) -> bool:
+        """By the hash that the store has computed, else by reading it back."""
+        key = object_key(sha256)
+        found = self._remote.stat(key)
+        if found is None or found[0] != size:
+            return False
+        return found[1] == md5 or self._remote.digest(key) == sha256
+
+
+def hash_file(path: str) -> tuple[int, str, str]:
+    """Size, SHA-256 and MD5."""
+    sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            sha256.update(block)
+            md5.update(block)
+            size += len(block)
+    return size, sha256.hexdigest(), md5.hexdigest()
+
+
+# ---------------------------------------------------------------- fetching
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """Into which folder a manifest's files go. `present`: a folder that may have some of them already."""
+
+    manifest: Manifest
+    aside: str
+    present: str | None = None
+    wanted: frozenset[str] | None = None  # some of its files; None is all
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    files: int  # that had to come
+    bytes: int
+    left_out: tuple[str, ...]  # symbolic links that lead outside
+
+
+def fetch_files(job: Fetching, remote: Remote) -> Fetched:
+    """Goes on where an earlier call was killed; every file has been compared with its hash."""
+    os.makedirs(job.aside, exist_ok=True)
+    names = [name for name in job.manifest.files if job.wanted is None or name in job.wanted]
+    there, links, _ = list_folder(job.aside)
+    for name in (*links, *(name for name in there if name not in set(names))):
+        os.unlink(os.path.join(job.aside, name))
+
+    def take(name: str) -> int | None:
+        return _fetch_one(job, remote, name, job.manifest.files[name])
+
+    with _pool(_FILES_AT_ONCE) as pool:
+        came = [size for size in pool.map(take, names) if size is not None]
+    for name in job.manifest.empty if job.wanted is None else ():
+        os.makedirs(os.path.join(job.aside, name), exist_ok=True)
+    left_out = []
+    for name, target in job.manifest.links.items():
+        if job.wanted is not None and name not in job.wanted:
+            continue
+        landing = os.path.normpath(os.path.join(os.path.dirname(name), target))
+        if os.path.isabs(target) or landing == ".." or landing.startswith("../"):
+            left_out.append(name)
+            continue
+        path = os.path.join(job.aside, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.symlink(target, path)
+    return Fetched(len(came), sum(came), tuple(left_out))
+
+
+def _fetch_one(job: Fetching, remote: Remote, name: str, file: Stored) -> int | None:
+    """How many bytes came over the network; None where they were here."""
+    path = os.path.join(job.aside, name)
+    if is_file_of(path, file):
+        return None
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    part = path + TEMPORARY_SUFFIX
+    with suppress(FileNotFoundError):
+        os.unlink(part)
+    here = os.path.join(job.present, name) if job.present else None
+    is_here = here is not None and is_file_of(here, file)
+    if is_here and here is not None:
+        copy_data(here, part)
+    elif not remote.bring(object_key(file.sha256), part):
+        raise _damaged(f"{remote.address}/{object_key(file.sha256)} ({name} of {job.manifest.name})", "it is missing")
+    if not is_file_of(part, file):
+        os.unlink(part)
+        raise _damaged(
+            f"{remote.address}/{object_key(file.sha256)} ({name} of {job.manifest.name})", "its hash is wrong"
+        )
+    os.chmod(part, (file.mode & 0o755) | 0o600)
+    os.utime(part, ns=(file.mtime_ns, file.mtime_ns))
+    rename(part, path)
+    return None if is_here else file.bytes
+
+
+def is_file_of(path: str, file: Stored) -> bool:
+    """Whether exactly this content is there, as a file and not as a link."""
+    try:
+        status = os.lstat(path)
+        return stat.S_ISREG(status.st_mode) and status.st_size == file.bytes and hash_file(path)[1] == file.sha256
+    except OSError:
+        return False

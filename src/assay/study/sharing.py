@@ -1,0 +1,457 @@
+"""Runs, studies and folders in a shared place: what `assay push` sends and how `assay pull` puts it down.
+
+<address>/studies/<study>/study.json        tags, verdicts, sets and files of the study
+<address>/studies/<study>/code/<hash>.json  a snapshot of its code
+<address>/studies/<study>/runs/<run>.json   a run
+<address>/folders/<name>.json               any other folder, such as a store of golden recordings
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import shutil
+import stat
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from assay.errors import FormatError, InfrastructureError, NotFoundError, UsageError
+from assay.record import run_directory
+from assay.record.index.base import MetricColumns, RunRow, Table
+from assay.stage import mirror
+from assay.stage.mirror import Fetching, Folder, Manifest, Remote
+from assay.stage.transfer import is_inside
+from assay.study.choosing import find_chosen_runs, need_rows
+from assay.study.locations import FoundRun, StudyLocation, find_locations, find_runs, open_index_of, show_path
+from assay.study.run_reader import load_fresh_table
+from assay.system.fast_dataclasses import dataclass
+from assay.system.files import cache_dir, parse_json, rename, write_atomic
+from assay.system.locks import hold_file
+from assay.values import layout
+from assay.values.notify import Notify, ignore
+from assay.values.state import State
+from assay.values.study import is_study_name
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
+
+STUDIES = "studies"
+FOLDERS = "folders"
+_STUDY_FILES = (layout.TAGS_FILE, layout.CODES_FILE, layout.SEARCH_FILE, layout.VERDICTS_FILE, "triage.jsonl")
+_HASH = re.compile("[0-9a-f]{8,128}")
+_CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
+
+
+# ---------------------------------------------------------------- sending
+
+
+@dataclass(frozen=True, slots=True)
+class Pushing:
+    folders: tuple[Folder, ...]
+    running: tuple[str, ...]  # keys of runs that are not over
+    private: tuple[str, ...]  # copies of study files that only their owner may read: not sent
+
+
+def choose_folders(names: Sequence[str], where: Where | None, root: str | None) -> Pushing:
+    """What these names mean: studies, runs, or folders that are neither."""
+    runs: dict[str, FoundRun] = {}
+    folders: list[Folder] = []
+    for name in names:
+        try:
+            runs |= {run.dir: run for run in _find_runs(name, where, root)}
+        except NotFoundError:
+            if not os.path.isdir(name) or where is not None:
+                raise
+            path = os.path.abspath(name)
+            key = mirror.build_key(FOLDERS, os.path.basename(path))
+            folders.append(Folder(key, "folder", os.path.basename(path), path, keeps=True))
+    running: list[str] = []
+    private: list[str] = []
+    for location in dict.fromkeys(run.location for run in runs.values()):
+        chosen = [run for run in runs.values() if run.location == location]
+        with open_index_of([location]) as index:
+            table = load_fresh_table(index, [location])
+        positions = {row.key: i for i, row in enumerate(table.rows)}
+        found = [_build_run(run, table, positions[run.key]) for run in chosen if run.key in positions]
+        running += [each.name for each in found if each.facts["state"] in (State.RUNNING, State.QUEUED)]
+        folders += [*_build_codes(location, found), _build_study(location, private), *found]
+    return Pushing(tuple(folders), tuple(running), tuple(private))
+
+
+def _find_runs(name: str, where: Where | None, root: str | None) -> list[FoundRun]:
+    if where is not None:
+        return find_chosen_runs([name], where, root)
+    runs = find_runs(name, root)
+    if not runs:
+        find_locations([name], root)
+        raise UsageError(f"{name} has no runs yet")
+    return runs
+
+
+def _build_run(run: FoundRun, table: Table, i: int) -> Folder:
+    row = table.rows[i]
+    record = run_directory.try_record(run.dir)
+    if record is None:
+        raise UsageError(f"{show_path(run.dir)} is damaged: its run.json cannot be read", "leave it out")
+    metrics = {
+        name: [None if math.isnan(value) else value for value in (column[i] for column in columns[1:])]
+        for name, columns in table.metrics.items()
+        if i < len(columns.count) and columns.count[i]
+    }
+    facts = {
+        "uid": record.uid,
+        "id": row.id,
+        "state": str(row.state),
+        "attempt": row.attempt,
+        "code": record.code_hash,
+        "params": dict(row.params),
+        "title": row.title,
+        "tags": list(row.tags),
+        "stamp": row.stamp,
+        "metrics": metrics,
+    }
+    trees = tuple(sorted(name for name in os.listdir(run.dir) if _CODE_TREE.fullmatch(name)))
+    key = mirror.build_key(STUDIES, run.location.name, "runs", os.path.basename(run.dir))
+    return Folder(key, "run", run.key, run.dir, facts, trees, _is_private_to_run, keeps=True)
+
+
+def _is_private_to_run(name: str) -> bool:
+    return name.startswith(layout.NEXT_CODE_PREFIX)
+
+
+def _build_codes(location: StudyLocation, runs: Sequence[Folder]) -> Iterator[Folder]:
+    """Each snapshot once, before the runs that have it."""
+    store = os.path.join(location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+    for code in sorted({str(run.facts["code"]) for run in runs if run.facts["code"]}):
+        if os.path.isdir(os.path.join(store, code)):
+            key = mirror.build_key(STUDIES, location.name, "code", code)
+            yield Folder(key, "code", f"{location.name}/{code}", os.path.join(store, code))
+
+
+def _build_study(location: StudyLocation, private: list[str]) -> Folder:
+    meta = os.path.join(location.dir, layout.STUDY_META_DIR)
+
+    def leaves_out(name: str) -> bool:
+        top, _, rest = name.partition("/")
+        if top == layout.FILES_DIR and rest:
+            if stat.S_IMODE(os.stat(os.path.join(meta, name)).st_mode) & 0o077:
+                return False
+            private.append(os.path.join(meta, name))
+            return True
+        return top != layout.FILES_DIR and top not in _STUDY_FILES and not re.fullmatch(r"set\.\d+\.json", top)
+
+    return Folder(
+        mirror.build_key(STUDIES, location.name, "study"),
+        "study",
+        location.name,
+        meta,
+        leaves_out=leaves_out,
+        keeps=True,
+    )
+
+
+# ---------------------------------------------------------------- what a shared place has
+
+
+def find_shared(names: Sequence[str], where: Where | None, remote: Remote) -> list[Manifest]:
+    """Runs and folders by name: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder's name."""
+    found: dict[tuple[str, str], Manifest] = {}
+    for name in names:
+        for manifest in _find_named(name.rstrip("/"), remote):
+            found[manifest.kind, manifest.name] = manifest
+    if where is None:
+        return list(found.values())
+    runs = [each for each in found.values() if each.kind == "run"]
+    return [runs[i] for i in need_rows(where, _build_table(runs))]
+
+
+def _find_named(name: str, remote: Remote) -> list[Manifest]:
+    study, slash, pattern = name.partition("/")
+    if slash:
+        exact = mirror.load_manifest(remote, mirror.build_key(STUDIES, study, "runs", pattern))
+        if exact is not None:
+            return [exact]
+    keys = remote.find(mirror.build_key(STUDIES, study, "runs").removesuffix(".json"))
+    runs = [each for key in keys if (each := mirror.load_manifest(remote, key)) is not None]
+    chosen = [each for each in runs if not slash or fnmatchcase(each.name.partition("/")[2], pattern)]
+    if chosen:
+        return chosen
+    folder = mirror.load_manifest(remote, mirror.build_key(FOLDERS, name))
+    if folder is not None:
+        return [folder]
+    known = [each.name for each in runs] if slash else list_names(remote)
+    hint = None if known else f"{remote.address} holds nothing that assay push has sent"
+    raise NotFoundError("run" if slash else "study or folder", name, known, hint)
+
+
+def list_names(remote: Remote) -> list[str]:
+    import urllib.parse
+
+    studies = {key.split("/")[1] for key in remote.find(STUDIES)}
+    folders = {key.split("/")[1].removesuffix(".json") for key in remote.find(FOLDERS)}
+    return sorted(map(urllib.parse.unquote, studies | folders))
+
+
+def _build_table(runs: Sequence[Manifest]) -> Table:
+    """As the index had it when they were sent."""
+    try:
+        rows = [_build_row(run) for run in runs]
+        names = dict.fromkeys(name for run in runs for name in run.facts["metrics"])
+        return Table(rows, {name: _build_columns(name, runs) for name in names})
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"what the store says about its runs is damaged: {error!r}", "fetch them without --where"
+        ) from error
+
+
+def _build_row(run: Manifest) -> RunRow:
+    study, _, name = run.name.partition("/")
+    facts = run.facts
+    row = RunRow(run.name, study, name, str(facts["id"]), State(facts["state"]), int(facts["attempt"]), facts["params"])
+    return row._replace(title=facts["title"], tags=tuple(facts["tags"]), code_hash=facts["code"])
+
+
+def _build_columns(name: str, runs: Sequence[Manifest]) -> MetricColumns:
+    width = len(MetricColumns._fields) - 1
+    lines: list[Sequence[float | None]] = [run.facts["metrics"].get(name) or [0.0] * width for run in runs]
+    columns = ([math.nan if line[k] is None else float(line[k] or 0) for line in lines] for k in range(width))
+    return MetricColumns(name, *(array("d", column) for column in columns))
+
+
+# ---------------------------------------------------------------- fetching
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    name: str
+    path: str
+    how: str  # new, updated, unchanged
+    files: int  # that had to come
+    bytes: int
+    notes: tuple[str, ...] = ()
+
+
+def check_pull(manifest: Manifest, root: str, into: str | None) -> tuple[str, frozenset[str] | None]:
+    """Where it goes, and which of its files are missing there; None: all. Raises UsageError where it may not."""
+    if manifest.kind == "folder":
+        path = os.path.abspath(into or _check_part(manifest.name, manifest))
+        if not os.path.isdir(path):
+            return path, None
+        return path, frozenset(n for n, f in manifest.files.items() if not mirror.is_file_of(os.path.join(path, n), f))
+    study, _, run = manifest.name.partition("/")
+    if not is_study_name(study) or "/" in run:
+        raise _hostile(manifest)
+    path = os.path.join(root, study, _check_part(run, manifest))
+    if not os.path.lexists(path):
+        return path, None
+    return path, _find_missing(manifest, path)
+
+
+def _check_part(name: str, manifest: Manifest) -> str:
+    if not name or name.startswith(".") or "/" in name or "\0" in name:
+        raise _hostile(manifest)
+    return name
+
+
+def _hostile(manifest: Manifest) -> FormatError:
+    return FormatError(f"a manifest has the name {manifest.name!r}, which leads elsewhere", "nothing of it was taken")
+
+
+def _find_missing(manifest: Manifest, path: str) -> frozenset[str]:
+    """Only an earlier state of the same run is brought up to date."""
+    record = run_directory.try_record(path)
+    shown = show_path(path)
+    if record is None or record.uid != manifest.facts.get("uid"):
+        what = "is there and is not a run" if record is None else "is another run of the same name"
+        raise UsageError(f"{shown} {what}", "move it away, or fetch into another root: --root DIR")
+    missing = set(manifest.files)
+    for name in mirror.list_folder(path)[0]:
+        file = manifest.files.get(name)
+        is_same = file is not None and mirror.is_file_of(os.path.join(path, name), file)
+        if is_same:
+            missing.discard(name)
+        elif name == layout.TAGS_FILE:
+            if file is None or os.stat(os.path.join(path, name)).st_mtime_ns > file.mtime_ns:
+                missing.discard(name)
+        elif file is None or os.stat(os.path.join(path, name)).st_mtime_ns > file.mtime_ns:
+            why = "not in the store" if file is None else "newer than in the store"
+            raise UsageError(
+                f"{shown} has gone on here: {name} is {why}",
+                f"send it (assay push {manifest.name} --to ADDRESS), or move it away",
+            )
+    return frozenset(missing)
+
+
+def pull(manifest: Manifest, remote: Remote, root: str, into: str | None = None) -> Pulled:
+    """Built aside, then renamed; killed at any instant, the next call goes on."""
+    path, missing = check_pull(manifest, root, into)
+    try:
+        if manifest.kind == "folder":
+            return _pull_folder(manifest, remote, path)
+        study_dir = os.path.dirname(path)
+        meta = os.path.join(study_dir, layout.STUDY_META_DIR)
+        os.makedirs(meta, exist_ok=True)
+        with _locked(os.path.join(meta, f"{layout.PULL_PREFIX}{os.path.basename(path)}"[:200])):
+            path, missing = check_pull(manifest, root, into)
+            notes = _pull_study(manifest, remote, study_dir)
+            return _place(
+                manifest,
+                remote,
+                path,
+                missing,
+                os.path.join(meta, f"{layout.PULL_PREFIX}{manifest.facts['uid']}"),
+                notes,
+            )
+    except OSError as error:
+        raise InfrastructureError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[None]:
+    def refuse(_fd: int) -> None:
+        raise UsageError(f"another `assay pull` fetches into {os.path.dirname(path)} now", "try again when it is over")
+
+    with hold_file(path + ".lock", refuse):
+        yield
+
+
+def _place(
+    manifest: Manifest, remote: Remote, path: str, missing: frozenset[str] | None, aside: str, notes: Sequence[str]
+) -> Pulled:
+    if missing is not None and not missing:
+        shutil.rmtree(aside, ignore_errors=True)
+        return Pulled(manifest.name, path, "unchanged", 0, 0, tuple(notes))
+    wanted = None if missing is None else missing
+    fetched = mirror.fetch_files(Fetching(manifest, aside, path if missing is not None else None, wanted), remote)
+    more = (
+        [f"{len(fetched.left_out)} links lead outside and were not made: {fetched.left_out[0]}"]
+        if fetched.left_out
+        else []
+    )
+    if missing is None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        rename(aside, path)
+    else:
+        _move_into(aside, path, sorted(missing, key=lambda name: (_is_marker(name), name)))
+        shutil.rmtree(aside)
+    how = "new" if missing is None else "updated"
+    return Pulled(manifest.name, path, how, fetched.files, fetched.bytes, (*notes, *more))
+
+
+def _is_marker(name: str) -> bool:
+    """Which says how a run ended: in place after everything that it is about."""
+    return layout.parse_exit_marker(name) is not None or name.startswith(("outcome.", "end."))
+
+
+def _move_into(aside: str, path: str, names: Sequence[str]) -> None:
+    for name in names:
+        target = os.path.join(path, name)
+        folder = os.path.dirname(target)
+        if not is_inside(folder, path):
+            raise UsageError(f"{folder} is a link that leads out of {path}", "remove it")
+        os.makedirs(folder, exist_ok=True)
+        rename(os.path.join(aside, name), target)
+
+
+def _pull_folder(manifest: Manifest, remote: Remote, path: str) -> Pulled:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with _locked(path):
+        path, missing = check_pull(manifest, "", path)
+        return _place(manifest, remote, path, missing, path + ".pull", ())
+
+
+def _pull_study(run: Manifest, remote: Remote, study_dir: str) -> list[str]:
+    """The code that the run had, and what the study itself has and is not here yet; nothing here is replaced."""
+    study, meta = os.path.basename(study_dir), os.path.join(study_dir, layout.STUDY_META_DIR)
+    code = run.facts.get("code")
+    notes: list[str] = []
+    if isinstance(code, str) and _HASH.fullmatch(code):
+        target = os.path.join(meta, layout.CODE_STORE_DIR, code)
+        manifest = (
+            None
+            if os.path.exists(target)
+            else mirror.load_manifest(remote, mirror.build_key(STUDIES, study, "code", code))
+        )
+        if manifest is not None:
+            aside = os.path.join(meta, f"{layout.PULL_PREFIX}code-{code}")
+            mirror.fetch_files(Fetching(manifest, aside), remote)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            rename(aside, target)
+    manifest = mirror.load_manifest(remote, mirror.build_key(STUDIES, study, "study"))
+    if manifest is not None:
+        missing = frozenset(name for name in manifest.files if not os.path.lexists(os.path.join(meta, name)))
+        if missing:
+            aside = os.path.join(meta, f"{layout.PULL_PREFIX}study")
+            mirror.fetch_files(Fetching(manifest, aside, wanted=missing), remote)
+            _move_into(aside, meta, sorted(missing))
+            shutil.rmtree(aside)
+    return notes
+
+
+# ---------------------------------------------------------------- a folder that is at an address
+
+
+@contextmanager
+def shared_folder(address: str, *, writes: bool, notify: Notify = ignore) -> Iterator[str]:
+    """A copy of the folder at an address (`s3://bucket/golden`: the folder `golden` in `s3://bucket`), and what was
+    written into it back there at the end.
+
+    A writer's copy keeps what an earlier call has written and could not send.
+    """
+    base, _, name = address.rstrip("/").rpartition("/")
+    if not name or base.endswith(":/"):
+        raise UsageError(f"{address} names no folder in the store", f"as in {address.rstrip('/')}/golden")
+    remote = mirror.open_remote(base, notify)
+    key = mirror.build_key(FOLDERS, name)
+    digest = hashlib.sha256(address.encode()).hexdigest()[:16]
+    place = os.path.join(cache_dir(os.environ), "stores", digest, "write" if writes else "read")
+    copy, base_file = os.path.join(place, name), os.path.join(place, "fetched.json")
+    os.makedirs(copy, exist_ok=True)
+    with _locked(copy):
+        before = _load_base(base_file)
+        manifest = mirror.load_manifest(remote, key) or Manifest("folder", name)
+        _bring_up_to_date(manifest, remote, copy, before if writes else None)
+        write_atomic(base_file, mirror.render(Manifest("folder", name, {}, manifest.files, {})))
+        yield copy
+        if writes:
+            leaves_out = lambda each: each.endswith(".partial")  # noqa: E731
+            folder = Folder(key, "folder", name, copy, leaves_out=leaves_out, base=manifest.files, keeps=True)
+            (sent,) = mirror.push([folder], remote)
+            notify(f"sent {sent.sent} of {sent.files} files to {address}")
+
+
+def _load_base(path: str) -> Mapping[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return dict(parse_json(file.read())["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _bring_up_to_date(manifest: Manifest, remote: Remote, copy: str, before: Mapping[str, Any] | None) -> None:
+    """`before`: what was fetched last time; what differs from it was written here and stays. None: nothing stays."""
+    wanted = set()
+    for name, file in manifest.files.items():
+        path = os.path.join(copy, name)
+        if mirror.is_file_of(path, file):
+            continue
+        is_ours = (
+            before is not None
+            and os.path.exists(path)
+            and mirror.hash_file(path)[1] != (before.get(name) or ["", ""])[1]
+        )
+        if not is_ours:
+            wanted.add(name)
+    if before is None:
+        for name in mirror.list_folder(copy)[0]:
+            if name not in manifest.files:
+                os.unlink(os.path.join(copy, name))
+    if wanted:
+        mirror.fetch_files(Fetching(manifest, copy + ".pull", wanted=frozenset(wanted)), remote)
+        _move_into(copy + ".pull", copy, sorted(wanted))
+        shutil.rmtree(copy + ".pull")

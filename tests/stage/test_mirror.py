@@ -1,0 +1,252 @@
+"""Folders in a shared place: sent once, compared by hash, never half, never outside; on a path and on each emulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.stage import mirror
+from assay.stage.mirror import Fetching, Folder, Remote
+
+KEY = mirror.build_key("folders", "data")
+TREE = {
+    "a.txt": b"one",
+    "empty": b"",
+    "sub/ümlaut #1?.bin": b"2" * 100_000,
+    "sub/same": b"one",
+    "code/x.py": b"x = 1\n",
+}
+
+
+def fill(folder: Path, tree: dict[str, bytes]) -> Path:
+    for name, content in tree.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def read_tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def push(folder: Path, remote: Remote, **more: Any) -> mirror.Sent:
+    (sent,) = mirror.push([Folder(KEY, "folder", "data", str(folder), trees=("code",))], remote, **more)
+    return sent
+
+
+def fetch(remote: Remote, into: Path) -> mirror.Fetched:
+    manifest = mirror.load_manifest(remote, KEY)
+    assert manifest is not None
+    return mirror.fetch_files(Fetching(manifest, str(into)), remote)
+
+
+def test_what_is_sent_can_be_fetched(store: Any, tmp_path: Path) -> None:
+    source = fill(tmp_path / "source", TREE)
+    (source / "secrets.sh").write_text("export TOKEN=abc\n")
+    (source / "job.sh").write_text("true\n")
+    (source / "job.sh").chmod(0o755)
+    (source / "hollow").mkdir()
+    remote = mirror.open_remote(store.url("shared/place"))
+    first = push(source, remote)
+    assert (first.files, first.is_new) == (6, True)
+    assert fetch(remote, tmp_path / "there").files == 6
+    assert read_tree(tmp_path / "there") == TREE | {"job.sh": b"true\n"}
+    assert (tmp_path / "there" / "job.sh").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "there" / "hollow").is_dir()
+    assert not any(
+        "TOKEN" in store.read(name.partition("/")[2]).decode("latin-1")
+        for name in store.filesystem().find(store.bucket)
+    )
+    assert push(source, remote).sent == 0
+    (source / "a.txt").write_bytes(b"two")
+    again = push(source, remote)
+    assert (again.sent, again.sent_bytes, again.is_new) == (1, 3, False)
+    assert fetch(remote, tmp_path / "there").files == 1
+    assert (tmp_path / "there" / "a.txt").read_bytes() == b"two"
+
+
+def test_a_damaged_object_is_noticed_and_sent_again(store: Any, tmp_path: Path) -> None:
+    source = fill(tmp_path / "source", TREE)
+    remote = mirror.open_remote(store.url("p"))
+    manifest = push(source, remote).manifest
+    where = mirror.object_key(manifest.files["a.txt"].sha256)
+    store.put(f"p/{where}", b"onE")
+    with pytest.raises(FormatError, match=r"its hash is wrong\n.*assay push"):
+        fetch(remote, tmp_path / "there")
+    assert push(source, remote).sent == 0
+    assert push(source, remote, check=True).sent == 1
+    fetch(remote, tmp_path / "there")
+    assert read_tree(tmp_path / "there") == TREE
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Remote:
+    return mirror.open_remote(str(tmp_path / "shared"))
+
+
+def test_large_files_are_sent_as_files(here: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "_IN_MEMORY", 10)
+    monkeypatch.setattr(mirror, "_ASK_FIRST", 10)
+    source = fill(tmp_path / "source", TREE | {"twin": TREE["sub/ümlaut #1?.bin"]})
+    assert push(source, here).sent == 4  # what is there twice comes once
+    fetch(here, tmp_path / "there")
+    assert read_tree(tmp_path / "there") == read_tree(source)
+
+
+def test_a_file_that_grows_meanwhile_is_copied_first(
+    here: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "_IN_MEMORY", 10)
+    source = fill(tmp_path / "source", {"log": b"line\n" * 100})
+    real = here.send
+
+    def send(content: bytes | str, key: str) -> None:
+        if isinstance(content, str) and content.endswith("log"):
+            with open(content, "ab") as file:
+                file.write(b"more\n")
+        real(content, key)
+
+    here.send = send  # type: ignore[method-assign]
+    push(source, here)
+    fetch(here, tmp_path / "there")
+    assert (tmp_path / "there" / "log").read_bytes() == b"line\n" * 100 + b"more\n"
+
+
+def test_what_does_not_arrive_is_an_error_and_no_manifest(here: Remote, tmp_path: Path) -> None:
+    source = fill(tmp_path / "source", TREE)
+    real = here.send
+    here.send = lambda content, key: real(b"", key)  # type: ignore[method-assign]
+    with pytest.raises(InfrastructureError, match="did not arrive as it was sent"):
+        push(source, here)
+    assert mirror.load_manifest(here, KEY) is None
+
+
+def test_a_missing_object_is_named(here: Remote, tmp_path: Path) -> None:
+    manifest = push(fill(tmp_path / "source", TREE), here).manifest
+    (tmp_path / "shared" / mirror.object_key(manifest.files["a.txt"].sha256)).unlink()
+    with pytest.raises(FormatError, match="it is missing"):
+        fetch(here, tmp_path / "there")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": {"../evil": [3, "0" * 64, 420, 0]}},
+        {"files": {"/etc/evil": [3, "0" * 64, 420, 0]}},
+        {"files": {"a/../../evil": [3, "0" * 64, 420, 0]}},
+        {"files": {"sub/secrets.sh": [3, "0" * 64, 420, 0]}},
+        {"links": {"../evil": "x"}},
+        {"empty": ["../evil"]},
+        {"links": {"sub": "/tmp"}, "files": {"sub/x": [3, "0" * 64, 420, 0]}},
+        {"files": {"a": [3, "../../x", 420, 0]}},
+        {"files": {"a": [3]}},
+        {"files": []},
+        {"format": 99},
+        {"trees": {"code": "0" * 64}},
+    ],
+)
+def test_a_manifest_that_leads_elsewhere_is_refused(here: Remote, tmp_path: Path, change: dict[str, Any]) -> None:
+    fields = {"format": 1, "kind": "folder", "name": "data", "facts": {}, "files": {}, "links": {}, "trees": {}}
+    here.send(json.dumps({**fields, **change}).encode(), KEY)
+    with pytest.raises(FormatError):
+        fetch(here, tmp_path / "there")
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff"])
+def test_a_damaged_manifest_is_named_and_replaced(here: Remote, tmp_path: Path, text: bytes) -> None:
+    here.send(text, KEY)
+    with pytest.raises(FormatError, match="damaged"):
+        fetch(here, tmp_path / "there")
+    push(fill(tmp_path / "source", TREE), here)
+    fetch(here, tmp_path / "there")
+    assert read_tree(tmp_path / "there") == TREE
+
+
+def test_links_stay_inside(here: Remote, tmp_path: Path) -> None:
+    source = fill(tmp_path / "source", TREE)
+    (source / "near").symlink_to("sub/same")
+    (source / "far").symlink_to("/etc/passwd")
+    (source / "up").symlink_to("../elsewhere")
+    push(source, here)
+    assert sorted(fetch(here, tmp_path / "there").left_out) == ["far", "up"]
+    assert (tmp_path / "there" / "near").read_bytes() == b"one"
+    assert fetch(here, tmp_path / "there").files == 0  # links of an earlier call are made again
+
+
+def test_names_of_any_length_have_a_key() -> None:
+    assert mirror.build_key("a", "..") == "a/%2E%2E.json"
+    assert len(mirror.build_key("x" * 255)) < 200
+    assert mirror.build_key("x" * 255) != mirror.build_key("x" * 254)
+
+
+def test_an_address_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for address in ("s4://x", "http://host/x", "", "s3://", str(tmp_path / "file")):
+        with pytest.raises(UsageError):
+            mirror.open_remote(address)
+
+
+def test_nobody_there(s3: Any, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(InfrastructureError, match="cannot be reached: Could not connect"):
+        mirror.open_remote(s3.url("x"))
+
+
+def test_a_refusal_is_of_the_infrastructure(s3: Any) -> None:
+    remote = mirror.open_remote(s3.url("x"))
+
+    def refuse(_path: str) -> bytes:
+        raise PermissionError("Access Denied")
+
+    remote._store.cat_file = refuse  # type: ignore[attr-defined]
+    with pytest.raises(InfrastructureError, match="may not be used: Access Denied"):
+        remote.read("a")
+
+
+PROGRAM = """
+import sys; from tests.stage.test_mirror import push; from assay.stage import mirror; from pathlib import Path
+push(Path(sys.argv[1]), mirror.open_remote(sys.argv[2]))
+"""
+
+
+def test_killed_at_any_instant(s3: Any, tmp_path: Path) -> None:
+    """Five times in the middle: nothing is taken for whole, and the next call completes."""
+    chance = random.Random(3)
+    tree = {f"f{i}": os.urandom(3000) for i in range(150)}
+    source = fill(tmp_path / "source", tree)
+    address = s3.url("killed")
+    killed = 0
+    for _ in range(5):
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(source), address], cwd=Path(__file__).parents[2])
+        deadline = time.monotonic() + 60
+        want = chance.randrange(1, 60)
+        while process.poll() is None and time.monotonic() < deadline:
+            if len(s3.filesystem().find(f"{s3.bucket}/killed")) >= want:
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+        remote = mirror.open_remote(address)
+        manifest = mirror.load_manifest(remote, KEY)
+        if manifest is not None:
+            fetch(remote, tmp_path / "partly")
+            assert read_tree(tmp_path / "partly") == tree
+        fill(source, {f"f{i}": os.urandom(3000) for i in range(0, 150, 10)})
+        tree = read_tree(source)
+    assert killed >= 3
+    remote = mirror.open_remote(address)
+    push(source, remote)
+    fetch(remote, tmp_path / "whole")
+    assert read_tree(tmp_path / "whole") == tree
