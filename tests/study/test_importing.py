@@ -218,6 +218,23 @@ def test_to_mlflow_and_back(cli: Cli, own_bench: Bench) -> None:
     assert load_series(cli, "back/made") == points
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_what_was_exported_from_this_root_is_not_imported_again(cli: Cli, own_bench: Bench) -> None:
+    pytest.importorskip("mlflow")
+    for name in ("a", "b", "c"):
+        make_run(own_bench, name, {"lr": 1}, [{"step": 1, "loss": 0.5}])
+    cli("export", "mlflow", "made", "--to", "store")
+    again = cli("index", "ingest", "store")
+    assert (again.code, "3 runs were exported from here" in again.out) == (0, True)
+    assert set(load(cli, "made")) == {"a", "b", "c"}
+    shutil.rmtree(own_bench.folder / "runs/made/c")  # gone here: it comes back
+    some = cli("index", "ingest", "store")
+    assert "2 runs were exported from here" in some.out
+    assert "made: 1 run from mlflow (1 new" in some.out
+    assert set(load(cli, "made")) == {"a", "b", "c"}
+    assert "made: 3 runs from mlflow (3 new" in cli("index", "ingest", "store", "--root", "back").out
+
+
 # ---------------------------------------------------------------- W&B
 
 
@@ -353,6 +370,10 @@ def test_a_journal_that_optuna_wrote(cli: Cli, own_bench: Bench) -> None:
         assert row["seconds"] == pytest.approx(
             (trial.datetime_complete - trial.datetime_start).total_seconds(), abs=1e-5
         )
+    best = f"trial-{study.best_trial.number:04d}"  # by the objective, not by `acc`, an attribute of the user's
+    assert cli("sum", "tune_it").out.splitlines()[2].startswith(best)
+    found = cli("best", "tune_it").out
+    assert found[found.index("trial-") :].startswith(best), found
     write_journal(own_bench.folder / "journal.log", 2)
     assert "(2 new, 0 updated, 6 unchanged)" in cli("index", "ingest", "journal.log").out
 

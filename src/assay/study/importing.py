@@ -24,6 +24,7 @@ from assay.record.index.base import Series
 from assay.record.tags import MarksChange, Note, change_marks, check_tag, find_tags_file
 from assay.show.console import SILENT, Console
 from assay.study.locations import StudyLocation, check_writable
+from assay.study.mlflow_export import KEY_TAG, UID_TAG
 from assay.study.opening import open_index
 from assay.study.refresh import refresh_study
 from assay.system.fast_dataclasses import asdict, replace
@@ -47,6 +48,7 @@ class ImportCounts(NamedTuple):
     new: int
     updated: int
     unchanged: int
+    here: int  # runs of this root that were exported before: they are left out
     notes: tuple[str, ...]
 
 
@@ -58,7 +60,8 @@ def import_runs(
     if not loaded.runs:
         raise UsageError(f"{path}: there are no runs in it", "; ".join(loaded.notes) or f"it is {importer.title}")
     by_study: dict[str, list[ImportedRun]] = {}
-    for run in loaded.runs:
+    others = [run for run in loaded.runs if not _is_here(run, root)]
+    for run in others:
         by_study.setdefault(_clean(study or run.study) or "imported", []).append(run)
     locations = [StudyLocation(root, name) for name in by_study]
     for location in locations:
@@ -72,7 +75,20 @@ def import_runs(
                 index.forget_points(key)
             refresh_study(index, location, console)
     new, updated, unchanged = (outcomes.count(word) for word in ("new", "updated", "unchanged"))
-    return ImportCounts(tuple(locations), new, updated, unchanged, loaded.notes)
+    return ImportCounts(tuple(locations), new, updated, unchanged, len(loaded.runs) - len(others), loaded.notes)
+
+
+def _is_here(run: ImportedRun, root: str) -> bool:
+    """It was exported from this root (see mlflow_export), and is there still."""
+    tags = run.details.get("tags", {})
+    study, slash, name = tags.get(KEY_TAG, "").partition("/")
+    path = os.path.normpath(os.path.join(root, study, name))
+    if not (slash and study and name) or not path.startswith(os.path.join(os.path.normpath(root), "")):
+        return False
+    if UID_TAG not in tags:  # made by runx or mlrunner
+        return os.path.isdir(path) and not os.path.exists(os.path.join(path, layout.RUN_FILE))
+    record = run_directory.try_record(path)
+    return record is not None and record.uid == tags[UID_TAG]
 
 
 class _StudyWriter:

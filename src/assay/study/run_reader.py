@@ -79,22 +79,29 @@ def load_points(root: str, key: str, metric: str) -> tuple[list[float], list[flo
 
 def load_objectives(locations: Sequence[StudyLocation], data: Table) -> tuple[str, ...]:
     """What the searches of these studies are about, as `loss:min`; nothing where they do not share it."""
-    found = set()
-    for location in locations:
-        if not os.path.exists(os.path.join(location.dir, layout.STUDY_META_DIR, layout.SEARCH_FILE)):
-            return ()
-        from assay.errors import FormatError
-        from assay.record.search_file import load_search
-
-        try:
-            search = load_search(location.dir)
-        except FormatError:  # of no importance for a table
-            return ()
-        found.add(search.objectives if search else ())
+    found = {_load_study_objectives(location, data) for location in locations}
     objectives = found.pop() if len(found) == 1 else ()
-    if not all(each.metric in data.metrics for each in objectives):
+    return objectives if all(each.rpartition(":")[0] in data.metrics for each in objectives) else ()
+
+
+def _load_study_objectives(location: StudyLocation, data: Table) -> tuple[str, ...]:
+    if not os.path.exists(os.path.join(location.dir, layout.STUDY_META_DIR, layout.SEARCH_FILE)):
+        first = next((row for row in data.rows if row.study == location.name), None)
+        if first is None or first.origin != "optuna":
+            return ()
+        from assay.record.run_directory import try_record
+
+        record = try_record(os.path.join(location.root, first.key))
+        known = (record.origin or {}).get("objectives") if record else None
+        return tuple(map(str, known)) if isinstance(known, list) else ()
+    from assay.errors import FormatError
+    from assay.record.search_file import load_search
+
+    try:
+        search = load_search(location.dir)
+    except FormatError:  # of no importance for a table
         return ()
-    return tuple(f"{each.metric}:{each.direction}" for each in objectives)
+    return tuple(f"{each.metric}:{each.direction}" for each in search.objectives) if search else ()
 
 
 def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> Table:

@@ -23,7 +23,7 @@ from assay.record.importers.sample import Sample
 from assay.record.index.base import Series
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import parse_json
-from assay.values.series import direction_of
+from assay.values.series import Direction, direction_of
 from assay.values.state import State
 
 _RUNNING, _COMPLETE, _PRUNED, _FAIL, _WAITING = range(5)
@@ -180,7 +180,10 @@ def _build_run(study: _Study, trial: _Trial) -> ImportedRun:
         started_at=trial.started_at,
         ended_at=trial.ended_at,
         details={
-            "directions": ["min" if each == 1 else "max" for each in study.directions],
+            "directions": _name_directions(study),
+            "objectives": [
+                f"{name}:{way}" for name, way in zip(_name_objectives(study), _name_directions(study), strict=True)
+            ],
             **({"user_attrs": texts} if texts else {}),
         },
     )
@@ -203,12 +206,16 @@ def _name_objectives(study: _Study) -> list[str]:
     names = study.system_attrs.get(_NAMES_KEY)
     if not isinstance(names, list) or len(names) != count:
         names = ["objective"] if count == 1 else [f"objective_{index}" for index in range(count)]
-    wanted = ["min" if each == 1 else "max" for each in study.directions]
+    wanted = _name_directions(study)
     endings = {"min": "_loss", "max": "_score"}
     return [
         str(name) if direction_of(str(name)) == way else str(name) + endings[way]
         for name, way in zip(names, wanted, strict=True)
     ]
+
+
+def _name_directions(study: _Study) -> list[Direction]:
+    return ["min" if each == 1 else "max" for each in study.directions]
 
 
 def _is_number(value: Any) -> bool:

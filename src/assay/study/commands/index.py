@@ -306,6 +306,15 @@ def _import(importer: Importer, request: IngestRequest, console: Console) -> int
     counts = import_runs(importer, request.path, root, request.study, console)
     for note in counts.notes:
         console.message(note)
+    if counts.here:
+        one = (
+            "1 run was exported from here, and is"
+            if counts.here == 1
+            else f"{counts.here} runs were exported from here, and are"
+        )
+        console.print(f"{one} here already, under {_show_root(root)}; left out")
+    if not counts.locations:
+        return 0
     runs = render_count(counts.new + counts.updated + counts.unchanged, "run")
     names = ", ".join(location.name for location in counts.locations)
     numbers = f"{counts.new} new, {counts.updated} updated, {counts.unchanged} unchanged"
