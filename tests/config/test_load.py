@@ -25,6 +25,38 @@ def test_a_missing_file_is_answered_with_how_to_make_one(tmp_path):
     assert load_study("f.yml", write(tmp_path, example)).name == "demo"
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("train.py", "import sys\nprint(sys.argv)\n", "train.py is a Python script, not a study file"),
+        ("train.py", '"""Trains: a model."""\nx = {1: 2}\n', "is a Python script"),
+        ("a.ipynb", '{"cells": []}', "is a notebook"),
+    ],
+)
+def test_another_kind_of_file_is_named(tmp_path, name: str, text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        load_study(name, write(tmp_path, text, name))
+    assert "command: python train.py" in caught.value.render()
+
+
+def test_a_study_may_have_any_ending(tmp_path) -> None:
+    assert load_study("s.py", write(tmp_path, "command: x", "s.py")).commands
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('command: x\nmetrics: {epoch: "epoch (\\d+)"}\n', "single quotes"),
+        ("command: x [resume]\nparams: {a: 1}\n", "resume: resume"),
+        ("command: x\nparams:\n  lr: interval(0.1, 1)\n", "write {uniform: [0.1, 1]}"),
+    ],
+)
+def test_what_to_write_instead_is_said(tmp_path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_study("f.yml", write(tmp_path, text))
+    assert words in str(caught.value)
+
+
 def test_a_folder_is_refused(tmp_path):
     with pytest.raises(UsageError, match="is a folder"):
         load_study(".", LoadOptions(cwd=str(tmp_path)))

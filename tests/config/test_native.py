@@ -268,7 +268,11 @@ def metric_refused(text: str) -> str:
     [
         ("metrics: 3", "2:10 metrics:", "must be a mapping"),
         ("metrics: {}", "2:10 metrics:", "is empty"),
-        ("metrics: {a: '('}", "2:14 metrics.a:", "the regular expression is broken"),
+        (
+            "metrics: {a: '('}",
+            "2:14 metrics.a:",
+            "the regular expression is broken: missing ), unterminated subpattern at position 0 in '('",
+        ),
         ("metrics: {a: 'loss'}", "2:14 metrics.a:", "the pattern has no group"),
         ("metrics: {a: []}", "2:14 metrics.a:", "empty list"),
         ("metrics: {a: ['(x)', 'y']}", "2:22 metrics.a[1]:", "no group"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 import click
 
-from assay.errors import ExitCode, did_you_mean
+from assay.errors import AssayError, ExitCode, did_you_mean
 from assay.show.console import Console
 from assay.values.options import Group, Option, Request
 
@@ -25,6 +26,9 @@ def call_click(root: click.Group, arguments: list[str]) -> Any:
         return root.main(args=arguments, prog_name="assay", standalone_mode=False)
     except click.exceptions.Exit as leave:
         return leave.exit_code
+    except click.NoSuchOption as error:
+        _explain_option(error, arguments).show()
+        return int(ExitCode.USAGE)
     except click.ClickException as error:
         error.show()
         return int(ExitCode.USAGE)
@@ -32,6 +36,42 @@ def call_click(root: click.Group, arguments: list[str]) -> Any:
         if isinstance(abort.__context__, EOFError):  # click takes every end of a file for Ctrl-D
             raise abort.__context__ from None
         raise KeyboardInterrupt from None
+
+
+_SAME = (("--to", "-o", "--output", "--out"), ("-m", "--metrics", "--metric"), ("-j", "--jobs", "--parallel"))
+_ELSEWHERE = {
+    "import": "it is `assay index ingest PATH`",
+    "rm": "a run is deleted with its folder: rm -r runs/STUDY/RUN",
+}
+
+
+def _explain_option(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError:
+    """What this command calls it; a parameter of the study is written without dashes."""
+    if error.ctx is None:
+        return error
+    known = {name for each in error.ctx.command.params for name in each.opts}
+    same = [name for names in _SAME if error.option_name in names for name in names if name in known]
+    if same:
+        return click.NoSuchOption(error.option_name, possibilities=same, ctx=error.ctx)
+    if error.ctx.command.name != "run":
+        return error
+    name = error.option_name.lstrip("-")
+    if name not in {name for word in arguments[1:] for name in _find_params(word)}:
+        return error
+    at, value = next((at, word) for at, word in enumerate(arguments) if word.partition("=")[0] == error.option_name)
+    given = value.partition("=")[2] or next(iter(arguments[at + 1 :]), "…")
+    message = f"No such option {error.option_name!r}: {name} is a parameter of the study; write {name}={given}"
+    return click.UsageError(message, error.ctx)
+
+
+def _find_params(word: str) -> set[str]:
+    """Those of the study file that the word names."""
+    from assay.config.load import load_study
+
+    try:
+        return {name for sweep in load_study(word).sweeps for name in sweep.axes} if os.path.isfile(word) else set()
+    except AssayError:
+        return set()
 
 
 class LazyGroup(click.Group):
@@ -57,7 +97,7 @@ class LazyGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0] if args else ""
         if name not in self._group.commands:
-            hint = did_you_mean(name, self._group.commands) or f"see {ctx.command_path} --help"
+            hint = _ELSEWHERE.get(name) or did_you_mean(name, self._group.commands) or f"see {ctx.command_path} --help"
             raise click.UsageError(f"there is no command {name!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 

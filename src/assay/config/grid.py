@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from assay.config.fields import Fields, LoadOptions, build_axis
-from assay.config.overrides import Overrides, parse_assignments, refuse_unknown
+from assay.config.overrides import Overrides, parse_assignments, refuse_unknown, translate_hydra
 from assay.config.source import Entry, Node, join_key
 from assay.config.template import RUN_VALUES
 from assay.errors import did_you_mean
@@ -100,6 +100,9 @@ class GridReader:
             if close:
                 hint = f"did you mean {close[0]!r}? A mapping meant as the value itself is written [{{{entry.key}: …}}]"
                 self._problems.add("unknown kind of axis", join_key(key, entry.key), entry.position, hint)
+        elif node.is_plain and (meant := translate_hydra(node.text)):
+            hint = f"write {meant}; a text that looks like this goes into quotes"
+            self._problems.add("this is Hydra's notation, which Assay does not read", key, node.position, hint)
         return build_axis(node, key, self._problems)
 
     def _special_axis(self, entry: Entry, key: str) -> Axis:

@@ -9,6 +9,7 @@ from importlib import import_module
 from assay.config.fields import LoadOptions
 from assay.config.native import parse_native
 from assay.config.source import Node, load_text, parse_documents
+from assay.errors import ConfigError, UsageError
 from assay.system.fast_dataclasses import replace
 from assay.values.study import Dialect, Study
 
@@ -37,6 +38,16 @@ _DIALECTS = {  # other tools' files: loaded when one is read
 _RUNX_KEYS = frozenset(("CMD", "HPARAMS", "hparams"))
 _MLRUNNER_KEYS = frozenset(("template",))
 _NATIVE_COMMANDS = frozenset(("command", "commands"))
+_ANY_COMMAND = _RUNX_KEYS | _MLRUNNER_KEYS | _NATIVE_COMMANDS | {"cmd"}
+_OTHER_FILES = {
+    ".py": "a Python script",
+    ".sh": "a shell script",
+    ".ipynb": "a notebook",
+    ".toml": "a TOML file",
+    ".md": "a text",
+    ".csv": "a table",
+    ".log": "a log",
+}
 
 
 def load_study(path: str, options: LoadOptions | None = None) -> Study:
@@ -45,7 +56,7 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
     cwd = os.path.abspath(options.cwd or os.getcwd())
     how_to = _HOW_TOS.get(options.dialect or "", _HOW_TO)
     text = load_text(os.path.join(cwd, path), path, how_to) if options.text is None else options.text
-    nodes = parse_documents(text, path, how_to=how_to)
+    nodes = _parse(text, path, how_to)
     dialect = options.dialect or detect_dialect(nodes)
     if dialect == "native":
         return replace(parse_native(nodes, path, cwd, options), text=text)
@@ -54,6 +65,20 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
         parse_documents(text, path, flavour="originals"), path, options
     )
     return replace(_set_ours(study, options), text=text)
+
+
+def _parse(text: str, path: str, how_to: str) -> list[Node]:
+    """Another kind of file was named by mistake: it is said what it is, not what YAML finds in it."""
+    kind = _OTHER_FILES.get(os.path.splitext(path)[1].lower())
+    try:
+        nodes = parse_documents(text, path, how_to=how_to)
+    except ConfigError:
+        if kind is None:
+            raise
+        nodes = []
+    if kind is None or (nodes and {entry.key for node in nodes for entry in node.items()} & _ANY_COMMAND):
+        return nodes
+    raise UsageError(f"{path} is {kind}, not a study file", how_to)
 
 
 def _set_ours(study: Study, options: LoadOptions) -> Study:

@@ -397,6 +397,8 @@ class _Reader:
             missing = {name for name in template_names(command.pieces) if name not in given}
             for name in sorted(missing):
                 guess = did_you_mean(name, (*known, *RUN_VALUES))
+                if name == "resume" and resume is None:
+                    guess = "for the path of a checkpoint add the key `resume: resume`;"
                 literal = f"or write {{{{{name}}}}} or [[{name}]] if it is meant literally"
                 self._undefined(command, f"{name} is not a parameter", f"{guess} {literal}" if guess else literal)
             places = {piece.name for piece in command.pieces if isinstance(piece, Placeholder)}
@@ -493,7 +495,7 @@ class _MetricReader:
         try:
             compiled = re.compile(regex)
         except (re.error, OverflowError, RecursionError) as error:
-            self._problems.add(f"the regular expression is broken: {error}", key, node.position)
+            self._problems.add(f"the regular expression is broken: {error} in {text!r}", key, node.position)
             return None
         if not compiled.groups:
             self._problems.add("the pattern has no group", key, node.position, _GROUP_HINT)

@@ -6,7 +6,9 @@ with a quote or a bracket is YAML; everything else is taken as it is, so `*.pt`,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from assay.config.source import TAG, Builder, Entry, Flavour, Node, Problems, Word, compose, loader_of
@@ -38,11 +40,27 @@ def parse_assignments(texts: Iterable[str], flavour: Flavour, problems: Problems
             problems.add(f"{name} is given twice", "", position, f"for several values write {name}=A,B")
         elif not _is_utf8(text):
             problems.add("is not UTF-8", "", position)
+        elif meant := translate_hydra(value):
+            hint = f"write {name}={quote(meant)}; a text that looks like this goes into quotes inside of quotes"
+            problems.add("is Hydra's notation, which Assay does not read", "", position, hint)
         else:
             node = _parse_value(value, start, word, flavour, problems)
             if node is not None:
                 found[name] = Entry(name, position, node)
     return found
+
+
+def translate_hydra(text: str) -> str | None:
+    """What Assay has for Hydra's `choice(…)`, `range(…)` or `interval(…)`; None: it is none of them."""
+    found = _HYDRA.fullmatch(text)
+    if found is None:
+        return None
+    values = found[2].strip()
+    meant = {"choice": f"[{values}]", "range": f"{{range: [{values}]}}", "interval": f"{{uniform: [{values}]}}"}
+    return meant[found[1]]
+
+
+_HYDRA = re.compile(r"\s*(choice|range|interval)\((.*)\)\s*", re.DOTALL)
 
 
 def _is_utf8(text: str) -> bool:

@@ -106,6 +106,11 @@ class Node:
         return str(self._raw.value) if self.kind == "scalar" else ""
 
     @property
+    def is_plain(self) -> bool:
+        """A scalar without quotes."""
+        return self.kind == "scalar" and not getattr(self._raw, "style", None)
+
+    @property
     def is_null(self) -> bool:
         return self.kind == "scalar" and self.value is None
 
@@ -411,6 +416,8 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
     hint = _QUOTES_HINT
     if "alias" in str(error.problem):
         hint = "define it first with &name, or put a text that begins with * into quotes"
+    elif "unknown escape character" in str(error.problem):
+        hint = r"in double quotes \ begins an escape; write it in single quotes, as in '(\d+)'"
     elif "end of stream" in str(error.problem) or "expected ','" in str(error.problem):
         hint = _NEVER_CLOSED
     return _error(f"broken YAML: {error.problem}{context}", position, hint)

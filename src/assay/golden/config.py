@@ -185,7 +185,9 @@ class _Reader:
         try:
             compiled = re.compile(text)
         except (re.error, OverflowError, RecursionError) as error:
-            self._problems.add(f"the regular expression is broken: {error}", self._key("save"), entry.node.position)
+            self._problems.add(
+                f"the regular expression is broken: {error} in {text!r}", self._key("save"), entry.node.position
+            )
             return None
         if compiled.groups - ("step" in compiled.groupindex) < 1:
             hint = r"put the path into a group, as in 'saved (\S+)'; (?P<step>\d+) may name its step"

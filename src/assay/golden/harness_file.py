@@ -196,7 +196,7 @@ class _TestReader:
         try:
             compiled = re.compile(text)
         except (re.error, OverflowError, RecursionError) as error:
-            self._problems.add(f"the regular expression is broken: {error}", where, node.position)
+            self._problems.add(f"the regular expression is broken: {error} in {text!r}", where, node.position)
             return None
         if not compiled.groups:
             hint = "put what is to be read into a group, as in 'Loss: (\\S+)'"

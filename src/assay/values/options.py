@@ -162,7 +162,7 @@ def json_option(text: str = "Print JSON.") -> Any:
 
 
 def quiet_option() -> Any:
-    return option("--quiet", default=False, help="Print nothing until the end.")
+    return option("-q", "--quiet", default=False, help="Print nothing until the end.")
 
 
 def where_option(text: str = "Only the runs that match, as in 'lr<0.1 and best(loss)<0.3 and state==done'.") -> Any:

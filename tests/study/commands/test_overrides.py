@@ -141,3 +141,34 @@ def test_runx_files_keep_their_sets_apart(own_bench: Bench) -> None:
     sets = sorted((own_bench.root / "sweep" / ".assay").glob("set.*.json"))
     assert [json.loads(path.read_text()).get("overrides") for path in sets] == [None, ["lr=0.1,0.5"]]
     assert first < second
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("lr=range(0.1,1)", "lr='{range: [0.1,1]}'"),
+        ("lr=choice(0.1, 1)", "lr='[0.1, 1]'"),
+        ("lr=interval(0,1)", "lr='{uniform: [0,1]}'"),
+    ],
+)
+def test_the_notation_of_hydra_is_refused(cli: Cli, own_bench: Bench, word: str, meant: str) -> None:
+    own_bench.write("s.yml", STUDY)
+    refused = cli("run", "s.yml", word, "-n")
+    assert (refused.code, f"write {meant}" in refused.err) == (2, True)
+    assert cli("run", "s.yml", "lr='range(0.1,1)'", "-n").code == 0
+
+
+def test_a_parameter_written_as_an_option(cli: Cli, own_bench: Bench) -> None:
+    own_bench.write("s.yml", STUDY)
+    for words in (("--lr", "0.1"), ("--lr=0.1",)):
+        refused = cli("run", "s.yml", *words)
+        assert (refused.code, "write lr=0.1" in refused.err) == (2, True)
+    assert "write" not in cli("run", "s.yml", "--nope", "1").err
+
+
+def test_names_that_other_commands_have(cli: Cli, own_bench: Bench) -> None:
+    assert "assay index ingest" in cli("import", "journal.log").err
+    assert "rm -r runs/STUDY/RUN" in cli("rm", "s").err
+    assert "'-o'" in cli("export", "csv", "s", "--to", "x.csv").err
+    own_bench.write("s.yml", STUDY)
+    assert cli("run", "s.yml", "-q").code == 0
