@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import sys
@@ -139,3 +140,34 @@ def test_what_no_other_run_beats(runs: Runs) -> None:
     assert len(runs.where("state == failed").pareto("loss", "time")) == 0
     with pytest.raises(UsageError, match="two or more"):
         runs.pareto("loss")
+
+
+def test_nothing_of_a_removed_run_is_mixed_with_the_next_of_its_name(tmp_path: Path) -> None:
+    """The directories are the truth: the same study again, in the place of one that was removed."""
+    bench = Bench(tmp_path)
+    bench.write("again.yml", "study: again\ncommand: cat log\nmetrics: {loss: 'loss ({number})'}\ncode: live\n")
+    for losses in ([5, 4, 3], [9, 8, 7, 6, 5], [], [1]):
+        nothing = "nothing to read, and longer than all that was there before\n"
+        bench.write("log", "".join(f"loss {loss}\n" for loss in losses) or nothing)
+        assert bench.assay("run", "again.yml", "--quiet").returncode == 0
+        (row,) = json.loads(bench.assay("sum", "again", "--json").stdout)
+        assert row.get("loss") == (losses[-1] if losses else None)
+        assert row.get("loss_best") == (min(losses) if losses and min(losses) != losses[-1] else None)
+        shutil.rmtree(bench.root / "again")
+
+
+def test_a_directory_that_replaced_another_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """Also where another process made it, which has an index of its own."""
+    bench, other = Bench(tmp_path), {"ASSAY_CACHE_DIR": str(tmp_path / "other")}
+    bench.write("again.yml", "study: again\ncommand: cat log\nmetrics: {loss: 'loss ({number})'}\ncode: live\n")
+    bench.write("log", "loss 5\nloss 4\n")
+    assert bench.assay("run", "again.yml", "--quiet").returncode == 0
+    shutil.rmtree(bench.root / "again")
+    bench.write("log", "loss 9\nloss 8\nloss 7\n")
+    mine, bench.extra = bench.extra, {**bench.extra, **other}
+    assert bench.assay("run", "again.yml", "--quiet").returncode == 0
+    bench.extra = mine
+    (row,) = json.loads(bench.assay("sum", "again", "--best", "--json").stdout)
+    assert (row["loss"], row["loss_best"]) == (7, 7)
+    shown = bench.assay("show", "again/run").stdout
+    assert "9" in shown.partition("Metrics")[2].partition("\n\n")[0]

@@ -113,6 +113,19 @@ def test_runx_retries_the_newest_set_without_overrides(own_bench: Bench) -> None
     assert attempts == {record.spec.name for record in found if not record.overrides}
 
 
+def test_runx_with_retry_starts_nothing_new(own_bench: Bench) -> None:
+    own_bench.write("train.sh", "exit 1\n")
+    own_bench.write("sweep.yml", SWEEP)
+    none = own_bench.assay("runx", "sweep.yml", "--retry", "failed")
+    assert (none.returncode, "no runs to repeat" in none.stderr) == (2, True)
+    assert own_bench.assay("runx", "sweep.yml", "lr=7").returncode == 1
+    other = own_bench.assay("runx", "sweep.yml", "--retry", "failed")
+    assert other.returncode == 2
+    assert "repeat them: assay runx sweep.yml lr=7 --retry failed" in other.stderr
+    assert own_bench.assay("runx", "sweep.yml", "lr=7", "--retry", "failed").returncode == 1
+    assert len(list(own_bench.root.glob("sweep/*/lease.2"))) == 1
+
+
 def test_mlrunner_with_overrides_in_another_root(own_bench: Bench) -> None:
     own_bench.write("params.yaml", TASKS)
     result = own_bench.assay("mlrunner", "-o", "a/out", "--root", "there", "-j", "2", "-c", "train", "lr=5", "size=7,8")

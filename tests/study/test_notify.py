@@ -35,6 +35,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.got: list[dict[str, Any]] = []
         self.kinds: list[str] = []
+        self.logins: set[str | None] = set()
         self.may_answer = threading.Event()
 
     def address(self, path: str) -> str:
@@ -47,6 +48,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.server.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.server.kinds.append(self.headers["Content-Type"])
+        self.server.logins.add(self.headers["Authorization"])
         if self.path == "/slow":
             self.server.may_answer.wait(60)
         code = {"/500": 500, "/302": 302}.get(self.path, 204)
@@ -212,6 +214,14 @@ def test_what_answers_does_not_speak_http(short: None) -> None:
         (note,) = notifier.finish("", 0)
         thread.join(10)
     assert "BadStatusLine" in note
+
+
+def test_a_login_in_the_address_is_sent_as_such_and_shown_nowhere(server: Server) -> None:
+    notifier = build(f"http://user:SECRET@127.0.0.1:{server.server_port}/ok", "http://user:SECRET@127.0.0.1:1/x")
+    notifier.listen(ended("b"))
+    notes = notifier.finish("", 0)
+    assert "SECRET" not in str(notes)
+    assert server.logins == {"Basic dXNlcjpTRUNSRVQ="}
 
 
 def test_a_command_that_fails() -> None:

@@ -521,3 +521,19 @@ def test_a_trial_that_got_no_better_has_a_result(bench: Bench) -> None:
     assert [run["state"] for run in found["runs"]] == ["pruned"] * 2, ended.stderr
     assert found["search"]["trials"]["done"] == 2
     assert [each["values"] for each in found["search"]["best"]] == [{"loss": 2.0}]
+
+
+@pytest.mark.parametrize("content", ["{", "", "[]", None])
+def test_a_trial_whose_record_is_damaged_counts_and_is_named(bench: Bench, content: str | None) -> None:
+    write(bench, TPE.replace("14", "4"))
+    assert call(bench).returncode == 0
+    record = bench.root / "tune" / "trial-0002" / "run.json"
+    record.unlink() if content is None else record.write_text(content)
+    ended = call(bench)
+    assert ended.returncode == 4
+    assert ledger(bench) == NAMES[:4], "no more than were asked for"
+    assert "trial-0002 counts as a trial without a result" in ended.stderr
+    move = ended.stderr.partition("make room for another trial: ")[2].splitlines()[0]
+    subprocess.run(["bash", "-c", move], cwd=bench.folder, check=True)
+    assert call(bench).returncode == 0
+    assert len(ledger(bench)) == 5

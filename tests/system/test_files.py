@@ -363,3 +363,21 @@ def test_each_root_has_its_file_whatever_path_leads_there(tmp_path: Path, monkey
 
 def test_the_name_of_a_roots_file_never_changes() -> None:
     assert index_path("/no/such/root", {"ASSAY_CACHE_DIR": "/c"}) == "/c/index/3732617931c92d8cd5db14e3f91a36ab.sqlite3"
+
+
+@pytest.mark.parametrize("write", ["write_atomic", "replacing"])
+def test_what_is_not_a_file_is_written_into_and_stays(write: str, tmp_path: Path) -> None:
+    """To replace /dev/null by a file would damage the machine, and a reader of a pipe would wait for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    if write == "write_atomic":
+        files.write_atomic(str(pipe), "text")
+    else:
+        with files.replacing(str(pipe)) as aside:
+            Path(aside).write_text("text")
+    assert os.read(reader, 100) == b"text"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert files.is_special("/dev/null")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

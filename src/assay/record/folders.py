@@ -29,6 +29,7 @@ class Change(NamedTuple):
     path: str
     stamp: float
     is_ours: bool
+    known_at: float | None = None  # when the directory that the index knows was made; None: it knows none
 
 
 class Changes(NamedTuple):
@@ -54,7 +55,7 @@ def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
     for name, row in sorted(suspects, key=itemgetter(0)):
         change = _build_change(f"{study_dir}/{name}")
         if change is not None:
-            changed.append(change)
+            changed.append(change._replace(known_at=row.created_at if row is not None else None))
         elif row is not None:  # the folder stayed, the run in it went
             gone.append(row.key)
     return Changes(changed, sorted(gone))

@@ -133,8 +133,10 @@ def _send(receiver: str, message: Message, started: Started) -> None:
 
 
 def _post(address: str, message: Message) -> None:
+    from base64 import b64encode
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
+    from urllib.parse import unquote, urlsplit, urlunsplit
     from urllib.request import HTTPRedirectHandler, Request, build_opener
 
     class NoRedirect(HTTPRedirectHandler):
@@ -145,6 +147,11 @@ def _post(address: str, message: Message) -> None:
 
     data = json.dumps(message.document).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "assay"}
+    parts = urlsplit(address)
+    if "@" in parts.netloc:  # urllib would take the password for a port
+        login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+        address = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     try:
         with build_opener(NoRedirect).open(Request(address, data, headers), timeout=LIMIT_S) as answer:  # noqa: S310 checked
             answer.read(1 << 16)
@@ -160,7 +167,7 @@ def _post(address: str, message: Message) -> None:
             _late() if is_late else str(getattr(error.reason, "strerror", None) or error.reason)
         ) from None
     except (HTTPException, ValueError) as error:  # what answers does not speak HTTP
-        raise _RefusedError(f"{type(error).__name__}: {error}") from None
+        raise _RefusedError(f"its answer is not HTTP ({type(error).__name__})") from None
 
 
 def _late() -> str:

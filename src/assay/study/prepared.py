@@ -156,6 +156,7 @@ class SearchResult:
 
     lines: tuple[str, ...]  # the best trials, and why it ended
     failed: Mapping[str, str]  # trials that are done and have no usable result -> why
+    damaged: tuple[str, ...] = ()  # trials whose record cannot be read
     failure: str | None = None  # why no more trials were started, where something is wrong
     best: tuple[Mapping[str, Any], ...] = ()  # trial, params, values; several where there are several metrics
     trials: Mapping[str, int] = field(default_factory=dict)  # done, pruned, failed, running -> how many
@@ -189,6 +190,8 @@ class Report:
             codes.add(self.verdict.kind.exit_code)
         if self.search is not None and (self.search.failure or self.search.failed):
             codes.add(ExitCode.FAILED)
+        if self.search is not None and self.search.damaged:
+            codes.add(ExitCode.INTERNAL)
         return ExitCode.worst(codes)
 
 

@@ -51,9 +51,9 @@ def apply_changes(index: Index, location: StudyLocation, changes: Changes, conso
     if not changes:
         return 0
     with index.batch():
-        for path, stamp, is_ours in changes.changed:
+        for path, stamp, is_ours, known_at in changes.changed:
             try:
-                refresh_run(index, location, path, stamp, is_ours)
+                refresh_run(index, location, path, stamp, is_ours, known_at)
             except (AssayError, OSError) as error:
                 console.warning(f"{path}: {error.message if isinstance(error, AssayError) else error}")
         if changes.gone:
@@ -61,7 +61,16 @@ def apply_changes(index: Index, location: StudyLocation, changes: Changes, conso
     return len(changes.changed)
 
 
-def refresh_run(index: Index, location: StudyLocation, path: str, stamp: float, is_ours: bool = True) -> None:
+def refresh_one(index: Index, location: StudyLocation, run_dir: str) -> None:
+    """Bring the index up to date with a single run of ours."""
+    known = index.load_runs(keys=[location.key(run_dir)])
+    refresh_run(index, location, run_dir, os.stat(run_dir).st_mtime, True, known[0].created_at if known else None)
+
+
+def refresh_run(
+    index: Index, location: StudyLocation, path: str, stamp: float, is_ours: bool, known_at: float | None
+) -> None:
+    """`known_at`: what was read of a directory that was made at another time, and removed since, is forgotten."""
     key = location.key(path)
     marks = load_marks(find_tags_file(path))
     if not is_ours:
@@ -84,6 +93,8 @@ def refresh_run(index: Index, location: StudyLocation, path: str, stamp: float, 
     number = last.number if last else 0
     row = build_row(record.spec, record, key, history.state, number, outcome, handle, stamp, marks)
     row = replace_state(row, path, record, history)
+    if known_at is not None and known_at != record.created_at:
+        index.forget_points(key)
     try:
         read_sources(index, key, path, record.spec, final=row.state.is_over)
     except (AssayError, OSError):  # listed all the same, and read again by whoever looks next
@@ -96,8 +107,10 @@ def refresh_run(index: Index, location: StudyLocation, path: str, stamp: float, 
 
 
 def describe_damage(run_dir: str) -> str:
-    """What is wrong with run.json, and the command that repairs it."""
-    return f"{run_directory.find_damage(run_dir) or 'it was damaged'}; repair it: {build_repair(run_dir)}"
+    """What is wrong with run.json, and the command that repairs it, or makes room for another trial."""
+    is_trial = layout.parse_trial_name(os.path.basename(run_dir)) is not None
+    what = "make room for another trial" if is_trial else "repair it"
+    return f"{run_directory.find_damage(run_dir) or 'it was damaged'}; {what}: {build_repair(run_dir)}"
 
 
 def build_repair(run_dir: str) -> str:
@@ -106,7 +119,8 @@ def build_repair(run_dir: str) -> str:
     record = next(
         filter(None, map(run_directory.try_record, islice(run_directory.find_run_dirs(study_dir), _SIBLINGS))), None
     )
-    if record is None or not record.spec.commands or not os.path.isfile(record.source):
+    is_trial = layout.parse_trial_name(name) is not None  # only its own record knew what it tried
+    if is_trial or record is None or not record.spec.commands or not os.path.isfile(record.source):
         away = os.path.join(study_dir, f".{name}.damaged")
         return shlex.join(["mv", "--", _near(run_dir), _near(away)])
     root = _near(os.path.dirname(study_dir))

@@ -14,6 +14,7 @@ from assay.study.best_so_far import BestSoFar
 from assay.study.collect import Collector
 from assay.study.locations import show_command
 from assay.study.prepared import Report
+from assay.study.refresh import describe_damage
 from assay.study.slot_choice import HasMemory
 from assay.study.supervise import Entry, Event, Supervisor
 from assay.system.fast_dataclasses import dataclass, field
@@ -283,6 +284,9 @@ def _describe_search(report: Report) -> Iterator[str]:
         return
     for name, why in list(search.failed.items())[:_LISTED]:
         yield f"{name} counts as failed: {why}"
+    for name in search.damaged[:_LISTED]:
+        run_dir = os.path.join(report.prepared.location.dir, name)
+        yield f"{name} counts as a trial without a result: {describe_damage(run_dir)}"
     if search.failure:
         yield search.failure
 

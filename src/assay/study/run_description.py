@@ -19,7 +19,7 @@ from assay.record.tags import Marks, find_tags_file, load_marks
 from assay.show import formatting
 from assay.study.collect import find_sources
 from assay.study.locations import StudyLocation
-from assay.study.refresh import refresh_run
+from assay.study.refresh import refresh_one
 from assay.study.run_status import RunStatus, load_shown
 from assay.system.files import read_text
 from assay.values import layout
@@ -73,7 +73,7 @@ def describe_run(index: Index, location: StudyLocation, run_dir: str) -> RunDesc
     """Raises FormatError where run.json is damaged."""
     status = load_shown(run_dir)
     key = location.key(run_dir)
-    refresh_run(index, location, run_dir, os.stat(run_dir).st_mtime)
+    refresh_one(index, location, run_dir)
     return RunDescription(
         key=key,
         dir=run_dir,

@@ -13,7 +13,7 @@ from typing import Any
 from assay.record import run_directory
 from assay.record.index.base import Index
 from assay.study.locations import FoundRun
-from assay.study.refresh import refresh_run
+from assay.study.refresh import refresh_one
 from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
 from assay.values.document import Block, Document, Facts, Notes, Section, TableBlock, Text
@@ -102,7 +102,7 @@ def _commands(status: RunStatus) -> dict[str, str]:
 
 
 def _load_metrics(index: Index, run: FoundRun) -> dict[str, Summary]:
-    refresh_run(index, run.location, run.dir, os.stat(run.dir).st_mtime)
+    refresh_one(index, run.location, run.dir)
     return index.load_summaries(keys=[run.key]).get(run.key, {})
 
 

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
-from assay.errors import FormatError
+from assay.errors import FormatError, UsageError
 from assay.record.formats import stamp
 from assay.study.prepared import Prepared, list_names
 from assay.study.run_status import load_status
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import parse_json, publish
 from assay.values import layout
-from assay.values.run import LazyRuns, RunSpec, State
+from assay.values.run import LazyRuns, RunSpec, State, build_command
 
 if TYPE_CHECKING:
     from assay.study.locations import StudyLocation
@@ -43,7 +43,23 @@ def enter_set(prepared: Prepared) -> Prepared:
     if last is not None and is_same and (options.keeps_finished or _is_unfinished(prepared.location, last)):
         runs = tuple(replace(spec, name=last.names[spec.id]) for spec in prepared.plan.runs)
         return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=last.number)
+    if options.retry and options.load.dialect == "runx":  # `assay runx --retry` starts nothing new
+        raise _refuse_retry(prepared, numbers)
     return _begin_set(prepared, numbers, _load_known(prepared.location, numbers) if options.keeps_finished else {})
+
+
+def _refuse_retry(prepared: Prepared, numbers: Sequence[int]) -> UsageError:
+    if not numbers:
+        return UsageError(f"{prepared.location.name} has no runs to repeat", "leave out --retry")
+    _, overrides = _load(_set_path(prepared.location, numbers[-1]))
+    if tuple(overrides) == tuple(prepared.shown_overrides):
+        return UsageError(
+            f"{prepared.study.source} describes other runs than the newest ones of {prepared.location.name}",
+            f"leave out --retry to run them; repeat a run by its name with: assay rerun {prepared.location.name}/RUN",
+        )
+    words = build_command(("assay", "runx"), [prepared.study.source, *overrides], ("--retry", "failed"))
+    begun = f"with {' '.join(overrides)}" if overrides else "without overrides"
+    return UsageError(f"the newest runs of {prepared.location.name} were begun {begun}", f"repeat them: {words}")
 
 
 def _begin_set(prepared: Prepared, numbers: Sequence[int], known: Mapping[str, str]) -> Prepared:

@@ -143,6 +143,7 @@ class _Outside:
     """Not a trial of this search: it belongs to an earlier space, or its record cannot be read."""
 
     name: str
+    is_damaged: bool = False  # nobody knows what it tried; it counts, so that no more than `trials` are started
 
 
 def _find_numbers(study_dir: str) -> set[int]:
@@ -159,7 +160,7 @@ def _load_trial(prepared: Prepared, space: Space, number: int) -> _Found | _Outs
     record = run_directory.try_record(os.path.join(prepared.location.dir, name))
     point = space.locate(record.spec.params, record.spec.sweep) if record and record.trial == number else None
     if record is None or point is None:
-        return _Outside(name)
+        return _Outside(name, is_damaged=record is None)
     rules = prepared.settings.secrets
     spec, _ = build_trial(prepared.study, space.build_params(point), point.sweep, number, rules)
     # of other commands, which an earlier version of the file had, its own are kept
@@ -197,13 +198,14 @@ class SearchSource:
         self._wanted = count_wanted(self._search, self._space)
         self._known: dict[int, _Known] = {}
         self._taken: set[int] = set()  # also numbers that do not count
+        self._damaged: dict[int, str] = {}
         for entry in entries:
             self._note(int(entry.spec.name.removeprefix(layout.TRIAL_PREFIX)), entry)
         self.failure: str | None = None
         self.is_exhausted = False
 
     def count_left(self) -> int:
-        return 0 if self.failure or self.is_exhausted else max(0, self._wanted - len(self._known))
+        return 0 if self.failure or self.is_exhausted else max(0, self._wanted - len(self._known) - len(self._damaged))
 
     def take(self, supervisor: Supervisor) -> Sequence[Entry]:
         """The trials that other supervisors made since; where there are none, a new one, claimed."""
@@ -255,6 +257,8 @@ class SearchSource:
     def _note(self, number: int, entry: Entry | None) -> Entry | None:
         self._taken.add(number)
         found = _load_trial(self._prepared, self._space, number) if number >= self._first else None
+        if isinstance(found, _Outside) and found.is_damaged:
+            self._damaged[number] = found.name
         if not isinstance(found, _Found):
             return None
         entry = entry or self._build_entry(found.spec)
@@ -318,6 +322,7 @@ class SearchSource:
         return SearchResult(
             lines=(*lines, *(self._describe(trial) for trial in best[:_FRONT])),
             failed={each.entry.spec.name: each.why for each in known if each.why},
+            damaged=tuple(self._damaged[number] for number in sorted(self._damaged)),
             failure=self.failure,
             best=tuple(self._build_row(trial) for trial in best),
             trials={state: states.count(state) for state in ("done", "pruned", "failed", "running")},

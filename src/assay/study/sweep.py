@@ -247,6 +247,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
             builder.update(prepared.plan.runs)
         builder.renew_secrets(prepared.plan.runs)
         entries = _build_entries(prepared, builder, hooks)
+        _forget_removed(prepared, entries, index)
         executor, pool, limit = _choose_executor(prepared, slots, hooks)
         if hooks.one_by_one:
             pool, limit = None, 1
@@ -561,6 +562,19 @@ def _build_report(prepared: Prepared, supervisor: Supervisor, builder: DirBuilde
     report.advice += builder.advice
     report.notes += _describe_leftovers(prepared, supervisor.entries)
     return report
+
+
+def _forget_removed(prepared: Prepared, entries: Sequence[Entry], index: Index) -> None:
+    """What the index holds of directories that were removed is not mixed with that of the new ones."""
+    location = prepared.location
+    new = [location.key(entry.dir) for entry in entries if not os.path.isdir(entry.dir)]
+    with suppress(InfrastructureError):
+        known = index.load_runs(
+            [location.name] if prepared.search is not None else None, None if prepared.search else new
+        )
+        gone = [row.key for row in known if not os.path.isdir(os.path.join(location.root, row.key))]
+        if gone:
+            index.forget_runs(gone)
 
 
 def _describe_unmatched(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:

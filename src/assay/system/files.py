@@ -45,8 +45,12 @@ def write_atomic(path: str, content: str | bytes, mode: int = 0o666, repair: boo
     """Replace a file: readers see the old or the new content, never a part.
 
     `repair`, for our own files in a run directory: a folder of that name is damage, and is renamed. Elsewhere it is
-    somebody's folder, and IsADirectoryError is raised.
+    somebody's folder, and IsADirectoryError is raised. What is not a file, as a pipe or /dev/null, is written into.
     """
+    if not repair and is_special(path):
+        with open(path, "wb") as file:
+            file.write(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
+        return
     with _temporary(path) as aside:
         write_new(aside, content, mode)
         try:
@@ -62,11 +66,30 @@ def write_atomic(path: str, content: str | bytes, mode: int = 0o666, repair: boo
 def replacing(path: str, suffix: str = TEMPORARY_SUFFIX) -> Iterator[str]:
     """The name of a temporary file next to `path`, which replaces it when the block ends without an error.
 
-    The temporary file is removed afterwards, whatever happens except a kill.
+    The temporary file is removed afterwards, whatever happens except a kill. What is not a file, as a pipe or
+    /dev/null, is written into instead: to replace a device would damage the machine.
     """
-    with _temporary(path, suffix) as aside:
+    if not is_special(path):
+        with _temporary(path, suffix) as aside:
+            yield aside
+            os.replace(aside, path)
+        return
+    import shutil
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder, _temporary(os.path.join(folder, "output"), suffix) as aside:
         yield aside
-        os.replace(aside, path)
+        with open(aside, "rb") as source, open(path, "wb") as target:
+            shutil.copyfileobj(source, target)
+
+
+def is_special(path: str) -> bool:
+    """Whether there is something that is neither a file nor a folder; also what /dev/stdout leads to."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or path.startswith(("/dev/", "/proc/"))
 
 
 @contextlib.contextmanager
