@@ -90,3 +90,14 @@ def test_what_is_wrong_is_said_with_its_place(text: str, place: str, words: str)
 def test_all_problems_at_once() -> None:
     found = problems("command: echo\nstop:\n  - {rule: asha}\n  - {rule: patience, metric: loss, at: {min: 3}}\n")
     assert [problem.split()[1] for problem in found] == ["stop[0]:", "stop[1]:", "stop[1].at:"]
+
+
+@pytest.mark.parametrize(
+    "rule", ["rule: asha", "rule: median", "rule: patience, patience: 3", "rule: bounds, target: 3"]
+)
+def test_a_metric_of_unknown_direction_needs_one(rule: str) -> None:
+    """A guess would end the best runs."""
+    (problem,) = problems(f"command: echo\nstop: {{{rule}, metric: wibble}}")
+    assert "'wibble' should be small or large is not known" in problem
+    assert read(f"{{{rule}, metric: wibble, direction: max}}")[0].direction == "max"
+    assert read("{rule: bounds, metric: wibble, max: 3}")

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from assay.config.fields import Fields
 from assay.config.source import Entry, Node, join_key
-from assay.values.series import direction_of
+from assay.values.series import find_direction
 from assay.values.study import StopRule
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
@@ -52,9 +52,6 @@ class StopReader:
             if name not in entries:
                 self._problems.add(f"says no {name}", key, node.position, _EXAMPLES[kind or "asha"])
         metric = self._fields.text(entries["metric"].node, join_key(key, "metric")) if "metric" in entries else None
-        direction = None
-        if "direction" in entries:
-            direction = self._fields.one_of(entries["direction"].node, join_key(key, "direction"), ("min", "max"))
         if kind is None:
             return None
         for name, entry in entries.items():
@@ -65,7 +62,7 @@ class StopReader:
         values = self._compared(kind, entries, key) if "at" in _KEYS[kind] else self._alone(kind, entries, key, node)
         if metric is None:
             return None
-        direction = direction or direction_of(metric)
+        direction = self._direction(metric, entries, key, is_needed=kind != "bounds" or "target" in entries)
         return StopRule(
             cast("Literal['asha', 'median', 'patience', 'bounds']", kind),
             metric,
@@ -73,6 +70,18 @@ class StopReader:
             position=node.position,
             **values,
         )
+
+    def _direction(self, metric: str, entries: Mapping[str, Entry], key: str, *, is_needed: bool) -> str:
+        """Without a key the metric's name decides, where it is one that everybody knows: a guess would end the best."""
+        if "direction" in entries:
+            node = entries["direction"].node
+            return self._fields.one_of(node, join_key(key, "direction"), ("min", "max")) or "min"
+        found = find_direction(metric)
+        if found is None and is_needed:
+            message = f"whether {metric!r} should be small or large is not known"
+            hint = "add `direction: min` or `direction: max`"
+            self._problems.add(message, join_key(key, "metric"), entries["metric"].position, hint)
+        return found or "min"
 
     # ------------------------------------------------------------ compared with other runs
 

@@ -49,6 +49,7 @@ class RunRecord:
     parent: str | None = None  # key of the run that this one repeats with changes (`assay rerun RUN NAME=VALUE`)
     file_hash: str | None = None  # of the study's file; a copy is in `.assay/files`
     trial: int | None = None  # of a search: its number
+    search_from: int | None = None  # of a search: the number of its first trial; after `--search new` it is another one
     search: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
     origin: Mapping[str, Any] | None = None  # of a run that another tool made: `tool`, `path`, `id`, `name`, `at`, …
 

@@ -116,7 +116,8 @@ class DirBuilder:
         return self._snapshots[code]
 
     def create(self, entry: Entry) -> bool:
-        record = replace(self._build_record(entry.spec), trial=entry.trial, search=entry.kept)
+        record = self._build_record(entry.spec)
+        record = replace(record, trial=entry.trial, search_from=entry.search_from, search=entry.kept)
         fill = partial(self._fill, spec=entry.spec, run_dir=entry.dir)
         made = run_directory.write_run_dir(entry.dir, record, _render_job(record), fill)
         self.flusher.note()

@@ -158,7 +158,10 @@ def _find_numbers(study_dir: str) -> set[int]:
 def _load_trial(prepared: Prepared, space: Space, number: int) -> _Found | _Outside:
     name = layout.trial_name(number)
     record = run_directory.try_record(os.path.join(prepared.location.dir, name))
-    point = space.locate(record.spec.params, record.spec.sweep) if record and record.trial == number else None
+    is_ours = record is not None and record.trial == number
+    if record is not None and record.search_from is not None and prepared.search is not None:
+        is_ours = is_ours and record.search_from == prepared.search.first  # a supervisor of an earlier search may go on
+    point = space.locate(record.spec.params, record.spec.sweep) if record is not None and is_ours else None
     if record is None or point is None:
         return _Outside(name, is_damaged=record is None)
     rules = prepared.settings.secrets
@@ -217,7 +220,8 @@ class SearchSource:
         proposal = self._propose(number)
         if proposal is None:
             return ()
-        entry = replace(self._build_entry(self._build_spec(proposal, number)), trial=number, kept=proposal.kept)
+        entry = self._build_entry(self._build_spec(proposal, number))
+        entry.trial, entry.search_from, entry.kept = number, self._first, proposal.kept
         if not self._create(entry):
             self._note(number, None)  # another supervisor was faster, or something else has the name
             return [self._known[number].entry] if number in self._known else ()

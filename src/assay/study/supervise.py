@@ -55,6 +55,7 @@ class Entry:
     wanted: frozenset[str] | None = None  # some of its commands; None is all
     since: int | None = None  # --force: the next attempt after this one repeats what earlier ones finished
     trial: int | None = None  # of a search: its number
+    search_from: int | None = None  # of a search: the number of its first trial
     kept: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
 
     @property
