@@ -157,13 +157,15 @@ def _find_numbers(study_dir: str) -> set[int]:
 
 def _load_trial(prepared: Prepared, space: Space, number: int) -> _Found | _Outside:
     name = layout.trial_name(number)
-    record = run_directory.try_record(os.path.join(prepared.location.dir, name))
+    run_dir = os.path.join(prepared.location.dir, name)
+    record = run_directory.try_record(run_dir)
     is_ours = record is not None and record.trial == number
     if record is not None and record.search_from is not None and prepared.search is not None:
         is_ours = is_ours and record.search_from == prepared.search.first  # a supervisor of an earlier search may go on
     point = space.locate(record.spec.params, record.spec.sweep) if record is not None and is_ours else None
     if record is None or point is None:
-        return _Outside(name, is_damaged=record is None)
+        is_run = os.path.exists(os.path.join(run_dir, layout.JOB_FILE))  # else it is somebody's folder
+        return _Outside(name, is_damaged=record is None and is_run)
     rules = prepared.settings.secrets
     spec, _ = build_trial(prepared.study, space.build_params(point), point.sweep, number, rules)
     # of other commands, which an earlier version of the file had, its own are kept
