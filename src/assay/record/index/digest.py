@@ -19,7 +19,7 @@ from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from assay.record.index.base import MetricColumns
-from assay.record.index.packing import DamagedError, checksum, unseal
+from assay.record.index.packing import DamagedError, checksum, unseal, unseal_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -198,6 +198,18 @@ def open_summaries(metrics: bytes | None, summaries: bytes | None) -> bytes | No
     if metrics is None and summaries is None:
         return None
     return unseal(summaries or b"", metrics)
+
+
+def open_all_summaries(metrics: Sequence[bytes | None], summaries: Sequence[bytes | None]) -> list[bytes | None]:
+    """The same of thousands of runs."""
+    having = [at for at, has in enumerate(metrics) if has is not None or summaries[at] is not None]
+    if len(having) == len(metrics):
+        return list(unseal_all([own or b"" for own in summaries], [has or b"" for has in metrics]))
+    opened: list[bytes | None] = [None] * len(metrics)
+    found = unseal_all([summaries[at] or b"" for at in having], [metrics[at] or b"" for at in having])
+    for at, own in zip(having, found, strict=True):
+        opened[at] = own
+    return opened
 
 
 def split_summaries(summaries: bytes) -> list[bytes]:

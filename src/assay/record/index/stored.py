@@ -24,6 +24,7 @@ from assay.record.index.digest import (
     build_metric_columns,
     check_names,
     find_metrics,
+    open_all_summaries,
     open_summaries,
     parse_summaries,
     split_summaries,
@@ -39,6 +40,7 @@ from assay.record.index.packing import (
     unpack_chunk,
     unpack_rows,
     unseal,
+    unseal_all,
 )
 from assay.values.state import State
 
@@ -256,7 +258,7 @@ class StoredIndex(BufferedIndex):
         with self._reading() as db:
             names = self._load_names()
             found = db.execute(query, chosen).fetchall()
-            opened = [unseal(packed, numbers) for _, numbers, packed in found]
+            opened = unseal_all([packed for _, _, packed in found], [numbers for _, numbers, _ in found])
             check_names([numbers for _, numbers, _ in found], names)
         owned = [[names[number] for number in array("q", numbers)] for _, numbers, _ in found]
         summaries = iter(parse_summaries(chain.from_iterable(owned), opened))
@@ -276,11 +278,11 @@ class StoredIndex(BufferedIndex):
         with self._reading() as db:
             rows, numbers, packed = list(zip(*db.execute(query, chosen).fetchall(), strict=True)) or ((), (), ())
             names = self._load_names()
-            whole, opened = unpack_rows(rows), list(map(open_summaries, numbers, packed))
+            whole, opened = unpack_rows(rows), open_all_summaries(numbers, packed)
             check_names(numbers, names)
         if metrics is not None:
             names = {number: name for number, name in names.items() if name in metrics}
-        order = sorted(range(len(whole)), key=[_creation(row) for row in whole].__getitem__)
+        order = sorted(range(len(whole)), key=[(row.created_at or 0.0, row.key) for row in whole].__getitem__)
         columns = build_metric_columns([numbers[i] for i in order], [opened[i] for i in order], names)
         shown = sorted(columns) if metrics is None else metrics
         ordered = [whole[i] for i in order]
