@@ -1,6 +1,6 @@
 """The index by itself, in SQLite and in PostgreSQL: a million points stored, and the table of 10,000 runs read.
 
-PostgreSQL is a server of our own on loopback, with its files in memory like SQLite's, and without fsync. Its CPU time is
+PostgreSQL is a server of our own on loopback, with its files in memory like those of SQLite and without fsync. CPU is
 that of our process alone. The peer stores the same points as plain rows: `executemany` into one SQLite table.
 """
 

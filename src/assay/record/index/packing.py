@@ -13,7 +13,7 @@ import marshal
 import sqlite3
 import struct
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from math import isnan, nan
