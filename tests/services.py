@@ -39,6 +39,7 @@ SERVICES = {
     "tensorflow": Service((TF_PYTHON,), "make .venv-tf/.stamp"),
     "models": Service((str(MODELS / "faster_whisper"),), "make .tools/models/.stamp"),
     "postgres": Service((POSTGRES, "setpriv"), "apt-get install -y postgresql"),
+    "frameworks": Service((), ""),  # Lightning and transformers, from packages: their import takes many seconds
     "backends": Service((), ""),  # compilers from packages: nothing is missing, but a case takes seconds
 }
 

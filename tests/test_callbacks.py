@@ -97,6 +97,7 @@ def read_lines(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.services("frameworks")
 def test_lightning_logs_to_a_run_of_its_own(tmp_path: Path) -> None:
     require("lightning")
     done = run_script(LIGHTNING, tmp_path)
@@ -110,6 +111,7 @@ def test_lightning_logs_to_a_run_of_its_own(tmp_path: Path) -> None:
     assert list(folder.glob("checkpoints/*.ckpt"))
 
 
+@pytest.mark.services("frameworks")
 def test_the_hugging_face_trainer_logs_to_the_run_that_started_it(tmp_path: Path) -> None:
     require("transformers", "accelerate", "torch")
     folder = tmp_path / "run"

@@ -551,3 +551,18 @@ def test_trials_of_an_earlier_search_that_goes_on_do_not_count_in_the_new_one(be
     mine = {record["spec"]["name"] for record in records if record["search_from"] > 0}
     assert {run["name"] for run in found["runs"]} == mine
     assert len(mine) == 6
+
+
+def test_the_best_trial_says_which_of_several_sweeps_it_is_of(bench: Bench) -> None:
+    sweep = "sweep: [{layers: 1}, {layers: 3}]\ncode: live"
+    write(bench, TPE.replace("14", "3"), **{"layers: {int: [1, 4]}, ": "", "code: live": sweep})
+    ended = call(bench)
+    assert ended.returncode == 0, ended.stderr
+    assert "layers=" in next(line for line in ended.stderr.splitlines() if line.startswith("best: "))
+
+
+def test_a_choice_about_a_search_needs_one(bench: Bench) -> None:
+    write(bench, TPE, **{"{uniform: [0, 10]}": "[1, 2]", "{int: [1, 4]}": "1", f"search: {TPE}\n": ""})
+    refused = call(bench, "--search", "new")
+    assert refused.returncode == 2
+    assert "has no search" in refused.stderr

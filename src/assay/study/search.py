@@ -343,7 +343,13 @@ class SearchSource:
         row = self._build_row(trial)
         values = ", ".join(f"{name} {render_number(value)}" for name, value in row["values"].items())
         branch = self._space.branches[trial.point.sweep]
-        searched = [name for each in branch.dimensions for name in each.names]
+        # also what tells the sweeps apart, where there are several
+        fixed = [
+            name
+            for name, value in branch.fixed.items()
+            if any(other.fixed.get(name) != value for other in self._space.branches)
+        ]
+        searched = [*fixed, *(name for each in branch.dimensions for name in each.names)]
         params = ", ".join(f"{name}={row['params'][name]}" for name in searched)
         what = "best" if len(self._search.objectives) == 1 else "Pareto set"
         return f"{what}: {row['name']}: {values}" + (f" ({params})" if params else "")

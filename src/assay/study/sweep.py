@@ -76,6 +76,8 @@ def prepare(options: RunOptions) -> Prepared:
     study = select(study, options.titles, None, options.sample, options.seed)
     if study.search is not None:
         return _prepare_search(study, options, settings)
+    if options.search is not None:
+        raise UsageError(f"{study.source} has no search", "leave out --search")
     names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
     plan = build_plan(study, names, settings.secrets)
     root, asked = choose_root(options.root, study.root, settings)
