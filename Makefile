@@ -13,7 +13,7 @@ BIN := .venv/bin
 JOBS ?= 3
 ARGS ?=
 # tool:package that brings it
-TEST_SERVICES := sshd:openssh-server ssh:openssh-client npm:npm pg_ctlcluster:postgresql
+TEST_SERVICES := sshd:openssh-server ssh:openssh-client npm:npm pg_ctlcluster:postgresql sbatch:slurm-wlm munged:munge
 BENCH_TOOLS := parallel
 PIP_FLAGS := --quiet --disable-pip-version-check
 
@@ -139,7 +139,7 @@ test: .venv/.stamp ## the tests that need Python and git alone (ARGS='-k name' t
 	  || failed_again $$? -m 'not services and not long' $(ARGS)
 
 .PHONY: test-services
-test-services: $(SERVICES) ## the tests with sshd, PostgreSQL, Azurite, TensorFlow, real models and every compiler
+test-services: $(SERVICES) ## the tests with sshd, Slurm, PostgreSQL, Azurite, TensorFlow, real models and every compiler
 	@$(FAST_TMP); $(CHECK_AGAIN); $(PYTEST) -m 'services and not long' $(ARGS) \
 	  || failed_again $$? -m 'services and not long' $(ARGS)
 

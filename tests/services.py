@@ -35,6 +35,9 @@ class Service:
 
 SERVICES = {
     "sshd": Service(("sshd", "ssh", "ssh-keygen"), "apt-get install -y openssh-server openssh-client"),
+    "slurm": Service(
+        ("sbatch", "slurmctld", "slurmd", "munged"), "apt-get install -y --no-install-recommends slurm-wlm munge"
+    ),
     "azurite": Service((AZURITE, "node"), "make .tools/azurite/.stamp"),
     "tensorflow": Service((TF_PYTHON,), "make .venv-tf/.stamp"),
     "models": Service((str(MODELS / "faster_whisper"),), "make .tools/models/.stamp"),

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
-from assay.values.run import JobHandle, JobRequest, Liveness, Usage
+from assay.values.run import JobHandle, JobRequest, Liveness, StopKind, Usage
 from assay.values.study import Farm
 
 Publish = Callable[[JobHandle], bool]
@@ -43,6 +44,10 @@ class Executor(ABC):
 
         Raises InfrastructureError when the job cannot be started at all.
         """
+
+    def together(self) -> AbstractContextManager[None]:
+        """What is submitted inside may be handed over at the end, all at once."""
+        return nullcontext()
 
     @abstractmethod
     def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
@@ -82,6 +87,13 @@ class Executor(ABC):
 
     def refusal(self, _handle: JobHandle, _run_dir: str) -> str | None:
         """Why a job never came to its farm, with the farm's own message; None: it did, or may still."""
+        return None
+
+    def explain_end(self, _handle: JobHandle, _run_dir: str) -> tuple[StopKind, str] | None:
+        """Why an engine itself refused or ended a job: recorded as the stop of that attempt; others go on.
+
+        `interrupt`: a later call tries again. None: the job's own files say all there is.
+        """
         return None
 
     def close(self) -> None:

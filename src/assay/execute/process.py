@@ -20,7 +20,15 @@ _ORPHAN_LOOKS = 50  # a daemon forks twice
 _KILL_ROUNDS = 250
 _FIRST_SLOT_FD = 20
 # what a run started from inside a run must not take over from it
-_OUTER = (layout.ENV_RUN_DIR, layout.ENV_DONE, layout.ENV_TIME, layout.ENV_SLOT, layout.ENV_GATE, layout.ENV_WAITED)
+_OUTER = (
+    layout.ENV_RUN_DIR,
+    layout.ENV_DONE,
+    layout.ENV_TIME,
+    layout.ENV_SLOT,
+    layout.ENV_GATE,
+    layout.ENV_WAITED,
+    layout.ENV_LAUNCH,
+)
 
 
 def place_slots(fds: Sequence[int]) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from assay.execute.base import Executor
 _EXECUTORS = {
     "local": "assay.execute.local:LocalExecutor",
     "submit": "assay.execute.submit:SubmitExecutor",
+    "slurm": "assay.execute.slurm:SlurmExecutor",
 }
 
 

@@ -31,6 +31,7 @@ from assay.values.study import quote_inside
 # - The exit code is in the marker's name: creating a name is atomic and survives a full disk.
 # - `timeout` only where a limit is set, since it costs a process; 124 alone proves nothing: the duration is compared.
 #   It reaches its own process group only: what moved to another session is ended by tag afterwards.
+# - ASSAY_LAUNCH: a shell function of the executor that starts a command on several nodes, instead of `eval`.
 # - ASSAY_WAITED: the run's limit counts from the time when it began to wait for a slot, where a command asks for that.
 _HEAD = r"""#!/usr/bin/env bash
 # {title}
@@ -177,7 +178,7 @@ _limit() {{  # the smaller of the command's own limit and what is left of the ru
 _PLAIN = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   echo "$EPOCHREALTIME {name} start"
-  ( cd -- {workdir} && eval {text} ) {streams} < /dev/null
+  ( cd -- {workdir} && ${{ASSAY_LAUNCH:-eval}} {text} ) {streams} < /dev/null
   _code=$?; : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
   [ $_code = 0 ] || exit $_code ;;
 esac
@@ -187,7 +188,7 @@ esac
 _BARE = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   echo "$EPOCHREALTIME {name} start"
-  {{ cd -- {workdir} && {plain}; }} {streams} < /dev/null
+  {{ cd -- {workdir} && ${{ASSAY_LAUNCH:-eval}} {text}; }} {streams} < /dev/null
   _code=$?; cd -- "$ASSAY_RUN_DIR" || exit 4
   : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
   [ $_code = 0 ] || exit $_code ;;
@@ -199,7 +200,8 @@ _LIMITED = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   echo "$EPOCHREALTIME {name} start"
   _limit {limit}; _began=$SECONDS
-  ( cd -- {workdir} && exec timeout -k 10 "$_allowed" bash -c {text} ) {streams} < /dev/null
+  ( cd -- {workdir} && exec timeout -k 10 "$_allowed" \
+    bash -c ${{ASSAY_LAUNCH:+'$ASSAY_LAUNCH "$1"' bash}} {text} ) {streams} < /dev/null
   _code=$?; _took=$((SECONDS - _began))
   if [ "$_allowed" -gt 0 ] && [ $_took -ge "$_allowed" ] && {{ [ $_code = 124 ] || [ $_code = 137 ]; }}; then
     : > "{name}$_s.timeout"; _more; _finish $$ "${{_watcher:-}}"
@@ -220,7 +222,6 @@ def _render_command(spec: RunSpec, name: str, workdir: str) -> str:
         name=name,
         workdir=shlex.quote(workdir if workdir.startswith("/") else f"./{workdir}"),  # `./` is safe from CDPATH
         text=f'"${_text_variable(spec, name)}"' if is_secret else quote_text(command.text),
-        plain=command.text,
         streams=_render_streams(spec, _log_name(spec.log_name, name), _log_name(spec.other_log_name, name)),
         limit=_seconds(command.timeout_s),
     )

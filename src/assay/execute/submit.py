@@ -123,7 +123,7 @@ class SubmitExecutor(Executor):
             if uses_script(self.farm):
                 script = build_job_script(self.farm, request).encode("utf-8", "surrogateescape")
                 with contextlib.suppress(FileExistsError):
-                    _write_new(os.path.join(request.dir, layout.submit_script_name(request.attempt)), script, 0o777)
+                    write_new(os.path.join(request.dir, layout.submit_script_name(request.attempt)), script, 0o777)
             log = os.path.join(request.dir, layout.submit_log_name(request.attempt))
             argv = [self._bash, "-c", _wrap(build_submit_command(self.farm, request), request)]
             # a slot is a right on this host: only a shell's job needs it
@@ -131,7 +131,7 @@ class SubmitExecutor(Executor):
             pid = processes.spawn_session(argv, process.build_environment(request), log, slots)
         except OSError as error:
             message = f"cannot start the submit command of {request.name}: {error.strerror}"
-            _write_failure(request.dir, request.attempt, _CANNOT_START, message)
+            write_failure(request.dir, request.attempt, _CANNOT_START, message)
             raise InfrastructureError(message) from error
         pidfd = os.pidfd_open(pid)
         self._clients[pidfd] = _Client(pid, handle, request.dir)
@@ -169,7 +169,7 @@ class SubmitExecutor(Executor):
                 self._usage[client.handle] = Usage(cpu_s=used.ru_utime + used.ru_stime, peak_rss_bytes=peak)
             if os.WIFSIGNALED(status) and load_submit_code(client.run_dir, client.handle.attempt) is None:
                 code, message = 128 + os.WTERMSIG(status), f"the submit command was killed ({os.WTERMSIG(status)})"
-                _write_failure(client.run_dir, client.handle.attempt, code, message)
+                write_failure(client.run_dir, client.handle.attempt, code, message)
 
     # ------------------------------------------------------------ watching
 
@@ -284,7 +284,7 @@ class SubmitExecutor(Executor):
         if there != run_dir and os.path.isdir(str(self.farm.remote_root)):
             os.makedirs(there, exist_ok=True)
         with contextlib.suppress(FileExistsError, FileNotFoundError):
-            _write_new(self._token_path(run_dir, attempt), f"{_NOBODY} 0 0 - {int(time.time())}\n".encode())
+            write_new(self._token_path(run_dir, attempt), f"{_NOBODY} 0 0 - {int(time.time())}\n".encode())
 
     def _pass_on_stop(self, run_dir: str, attempt: int) -> None:
         there = self._state_dir(run_dir)
@@ -293,7 +293,7 @@ class SubmitExecutor(Executor):
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             with open(os.path.join(run_dir, layout.stop_name(attempt)), "rb") as file:
                 text = file.read()
-            _write_new(os.path.join(there, layout.stop_name(attempt)), text)
+            write_new(os.path.join(there, layout.stop_name(attempt)), text)
 
     def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
         log = os.path.join(run_dir, layout.submit_log_name(attempt))
@@ -413,14 +413,14 @@ def _wrap(command: str, request: JobRequest) -> str:
     return f"cd -- {shlex.quote(request.dir)} || exit\neval {quote_text(command)}\n: > {marker}$?\n"
 
 
-def _write_failure(run_dir: str, attempt: int, code: int, message: str) -> None:
+def write_failure(run_dir: str, attempt: int, code: int, message: str) -> None:
     with contextlib.suppress(OSError):  # a full disk: the next look at the lease gives the same
         with open(os.path.join(run_dir, layout.submit_log_name(attempt)), "a", encoding="utf-8") as file:
             file.write(message + "\n")
-        _write_new(os.path.join(run_dir, layout.submit_exit_name(attempt, code)), b"")
+        write_new(os.path.join(run_dir, layout.submit_exit_name(attempt, code)), b"")
 
 
-def _write_new(path: str, text: bytes, mode: int = 0o666) -> None:
+def write_new(path: str, text: bytes, mode: int = 0o666) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(fd, "wb") as file:  # all of it, or an error: a network disk may take only a part at once
         file.write(text)

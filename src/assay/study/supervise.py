@@ -236,6 +236,13 @@ class Supervisor:
     # ------------------------------------------------------------ starting
 
     def _fill_slots(self) -> None:
+        try:
+            with self.executor.together():
+                self._start_all()
+        except InfrastructureError as error:
+            self.problem = error
+
+    def _start_all(self) -> None:
         while (self.queue or self.count_left()) and not (self.problem or self.interrupted or self.leave):
             if self.settings.limit is not None and len(self.running) >= self.settings.limit:
                 return
@@ -583,6 +590,8 @@ class Supervisor:
         if refusal is not None:
             self.problem = self.problem or InfrastructureError(refusal)
             run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(refusal, "interrupt"))
+        elif (said := self.executor.explain_end(handle, entry.dir)) is not None:
+            run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(said[1], said[0]))
 
     def _entry_of(self, handle: JobHandle) -> Entry | None:
         return next((entry for entry in self.running.values() if entry.handle == handle), None)

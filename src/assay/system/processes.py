@@ -451,6 +451,13 @@ BASH_FIND_TAGGED = r"""_find() {  # into _pids: the processes of this attempt, b
   done 2>/dev/null
 }
 """
+BASH_TELL_PROGRAMS = r"""_tell() {  # the signal $2 to all programs below the process $1, but not to shells
+  local pid; for pid in $(cat /proc/"$1"/task/*/children); do
+    case $(cat /proc/"$pid"/comm) in bash | sh | dash | timeout | sleep | cat) ;; *) kill -"$2" "$pid" ;; esac
+    _tell "$pid" "$2"
+  done
+}
+"""
 BASH_READ_IDENTITY = (
     "  read -r -a stat 2>/dev/null < /proc/$$/stat; read -r boot 2>/dev/null < /proc/sys/kernel/random/boot_id\n"
 )

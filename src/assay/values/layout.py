@@ -94,6 +94,7 @@ ENV_DONE = "ASSAY_DONE"  # ":train:avg:": commands that an earlier attempt finis
 ENV_TIME = "ASSAY_TIME"  # %Y%m%d.%H%M%S of the attempt, for log names
 ENV_SLOT = "ASSAY_SLOT"
 ENV_LEASE = "ASSAY_LEASE"  # <pid>.<start>.<boot> of the command above it that holds the machine lease
+ENV_LAUNCH = "ASSAY_LAUNCH"  # what job.sh starts a command with, where it runs on several nodes
 ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by while the run waited for its slot
 
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
