@@ -25,6 +25,8 @@ from assay.values.study import quote_inside
 #   to end what ignores TERM, and it notices when job.sh was killed. It ends job.sh first: a command that answers TERM
 #   with exit 0 must not pass for finished. It never forks while it waits, since a left-over `sleep` would hold the
 #   slot's lock. end.N means that job.sh has left, to supervisors that cannot ask its kernel.
+#   A farm that takes the job back sends TERM to all of it: what the command makes of that is not its own end, so no
+#   marker is written once job.sh has had it.
 # - By hand: a supervisor looks for the token right before it links its lease; a moment later we look for that lease.
 # - The processes of an attempt are found in plain bash: a `grep` would be tagged like them and find itself for ever.
 # - What few jobs need comes after the `exit`, where bash does not read it: a tenth of a millisecond per job.
@@ -78,6 +80,7 @@ _watch() {  # until stop.N is there, or job.sh has died and nothing of it is lef
   [ ! -e "stop.$_n" ] || { kill -TERM $$; _finish $BASHPID; }
   : > "end.$_n"
 }
+_settle() { sleep 0.02; }  # a TERM to all of the job may reach the command a moment before it reaches us
 _leave() {  # after a stop the watcher has the last word
   [ -e "stop.$_n" ] || { kill -KILL $_watcher; : > "end.$_n"; } 2>/dev/null
 }
@@ -91,7 +94,7 @@ _TAKE_TOKEN = r"""  printf -v now '%(%s)T' -1
   fi
   [ -t 1 ] || exec >> job.log 2>&1
   _watch > /dev/null 2>&1 < /dev/null &
-  _watcher=$!; trap _leave EXIT
+  _watcher=$!; trap _leave EXIT; trap 'exit 143' TERM
 }
 """
 _END = _TAIL + processes.BASH_FIND_TAGGED + _ON_DEMAND + processes.BASH_READ_IDENTITY + _TAKE_TOKEN
@@ -179,7 +182,7 @@ _PLAIN = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   echo "$EPOCHREALTIME {name} start"
   ( cd -- {workdir} && ${{ASSAY_LAUNCH:-eval}} {text} ) {streams} < /dev/null
-  _code=$?; : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
+  _code=$?; ${{_watcher:+_settle}}; : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
   [ $_code = 0 ] || exit $_code ;;
 esac
 """
@@ -189,7 +192,7 @@ _BARE = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   echo "$EPOCHREALTIME {name} start"
   {{ cd -- {workdir} && ${{ASSAY_LAUNCH:-eval}} {text}; }} {streams} < /dev/null
-  _code=$?; cd -- "$ASSAY_RUN_DIR" || exit 4
+  _code=$?; ${{_watcher:+_settle}}; cd -- "$ASSAY_RUN_DIR" || exit 4
   : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
   [ $_code = 0 ] || exit $_code ;;
 esac
@@ -202,7 +205,7 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   _limit {limit}; _began=$SECONDS
   ( cd -- {workdir} && exec timeout -k 10 "$_allowed" \
     bash -c ${{ASSAY_LAUNCH:+'$ASSAY_LAUNCH "$1"' bash}} {text} ) {streams} < /dev/null
-  _code=$?; _took=$((SECONDS - _began))
+  _code=$?; _took=$((SECONDS - _began)); ${{_watcher:+_settle}}
   if [ "$_allowed" -gt 0 ] && [ $_took -ge "$_allowed" ] && {{ [ $_code = 124 ] || [ $_code = 137 ]; }}; then
     : > "{name}$_s.timeout"; _more; _finish $$ "${{_watcher:-}}"
   fi

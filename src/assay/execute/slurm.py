@@ -357,14 +357,23 @@ class SlurmExecutor(SubmitExecutor):
     # ------------------------------------------------------------ ending
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
+        """The stop file first: a job ends its own processes in the right order. Slurm ends what does not answer."""
         for handle, run_dir in jobs:
             self._take_token(run_dir, handle.attempt)
+        try:
+            super().cancel(jobs, grace_s)
+        except InfrastructureError:
+            self._scancel(jobs)
+            self._confirm(jobs, grace_s)
+        else:
+            self._scancel(jobs)
+
+    def _scancel(self, jobs: Sequence[tuple[JobHandle, str]]) -> None:
+        """All by one command; of what has ended already Slurm knows nothing any more."""
         found = [self._find_task(run_dir, handle.attempt) for handle, run_dir in jobs]
-        tasks = [task for task in found if task is not None]
-        if tasks:  # what has ended is not there any more, and of others the job's own files say what became of them
+        if tasks := [task for task in found if task is not None]:
             call(("scancel", "--quiet", *tasks), _CANCEL_S)
             self._queue.hurry()
-        super().cancel(jobs, grace_s)
 
     def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
         """All of them by one scancel."""
