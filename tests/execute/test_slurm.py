@@ -13,7 +13,7 @@ from tests.contracts.executor import STOP, ExecutorContract, Run, Runs, finish, 
 from tests.slurm_cluster import Cluster, start_cluster
 
 from assay.errors import InfrastructureError, UsageError
-from assay.execute.slurm import FOLDER, SlurmExecutor, build_flags, build_script
+from assay.execute.slurm import SlurmExecutor, build_flags, build_script
 from assay.execute.slurm_queue import load_limits
 from assay.record import run_directory
 from assay.values import layout
@@ -366,7 +366,7 @@ class TestDeaths:
 
     def test_a_job_that_vanished(self, executor: SlurmExecutor, cluster: Cluster, runs: Runs) -> None:
         run = runs.make("touch ran")
-        folder = Path(run.dir).parent / layout.STUDY_META_DIR / FOLDER
+        folder = Path(run.dir).parent / layout.STUDY_META_DIR / layout.SLURM_DIR
         folder.mkdir(parents=True)
         (folder / "0123456789ab.log").write_text("999999\n")
         (folder / "0123456789ab.exit.0").touch()

@@ -48,7 +48,6 @@ from assay.values.run import JobHandle, JobRequest, Liveness, StopKind
 from assay.values.study import Farm
 from assay.values.units import parse_duration
 
-FOLDER = "slurm"  # in the study's .assay
 _PLACE = r"(?P<id>[0-9a-f]{12}) (?P<index>\d+|-)\n"
 _SETTLE_S = 20.0  # how long Slurm may take to say how a job ended
 _DOWN_S = 10.0
@@ -165,7 +164,7 @@ class SlurmExecutor(SubmitExecutor):
                 self._submit_array(study_dir, requests[first : first + size])
 
     def _submit_array(self, study_dir: str, requests: Sequence[JobRequest]) -> None:
-        folder = os.path.join(study_dir, layout.STUDY_META_DIR, FOLDER)
+        folder = os.path.join(study_dir, layout.STUDY_META_DIR, layout.SLURM_DIR)
         number = secrets.token_hex(6)
         base = os.path.join(folder, number)
         try:
@@ -244,7 +243,7 @@ class SlurmExecutor(SubmitExecutor):
             match = re.match(_PLACE, text)
             if match is None:
                 return None
-            folder = os.path.join(os.path.dirname(run_dir.rstrip("/")), layout.STUDY_META_DIR, FOLDER)
+            folder = os.path.join(os.path.dirname(run_dir.rstrip("/")), layout.STUDY_META_DIR, layout.SLURM_DIR)
             self._places[key] = _Place(os.path.join(folder, match["id"]), match["index"])
         return self._places[key]
 

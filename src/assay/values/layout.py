@@ -55,6 +55,7 @@ TAGS_FILE = "tags.json"  # in a run's directory, and inside .assay for the study
 CONFIG_FILE = "script-config.json"
 WANDB_FILE = "wandb.json"
 STUDY_META_DIR = ".assay"
+SLURM_DIR = "slurm"  # inside .assay: the job arrays of Slurm
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all of them have a directory and are over
 PLAN_PREFIX = "plan-"  # the same of a call with overrides: one file for each choice of them
