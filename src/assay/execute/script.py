@@ -25,8 +25,8 @@ from assay.values.study import quote_inside
 #   to end what ignores TERM, and it notices when job.sh was killed. It ends job.sh first: a command that answers TERM
 #   with exit 0 must not pass for finished. It never forks while it waits, since a left-over `sleep` would hold the
 #   slot's lock. end.N means that job.sh has left, to supervisors that cannot ask its kernel.
-#   A farm that takes the job back sends TERM to all of it: what the command makes of that is not its own end, so no
-#   marker is written once job.sh has had it.
+#   A farm that takes the job back sends TERM to all of it: what the command makes of that is not its own end, so
+#   job.sh waits a moment for a TERM of its own before it writes the marker.
 # - By hand: a supervisor looks for the token right before it links its lease; a moment later we look for that lease.
 # - The processes of an attempt are found in plain bash: a `grep` would be tagged like them and find itself for ever.
 # - What few jobs need comes after the `exit`, where bash does not read it: a tenth of a millisecond per job.
@@ -94,7 +94,7 @@ _TAKE_TOKEN = r"""  printf -v now '%(%s)T' -1
   fi
   [ -t 1 ] || exec >> job.log 2>&1
   _watch > /dev/null 2>&1 < /dev/null &
-  _watcher=$!; trap _leave EXIT; trap 'exit 143' TERM
+  _watcher=$!; trap _leave EXIT
 }
 """
 _END = _TAIL + processes.BASH_FIND_TAGGED + _ON_DEMAND + processes.BASH_READ_IDENTITY + _TAKE_TOKEN

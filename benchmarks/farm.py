@@ -1,0 +1,119 @@
+"""What a farm costs: trivial jobs on an engine, by us and by the engine's own means, from the call to the last result.
+
+Slurm (a real one of one node, started here): `assay run --on slurm` with a run directory, code copy, lease, exit code,
+outcome, log and index row of every run, against a plain `sbatch --array` of the same script that leaves a file for each
+task, and against submitit's `map_array` (a Python per job). Every contestant ends when the last of its files is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from measuring import ASSAY, PEERS, ROOT, Taken, build_env, has_peer, quick_folder, render_ratio, take_turns, wall
+
+sys.path.insert(0, str(ROOT))
+from tests.slurm_cluster import start_cluster  # the tests know how to start one
+
+TRIVIAL = "true\n"
+LIMIT_S = 300.0
+TARGETS = {"slurm": 1.3, "ray": 2.0}  # times the engine's own means
+
+_SUBMITIT_APP = """
+import sys, submitit
+from submitit.helpers import CommandFunction
+
+executor = submitit.SlurmExecutor(folder=sys.argv[2], max_num_timeout=0)
+executor.update_parameters(time=5, cpus_per_task=1)
+command = CommandFunction(["bash", "train.sh"], verbose=False)
+for job in executor.map_array(lambda i: command(), list(range(int(sys.argv[1])))):
+    job.result()
+"""
+
+
+class SlurmJobs:
+    """Every measurement gets a fresh folder, made before the clock starts."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str], jobs: int) -> None:
+        self._base, self._env, self._jobs, self._count = folder, env, jobs, 0
+
+    def fresh(self) -> Path:
+        shutil.rmtree(self._base / f"work{self._count}", ignore_errors=True)
+        self._count += 1
+        work = self._base / f"work{self._count}"
+        work.mkdir()
+        (work / "train.sh").write_text(TRIVIAL)
+        return work
+
+    def assay(self) -> Taken:
+        work = self.fresh()
+        values = ", ".join(map(str, range(self._jobs)))
+        (work / "study.yml").write_text(f"study: farm\ncommand: 'bash train.sh {{i}}'\nsweep: {{i: [{values}]}}\n")
+        argv = [*ASSAY, "run", "study.yml", "--on", "slurm", "--quiet", "--root", "runs"]
+        return self._run(argv, work, "runs/farm/*/outcome.1")
+
+    def plain(self) -> Taken:
+        work = self.fresh()
+        (work / "array.sh").write_text("#!/bin/bash\nbash train.sh; : > out.$SLURM_ARRAY_TASK_ID.$?\n")
+        argv = ["sbatch", "--output=/dev/null", f"--array=0-{self._jobs - 1}", "array.sh"]
+        return self._run(argv, work, "out.*.0")
+
+    def submitit(self) -> Taken:
+        work = self.fresh()
+        (work / "app.py").write_text(_SUBMITIT_APP)
+        return self._run([PEERS / "python", "app.py", self._jobs, "log"], work, "log/*_result.pkl")
+
+    def _run(self, argv: list[object], work: Path, pattern: str) -> Taken:
+        began = time.perf_counter()
+        with (work / "said").open("w") as said:
+            subprocess.run(
+                [str(word) for word in argv], cwd=work, env=dict(self._env), stdout=said, stderr=said, check=True
+            )
+        while len(list(work.glob(pattern))) < self._jobs:
+            if time.perf_counter() - began > LIMIT_S:
+                raise SystemExit(f"{argv} has not ended: {(work / 'said').read_text()[-500:]}")
+            time.sleep(0.02)
+        return Taken(time.perf_counter() - began, 0.0)
+
+
+@contextmanager
+def slurm(folder: Path, jobs: int) -> Iterator[dict[str, Callable[[], Taken]]]:
+    with start_cluster() as cluster:
+        own = {name: cluster.env[name] for name in ("SLURM_CONF", "PATH")}
+        made = SlurmJobs(folder, {**build_env(folder), **own}, jobs)
+        entries = {"assay": made.assay, "sbatch --array": made.plain}
+        if has_peer("submitit"):
+            entries["submitit"] = made.submitit
+        yield entries
+
+
+ENGINES = {"slurm": slurm}  # each: contestants, ours first, then the engine's own means
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--engine", choices=ENGINES, help="this one alone")
+    options = parser.parse_args()
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.repeats} repeats, contestants in turns")
+    for name in [options.engine] if options.engine else ENGINES:
+        with quick_folder() as folder, ENGINES[name](folder, options.jobs) as entries:
+            taken = take_turns(entries, options.repeats)
+        for entry, values in taken.items():
+            print(f"{name:<8}{entry:<20}{options.jobs} jobs in {wall(values):.2f} s")
+        (_, ours), *others = taken.items()
+        for index, (entry, values) in enumerate(others):
+            target = TARGETS[name] if index == 0 else None
+            print(render_ratio(f"{name}: assay / {entry}", wall(ours) / wall(values), at_most=target))
+
+
+if __name__ == "__main__":
+    main()
