@@ -44,6 +44,8 @@ _EXTRAS = (
     ("optuna", "search", "studies with `search:`, assay importance"),
     ("mlflow-skinny", "mlflow", "assay export mlflow"),
     ("pyarrow", "parquet", "assay export parquet"),
+    ("psycopg", "postgres", "an index that a team shares: ASSAY_INDEX=postgresql://…"),
+    ("ray", "ray", "assay run --on ray"),
     ("httpx", "download", "http:// and https:// in --data_downloads"),
 )
 _MODEL_PARTS = (
