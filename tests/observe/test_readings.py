@@ -309,3 +309,7 @@ def test_fields_of_a_newer_version_are_left_out():
         .replace('{"memory_bytes"', '{"new":1,"memory_bytes"')
     )
     assert parse_reading(line) == reading
+
+
+def test_a_job_without_a_pid_is_not_the_whole_machine() -> None:
+    assert TreeSampler(0, "no-such-tag.1", start=0).sample(1.0) is None

@@ -114,7 +114,9 @@ class TreeSampler:
         return {stat.pid: stat for stat in stats if stat is not None and self._is_same(stat)}
 
     def _load_root(self) -> int | None:
-        """The job's pid, also when it has ended; None when another process has its number now."""
+        """The job's pid, also when it has ended; None when another process has its number now, or it is not known."""
+        if not self._root:  # a farm's job: 0 would be every process of this machine
+            return None
         stat = processes.load_stat(self._root)
         if stat is not None and self._start is None:
             self._start = stat.start

@@ -30,6 +30,8 @@ from assay.values.study import MetricFile, Pattern
 
 READ_BYTES = 1 << 20
 READING_S = 1.0
+_ABSENT_S = 60.0  # between two looks for a job that is not a process of this host: only a farm that is a shell has some
+_ATTEND_S = 0.15  # of a tick: with thousands of runs at once the next tick goes on where this one stopped
 _FLUSHES = 5
 _REST_S = 60.0
 UNREAD = 0.0  # the stamp of a row whose sources could not be read: whoever looks next reads them
@@ -304,6 +306,7 @@ class Collector:
         self._batch.__enter__()
         self._over: dict[str, Entry] = {}  # ended since the last flush
         self._ticked_at = 0.0
+        self._turn = 0  # where the next tick begins
         self._rests_until = 0.0  # after a failure the index is left alone for a while: each try may take half a minute
         self.failure: str | None = None
         self.listen: Listen | None = None  # told of all points that are read here
@@ -319,12 +322,16 @@ class Collector:
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self._follow_clock(now)
-        for entry in running:
-            live = self._live.get(entry.dir)
+        deadline = time.monotonic() + _ATTEND_S
+        for count in range(len(running)):
+            live = self._live.get(running[(self._turn + count) % len(running)].dir)
             if live is not None:
                 # somebody removed the directory, or the disk is full
                 with contextlib.suppress(OSError), self._guarded():
                     self._attend(live, now)
+            if time.monotonic() >= deadline:
+                self._turn = (self._turn + count + 1) % len(running)
+                break
         if now >= self._rests_until:
             self.flush()
 
@@ -441,6 +448,7 @@ class Collector:
         gpus = [int(part) for part in (handle.slot or "").split(",") if part.isdigit()]
         reading = live.sampler.sample(now, self._devices.read(gpus) if gpus else None)
         if reading is None:
+            live.next_reading = now + (READING_S if handle.pid else _ABSENT_S)
             return
         live.last_reading = reading
         with open(os.path.join(live.entry.dir, layout.READINGS_FILE), "a", encoding="ascii") as file:
