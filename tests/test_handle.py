@@ -123,12 +123,23 @@ def test_when_a_run_counts_as_finished(run: Run, expected: Expected, is_running:
     assert handle._is_finished(run, is_running) is is_finished
 
 
-def test_an_interrupted_loop_leaves_the_runs_alone(bench: Bench) -> None:
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_loop_leaves_the_runs_alone(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     handle = build_study(bench).run(slots=3)
     release(bench, 1)
     for _ in handle:
         break
     assert handle.is_running
+    loop = iter(handle)
+    next(loop)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handle._process, "wait", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(loop)
+    assert "the runs go on" in capsys.readouterr().err
     release(bench, 2, 3)
     assert handle.wait().states == {"x=1": "done", "x=2": "done", "x=3": "failed"}
 
@@ -172,13 +183,24 @@ def test_best_and_tables_of_chosen_runs(bench: Bench) -> None:
 
 def test_there_is_no_best_run_yet(bench: Bench) -> None:
     handle = build_study(bench).run(slots=3)
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=r"wait\(\)"):
         handle.best("loss")
     release(bench, 3)
     until(lambda: any(run.state == "failed" for run in handle.runs), "one has failed")
-    with pytest.raises(UsageError, match="no run that is done"):
+    with pytest.raises(UsageError, match="1 failed"):
         handle.best("loss")
     handle.stop()
+    with pytest.raises(UsageError, match=r"no run is done.*1 failed.*\n.*log"):
+        handle.best("loss")
+
+
+def test_the_best_of_two_objectives_goes_by_the_first(bench: Bench) -> None:
+    keys = {"params": {"x": {"uniform": [0, 1]}}, "command": "echo a={x}; echo acc={x}", "resources": {"gpus": 0}}
+    metrics = {"a": "a=({number})", "acc": "acc=({number})"}
+    search = {"metric": ["a", "acc"], "direction": ["min", "max"], "trials": 5, "sampler": "random"}
+    handle = Study(name="two", metrics=metrics, search=search, **keys).run(slots=1)
+    assert handle.wait().ok
+    assert handle.best().metrics["a"] == min(run.metrics["a"] for run in handle.runs)
 
 
 # ---------------------------------------------------------------- watching

@@ -171,3 +171,10 @@ def test_a_directory_that_replaced_another_is_read_from_its_beginning(tmp_path: 
     assert (row["loss"], row["loss_best"]) == (7, 7)
     shown = bench.assay("show", "again/run").stdout
     assert "9" in shown.partition("Metrics")[2].partition("\n\n")[0]
+
+
+def test_a_study_that_is_not_there(runs: Runs) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        assay.runs("nope")
+    assert caught.value.__context__ is None
+    assert "the studies are fit" in str(caught.value)

@@ -204,3 +204,19 @@ def test_wrong_words_are_raised_at_once(bench: Bench) -> None:
     with pytest.raises(UsageError, match="notify"):
         study.run(notify="ftp://host")
     assert not bench.root.exists()
+
+
+def test_a_parameter_given_twice(bench: Bench) -> None:
+    study = Study(name="twice", command="echo {x}", params={"x": 1})
+    with pytest.raises(UsageError, match="x is given twice"):
+        study.plan(x=2, overrides={"x": 3})
+
+
+def test_a_changed_search_is_refused_in_terms_of_python(bench: Bench) -> None:
+    keys = {"command": "echo a={x}", "metrics": {"a": "a=({number})"}, "resources": {"gpus": 0}}
+    search = {"metric": "a", "direction": "min", "trials": 1, "sampler": "random"}
+    Study("se", params={"x": {"uniform": [0, 1]}}, search=search, **keys).run(slots=1).wait()
+    with pytest.raises(UsageError) as caught:
+        Study("se", params={"x": {"uniform": [0, 2]}}, search=search, **keys).run(slots=1)
+    assert "study 'se' asks" in str(caught.value)
+    assert 'search="continue"' in str(caught.value)

@@ -81,7 +81,7 @@ class Study:
 
     name: str
 
-    def __init__(self, name: str | None = None, /, **keys: object) -> None:
+    def __init__(self, name: str | None = None, **keys: object) -> None:
         from assay.config.definition import render_definition
         from assay.config.load import LoadOptions
         from assay.config.load import load_study as load
@@ -283,8 +283,13 @@ def _find_parameters(options: RunOptions) -> list[str]:
 def _render(*values: Mapping[str, Any] | None) -> tuple[str, ...]:
     """As words of the command line."""
     from assay.config.definition import render_assignments
+    from assay.errors import UsageError
 
-    given = {name: value for each in values if each for name, value in each.items()}
+    given: dict[str, Any] = {}
+    for name, value in (item for each in values if each for item in each.items()):
+        if name in given:
+            raise UsageError(f"{name} is given twice", "as a keyword or in `overrides`, not in both")
+        given[name] = value
     return render_assignments(given) if given else ()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -94,10 +95,14 @@ class StudyHandle:
         Ctrl-C ends the loop, and the runs go on.
         """
         seen: set[str] = set()
-        for found, _ in self._poll(_POLL_S):
-            news = [run for run in found if run.name not in seen]
-            seen.update(run.name for run in news)
-            yield from news
+        try:
+            for found, _ in self._poll(_POLL_S):
+                news = [run for run in found if run.name not in seen]
+                seen.update(run.name for run in news)
+                yield from news
+        except KeyboardInterrupt:
+            print(f"{self.name}: {_GOING_ON}", file=sys.stderr)
+            raise
 
     def _poll(self, interval_s: float) -> Iterator[tuple[list[Run], list[Run]]]:
         """The finished runs of this call, oldest first, and all of its runs; again and again until the study ends."""
@@ -126,15 +131,31 @@ class StudyHandle:
     def best(self, metric: str | None = None, *, where: str | None = None) -> Run:
         """The run that `assay best` names: the one with the best value of the metric among those that are done.
 
-        `metric`: a name, or `loss:min`; without one the metric that tables sort by.
+        `metric`: a name, or `loss:min`; without one the first objective of the search, else the metric that tables
+        sort by. Of several objectives `runs.pareto()` gives the Pareto set.
         """
         from assay.errors import UsageError
-        from assay.study.api import StudyLocation, choose_best, load_fresh_table, open_index_of, select_rows
+        from assay.study.api import (
+            StudyLocation,
+            choose_best,
+            load_fresh_table,
+            load_objectives,
+            open_index_of,
+            select_rows,
+        )
+        from assay.values.state import has_result
 
         locations = [StudyLocation(self.root, self.name)]
         with open_index_of(locations) as index:
             data = load_fresh_table(index, locations)
-        choice = choose_best(data, select_rows(data, parse_where_text(where)), metric)
+        keep = select_rows(data, parse_where_text(where)) if data.rows else []
+        if not any(has_result(data.rows[i].state, data.rows[i].reason) for i in keep):
+            states = [str(data.rows[i].state) for i in keep]
+            counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+            hint = "call wait() first" if self.is_running else "their logs say why: for run in .runs: print(run.log())"
+            raise UsageError(f"{self.name}: no run is done{f' ({counts})' if counts else ''}", hint)
+        metric = metric or next(iter(load_objectives(locations, data)), None)
+        choice = choose_best(data, keep, metric)
         if choice is None:
             what = f"a finite value of {metric}" if metric else "a metric"
             raise UsageError(f"{self.name}: no run that is done has {what}")
@@ -193,8 +214,6 @@ class StudyHandle:
                 view.update(html)
 
     def _watch_in_lines(self) -> None:
-        import sys
-
         from assay.show.progress import EndedRow, PlainProgress, ProgressView, RunningRow
         from assay.system.fast_dataclasses import replace
 
@@ -330,7 +349,6 @@ _PROGRAM = "import sys; sys.path.append({!r}); sys.argv[0] = 'assay'; from assay
 def _start_supervisor(words: Sequence[str], answer: IO[bytes], log: IO[bytes]) -> Popen[bytes]:
     """In a session of its own: what is typed at this terminal, and its end, are for this program."""
     import subprocess
-    import sys
 
     source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     argv = [sys.executable, "-P", "-c", _PROGRAM.format(source), "run", "--json", "--quiet", *words]

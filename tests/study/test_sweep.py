@@ -60,10 +60,12 @@ def test_code_that_has_changed_since_is_said_and_finished_runs_are_kept(shop: Wo
     assert shop.run("--slots", "0").code == 0
     unchanged = shop.run("--slots", "0")
     assert "changed since" not in unchanged.err
+    shop.write("another.sh", "echo new\n")
+    assert "1 run kept: another.sh is new;" in shop.run("--slots", "0").err
     shop.write("train.sh", "echo new\n")
     again = shop.run("--slots", "0")
     assert again.code == 0
-    assert "1 run kept: train.sh has changed since" in again.err
+    assert "1 run kept: train.sh has changed since, another.sh is new" in again.err
     steps = [line.split() for line in again.err[again.err.index("next: ") + 6 :].splitlines()]
     assert [step[:2] for step in steps] == [["assay", "sum"], ["diff", steps[1][1]], ["assay", "run"]]
     assert [(shop.source / path).read_text() for path in steps[1][1:]] == ["echo old\n", "echo new\n"]

@@ -239,6 +239,7 @@ def test_a_run_continues_from_its_parents_checkpoint(fit: Bench) -> None:
     assert words(fit, "lr=0.1,epochs=9,init=e6.pt")[-1].endswith("epochs=6,init=e3.pt/ckpt/e6.pt")
     rerun(fit, "fit/lr=0.01", "--from", "checkpoint")
     assert "lr=0.01,init=e3.pt" in names(fit)
+    assert "leave out one" in rerun(fit, "fit/lr=0.1", "init=x", "--from", "checkpoint", code=2)
 
 
 def test_without_a_checkpoint_or_a_key_it_is_refused(own_bench: Bench, cli: Cli) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError
+from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError, did_you_mean
 from assay.record.folders import find_folders, find_foreign_dirs, find_run_dirs, is_foreign_dir, is_run_dir
 from assay.record.index.base import Index
 from assay.show.console import Console
@@ -274,18 +275,16 @@ def find_patterns(names: Sequence[str], flag: str | None) -> tuple[list[StudyLoc
 
     A name is STUDY, STUDY/RUN, STUDY/PATTERN, a run's name or id, or a folder.
     """
-    try:
+    with suppress(NotFoundError):
         return find_locations(names, flag), ()
-    except NotFoundError:
-        found = [each for name in names for each in _find_pattern(name, flag)]
+    found = [each for name in names for each in _find_pattern(name, flag)]
     return list(dict.fromkeys(location for location, _ in found)), tuple((each.name, run) for each, run in found)
 
 
 def _find_pattern(name: str, flag: str | None) -> list[tuple[StudyLocation, str]]:
-    try:
+    with suppress(NotFoundError):
         return [(location, ALL_RUNS) for location in find_locations([name], flag)]
-    except NotFoundError:
-        study, slash, pattern = name.rstrip("/").rpartition("/")
+    study, slash, pattern = name.rstrip("/").rpartition("/")
     if slash:
         return [(find_study(study, find_roots(flag)), pattern)]
     return [(run.location, os.path.basename(run.dir)) for run in find_runs(name, flag)]
@@ -311,7 +310,11 @@ def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[Fou
     location = find_study(study, roots)
     matches = _match(location, run, foreign)
     if not matches:
-        raise NotFoundError("run", name, [location.key(run_dir) for run_dir in _find_dirs(location, foreign)])
+        known = [location.key(run_dir) for run_dir in _find_dirs(location, foreign)]
+        hint = did_you_mean(name, known)
+        if hint is None or hint.startswith("known"):
+            hint = f"see its runs: {show_command(['ls'], location)}"
+        raise NotFoundError("run", name, known, hint)
     return matches
 
 
@@ -331,7 +334,11 @@ def _find_without_study(name: str, roots: Roots, foreign: bool) -> list[FoundRun
         return matches
     known = [location.name for location in locations]
     known += [os.path.basename(d) for location in locations for d in _find_dirs(location, foreign)]
-    raise NotFoundError("study or run", name, known)
+    hint = did_you_mean(name, known)
+    if locations and (hint is None or hint.startswith("known")):  # runs' names hold commas
+        studies = list(dict.fromkeys(location.name for location in locations))
+        hint = f"the studies are {', '.join(studies[:12])}{' …' if len(studies) > 12 else ''}"
+    raise NotFoundError("study or run", name, known, hint)
 
 
 def _match(location: StudyLocation, pattern: str, foreign: bool) -> list[FoundRun]:

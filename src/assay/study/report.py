@@ -300,6 +300,9 @@ def build_next_steps(report: Report) -> tuple[str, ...]:
         with_log = next((e for e in failed if find_telling_log(e.dir, e.spec.log_name, e.commands)), None)
         steps += [show_command(["logs"], location, with_log.spec.name)] if with_log else []
         steps += [_build_retry(report, failed)]
+    again = report.prepared.options.again
+    if report.count(State.STOPPED) and not report.interrupted and again and again.takes_retry:
+        steps.append(again.build("--retry", "stopped"))  # by `assay stop`: a call without it leaves them alone
     if report.count(State.RUNNING, State.QUEUED):
         steps.append(show_command(["ls"], location))
     if report.count(State.DONE, State.PRUNED):

@@ -274,7 +274,7 @@ def _origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
         ("id there", str(origin.get("id", ""))),
         ("study file", f"{record.source} ({record.dialect})" if record.source else ""),
         ("overrides", build_command((), record.overrides)),
-        ("settings", build_command((), [f"--set={text}" for text in record.settings])),
+        ("settings", build_command((), options=[f"--set={text}" for text in record.settings])),
         ("parent", record.parent or ""),
         ("children", ", ".join(run.children)),
         ("made", render_moment(record.created_at, now) if record.created_at else ""),

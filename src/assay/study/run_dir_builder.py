@@ -334,7 +334,7 @@ class DirBuilder:
         """Which of these runs have other code, and what differs; files that are not code do not count."""
         assert self.snapshot is not None
         found = _OtherCode()
-        changes: dict[str, list[str]] = {}
+        changes: dict[str, list[Change]] = {}
         for entry in entries:
             record = run_directory.try_record(entry.dir)
             code = record.code_hash if record else None
@@ -342,10 +342,10 @@ class DirBuilder:
                 continue
             if code not in changes:
                 listed = list_changes(self._store, code, self.snapshot.hash)
-                changes[code] = [c.name for c in listed if _is_code(c) and not self._is_layout(c, code)]
+                changes[code] = [c for c in listed if _is_code(c) and not self._is_layout(c, code)]
             if changes[code]:
                 found.runs.append(entry)
-                found.files.update(dict.fromkeys(changes[code]))
+                found.files.update({change.name: change.is_new for change in changes[code]})
         return found if found.runs else None
 
     def _is_layout(self, change: Change, old: str) -> bool:
@@ -381,12 +381,23 @@ class _OtherCode:
     """Runs whose code differs from the current code, and the files that do."""
 
     runs: list[Entry] = field(default_factory=list)
-    files: dict[str, None] = field(default_factory=dict)
+    files: dict[str, bool] = field(default_factory=dict)  # whether it is new
 
     def describe(self) -> str:
-        names = list(self.files)
-        more = f" and {len(names) - _NAMED_FILES} more" if len(names) > _NAMED_FILES else ""
-        return f"{', '.join(names[:_NAMED_FILES])}{more} {'has' if len(names) == 1 else 'have'} changed since"
+        """What has changed comes before what is new."""
+        changed = [name for name, is_new in self.files.items() if not is_new]
+        new = [name for name, is_new in self.files.items() if is_new]
+        parts = []
+        if changed:
+            parts.append(f"{_name_files(changed)} {'has' if len(changed) == 1 else 'have'} changed since")
+        if new:
+            parts.append(f"{_name_files(new)} {'is' if len(new) == 1 else 'are'} new")
+        return ", ".join(parts)
+
+
+def _name_files(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_FILES} more" if len(names) > _NAMED_FILES else ""
+    return ", ".join(names[:_NAMED_FILES]) + more
 
 
 def _find_damage(run_dir: str) -> str | None:

@@ -87,9 +87,10 @@ def _refuse_changes(prepared: Prepared, changes: Sequence[str]) -> None:
     if not changes:
         return
     again = prepared.options.again
-    go_on, begin = (again.build("--search", word) if again else f"--search {word}" for word in ("continue", "new"))
+    go_on, begin = (again.build("--search", word) if again else f'search="{word}"' for word in ("continue", "new"))
+    who = prepared.study.source or f"study {prepared.study.name!r}"
     raise UsageError(
-        f"{prepared.study.source} asks for another search than was begun in {show_path(prepared.location.dir)}:\n"
+        f"{who} asks for another search than was begun in {show_path(prepared.location.dir)}:\n"
         + "\n".join(f"    {line}" for line in changes),
         f"go on, with the trials that are in the new space: {go_on}\n"
         f"    or begin again, and keep the earlier trials as runs: {begin}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -280,6 +281,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
         verdict, doubts = _judge(prepared, entries, index)
         doubts += early_stop.describe_missing(entries) if early_stop is not None else []
         doubts += _describe_unmatched(prepared, entries, index)
+        doubts += _describe_not_finite(prepared, entries, index)
         result = source.build_result() if source is not None else None
     report = replace(_build_report(prepared, supervisor, builder), verdict=verdict, search=result)
     report.notes += [*repairs, *builder.notes, *([collector.failure] if collector.failure else []), *doubts]
@@ -596,6 +598,23 @@ def _describe_unmatched(prepared: Prepared, entries: Sequence[Entry], index: Ind
             if name not in seen
         ]
     return []
+
+
+def _describe_not_finite(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:
+    """Metrics that ended as NaN or infinite in runs that are done: a training that diverged ends with exit code 0."""
+    done = {prepared.location.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
+    found: dict[str, list[str]] = {}
+    with suppress(InfrastructureError):
+        for key, summaries in index.load_summaries(keys=list(done)).items() if done else ():
+            for metric, summary in summaries.items():
+                if not math.isfinite(summary.last):
+                    found.setdefault(metric, []).append(done[key].spec.name)
+    lines = []
+    for metric, names in found.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        runs = "1 run is" if len(names) == 1 else f"{len(names)} runs are"
+        lines.append(f"{runs} done, and {metric} is not finite at the end: {', '.join(names[:3])}{more}")
+    return lines
 
 
 def _describe_leftovers(prepared: Prepared, entries: Sequence[Entry]) -> list[str]:

@@ -428,6 +428,23 @@ def test_a_study_is_stopped_with_its_supervisor(cli, busy: Bench) -> None:
     assert not list((busy.root / "long").glob("x=3/lease.*"))
 
 
+def test_how_stopped_runs_are_continued_is_said(cli, own_bench: Bench) -> None:
+    own_bench.write("s.yml", "study: s\ncommand: sleep 100\ncode: live\nresources: {gpus: 0}\n")
+    supervisor = own_bench.start("run", "s.yml", "-j", "1", "--quiet")
+    until(lambda: any((own_bench.root / "s").glob("*/run.log")), "it has begun")
+    cli("stop", "s")
+    supervisor.communicate(timeout=60)
+    assert "assay run s.yml --retry stopped" in cli("run", "s.yml").err
+
+
+def test_a_metric_that_is_not_finite_at_the_end_is_said(cli, own_bench: Bench) -> None:
+    text = "study: n\ncommand: 'echo loss {x}'\nparams: {x: [1, nan, inf, '3']}\ncode: live\nresources: {gpus: 0}\n"
+    own_bench.write("n.yml", text + "metrics: {loss: 'loss ({number})'}\n")
+    result = cli("run", "n.yml")
+    assert result.code == 0
+    assert "2 runs are done, and loss is not finite at the end: x=nan, x=inf" in result.err
+
+
 @pytest.mark.parametrize("start", ["", "trap '' INT;"])
 def test_every_supervisor_of_a_study_leaves(cli, busy: Bench, start: str) -> None:
     """The second has started nothing: both slots are taken. A script's background job does not hear Ctrl-C."""
