@@ -177,5 +177,5 @@ def test_names_that_other_commands_have(cli: Cli, own_bench: Bench) -> None:
 def test_kept_settings_are_shown_as_words_of_the_command(cli: Cli, own_bench: Bench) -> None:
     own_bench.write("s.yml", STUDY)
     cli("run", "s.yml", "--set", "timeout=2h", "-q")
-    (shown,) = [line for line in cli("show", "fit/lr=0.1").out.splitlines() if "settings" in line]
+    (shown,) = [line for line in cli("show", "fit/lr=0.1").out.splitlines() if line.split()[:1] == ["settings"]]
     assert shown.split() == ["settings", "--set=timeout=2h"]
