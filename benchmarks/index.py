@@ -7,6 +7,7 @@ that of our process alone. The peer stores the same points as plain rows: `execu
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import random
 import sqlite3
@@ -166,6 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
+    gc.set_threshold(50_000, 20, 50)  # as the command line does
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.repeats} repeats, contestants in turns")
     with quick_folder() as folder, open_databases(folder) as opened:
         ratios = compare_ingest(folder, opened, options.repeats) + compare_tables(opened, options.repeats)
