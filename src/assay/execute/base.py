@@ -85,6 +85,14 @@ class Executor(ABC):
         """Whether the jobs would come to their end without this process: a farm has them all."""
         return False
 
+    def has_room(self) -> bool:
+        """Whether one more job could begin now; where this is False, it is asked again later."""
+        return True
+
+    def take_messages(self) -> Sequence[str]:
+        """What people should know since the last call, as in: a host does not answer."""
+        return ()
+
     def refusal(self, _handle: JobHandle, _run_dir: str) -> str | None:
         """Why a job never came to its farm, with the farm's own message; None: it did, or may still."""
         return None

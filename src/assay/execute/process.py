@@ -36,11 +36,13 @@ def place_slots(fds: Sequence[int]) -> list[tuple[int, int]]:
     return [(fd, _FIRST_SLOT_FD + i) for i, fd in enumerate(fds)]
 
 
-def build_handle(request: JobRequest, executor: str, pid: int = 0, *, farm_root: str = "") -> JobHandle:
+def build_handle(
+    request: JobRequest, executor: str, pid: int = 0, *, farm_root: str = "", native_id: str = ""
+) -> JobHandle:
     """How this attempt is found again; without a pid it is not a process of this host."""
     return JobHandle(
         executor=executor,
-        native_id=str(pid) if pid else "",
+        native_id=str(pid) if pid else native_id,
         host=processes.host_name(),
         pid=pid,
         start=(processes.process_start(pid) or 0) if pid else 0,

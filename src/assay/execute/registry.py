@@ -10,6 +10,7 @@ from assay.execute.base import Executor
 
 _EXECUTORS = {
     "local": "assay.execute.local:LocalExecutor",
+    "ssh": "assay.execute.ssh:SshExecutor",
     "submit": "assay.execute.submit:SubmitExecutor",
     "slurm": "assay.execute.slurm:SlurmExecutor",
 }

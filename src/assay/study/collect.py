@@ -440,7 +440,7 @@ class Collector:
 
     def _take_reading(self, live: _Live, now: float) -> None:
         handle = live.entry.handle
-        if handle is None:
+        if handle is None or handle.executor == "ssh":  # its processes are not here
             return
         if live.sampler is None:
             live.sampler = TreeSampler(handle.pid, handle.tag, start=handle.start, table=self._table)

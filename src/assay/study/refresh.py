@@ -175,6 +175,10 @@ def conclude(path: str, history: run_directory.History, commands: tuple[str, ...
 
 
 def liveness(handle: JobHandle, run_dir: str) -> Liveness:
+    if handle.executor == "ssh":
+        from assay.execute import ssh
+
+        return ssh.load_liveness(handle, run_dir)
     if handle.executor != "local":
         from assay.execute.submit import load_liveness
 

@@ -251,6 +251,9 @@ def _resource_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
     if outcome and outcome.cpu_s is not None:
         yield "CPU time", formatting.render_duration(outcome.cpu_s)
     if readings is None:
+        handle = run.status.handle
+        if handle is not None and handle.executor == "ssh":
+            yield "readings", f"none: it ran on {handle.slot}, where Assay measures nothing"
         return
     share = f", CPU {readings.mean_cpu_percent:.0f}%" if readings.mean_cpu_percent is not None else ""
     count = formatting.render_count(readings.count, "reading")

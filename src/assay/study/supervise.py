@@ -109,6 +109,7 @@ class LoopSettings:
     renew: Callable[[Entry], None] = lambda _entry: None  # before an attempt that is not the first
     listen: Callable[[Event], None] = lambda _event: None
     draw: Callable[[Supervisor], None] = lambda _supervisor: None
+    tell: Callable[[str], None] = lambda _line: None  # what the executor has to say to people
     env: Mapping[str, str] = field(default_factory=dict)
     tick_s: float = TICK_S
     grace_s: float = GRACE_S
@@ -196,6 +197,8 @@ class Supervisor:
         mine = [entry for entry in self.running.values() if entry.is_mine]
         self.observer.tick(mine, time.time())
         self._stop_early(mine)
+        for line in self.executor.take_messages():
+            self.settings.tell(line)
         for entry in mine:
             if len(entry.spec.commands) > 1:
                 self._tell_commands(entry)
@@ -235,6 +238,10 @@ class Supervisor:
 
     # ------------------------------------------------------------ starting
 
+    def _is_full(self) -> bool:
+        limit = self.settings.limit
+        return (limit is not None and len(self.running) >= limit) or not self.executor.has_room()
+
     def _fill_slots(self) -> None:
         try:
             with self.executor.together():
@@ -244,7 +251,7 @@ class Supervisor:
 
     def _start_all(self) -> None:
         while (self.queue or self.count_left()) and not (self.problem or self.interrupted or self.leave):
-            if self.settings.limit is not None and len(self.running) >= self.settings.limit:
+            if self._is_full():
                 return
             wants_more = len(self.queue) + self.count_left() > 1
             held = self.pool.acquire(self._count_held(), wants_more=wants_more) if self.pool else None

@@ -259,6 +259,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
             # what suits this machine says nothing about a farm's; and checks share the cores as they like
             env=slots.env if prepared.farm is None and hooks.slots_name is None else {},
             limit=limit,
+            tell=warn,
             keeps_slots=hooks.slots_name is not None,
             lease=MachineLease(hooks.use) if prepared.farm is None else None,
             max_wait_s=hooks.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[hooks.use],

@@ -38,6 +38,10 @@ ENGINES: Mapping[str, Mapping[str, KeyKind]] = {
     "ssh": {
         "hosts": "texts",
         "slots": "count",
+        "gpus": "amount",
+        "root": "text",
+        "keep": "switch",
+        "ssh_options": "texts",
     },
 }
 REQUIRED: Mapping[str, tuple[str, ...]] = {"ssh": ("hosts",)}

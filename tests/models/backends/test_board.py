@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from assay.models.backends import board
-from assay.models.backends.board import Address, describe_owner, explain_connection
+from assay.models.backends.board import describe_owner
 
 SCRIPT = str(Path(board.__file__).with_name("board.sh"))
 SHELLS = {
@@ -239,32 +239,3 @@ def test_a_signal_ends_the_job(busy, number):
 def test_owners_in_words():
     assert describe_owner(OWNER) == "held by anna on desk (process 4711) since 2026-01-02 03:04:05 UTC"
     assert describe_owner("") == "held by an unknown process"
-
-
-@pytest.mark.parametrize(
-    ("said", "words", "hint"),
-    [
-        (
-            "ssh: connect to host b port 22: Connection refused",
-            "does not answer: connect to host b port 22: Connection refused",
-            "ssh -p 22 root@b true",
-        ),
-        ("", "does not answer: no answer within 10 s", "is it on?"),
-        ("x\nroot@b: Permission denied (publickey).\n", "refuses the connection", "key ="),
-        ("Host key verification failed.", "is not known", "connect once by hand: ssh root@b"),
-    ],
-)
-def test_connections_that_fail_in_words(said, words, hint):
-    message, what = explain_connection(Address("root@b", 22), said)
-    assert words in message
-    assert hint in what
-
-
-def test_a_deep_temporary_folder_is_no_place_for_a_socket(tmp_path, monkeypatch):
-    deep = tmp_path / ("x" * 100)
-    deep.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(deep))
-    folder = board._make_short_folder()
-    assert len(folder) < 80
-    assert os.listdir(deep) == []
-    os.rmdir(folder)

@@ -11,14 +11,12 @@ import contextlib
 import getpass
 import os
 import select
-import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tarfile
-import tempfile
 import threading
 import time
 import uuid
@@ -29,10 +27,9 @@ from typing import IO
 
 from assay.errors import InfrastructureError
 from assay.models.backends.captured_output import CapturedOutput, listen
+from assay.system.ssh import Address, Connection
 
 _BEAT_S = 5.0
-_SOCKET_LENGTH = 80  # of its path: unix has room for 107, and ssh appends a suffix
-_POLL_S = 0.01
 _GRACE_S = 5.0
 # Runs in the job's folder. The process group is noted before the program starts: without the note it does not start,
 # so the warden either finds it or has removed the folder first. What a program leaves behind goes with it.
@@ -61,28 +58,6 @@ cat >"$2.$3" && chmod +x "$2.$3" && mv "$2.$3" "$2"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where a board is and how to get in."""
-
-    name: str  # user@host
-    port: int | None = None
-    key: str = ""
-    connect_s: float = 10.0
-    options: tuple[str, ...] = ()  # more words for ssh
-    root: str = "/tmp"  # noqa: S108 - on the board; folders in it have random names and are ours alone
-
-    @property
-    def words(self) -> list[str]:
-        port = ["-p", str(self.port)] if self.port else []
-        key = ["-i", self.key, "-o", "IdentitiesOnly=yes"] if self.key else []
-        fixed = {
-            "BatchMode": "yes", "ConnectTimeout": f"{max(1, round(self.connect_s))}", "ServerAliveInterval": "5",
-            "ServerAliveCountMax": "3", "LogLevel": "ERROR",
-        }  # fmt: skip
-        return [*self.options, *port, *key, *(word for item in fixed.items() for word in ("-o", "=".join(item)))]
-
-
-@dataclass(frozen=True, slots=True)
 class LockRule:
     path: str = "/tmp/assay-board.lock"  # noqa: S108 - on the board, and meant to be shared
     wait_s: int = 60
@@ -93,78 +68,10 @@ class BusyError(InfrastructureError):
     """Somebody holds the board."""
 
 
-class Board:
+class Board(Connection):
     def __init__(self, address: Address, rule: LockRule) -> None:
-        self.address = address
+        super().__init__(address)
         self.rule = rule
-        self._master: subprocess.Popen[bytes] | None = None
-        self._folder = ""
-
-    # ------------------------------------------------------------ the connection
-
-    def connect(self) -> None:
-        """Raises InfrastructureError for a board that does not answer, or refuses the connection."""
-        if self._master is not None and self._master.poll() is None:
-            return
-        self.close()
-        self._folder = _make_short_folder()
-        complaint = os.path.join(self._folder, "stderr")
-        argv = [*self._ssh(), "-M", "-N", "-o", "ControlPersist=no", self.address.name]
-        with open(complaint, "wb") as stream:
-            self._master = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
-        self._wait_for_socket(complaint)
-
-    def _wait_for_socket(self, complaint: str) -> None:
-        assert self._master is not None
-        deadline = time.monotonic() + 2 * self.address.connect_s + _GRACE_S
-        while not os.path.exists(self._socket):
-            if self._master.poll() is not None or time.monotonic() > deadline:
-                with open(complaint, encoding="utf-8", errors="replace") as stream:
-                    error_text = stream.read()
-                self.close()
-                raise InfrastructureError(*explain_connection(self.address, error_text))
-            time.sleep(_POLL_S)
-
-    def close(self) -> None:
-        if self._master is not None:
-            self._master.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._master.wait(_GRACE_S)
-            self._master.kill()
-            self._master.wait()
-            self._master = None
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = ""
-
-    @property
-    def _socket(self) -> str:
-        return os.path.join(self._folder, "s")
-
-    def _ssh(self) -> list[str]:
-        program = shutil.which("ssh")
-        if program is None:
-            raise InfrastructureError("a board needs ssh, which is not in PATH", "apt-get install openssh-client")
-        return [program, "-o", f"ControlPath={self._socket}", *self.address.words]
-
-    def start(self, script: str, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        """A shell script on the board."""
-        self.connect()
-        command = "exec sh -c " + shlex.join([script, "assay", *arguments])
-        argv = [*self._ssh(), "-o", "ControlMaster=no", self.address.name, command]
-        return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-    def ask(self, script: str, *arguments: str, content: bytes | None = None) -> tuple[int, bytes, str]:
-        """Exit code, stdout and stderr of a short script."""
-        with self.start(script, *arguments, stdin=subprocess.PIPE) as process:
-            out, err = process.communicate(content or b"")
-        return process.returncode, out, err.decode("utf-8", "replace").strip()
-
-    def demand(self, what: str, script: str, *arguments: str, content: bytes | None = None) -> bytes:
-        code, out, err = self.ask(script, *arguments, content=content)
-        if code:
-            raise InfrastructureError(f"{what} failed on the board {self.address.name}: {err or f'exit code {code}'}")
-        return out
 
     # ------------------------------------------------------------ files that stay
 
@@ -323,15 +230,6 @@ def _read_lines(stream: IO[bytes], deadline: float) -> Iterator[str]:
             yield line.decode("utf-8", "replace").strip()
 
 
-def _make_short_folder() -> str:
-    """For a socket, whose path must be short: the usual place for temporary files may be deep."""
-    folder = tempfile.mkdtemp(prefix="assay-ssh-")
-    if len(folder) <= _SOCKET_LENGTH:
-        return folder
-    os.rmdir(folder)
-    return tempfile.mkdtemp(prefix="assay-ssh-", dir="/tmp")
-
-
 # ---------------------------------------------------------------- words
 
 
@@ -342,16 +240,3 @@ def describe_owner(text: str) -> str:
         return "held by an unknown process"
     user, host, pid, since = words
     return f"held by {user} on {host} (process {pid}) since {since.replace('T', ' ').replace('Z', ' UTC')}"
-
-
-def explain_connection(address: Address, error_text: str) -> tuple[str, str]:
-    """What ssh says of a connection that it could not make, and what to do."""
-    reason = next((line.strip() for line in reversed(error_text.splitlines()) if line.strip()), "")
-    reason = reason.removeprefix("ssh: ") or f"no answer within {address.connect_s:g} s"
-    if "Permission denied" in reason:
-        hint = 'name a key that it knows: key = "~/.ssh/…"'
-        return f"the board {address.name} refuses the connection: {reason}", hint
-    if "Host key verification failed" in reason:
-        return f"the board {address.name} is not known: {reason}", f"connect once by hand: ssh {address.name}"
-    port = f" -p {address.port}" if address.port else ""
-    return f"the board {address.name} does not answer: {reason}", f"is it on? try: ssh{port} {address.name} true"

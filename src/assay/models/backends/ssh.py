@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from assay.errors import InfrastructureError, UsageError
-from assay.models.backends.board import Address, Board, LockRule, Stay
+from assay.models.backends.board import Board, LockRule, Stay
 from assay.models.backends.captured_output import CapturedOutput
 from assay.models.backends.command import OPTIONS, CommandBackend, RunLocation
 from assay.models.backends.programs import (
@@ -32,6 +32,7 @@ from assay.models.backends.programs import (
 )
 from assay.models.values.model import Job, Step, Target
 from assay.models.values.tensors import TensorRef
+from assay.system.ssh import Address
 
 BOARD_OPTIONS = (
     "address", "port", "key", "ssh_options", "connect_timeout_s", "deploy", "lock", "lock_wait_s", "lock_expiry_s",

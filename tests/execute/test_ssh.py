@@ -1,0 +1,327 @@
+"""Jobs by ssh: a real sshd on loopback, whose root and home nobody here shares."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.contracts.executor import STOP, ExecutorContract, Run, Runs, finish, members, start, until
+from tests.models.backends.loopback import NEEDS_SSHD, Loopback, open_board
+
+from assay.errors import InfrastructureError
+from assay.execute.ssh import Place, SshExecutor, load_liveness, parse_place
+from assay.record import run_directory
+from assay.system import processes
+from assay.values import layout
+from assay.values.run import JobHandle, Liveness
+from assay.values.study import Farm
+
+pytestmark = NEEDS_SSHD
+
+
+class Hosts:
+    """Two machines, `near` and `far`: an sshd each, reached by a private ssh configuration."""
+
+    def __init__(self, folder: Path, boards: dict[str, Loopback]) -> None:
+        self.folder, self.boards = folder, boards
+        self.config = folder / "config"
+        self.write_config()
+
+    def write_config(self, more: str = "StrictHostKeyChecking accept-new") -> None:
+        text = ""
+        for name, board in self.boards.items():
+            text += f"Host {name}\n  HostName 127.0.0.1\n  Port {board.port}\n  IdentityFile {board.folder}/user_key\n"
+            text += f"  UserKnownHostsFile {board.folder}/known_hosts\n  GlobalKnownHostsFile /dev/null\n  {more}\n"
+        self.config.write_text(text)
+
+    def root(self, name: str) -> Path:
+        return self.boards[name].folder / "a root"
+
+    def farm(self, *names: str, slots: int = 16, **more: object) -> Farm:
+        names = names or ("near",)
+        options = {"hosts": names, "slots": slots, "root": str(self.root(names[0])), **more}
+        return Farm("pool", "ssh", options={"ssh_options": ("-F", str(self.config)), **options})
+
+    def cut(self, name: str) -> None:
+        """Every connection ends in the middle of whatever it does."""
+        pid = self.boards[name].process.pid
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            for each in (int(child), *processes.find_descendants(int(child))):
+                if b"sshd" in Path(f"/proc/{each}/comm").read_bytes() if Path(f"/proc/{each}").exists() else False:
+                    os.kill(each, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    folder = tmp_path_factory.mktemp("hosts")
+    with open_board(folder / "near") as near, open_board(folder / "far") as far:
+        yield Hosts(folder, {"near": near, "far": far})
+
+
+@pytest.fixture
+def hosts(both: Hosts) -> Iterator[Hosts]:
+    yield both
+    both.write_config()
+    for name, board in both.boards.items():
+        if board.process is None:
+            board.start()
+        shutil.rmtree(both.root(name), ignore_errors=True)
+
+
+@pytest.fixture
+def make(hosts: Hosts) -> Iterator[Callable[..., SshExecutor]]:
+    made = []
+
+    def build(*names: str, **more: object) -> SshExecutor:
+        made.append(SshExecutor(hosts.farm(*names, **more)))
+        return made[-1]
+
+    yield build
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path / "here")
+
+
+def there(hosts: Hosts, run: Run, name: str = "near") -> Path:
+    return hosts.root(name) / "runs" / run.uid
+
+
+class TestSsh(ExecutorContract):
+    @pytest.fixture(autouse=True)
+    def surroundings(self, hosts: Hosts) -> None:
+        self.hosts = hosts
+
+    def another(self) -> SshExecutor:
+        return SshExecutor(self.hosts.farm(keep=True))
+
+    def job_dir(self, run: Run) -> str:
+        return str(there(self.hosts, run))
+
+    def test_twenty_jobs(self, executor: SshExecutor, runs: Runs) -> None:
+        self.run_many(executor, runs, 20)
+        assert len(os.listdir(self.hosts.root("near") / "code")) == 1, "one copy of the code for all of them"
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_everything_comes_back_but_the_code_and_nothing_stays(hosts: Hosts, make, runs: Runs) -> None:
+    text = (
+        'mkdir -p "$ASSAY_RUN_DIR/deep/er"; head -c 3000000 /dev/urandom > "$ASSAY_RUN_DIR/deep/er/model.pt"; '
+        'cd "$ASSAY_RUN_DIR"; sha256sum < deep/er/model.pt > sum; ln -s deep/er/model.pt last.pt; ln -s /etc/hosts no; '
+        "printf x > $'odd \\n name'; cat code/mine; cp checkpoint again"
+    )
+    run = runs.make(text)
+    run.path("code/mine").write_text("my code\n")
+    run.path("checkpoint").write_text("from an earlier attempt")
+    executor = make()
+    finish(executor, [start(executor, run)])
+    assert run.markers() == {"train.exit.0"}
+    assert run.text("train.log") == "my code\n"
+    assert run.text("again") == "from an earlier attempt"
+    assert run.path("odd \n name").read_text() == "x"
+    assert os.readlink(run.path("last.pt")) == "deep/er/model.pt"
+    assert not os.path.lexists(run.path("no")), "a link out of the run means nothing here"
+    assert hashlib.sha256(run.path("last.pt").read_bytes()).hexdigest() == run.text("sum").split()[0]
+    assert not there(hosts, run).exists()
+    assert [name for name in os.listdir(run.dir) if "part" in name] == []
+
+
+def test_secrets_stay_their_owners(hosts: Hosts, make, runs: Runs) -> None:
+    run = runs.make("true")
+    run.path("secrets.sh").write_text("# secret")
+    run.path("secrets.sh").chmod(0o600)
+    executor = make(keep=True)
+    finish(executor, [start(executor, run)])
+    assert (there(hosts, run) / "secrets.sh").stat().st_mode & 0o777 == 0o600
+    assert hosts.root("near").stat().st_mode & 0o777 == 0o700
+
+
+def test_logs_and_metrics_are_there_while_it_runs(hosts: Hosts, make, runs: Runs) -> None:
+    text = 'echo one; mkdir -p "$ASSAY_RUN_DIR/metrics"; echo "{}" > "$ASSAY_RUN_DIR/metrics/a1-r0-x-1-1.jsonl"; '
+    run = runs.make(text + "until [ -e go ]; do sleep 0.02; done; echo two")
+    executor = make()
+    handle = start(executor, run)
+    until(lambda: run.path("train.log").exists() and run.text("train.log") == "one\n", "the log is here")
+    until(lambda: run.path("metrics/a1-r0-x-1-1.jsonl").exists(), "the metrics are here")
+    assert load_liveness(handle, run.dir) is Liveness.ALIVE
+    (there(hosts, run) / "code/go").touch()
+    finish(executor, [handle])
+    assert run.text("train.log") == "one\ntwo\n"
+    assert load_liveness(handle, run.dir) is Liveness.GONE
+
+
+# ---------------------------------------------------------------- connections
+
+
+def test_connections_that_break(hosts: Hosts, make, runs: Runs) -> None:
+    made = [runs.make("for i in $(seq 40); do echo $i >> ran; echo $i; sleep 0.05; done; cat ran") for _ in range(4)]
+    executor = make()
+    handles = [start(executor, run) for run in made]
+    for _ in range(5):
+        time.sleep(0.3)
+        hosts.cut("near")
+    finish(executor, handles)
+    once = "".join(f"{i}\n" for i in range(1, 41))
+    assert [run.text("train.log") for run in made] == [once + once] * 4
+
+
+def test_a_host_that_goes_away_and_comes_back(hosts: Hosts, make, runs: Runs) -> None:
+    executor = make("near", "far", slots=1)
+    made = [runs.make("until [ -e go ]; do sleep 0.02; done") for _ in range(3)]
+    handles = [start(executor, run) for run in made[:2]]
+    assert sorted(str(handle.slot) for handle in handles) == ["far:0", "near:0"]
+    assert not executor.has_room()
+    by_host = {parse_place(handle.native_id).host: (handle, run) for handle, run in zip(handles, made[:2], strict=True)}
+    root = hosts.root("near")
+    for _, run in by_host.values():
+        until((root / "runs" / run.uid / "code").is_dir, "it runs")
+    hosts.boards["far"].stop()
+    messages: list[str] = []
+    far, far_run = by_host["far"]
+    near, near_run = by_host["near"]
+    kill_connections(hosts, "far")
+    until(lambda: messages.extend(executor.take_messages()) or messages, "the host is missed")
+    assert "far" in messages[0]
+    assert executor.liveness(far, far_run.dir) is Liveness.ALIVE
+    (root / "runs" / near_run.uid / "code/go").touch()
+    finish(executor, [near])
+    third = start(executor, made[2])
+    assert third.slot == "near:0", "not on the host that is away"
+    for run in (far_run, made[2]):
+        until((root / "runs" / run.uid / "code").is_dir, "it runs")
+        (root / "runs" / run.uid / "code/go").touch()
+    finish(executor, [third])
+    hosts.boards["far"].start()
+    finish(executor, [far])
+    assert all(run.markers() == {"train.exit.0"} for run in made)
+    assert any("answers again" in line for line in executor.take_messages())
+
+
+def kill_connections(hosts: Hosts, name: str) -> None:
+    """Our ends of them: those of a daemon that has ended live on without it."""
+    for pid in processes.list_pids():
+        words = processes.load_command_line(pid)
+        if f"-F {hosts.config} " in words and f" {name} " in f"{words} ":
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_hosts_that_cannot_be_used_say_why(hosts: Hosts) -> None:
+    hosts.write_config("StrictHostKeyChecking yes\n  UserKnownHostsFile /dev/null")
+    for board in hosts.boards.values():
+        (board.folder / "known_hosts").unlink(missing_ok=True)
+    with pytest.raises(InfrastructureError, match="near is not known") as caught:
+        SshExecutor.check(hosts.farm())
+    assert "connect once by hand: ssh -F" in str(caught.value.hint)
+    hosts.write_config(f"StrictHostKeyChecking accept-new\n  IdentityFile {hosts.folder}/none\n  IdentitiesOnly yes")
+    text = hosts.config.read_text()
+    hosts.config.write_text("".join(line for line in text.splitlines(True) if "user_key" not in line))
+    with pytest.raises(InfrastructureError, match="refuses the connection"):
+        SshExecutor.check(hosts.farm())
+    hosts.write_config()
+    hosts.boards["near"].stop()
+    with pytest.raises(InfrastructureError, match="near does not answer"):
+        SshExecutor.check(hosts.farm())
+    SshExecutor.check(hosts.farm("near", "far"))
+    hosts.boards["near"].start()
+    blocked = hosts.folder / "a file"
+    blocked.write_text("")
+    with pytest.raises(InfrastructureError, match="cannot run jobs"):
+        SshExecutor.check(hosts.farm(root=str(blocked)))
+
+
+def test_what_a_host_refuses_is_said(hosts: Hosts, make, runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    executor = make(root=str(tmp_path / "file"))
+    run = runs.make("true")
+    handle = start(executor, run)
+    finish(executor, [handle])
+    assert executor.liveness(handle, run.dir) is Liveness.GONE
+    assert "near cannot run study/run1" in str(executor.refusal(handle, run.dir))
+
+
+# ---------------------------------------------------------------- supervisors
+
+
+def test_a_lease_without_a_job_is_never_run_later(hosts: Hosts, make, runs: Runs) -> None:
+    """Its supervisor died at every instant between the lease and the start."""
+    for instant in ("lease", "log", "log"):
+        run = runs.make("touch ran")
+        handle = dead_handle(run, hosts)
+        assert run.publish(handle)
+        if instant == "log":
+            run.path(layout.submit_log_name(1)).touch()
+        executor = make()
+        executor.watch(handle, run.dir)
+        finish(executor, [handle])
+        assert executor.liveness(handle, run.dir) is Liveness.GONE
+        second = executor.submit(run.request(attempt=2), run.publish)
+        assert second is not None
+        finish(executor, [second])
+        assert run.markers() == {"train.2.exit.0"}
+
+
+def dead_handle(run: Run, hosts: Hosts) -> JobHandle:
+    options = ("-F", str(hosts.config))
+    place = Place("near", str(hosts.root("near")), options).render()
+    here, boot = processes.host_name(), processes.boot_id()
+    gone = 2**22 - 1
+    return JobHandle("ssh", place, here, 0, 0, boot, "near:0", 1, time.time(), gone, 1, tag=f"{run.uid}.1")
+
+
+def test_a_copy_that_was_removed_is_lost_or_done_by_what_is_here(hosts: Hosts, make, runs: Runs) -> None:
+    run = runs.make("sleep 1000")
+    executor = make()
+    handle = start(executor, run)
+    until(lambda: run.path("token.1").exists(), "it has begun")
+    shutil.rmtree(there(hosts, run))
+    finish(executor, [handle])
+    assert executor.liveness(handle, run.dir) is Liveness.GONE
+    assert run.markers() == set()
+    executor.cancel([(handle, run.dir)], 1.0)
+    assert members(run) == set()
+
+
+def test_a_killed_job_leaves_nothing(hosts: Hosts, make, runs: Runs) -> None:
+    run = runs.make("sleep 1000 & sleep 1000")
+    executor = make()
+    handle = start(executor, run)
+    until(lambda: run.path("train.log").exists(), "it runs")
+    leader = int((there(hosts, run) / "token.1").read_text().split()[1])
+    for pid in [leader, *(pid for pid in members(run) if "watch" in processes.describe_process(pid))]:
+        os.kill(pid, signal.SIGKILL)
+    finish(executor, [handle])
+    assert members(run) == set()
+    assert run.markers() == set()
+
+
+def test_devices_by_slot(hosts: Hosts, make, runs: Runs) -> None:
+    executor = make(slots=2, gpus=2)
+    made = [runs.make("echo $CUDA_VISIBLE_DEVICES") for _ in range(2)]
+    finish(executor, [start(executor, run) for run in made])
+    assert sorted(run.text("train.log") for run in made) == ["0,1\n", "2,3\n"]
+
+
+def test_stop_from_another_process_fetches_what_is_there(hosts: Hosts, make, runs: Runs) -> None:
+    run = runs.make("echo partial; sleep 1000")
+    executor = make()
+    handle = start(executor, run)
+    until(lambda: run.path("train.log").exists(), "it runs")
+    other = SshExecutor(Farm("?", "ssh"))
+    run_directory.write_stop(run.dir, 1, STOP)
+    other.cancel([(handle, run.dir)], 2.0)
+    other.close()
+    assert members(run) == set()
+    assert run.text("train.log") == "partial\n"
+    assert load_liveness(handle, run.dir) is Liveness.GONE
+    finish(executor, [handle])
