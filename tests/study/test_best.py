@@ -16,6 +16,7 @@ from tests.study.workbench import GOOD, STUDY, Bench
 import assay
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import RunRow, Table
+from assay.show.terminal_report import render_terminal
 from assay.study.best import BestChoice, build_document, choose_best, describe_best
 from assay.study.locations import StudyLocation
 from assay.values.state import State
@@ -108,6 +109,10 @@ def test_groups_go_by_their_mean_and_the_standard_error_is_that_of_two_samples()
 
 
 def test_a_group_of_one_run_has_no_spread() -> None:
+    data = table([1.0, 2.0, 2.5], [{"lr": 1, "seed": 0}, {"lr": 2, "seed": 0}, {"lr": 2, "seed": 1}])
+    choice = choose(data, None, "seed")
+    run = describe_best(data, range(3), choice.best.run, [StudyLocation("/nowhere", "s")])
+    assert "1 of 2 groups has one run only" in render_terminal(build_document(choice, run, data))
     found = facts(table([1.0, 2.0], [{"lr": 1, "seed": 0}, {"lr": 2, "seed": 0}]), None, "seed")
     assert (found["standard_error"], found["within_spread"]) == (None, None)
 

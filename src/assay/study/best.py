@@ -303,6 +303,10 @@ def _build_notes(choice: BestChoice, data: IndexTable) -> list[str]:
     column = data.metrics[choice.key.name]
     values = best_values(column, choice.key.direction)
     notes = []
+    single = sum(each.spread is not None and each.spread.n == 1 for each in choice.ranked)
+    if single > 0 and len(choice.ranked) > 1:
+        have = "has" if single == 1 else "have"
+        notes.append(f"{single} of {len(choice.ranked)} groups {have} one run only, whose value may be chance")
     for i in choice.uncounted[:_MOST_NAMED]:
         row = data.rows[i]
         value = render_number(values[i])
