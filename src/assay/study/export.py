@@ -228,9 +228,20 @@ def check_points(selection: Selection) -> None:
 
 def write_runs_csv(selection: Selection, write: Write, *, raw: bool = False) -> None:
     columns = build_columns(selection)
-    cells = (map(",".join, each.values) if each.kind == "texts" else each.values for each in columns)
-    rows = zip(*cells, strict=True)
+    rows = zip(*map(_build_csv_cells, columns), strict=True)
     _write_csv(write, [column.name for column in columns], (build_csv_row(row, raw=raw) for row in rows), raw)
+
+
+def _build_csv_cells(column: RunColumn) -> Iterable[Any]:
+    """Times as ISO 8601 in UTC: a spreadsheet reads them."""
+    if column.kind == "texts":
+        return map(",".join, column.values)
+    if column.kind != "time":
+        return column.values
+    from datetime import UTC, datetime
+
+    moments = [None if value is None else datetime.fromtimestamp(value, UTC) for value in column.values]
+    return [moment and moment.isoformat(timespec="milliseconds").replace("+00:00", "Z") for moment in moments]
 
 
 def write_series_csv(selection: Selection, write: Write, *, raw: bool = False) -> None:

@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,9 @@ def test_runs_as_csv(cli: Cli) -> None:
     )
     assert (good["loss"], good["loss_best"], good["test.acc"]) == ("1.7", "1.7", "0.7")
     assert (bad["state"], bad["exit_code"], bad["test.acc"]) == ("failed", "1", "")
-    assert float(good["started_at"]) + float(good["seconds"]) == pytest.approx(float(good["ended_at"]))
+    assert good["started_at"].endswith("Z")
+    start, end = (datetime.fromisoformat(good[name]).timestamp() for name in ("started_at", "ended_at"))
+    assert start + float(good["seconds"]) == pytest.approx(end, abs=0.002)
 
 
 def test_runs_as_json(cli: Cli, bench: Bench) -> None:
