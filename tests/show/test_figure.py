@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import InfrastructureError, UsageError
+from assay.show import figure
 from assay.show.chart import Axis, Chart, Line, build_bands
 from assay.show.figure import spread_apart, write_figure
 from assay.values.document import Bars
@@ -121,3 +122,23 @@ def test_points_parallel_coordinates_small_charts_and_bars(tmp_path, chart):
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) > 5
     ids = [each.get("id") for each in drawn.iter() if each.get("id")]
     assert len(ids) == len(set(ids))
+
+
+def _read_texts(path: Path, monkeypatch: pytest.MonkeyPatch, chart: Chart) -> list[str]:
+    monkeypatch.setitem(figure._STYLE, "svg.fonttype", "none")
+    write_figure(chart, path)
+    return [element.text or "" for element in ET.parse(path).iter() if element.tag.endswith("}text")]
+
+
+def test_epochs_are_whole_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chart = Chart((Line("a", [1, 2, 3], [0.125, 0.25, 0.5]),), x_name="epoch")
+    texts = _read_texts(tmp_path / "a.svg", monkeypatch, chart)
+    assert {"1", "2", "3"} <= set(texts)
+    assert "1.25" not in texts
+
+
+@pytest.mark.parametrize(("count", "has_legend"), [(8, False), (9, True)])
+def test_beyond_the_colours_the_dashes_are_in_the_legend(tmp_path: Path, count: int, has_legend: bool) -> None:
+    write_figure(Chart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(count))), tmp_path / "a.svg")
+    ids = [element.get("id", "") for element in ET.parse(tmp_path / "a.svg").iter()]
+    assert any(each.startswith("legend") for each in ids) is has_legend

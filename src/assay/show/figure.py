@@ -35,7 +35,8 @@ FORMATS = ("png", "svg", "pdf")
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c6bb1", "#4d4d4d")
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("", "o", "s", "^", "v", "D", "x", "+", "*")
-_LABELLED = 14  # more lines than this have their names in a legend, not next to their ends
+_LABELLED = len(_COLORS)  # more lines than this have their names in a legend, which shows their dashes as well
+_LEGIBLE = 14  # lines whose legend is not small
 _LEGEND_ROWS = 28
 _POINTS = ("o", "s", "^", "D", "v", "P", "*", "h")
 _MOST_POINTS = 4000  # of a line
@@ -117,7 +118,7 @@ def _build_figure(chart: Chart, width: float, height: float) -> Figure:
         _add_color_bar(figure, axes, chart.shades)
     elif any(line.look != "line" for line in chart.lines) or len(chart.lines) > _LABELLED:
         columns = -(-len(chart.lines) // _LEGEND_ROWS)
-        size = 6 if len(chart.lines) > _LABELLED else 8
+        size = 6 if len(chart.lines) > _LEGIBLE else 8
         labels = [" " + _label(line) for line in chart.lines]  # matplotlib leaves out names that begin with _
         figure.legend(artists, labels, loc="outside right upper", fontsize=size, ncols=columns, frameon=False)
     elif len(chart.lines) > 1:
@@ -283,12 +284,16 @@ def _dress(axes: Axes, chart: Chart) -> None:
         axes.minorticks_off()
     axes.set_xlabel(_as_it_is(chart.x_name))
     axes.set_ylabel(_as_it_is(chart.y_name))
-    locator = axes.yaxis.get_major_locator()
-    is_whole = all(float(y).is_integer() for line in chart.lines for y in line.ys if math.isfinite(y))
-    if (
-        isinstance(locator, MaxNLocator) and is_whole and not chart.axes
-    ):  # counts have nothing between; a logarithmic axis has another
-        locator.set_params(integer=True)
+    values = [(axes.yaxis, [y for line in chart.lines for y in line.ys])]
+    if not chart.x_ticks and not chart.x_marks:
+        values.append((axes.xaxis, [x for line in chart.lines for x in line.xs]))
+    for axis, numbers in values:
+        locator = axis.get_major_locator()
+        is_whole = all(float(number).is_integer() for number in numbers if math.isfinite(number))
+        if (
+            isinstance(locator, MaxNLocator) and is_whole and not chart.axes
+        ):  # counts have nothing between; a logarithmic axis has another
+            locator.set_params(integer=True)
     if chart.title:
         axes.set_title(_as_it_is(chart.title), loc="left", fontweight="bold")
 
