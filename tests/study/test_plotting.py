@@ -32,6 +32,8 @@ def test_labels_are_the_parameters_that_differ() -> None:
 def test_names_where_parameters_do_not_tell() -> None:
     assert plotting.build_labels([row("a", lr=1), row("b", lr=1)]) == ["a", "b"]
     assert plotting.build_labels([row("a", lr=1)]) == ["a"]
+    again = row("b", lr=1, epochs=10, resume="/somewhere/runs/s/a/model.ckpt")
+    assert plotting.build_labels([row("a", lr=1, epochs=4), again]) == ["epochs=4", "epochs=10"]
     assert plotting.build_labels([row("a", lr=1), row("b", "t", lr=2)]) == ["s/lr=1", "t/lr=2"]
 
 

@@ -208,3 +208,41 @@ def test_short_names_are_not_cut_for_what_they_share() -> None:
     data.rows[:] = [row._replace(name=f"trial-000{index}") for index, row in enumerate(data.rows)]
     text = render_table(fit_summary(build_summary(data, SummaryOptions()), 60).table, width=60)
     assert "trial-0001" in text
+
+
+def test_parameters_that_names_show_leave_before_the_second_metric() -> None:
+    data = build_data(3, metric("val_loss", [0.3, 0.1, 0.2]), metric("val_acc", [0.3, 0.1, 0.2]))
+    for index, row in enumerate(data.rows):
+        params = {"lr": 0.001 * (index + 1), "opt": "momentum" if index else "sgd", "weight_decay": 0.1 * index}
+        name = ",".join(f"{key}={value}" for key, value in params.items())
+        data.rows[index] = row._replace(name=name, key=f"study/{name}", params=params)
+    fitted = fit_summary(build_summary(data, SummaryOptions()), 60)
+    assert {"run", "val_acc", "val_loss"} <= set(names(fitted))
+    assert "weight_decay" in fitted.no_room
+    assert max(map(len, render_table(fitted.table, width=60).splitlines())) <= 60
+
+
+def test_all_metrics_in_a_narrow_terminal_never_wrap() -> None:
+    data = build_data(3, *(metric(f"some_metric_{n}", [0.3, 0.1, 0.2], [0.2, 0.05, 0.1]) for n in range(30)))
+    for options in (SummaryOptions(metrics=("all",)), SummaryOptions(metrics=("all",), best=True)):
+        fitted = fit_summary(build_summary(data, options), 80)
+        assert max(map(len, render_table(fitted.table, width=80).splitlines())) <= 80
+        assert fitted.hidden == 30 - sum(name.startswith("some_") for name in names(fitted))
+
+
+def test_every_objective_of_a_search_stays_before_other_metrics() -> None:
+    metrics = [metric(name, [0.3, 0.1, 0.2], [0.2, 0.05, 0.1]) for name in ("val_loss", "size", "val_acc", "test_acc")]
+    data = build_data(3, *metrics)
+    data.rows[:] = [row._replace(name=f"trial-000{index}") for index, row in enumerate(data.rows)]
+    fitted = fit_summary(build_summary(data, SummaryOptions(sort=("val_loss:min", "size:min"))), 44)
+    assert {"val_loss", "size"} <= set(names(fitted))
+    assert fitted.hidden > 0
+
+
+def test_the_reasons_of_pruned_runs_are_told_below_a_narrow_table() -> None:
+    data = build_data(2, metric("val_loss", [0.3, 0.1]), metric("val_acc", [0.3, 0.1]))
+    why = "val_acc 0.3 is below the median 0.8 of 5 runs at step 100"
+    data.rows[0] = data.rows[0]._replace(state=State.PRUNED, reason=why)
+    fitted = fit_summary(build_summary(data, SummaryOptions()), 50)
+    assert "reason" not in names(fitted)
+    assert any(why in line for line in fitted.remarks)

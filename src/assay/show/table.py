@@ -180,10 +180,13 @@ def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
     laid = _lay_out(table)
     gone: set[int] = set()
     if _total(each.width for each in laid) > width:
+        ranks = sorted({column.rank for column in table.columns if column.rank}, reverse=True)
         needs = [_needed(each, is_name=not index) for index, each in enumerate(laid)]
-        for rank in sorted({column.rank for column in table.columns if column.rank}, reverse=True):
-            if _total(need for index, need in enumerate(needs) if index not in gone) <= width:
-                break
+        floors = [_floor(each, _SMALLEST_HEADERS[-1], "…", is_name=not index) for index, each in enumerate(laid)]
+        for rank in ranks:
+            least = needs if rank > 0 else floors
+            if _total(need for index, need in enumerate(least) if index not in gone) <= width:
+                continue
             gone.update(index for index, column in enumerate(table.columns) if column.rank == rank)
     return drop_columns(table, gone), tuple(table.columns[index] for index in sorted(gone))
 

@@ -187,12 +187,12 @@ def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = N
         return RunTable(table)
     if columns[-1].name == _REASON:  # half of it would be no use
         table = Table(table.columns[:-1], [row[:-1] for row in table.rows])
-    return RunTable(fit_columns(table, width)[0], tuple(_build_remarks(runs)))
+    return RunTable(fit_columns(table, width)[0], tuple(build_remarks([run.row for run in runs])))
 
 
-def _build_remarks(runs: Sequence[ListedRun]) -> Iterator[str]:
+def build_remarks(rows: Sequence[RunRow]) -> Iterator[str]:
     """Why runs ended as they did, a line each."""
-    told = [run.row for run in runs if run.row.reason]
+    told = [row for row in rows if row.reason]
     yield from (
         f"{row.state}: {formatting.clean(row.name)}: {formatting.clean(row.reason)}" for row in told[:MOST_REASONS]
     )

@@ -21,7 +21,7 @@ from assay.show.console import Console
 from assay.study.locations import HOW_TO_START, StudyLocation, show_command
 from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, parse_sort, sort_groups
 from assay.study.run_reader import find_step_name, load_fresh_table, load_objectives
-from assay.study.summary import select_rows
+from assay.study.summary import is_checkpoint, select_rows
 from assay.values.document import Bars
 from assay.values.series import Direction, direction_of, metric_priority
 
@@ -275,12 +275,16 @@ def _find_epochs(epochs: Series, steps: Sequence[float]) -> list[float]:
 
 
 def build_labels(rows: Sequence[RunRow]) -> list[str]:
-    """What tells the runs apart: the parameters that differ, else their names."""
+    """What tells the runs apart: the parameters that differ, without paths of checkpoints if possible; else names."""
     several = len({row.study for row in rows}) > 1
     telling = differing_params([row.params for row in rows])
-    labels = [describe_params({name: row.params[name] for name in telling if name in row.params}) for row in rows]
-    if len(set(labels)) < len(rows) or not all(labels):
-        labels = [row.name for row in rows]
+    plain = [name for name in telling if not is_checkpoint([row.params.get(name) for row in rows])]
+    labels = [row.name for row in rows]
+    for names in (plain, telling):
+        told = [describe_params({name: row.params[name] for name in names if name in row.params}) for row in rows]
+        if len(set(told)) == len(rows) and all(told):
+            labels = told
+            break
     return [f"{row.study}/{label}" if several else label for row, label in zip(rows, labels, strict=True)]
 
 

@@ -66,6 +66,8 @@ class StudySummary(NamedTuple):
     left_out: int = 0
     front: Front | None = None  # --pareto; of runs or of groups
     not_done: int = 0  # runs that --pareto did not compare, for their state
+    no_room: tuple[str, ...] = ()  # columns, metrics apart, that left a narrow table
+    remarks: tuple[str, ...] = ()  # reasons of pruned runs that had no room in it
 
 
 def summarise(
@@ -118,21 +120,47 @@ def fit_summary(summary: StudySummary, width: int) -> StudySummary:
     """For a terminal: what is empty or said twice leaves the table first, then whole metrics, before names become
     unreadable."""
     table, dropped = fit_columns(drop_spare(summary.table, width), width)
-    metrics = {column.rank for column in dropped if column.rank % 2 == 0}
-    return summary._replace(table=table, hidden=summary.hidden + len(metrics))
+    metrics = {column.rank for column in dropped if _is_metric_rank(column.rank)}
+    others = tuple(
+        column.name
+        for column in dropped
+        if not _is_metric_rank(column.rank) and column.rank not in (_REASON_RANK, _BEST_RANK)
+    )
+    remarks: tuple[str, ...] = ()
+    if any(column.rank == _REASON_RANK for column in dropped):
+        from assay.study.listing import build_remarks
+
+        remarks = tuple(build_remarks([row for row in summary.rows if row.state is State.PRUNED]))
+    return summary._replace(table=table, hidden=summary.hidden + len(metrics), no_room=others, remarks=remarks)
 
 
-# The ranks by which columns leave a narrow table: metrics have even ones, the first stays as long as it can.
-_STEP_RANK = 1
-_STEP_TIME_RANK = 3
-_PATH_RANK = 99
-_TAGS_RANK = 5
-_REASON_RANK = 7
+# The ranks by which columns leave a narrow table: metrics have multiples of 200, the first stays.
+_PATH_RANK = 9900
+_BEST_RANK = 1100
+_REASON_RANK = 700
+_TAGS_RANK = 500
+_STEP_TIME_RANK = 300
+_NAMED_RANK = 210  # and above: parameters that the runs' names show as well
+_TIME_RANK = 205
+_STEP_RANK = 100
+_FIRST_BEST_RANK = -100  # of the metric that is sorted by, where it tells more
+_WANTED_RANK = -200  # and below: metrics that were asked for, or that a search is about
 
 
-def _metric_rank(index: int, options: SummaryOptions) -> int:
-    """0 for metrics that were asked for by name: they stay."""
-    return 2 * index if options.metrics is None else 0
+def _is_metric_rank(rank: int) -> bool:
+    return rank <= _WANTED_RANK or (rank > 0 and rank % 200 == 0)
+
+
+def _rank_metric(
+    columns: Sequence[Column], index: int, metrics: Sequence[str], sort: Sequence[SortKey], options: SummaryOptions
+) -> list[Column]:
+    """The columns of one metric: its values, and its best values where they are shown."""
+    is_wanted = options.metrics is not None or any(key.is_metric and key.name == metrics[index] for key in sort[1:])
+    rank = 200 * index if not is_wanted else _WANTED_RANK - (len(metrics) - 1 - index)
+    is_first = bool(sort) and sort[0].name == metrics[index] and (options.metrics is None or options.best)
+    best = _FIRST_BEST_RANK if is_first else _BEST_RANK
+    keys = (f"{metrics[index]}_best", f"{metrics[index]}_best_sd")
+    return [column._replace(rank=best if column.key in keys else rank if index else 0) for column in columns]
 
 
 # ---------------------------------------------------------------- choosing
@@ -195,11 +223,12 @@ def _run_columns(
         values = [row.params.get(name) for row in data.rows]
         cells.append(list(map(values.__getitem__, order)))
         kind: Kind = "number" if _NUMBERS.issuperset(map(type, cells[-1])) else "text"
-        columns.append(Column(name, kind, digits=None, rank=_PATH_RANK if _is_checkpoint(cells[-1]) else 0))
+        columns.append(Column(name, kind, digits=None))
+    columns[-len(params) :] = _rank_params(columns, cells, params) if params else []
     for index, name in enumerate(metrics):
         before = len(columns)
         _add_metric(columns, cells, data.metrics[name], order, sort, options.best)
-        columns[before:] = [column._replace(rank=_metric_rank(index, options)) for column in columns[before:]]
+        columns[before:] = _rank_metric(columns[before:], index, metrics, sort, options)
     _add_progress(columns, cells, data, order, metrics, step_name)
     tags = _gather(data, "tags", order) if "tags" not in options.ignore else []
     if any(tags):
@@ -221,7 +250,19 @@ def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any
 _NUMBERS = {int, float, NoneType}
 
 
-def _is_checkpoint(values: Sequence[Any]) -> bool:
+def _rank_params(columns: Sequence[Column], cells: Sequence[Sequence[Any]], params: Sequence[str]) -> list[Column]:
+    """Those that the names show leave before a name is cut; of the others the last first, where nothing else helps."""
+    ranked = []
+    for index, name in enumerate(params):
+        values = cells[index - len(params)]
+        is_named = all(f"{name}=" in run for run, value in zip(cells[0], values, strict=True) if value is not None)
+        rank = min(_NAMED_RANK + 1 + 2 * index, _STEP_TIME_RANK - 1) if is_named else -(len(params) - index)
+        rank = _PATH_RANK if is_checkpoint(values) else rank
+        ranked.append(columns[index - len(params)]._replace(rank=rank))
+    return ranked
+
+
+def is_checkpoint(values: Sequence[Any]) -> bool:
     """A path that only some runs have, as of `rerun --from checkpoint`: of little use in a narrow table."""
     found = [value for value in values if value is not None]
     return len(found) < len(values) and all(isinstance(value, str) and value.startswith("/") for value in found)
@@ -279,7 +320,7 @@ def _add_progress(
     starts, ends = _gather(data, "started_at", order), _gather(data, "ended_at", order)
     seconds = list(map(_elapsed, starts, ends))
     if seconds.count(None) < len(seconds):
-        columns.append(Column("time", "clock", key="seconds"))
+        columns.append(Column("time", "clock", key="seconds", rank=_TIME_RANK))
         cells.append(seconds)
     per_step = _seconds_per_step(chosen, order, starts, steps, seconds)
     if any(value is not None and value >= 0.05 for value in per_step):
@@ -362,7 +403,7 @@ def _grouped(
             columns.append(Column("n", "number", digits=12, key=f"{name}_n"))
             cells.append(counts[index])
         _add_group_metric(columns, cells, data.metrics[name], ordered, sort, options.best)
-        columns[before:] = [column._replace(rank=_metric_rank(index, options)) for column in columns[before:]]
+        columns[before:] = _rank_metric(columns[before:], index, metrics, sort, options)
     table = Table(tuple(columns), list(zip(*cells, strict=True)) if ordered else [])
     first = [data.rows[group.runs[0]] for group in ordered if group.runs]
     return StudySummary(table, first, tuple(sort), hidden, len(groups) - len(ordered), front)

@@ -104,6 +104,10 @@ def summarise(request: SumRequest, console: Console) -> int:
         console.write(_render(found.table, request))
     if found.hidden and not any(forms):
         console.error(f"({render_count(found.hidden, 'more metric')}: --metrics all)")
+    if found.no_room:
+        console.error(f"(no room here for {', '.join(found.no_room)}: widen the terminal, or --csv)")
+    for remark in found.remarks:
+        console.error(remark)
     if found.front is not None:
         what = "group" if request.group_by else "run"
         console.error(f"({summary.describe_front(found.front, what, found.not_done)})")
