@@ -284,7 +284,7 @@ def _dress(axes: Axes, chart: Chart) -> None:
         axes.minorticks_off()
     axes.set_xlabel(_as_it_is(chart.x_name))
     axes.set_ylabel(_as_it_is(chart.y_name))
-    values = [(axes.yaxis, [y for line in chart.lines for y in line.ys])]
+    values: list[tuple[Any, list[float]]] = [(axes.yaxis, [y for line in chart.lines for y in line.ys])]
     if not chart.x_ticks and not chart.x_marks:
         values.append((axes.xaxis, [x for line in chart.lines for x in line.xs]))
     for axis, numbers in values:
