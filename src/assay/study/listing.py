@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from assay.study.locations import StudyLocation, find_studies
 from assay.study.opening import open_index
 from assay.study.ranking import choose_sort, sort_rows
 from assay.study.refresh import refresh_root, refresh_study
-from assay.study.summary import select_rows
+from assay.study.summary import build_remarks, select_rows
 from assay.values.run import State
 from assay.values.series import metric_priority
 from assay.values.table import Column, Table
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
 
-MOST_REASONS = 5  # below the table, where there is no room for a column
 
 _REASON = "reason"
 # The ranks by which columns leave a narrow table, the highest first.
@@ -188,16 +187,6 @@ def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = N
     if columns[-1].name == _REASON:  # half of it would be no use
         table = Table(table.columns[:-1], [row[:-1] for row in table.rows])
     return RunTable(fit_columns(table, width)[0], tuple(build_remarks([run.row for run in runs])))
-
-
-def build_remarks(rows: Sequence[RunRow]) -> Iterator[str]:
-    """Why runs ended as they did, a line each."""
-    told = [row for row in rows if row.reason]
-    yield from (
-        f"{row.state}: {formatting.clean(row.name)}: {formatting.clean(row.reason)}" for row in told[:MOST_REASONS]
-    )
-    if len(told) > MOST_REASONS:
-        yield f"and {len(told) - MOST_REASONS} more; `assay show` explains a single run"
 
 
 def build_run_facts(runs: Sequence[ListedRun], location: StudyLocation, now: float) -> Table:

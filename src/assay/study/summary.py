@@ -6,7 +6,7 @@ Works on whole columns, as the index gives them: ten thousand runs are tabled in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.console import SILENT, Console
-from assay.show.formatting import render_count
+from assay.show.formatting import clean, render_count
 from assay.show.table import drop_spare, fit_columns
 from assay.study.locations import HOW_TO_START, StudyLocation
 from assay.study.ranking import (
@@ -40,6 +40,7 @@ from assay.values.table import Column, Kind, Table
 if TYPE_CHECKING:
     from assay.values.where import Where
 
+MOST_REASONS = 5  # below the table, where there is no room for a column
 MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
 
 
@@ -128,10 +129,16 @@ def fit_summary(summary: StudySummary, width: int) -> StudySummary:
     )
     remarks: tuple[str, ...] = ()
     if any(column.rank == _REASON_RANK for column in dropped):
-        from assay.study.listing import build_remarks
-
         remarks = tuple(build_remarks([row for row in summary.rows if row.state is State.PRUNED]))
     return summary._replace(table=table, hidden=summary.hidden + len(metrics), no_room=others, remarks=remarks)
+
+
+def build_remarks(rows: Sequence[RunRow]) -> Iterator[str]:
+    """Why runs ended as they did, a line each."""
+    told = [row for row in rows if row.reason]
+    yield from (f"{row.state}: {clean(row.name)}: {clean(row.reason)}" for row in told[:MOST_REASONS])
+    if len(told) > MOST_REASONS:
+        yield f"and {len(told) - MOST_REASONS} more; `assay show` explains a single run"
 
 
 # The ranks by which columns leave a narrow table: metrics have multiples of 200, the first stays.
