@@ -231,7 +231,7 @@ def _run_columns(
         cells.append(list(map(values.__getitem__, order)))
         kind: Kind = "number" if _NUMBERS.issuperset(map(type, cells[-1])) else "text"
         columns.append(Column(name, kind, digits=None))
-    columns[-len(params) :] = _rank_params(columns, cells, params) if params else []
+    columns[len(columns) - len(params) :] = _rank_params(columns, cells, params)
     for index, name in enumerate(metrics):
         before = len(columns)
         _add_metric(columns, cells, data.metrics[name], order, sort, options.best)
