@@ -43,6 +43,7 @@ SERVICES = {
     "models": Service((str(MODELS / "faster_whisper"),), "make .tools/models/.stamp"),
     "postgres": Service((POSTGRES, "setpriv"), "apt-get install -y postgresql"),
     "frameworks": Service((), ""),  # Lightning and transformers, from packages: their import takes many seconds
+    "ray": Service((), ""),  # a package; a cluster takes seconds to start
     "backends": Service((), ""),  # compilers from packages: nothing is missing, but a case takes seconds
 }
 

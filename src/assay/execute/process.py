@@ -20,7 +20,7 @@ _ORPHAN_LOOKS = 50  # a daemon forks twice
 _KILL_ROUNDS = 250
 _FIRST_SLOT_FD = 20
 # what a run started from inside a run must not take over from it
-_OUTER = (
+OUTER = (
     layout.ENV_RUN_DIR,
     layout.ENV_DONE,
     layout.ENV_TIME,
@@ -60,15 +60,16 @@ def build_handle(
 
 def build_environment(request: JobRequest) -> dict[str, str]:
     """The supervisor's environment with the request's on top, as a job or a submit command gets it."""
-    return {**base_environment(), **_request_environment(request)}
+    return {**base_environment(), **request_environment(request)}
 
 
 def base_environment() -> dict[str, str]:
     """What every job takes over from the supervisor."""
-    return {name: value for name, value in os.environ.items() if name not in _OUTER}
+    return {name: value for name, value in os.environ.items() if name not in OUTER}
 
 
-def _request_environment(request: JobRequest) -> dict[str, str]:
+def request_environment(request: JobRequest) -> dict[str, str]:
+    """What is this attempt's own."""
     own = {layout.ENV_ATTEMPT: request.tag, layout.ENV_ATTEMPT_NUMBER: str(request.attempt)}
     return {**request.env, **own}
 
@@ -80,7 +81,7 @@ class EncodedEnvironment:
         self._base = _encode(base_environment())
 
     def build(self, request: JobRequest, more: Mapping[str, str]) -> dict[bytes, bytes]:
-        return {**self._base, **_encode(_request_environment(request)), **_encode(more)}
+        return {**self._base, **_encode(request_environment(request)), **_encode(more)}
 
 
 def _encode(env: Mapping[str, str]) -> dict[bytes, bytes]:

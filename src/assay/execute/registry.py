@@ -11,6 +11,7 @@ from assay.execute.base import Executor
 _EXECUTORS = {
     "local": "assay.execute.local:LocalExecutor",
     "ssh": "assay.execute.ssh:SshExecutor",
+    "ray": "assay.execute.ray_tasks:RayExecutor",
     "submit": "assay.execute.submit:SubmitExecutor",
     "slurm": "assay.execute.slurm:SlurmExecutor",
 }
