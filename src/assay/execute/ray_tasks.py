@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import socket
@@ -74,7 +75,13 @@ class RayExecutor(SubmitExecutor):
     @classmethod
     def check(cls, farm: Farm) -> None:
         """The connection is kept for the executor that comes next; without one it ends with this process."""
-        _check_demand(farm, _find_bridge(farm, {}))
+        bridge = _find_bridge(farm, {})
+        try:
+            _check_demand(farm, bridge)
+        except UsageError:
+            if not bridge.users:
+                bridge.close()
+            raise
 
     @classmethod
     def render_line(cls, farm: Farm, _request: JobRequest, training: str) -> str:
@@ -317,7 +324,9 @@ def _check_demand(farm: Farm, bridge: _Bridge) -> None:
 
 def _render_amounts(amounts: Mapping[str, float], names: Iterable[str]) -> str:
     shown = {name: amounts.get(name, 0.0) for name in names}
-    return ", ".join(f"{_render_bytes(each) if name == 'memory' else f'{each:g}'} {name}" for name, each in shown.items())
+    return ", ".join(
+        f"{_render_bytes(each) if name == 'memory' else f'{each:g}'} {name}" for name, each in shown.items()
+    )
 
 
 def _render_bytes(size: float) -> str:
@@ -462,12 +471,15 @@ def serve(fd: int) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             number, name, arguments = connection.recv()
+            answer: tuple[int, str | None, Any]
             try:
                 answer = (number, None, getattr(bridge, name)(*arguments))
             except Exception as error:  # noqa: BLE001 the supervisor decides what it means
                 answer = (number, _explain(error), None)
             connection.send(answer)
     ray.shutdown()
+    if bridge.folder:  # the supervisor may have died
+        shutil.rmtree(bridge.folder, ignore_errors=True)
 
 
 def _explain(error: Exception) -> str:
@@ -479,22 +491,24 @@ class _Server:
     """What the supervisor calls: one method for each message."""
 
     def __init__(self) -> None:
+        self.folder = ""
         self._tasks: Any = None
 
     def connect(self, address: str, sizes: dict[str, float], folder: str) -> dict[str, Any]:
+        self.folder = folder
         import logging
 
         import ray
 
         quiet: dict[str, Any] = {"configure_logging": False, "log_to_driver": False, "logging_level": logging.ERROR}
         if address == _LOCAL:
-            own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
-            ray.init(address=_LOCAL, _temp_dir=folder, **own, **quiet, **sizes)
+            own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES, **sizes}
+            ray.init(address=_LOCAL, _temp_dir=folder, **own, **quiet)
             self._tasks, cluster = Tasks(), f"{_LOCAL}:{os.getpid()}"
         else:
             ray.init(address=address, namespace="assay", **quiet)
             self._tasks, cluster = _Detached(), ray.get_runtime_context().gcs_address
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         return {"cluster": cluster, "nodes": nodes}
 
     def submit(self, key: _Key, job: dict[str, Any], options: dict[str, Any]) -> None:
@@ -628,8 +642,7 @@ def run_job(job: dict[str, Any]) -> _Ended:
     env = {name: value for name, value in os.environ.items() if name not in job["drop"]}
     if env.get("PYTHONBREAKPOINT", "").startswith("ray."):
         del env["PYTHONBREAKPOINT"]
-    guard = _find_guard(job["guard"])
-    _tell_guard(guard, job["tag"], 0, job["end"])
+    _tell_guard(job["guard"], job["tag"], 0, job["end"])
     try:
         bash = shutil.which("bash") or "/bin/bash"
         child = subprocess.Popen(
@@ -641,35 +654,64 @@ def run_job(job: dict[str, Any]) -> _Ended:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        _tell_guard(guard, job["tag"], child.pid, job["end"])
+        _tell_guard(job["guard"], job["tag"], child.pid, job["end"])
+        _await_exit(child.pid)
         _, _, used = os.wait4(child.pid, 0)
         child.returncode = 0  # waited for; what it ended with is in the markers
     finally:
-        _tell_guard(guard, "", 0, "")
+        _tell_guard(job["guard"], "", 0, "")
     own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # before exec the child's image was this process
     peak = used.ru_maxrss * 1024 if used.ru_maxrss > own_peak else 0
     return "", used.ru_utime + used.ru_stime, peak
+
+
+def _await_exit(pid: int) -> None:
+    """Until the job has left. Without its raylet a worker's node is dead to Ray: it leaves, and the guard acts."""
+    raylet = os.getppid()
+    pidfd = os.pidfd_open(pid)
+    watch = select.poll()
+    watch.register(pidfd, select.POLLIN)
+    while not watch.poll(1000):
+        if os.getppid() != raylet:
+            os._exit(1)
+    os.close(pidfd)
 
 
 _guards: dict[int, Any] = {}
 
 
 def _find_guard(text: str) -> Any:
-    """One for each worker: it notices the end of its pipe when the worker dies, whatever kills it."""
+    """One for each worker: it notices the end of its pipe when the worker dies, whatever kills it.
+
+    Not a child of the worker, which kills its children when it leaves.
+    """
     if os.getpid() not in _guards:
-        _guards[os.getpid()] = subprocess.Popen(
-            ["bash", "-c", text],
+        starter = subprocess.Popen(
+            ["bash", "-c", 'bash -c "$0" <&0 &', text],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        os.waitpid(starter.pid, 0)
+        starter.returncode = 0
+        _guards[os.getpid()] = starter
     return _guards[os.getpid()]
 
 
-def _tell_guard(guard: Any, tag: str, pid: int, end: str) -> None:
-    guard.stdin.write(b"".join(os.fsencode(field) + b"\0" for field in (tag, str(pid), end)))
-    guard.stdin.flush()
+def _tell_guard(text: str, tag: str, pid: int, end: str) -> None:
+    message = b"".join(os.fsencode(field) + b"\0" for field in (tag, str(pid), end))
+    for _ in range(2):
+        guard = _find_guard(text)
+        try:
+            guard.stdin.write(message)
+            guard.stdin.flush()
+        except BrokenPipeError:  # somebody has killed it
+            with contextlib.suppress(BrokenPipeError):
+                guard.stdin.close()
+            del _guards[os.getpid()]
+        else:
+            return
 
 
 # job.sh is killed first, so that a command that answers TERM with exit 0 does not pass for finished; its watcher
