@@ -3,6 +3,9 @@
 Slurm (a real one of one node, started here): `assay run --on slurm` with a run directory, code copy, lease, exit code,
 outcome, log and index row of every run, against a plain `sbatch --array` of the same script that leaves a file for each
 task, and against submitit's `map_array` (a Python per job). Every contestant ends when the last of its files is there.
+
+Ray (a cluster of one node, started here): `assay run --on ray` against a program that connects, starts a task for each
+job, each of which runs the same script, and waits for all; both as whole processes, import of Ray included.
 """
 
 from __future__ import annotations
@@ -12,12 +15,25 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from measuring import ASSAY, PEERS, ROOT, Taken, build_env, has_peer, quick_folder, render_ratio, take_turns, wall
+from measuring import (
+    ASSAY,
+    PEERS,
+    ROOT,
+    Taken,
+    build_env,
+    has_peer,
+    quick_folder,
+    render_ratio,
+    run_process,
+    take_turns,
+    wall,
+)
 
 sys.path.insert(0, str(ROOT))
 from tests.slurm_cluster import start_cluster  # the tests know how to start one
@@ -94,7 +110,72 @@ def slurm(folder: Path, jobs: int) -> Iterator[dict[str, Callable[[], Taken]]]:
         yield entries
 
 
-ENGINES = {"slurm": slurm}  # each: contestants, ours first, then the engine's own means
+_RAY_CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+print("address", cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+_RAY_APP = """
+import subprocess, sys, ray
+
+@ray.remote(max_retries=0)
+def run(folder, number):
+    subprocess.run(["bash", "train.sh", str(number)], cwd=folder, check=True)
+
+ray.init(address=sys.argv[3], log_to_driver=False)
+ray.get([run.remote(sys.argv[2], number) for number in range(int(sys.argv[1]))])
+"""
+
+
+@contextmanager
+def ray(folder: Path, jobs: int) -> Iterator[dict[str, Callable[[], Taken]]]:
+    """Contestants, ours first; every measurement gets a fresh folder."""
+    session = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    program = subprocess.Popen(
+        [sys.executable, "-c", _RAY_CLUSTER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"RAY_TMPDIR": session, "RAY_USAGE_STATS_ENABLED": "0"},
+        text=True,
+    )
+    try:
+        assert program.stdout is not None
+        address = next(line.split()[1] for line in program.stdout if line.startswith("address "))
+        env = {**build_env(folder), "RAY_ADDRESS": address}
+        if "HOME" in os.environ:  # Ray keeps its token there
+            env["HOME"] = os.environ["HOME"]
+
+        def fresh() -> Path:
+            work = folder / "work"
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
+            (work / "train.sh").write_text("true\n")
+            return work
+
+        def assay() -> Taken:
+            work = fresh()
+            values = ", ".join(map(str, range(jobs)))
+            (work / "study.yml").write_text(f"study: farm\ncommand: 'bash train.sh {{i}}'\nparams: {{i: [{values}]}}\n")
+            taken = run_process([*ASSAY, "run", "study.yml", "--on", "ray", "--quiet", "--root", "runs"], work, env)
+            assert len(list(work.glob("runs/farm/*/run.exit.0"))) == jobs
+            return taken
+
+        def plain() -> Taken:
+            work = fresh()
+            return run_process([sys.executable, "-c", _RAY_APP, str(jobs), str(work), address], work, env)
+
+        yield {"assay": assay, "plain tasks": plain}
+    finally:
+        program.communicate()
+        shutil.rmtree(session, ignore_errors=True)
+
+
+ENGINES = {"slurm": slurm, "ray": ray}  # each: contestants, ours first, then the engine's own means
 
 
 def main() -> None:
