@@ -102,7 +102,7 @@ class RayExecutor(SubmitExecutor):
         key = (request.dir, request.attempt)
         self._watched[key] = handle
         try:
-            bridge.call("submit", key, _build_job(request), _build_options(self.farm))
+            bridge.call("submit", request.tag, _build_job(request), _build_options(self.farm))
         except InfrastructureError as error:
             self._refuse(key, error.message)
             raise InfrastructureError(f"cannot start {request.name}: {error.message}", error.hint) from error
@@ -152,7 +152,7 @@ class RayExecutor(SubmitExecutor):
         ours = [key for key in keys if self._is_asked(self._watched[key])]
         self._ends.update(dict.fromkeys(set(keys).difference(ours)))
         if ours:
-            self._note(self._ask(ours, timeout_s))
+            self._note(self._ask({self._watched[key].tag: key for key in ours}, timeout_s))
         else:
             time.sleep(timeout_s)
 
@@ -162,13 +162,14 @@ class RayExecutor(SubmitExecutor):
             if end is not None and end[0].startswith(_REFUSED):
                 _note_submission(key, end[0].removeprefix(_REFUSED), 126)
 
-    def _ask(self, keys: Sequence[_Key], timeout_s: float) -> Mapping[_Key, _Ended | None]:
+    def _ask(self, keys: Mapping[str, _Key], timeout_s: float) -> Mapping[_Key, _Ended | None]:
+        """By the attempts' tags: a directory may be removed and made again."""
         try:
-            ends: Mapping[_Key, _Ended | None] = self._connect().call("look", keys, timeout_s)
+            ends: Mapping[str, _Ended | None] = self._connect().call("look", list(keys), timeout_s)
         except InfrastructureError:  # the cluster has died; files say what became of its jobs
             self._drop_bridge()
             return {}
-        return ends
+        return {keys[tag]: end for tag, end in ends.items()}
 
     def _is_shared(self, handle: JobHandle) -> bool:
         return not handle.native_id.startswith(_LOCAL)
@@ -215,7 +216,7 @@ class RayExecutor(SubmitExecutor):
         if not self._is_asked(handle):
             is_ours = handle.supervisor_pid == os.getpid() and handle.host == processes.host_name()
             return False, is_ours and not self._is_shared(handle)
-        found = self._ask([key], 0.0)
+        found = self._ask({handle.tag: key}, 0.0)
         if key not in found:
             return self._bridge is not None, False
         if found[key] is not None:
@@ -229,7 +230,7 @@ class RayExecutor(SubmitExecutor):
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
         """By files, so that it needs no connection; what still waits in Ray's queue is taken out where there is one."""
         super().cancel(jobs, grace_s)
-        waiting = [(run_dir, handle.attempt) for handle, run_dir in jobs if self._is_unbegun(run_dir, handle.attempt)]
+        waiting = [handle.tag for handle, run_dir in jobs if self._is_unbegun(run_dir, handle.attempt)]
         if waiting and self._bridge is not None:
             with contextlib.suppress(InfrastructureError):
                 self._bridge.call("cancel", waiting)
@@ -511,15 +512,15 @@ class _Server:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         return {"cluster": cluster, "nodes": nodes}
 
-    def submit(self, key: _Key, job: dict[str, Any], options: dict[str, Any]) -> None:
-        self._tasks.submit(key, job, options)
+    def submit(self, tag: str, job: dict[str, Any], options: dict[str, Any]) -> None:
+        self._tasks.submit(tag, job, options)
 
-    def look(self, keys: Sequence[_Key], timeout_s: float) -> dict[_Key, _Ended | None]:
-        found: dict[_Key, _Ended | None] = self._tasks.look(keys, timeout_s)
+    def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, _Ended | None]:
+        found: dict[str, _Ended | None] = self._tasks.look(tags, timeout_s)
         return found
 
-    def cancel(self, keys: Sequence[_Key]) -> None:
-        self._tasks.cancel(keys)
+    def cancel(self, tags: Sequence[str]) -> None:
+        self._tasks.cancel(tags)
 
 
 class _Detached:
@@ -543,21 +544,21 @@ class _Detached:
             self._actor = self._find()
             return ray.get(getattr(self._actor, name).remote(*arguments), timeout=60.0)
 
-    def submit(self, key: _Key, job: dict[str, Any], options: dict[str, Any]) -> None:
-        self._call("submit", key, job, options)
+    def submit(self, tag: str, job: dict[str, Any], options: dict[str, Any]) -> None:
+        self._call("submit", tag, job, options)
 
-    def look(self, keys: Sequence[_Key], timeout_s: float) -> Any:
+    def look(self, tags: Sequence[str], timeout_s: float) -> Any:
         deadline, pause_s = time.monotonic() + timeout_s, 0.01
         while True:
-            found = self._call("look", keys, 0.0)
+            found = self._call("look", tags, 0.0)
             left = deadline - time.monotonic()
             if found or left <= 0:
                 return found
             time.sleep(min(left, pause_s))
             pause_s = min(pause_s * 1.5, 0.5)
 
-    def cancel(self, keys: Sequence[_Key]) -> None:
-        self._call("cancel", keys)
+    def cancel(self, tags: Sequence[str]) -> None:
+        self._call("cancel", tags)
 
 
 # ---------------------------------------------------------------- sent to the cluster: the standard library alone
@@ -571,34 +572,34 @@ class Tasks:
 
         # GPU tasks get a new worker each time by default, since frameworks keep memory; a worker of ours uses no GPU
         self._task = ray.remote(max_retries=0, max_calls=0)(run_job)
-        self._refs: dict[_Key, Any] = {}
-        self._ends: dict[_Key, _Ended] = {}
+        self._refs: dict[str, Any] = {}
+        self._ends: dict[str, _Ended] = {}
         self._called_at = time.monotonic()
         if idle_s:
             threading.Thread(target=self._leave_when_idle, args=(idle_s,), daemon=True).start()
 
-    def submit(self, key: _Key, job: dict[str, Any], options: dict[str, Any]) -> None:
+    def submit(self, tag: str, job: dict[str, Any], options: dict[str, Any]) -> None:
         self._called_at = time.monotonic()
-        if key not in self._refs and key not in self._ends:  # asked for a second time by somebody who was interrupted
-            self._refs[key] = self._task.options(name="assay", **options).remote(job)
+        if tag not in self._refs and tag not in self._ends:  # asked for a second time by somebody who was interrupted
+            self._refs[tag] = self._task.options(name="assay", **options).remote(job)
 
-    def look(self, keys: Sequence[_Key], timeout_s: float) -> dict[_Key, _Ended | None]:
+    def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, _Ended | None]:
         """The ends of these, as far as they are over; None for one that is not known."""
         self._called_at = time.monotonic()
-        found = self._find(keys)
+        found = self._find(tags)
         if not found and timeout_s:
             self._collect(timeout_s)
-            found = self._find(keys)
+            found = self._find(tags)
         return found
 
-    def _find(self, keys: Sequence[_Key]) -> dict[_Key, _Ended | None]:
+    def _find(self, tags: Sequence[str]) -> dict[str, _Ended | None]:
         self._collect(0.0)
-        return {key: self._ends.get(key) for key in keys if key not in self._refs}
+        return {tag: self._ends.get(tag) for tag in tags if tag not in self._refs}
 
     def _collect(self, timeout_s: float) -> None:
         import ray
 
-        by_ref = {ref: key for key, ref in self._refs.items()}
+        by_ref = {ref: tag for tag, ref in self._refs.items()}
         if not by_ref:
             time.sleep(timeout_s)
             return
@@ -611,13 +612,13 @@ class Tasks:
             self._ends[by_ref[ref]] = end
             del self._refs[by_ref[ref]]
 
-    def cancel(self, keys: Sequence[_Key]) -> None:
+    def cancel(self, tags: Sequence[str]) -> None:
         """Only those that hold no token: what runs is ended by its files, and its worker is told by nobody."""
         import ray
 
-        for key in keys:
-            if key in self._refs:
-                ray.cancel(self._refs[key], force=False)
+        for tag in tags:
+            if tag in self._refs:
+                ray.cancel(self._refs[tag], force=False)
 
     def _leave_when_idle(self, idle_s: float) -> None:
         while True:
