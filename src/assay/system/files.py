@@ -89,7 +89,7 @@ def is_special(path: str) -> bool:
         mode = os.stat(path).st_mode
     except OSError:
         return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or path.startswith(("/dev/", "/proc/"))
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or path.startswith(("/dev/std", "/dev/fd/", "/proc/"))
 
 
 @contextlib.contextmanager

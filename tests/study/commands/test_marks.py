@@ -6,7 +6,6 @@ import json
 import os
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from tests.study.workbench import BAD, GOOD, STUDY, Bench
@@ -137,15 +136,3 @@ def test_a_damaged_file_is_named_in_tables_and_by_the_command(cli, own_bench: Be
     assert "damaged" not in cli("ls", "fit").out
     (own.root / "fit" / ".assay" / "tags.json").write_text("{")
     assert "fit: tags.json is damaged" in cli("ls").err
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_read_only_folder(cli, own_bench: Bench, own: Bench, tmp_path: Path) -> None:
-    folder = own.root / "fit" / GOOD
-    folder.chmod(0o555)
-    try:
-        result = cli("tag", f"fit/{GOOD}", "good")
-    finally:
-        folder.chmod(0o755)
-    assert result.code == 4
-    assert "cannot be written" in result.err
