@@ -42,6 +42,7 @@ SERVICES = {
     "tensorflow": Service((TF_PYTHON,), "make .venv-tf/.stamp"),
     "models": Service((str(MODELS / "faster_whisper"),), "make .tools/models/.stamp"),
     "postgres": Service((POSTGRES, "setpriv"), "apt-get install -y postgresql"),
+    "kills": Service((), ""),  # many deaths, or a whole story: nothing is missing, but each takes ten seconds
     "frameworks": Service((), ""),  # Lightning and transformers, from packages: their import takes many seconds
     "ray": Service((), ""),  # a package; a cluster takes seconds to start
     "backends": Service((), ""),  # compilers from packages: nothing is missing, but a case takes seconds

@@ -58,6 +58,7 @@ def test_choosing_runs(tmp_path: Path) -> None:
         assert sorted(run.name for run in found) == sorted(names), expression
 
 
+@pytest.mark.services("kills")
 def test_from_twelve_runs_to_the_best_one(tmp_path: Path) -> None:
     run_page(HOW_TO / "search-and-stop.md", tmp_path)
 

@@ -221,6 +221,7 @@ push(Path(sys.argv[1]), mirror.open_remote(sys.argv[2]))
 """
 
 
+@pytest.mark.services("kills")
 def test_killed_at_any_instant(s3: Any, tmp_path: Path) -> None:
     """Five times in the middle: nothing is taken for whole, and the next call completes."""
     chance = random.Random(3)

@@ -257,6 +257,7 @@ def test_what_is_resumed_by_hand_is_not_ended_by_a_later_call(shop: Workshop) ->
     assert shop.states("x=4") == [State.PRUNED, State.DONE]
 
 
+@pytest.mark.services("kills")
 def test_a_supervisor_that_dies_while_it_ends_a_run(shop: Workshop) -> None:
     """TERM is ignored, so that the run outlives the supervisor that has decided to end it."""
     write_study(shop, "{rule: bounds, metric: loss, max: 3}", "[4]")

@@ -93,6 +93,7 @@ def hammer(tmp_path: Path, sampler: str, trials: int, kills: int, seed: int) -> 
     return begun
 
 
+@pytest.mark.services("kills")
 def test_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
     assert hammer(tmp_path, "tpe", trials=24, kills=5, seed=1) >= 3
 
