@@ -284,10 +284,9 @@ class TestResources:
 
     def test_several_devices_for_one_job(self, executor: RayExecutor, runs: Runs) -> None:
         two = asking(executor, gpus=2, cpus=2, memory=1_000_000)
-        run = runs.make("echo $CUDA_VISIBLE_DEVICES $OMP_NUM_THREADS")
+        run = runs.make("echo $CUDA_VISIBLE_DEVICES")
         finish(two, [start(two, run)])
-        assert sorted(run.text("train.log").split()[0].split(",")) == ["0", "1"]
-        assert run.text("train.log").split()[1] == "2"
+        assert sorted(run.text("train.log").strip().split(",")) == ["0", "1"]
         two.close()
 
     def test_what_waits_is_cancelled(self, executor: RayExecutor, runs: Runs) -> None:
@@ -373,6 +372,7 @@ class TestRefusals:
             RayExecutor.check(Farm("far", "ray", options={"address": "127.0.0.1:1"}))
         assert "assay[ray]" in str(caught.value.hint)
 
+    @pytest.mark.long  # by itself: it looks at every Ray process of the machine, and other workers of pytest have some
     def test_no_cluster_to_be_found(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -436,6 +436,7 @@ def end_supervisor(bench: Bench, begun: int) -> None:
     program.communicate()
 
 
+@pytest.mark.long  # by itself: it looks at every Ray process of the machine, and other workers of pytest have some
 def test_a_killed_supervisor_with_a_cluster_of_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     end_supervisor(bench, 1)
@@ -448,6 +449,7 @@ def test_a_killed_supervisor_with_a_cluster_of_its_own(bench: Bench, monkeypatch
     nothing_is_left("assay.execute.ray_tasks")
 
 
+@pytest.mark.long  # by itself: it looks at every Ray process of the machine, and other workers of pytest have some
 def test_a_killed_supervisor_of_an_existing_cluster(
     bench: Bench, existing_cluster: Farm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
