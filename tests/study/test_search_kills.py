@@ -106,7 +106,7 @@ def test_a_hundred_kills_lose_and_repeat_nothing(tmp_path: Path, sampler: str, k
 
 @pytest.mark.long
 def test_two_supervisors_that_are_killed_in_turn_share_a_search(tmp_path: Path) -> None:
-    rng, trials = random.Random(3), 300
+    rng, trials = random.Random(3), 1000  # enough for the kills on a quick machine
     bench = Bench(tmp_path)
     write(bench, "tpe", trials)
     programs = [start(bench, slots=2) for _ in range(2)]
