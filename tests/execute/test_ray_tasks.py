@@ -231,12 +231,15 @@ class TestDeaths:
         executor.close()
 
 
+ELSEWHERE = "sed -i s/^[^[:space:]]*/elsewhere/ ../token.1"  # as if the job were on another host
+
+
 class TestElsewhere:
     """Jobs whose token names another host: what their processes do cannot be seen from here."""
 
     def test_it_lives_as_long_as_its_task(self, executor: RayExecutor, runs: Runs) -> None:
-        run = runs.make("touch up; until [ -e go ]; do sleep 0.02; done")
-        handle = start(executor, run, HOSTNAME="elsewhere")
+        run = runs.make(f"{ELSEWHERE}; touch up; until [ -e go ]; do sleep 0.02; done")
+        handle = start(executor, run)
         until(lambda: run.path("code/up").exists(), "the command runs")
         assert executor.liveness(handle, run.dir) is Liveness.ALIVE
         run.path("code/go").touch()
@@ -247,8 +250,8 @@ class TestElsewhere:
         self, executor: RayExecutor, runs: Runs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(ray_tasks, "_ELSEWHERE_S", 0.5)
-        run = runs.make(DYING["plain"])
-        handle = start(executor, run, HOSTNAME="elsewhere")
+        run = runs.make(f"{ELSEWHERE}; {DYING['plain']}")
+        handle = start(executor, run)
         until(lambda: run.path("code/up").exists(), "the command runs")
         worker = find_worker(run)
         pipes = {os.readlink(path) for path in Path(f"/proc/{worker}/fd").iterdir()}

@@ -16,6 +16,7 @@ import pytest
 from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
 
 from assay.errors import InfrastructureError, UsageError
+from assay.execute import submit
 from assay.execute.submit import SubmitExecutor, load_submit_code, load_submit_failure, parse_token
 from assay.record import run_directory
 from assay.system import processes
@@ -437,11 +438,21 @@ class TestLiveness:
             run.path("token.1").write_text(f"{here} {pid} {began} {booted} 1700000000\n")
             assert queueing.liveness(handle, run.dir) is expected
 
-    def test_an_empty_token(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
+    @pytest.mark.parametrize("ahead_s", [-3600, 0, 3600])
+    def test_an_empty_token(
+        self,
+        queueing: SubmitExecutor,
+        lease: tuple[Run, JobHandle],
+        monkeypatch: pytest.MonkeyPatch,
+        ahead_s: int,
+    ) -> None:
+        """Whatever the clock of the host that made it."""
         run, handle = lease
         run.path("token.1").touch()
+        os.utime(run.path("token.1"), (time.time() + ahead_s, time.time() + ahead_s))
         assert queueing.liveness(handle, run.dir) is Liveness.UNKNOWN
-        os.utime(run.path("token.1"), (time.time() - 60, time.time() - 60))
+        monkeypatch.setattr(submit, "_EMPTY_TOKEN_S", 0.01)
+        time.sleep(0.02)
         assert queueing.liveness(handle, run.dir) is Liveness.GONE
 
     @pytest.mark.parametrize("text", ["", "host", "host x y z", "\n"])

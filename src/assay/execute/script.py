@@ -85,10 +85,10 @@ _leave() {  # after a stop the watcher has the last word
   [ -e "stop.$_n" ] || { kill -KILL $_watcher; : > "end.$_n"; } 2>/dev/null
 }
 _take_token() {
-  local stat boot now
+  local stat boot host now
 """
 _TAKE_TOKEN = r"""  printf -v now '%(%s)T' -1
-  set -C; { echo "$HOSTNAME $$ ${stat[21]:-0} ${boot:--} $now" > "token.$_n"; } 2>/dev/null || exit 0; set +C
+  set -C; { echo "${host:-$HOSTNAME} $$ ${stat[21]:-0} ${boot:--} $now" > "token.$_n"; } 2>/dev/null || exit 0; set +C
   if [ -n "${_hand:-}" ] && sleep 0.2 && [ -e "lease.$_n" ]; then
     echo "a supervisor has just started attempt $_n" >&2; exit 4
   fi

@@ -244,10 +244,12 @@ class SubmitExecutor(Executor):
         return Liveness.GONE if here and (self._is_shell or not submitted) else Liveness.UNKNOWN
 
     def _unwritten_token(self, run_dir: str, attempt: int) -> Liveness:
-        """Empty: its writer is about to write it, or found a full disk, or died; in no case did anything run yet."""
+        """Empty: its writer is about to write it, or found a full disk, or died; in no case did anything run yet.
+
+        The age of the file says nothing: its clock may be that of another host.
+        """
         since = self._empty_since.setdefault((run_dir, attempt), time.monotonic())
-        age = max(time.monotonic() - since, time.time() - os.stat(self._token_path(run_dir, attempt)).st_mtime)
-        return Liveness.GONE if age >= _EMPTY_TOKEN_S else Liveness.UNKNOWN
+        return Liveness.GONE if time.monotonic() - since >= _EMPTY_TOKEN_S else Liveness.UNKNOWN
 
     def _has_client(self, run_dir: str, attempt: int) -> bool:
         return any(c.run_dir == run_dir and c.handle.attempt == attempt for c in self._clients.values())

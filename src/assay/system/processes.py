@@ -458,6 +458,8 @@ BASH_TELL_PROGRAMS = r"""_tell() {  # the signal $2 to all programs below the pr
   done
 }
 """
-BASH_READ_IDENTITY = (
-    "  read -r -a stat 2>/dev/null < /proc/$$/stat; read -r boot 2>/dev/null < /proc/sys/kernel/random/boot_id\n"
-)
+# bash's own HOSTNAME is what it inherited, where somebody exports it: the host that submitted the job
+BASH_READ_IDENTITY = """\
+  read -r -a stat 2>/dev/null < /proc/$$/stat; read -r boot 2>/dev/null < /proc/sys/kernel/random/boot_id
+  read -r host 2>/dev/null < /proc/sys/kernel/hostname
+"""
