@@ -1,53 +1,86 @@
-"""A real Slurm of one node with two fake GPUs, in a private folder: started for tests, and nothing of it is left."""
+"""A real Slurm in a private folder, with two fake GPUs on each node: started for tests, and nothing of it is left.
+
+One node is this machine itself. Several are slurmds on this machine, each with a host name of its own: a job there is
+on another host as far as anybody can see. The accounting is slurmdbd with a MariaDB of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.services import SBIN
 
+_DAEMONS = (b"munged", b"slurmctld", b"slurmd", b"slurmstepd", b"slurmdbd", b"mariadbd")
 _CONF = """\
 ClusterName=t
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={first}
-SlurmdPort={second}
+SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.sock,cred_expire=5
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 GresTypes=gpu
 SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmdTimeout=5
 KillWait=3
-MinJobAge=300
-MaxArraySize={array}
 JobRequeue=1
 MpiDefault=none
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=4000 Gres=gpu:2 State=UNKNOWN
-PartitionName=p Nodes={host} Default=YES MaxTime=INFINITE State=UP
+PartitionName=p Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 State=UP
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=2 State=UP
+"""
+_NODE = "NodeName={name} NodeHostname={name} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=4000 Gres=gpu:2\n"
+_PLAIN = {"JobAcctGatherType": "jobacct_gather/none", "MinJobAge": "300", "MaxArraySize": "1001"}
+_ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={folder}/munge.sock
+"""
+_DBD = """\
+DbdHost={host}
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+PidFile={folder}/slurmdbd.pid
+LogFile={folder}/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database_port}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm
+"""
+_DATABASE_USER = """\
+CREATE DATABASE slurm;
+CREATE USER slurm@'127.0.0.1' IDENTIFIED BY 'slurm';
+GRANT ALL ON slurm.* TO slurm@'127.0.0.1';
 """
 
 
@@ -65,32 +98,34 @@ def _free_ports(count: int) -> list[int]:
 @dataclass
 class Cluster:
     folder: Path
+    nodes: Sequence[str]
     env: dict[str, str] = field(default_factory=dict)
 
     @property
     def conf(self) -> str:
         return str(self.folder / "slurm.conf")
 
-    def run(self, *argv: str, timeout: float = 60) -> str:
+    def run(self, *argv: str, timeout: float = 60, given: str = "") -> str:
         done = subprocess.run(
-            argv, env=self.env, timeout=timeout, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+            argv, env=self.env, timeout=timeout, check=False, capture_output=True, text=True, input=given
         )
         assert done.returncode == 0, (argv, done.stderr)
         return done.stdout
 
-    def start(self, array_size: int) -> None:
-        import pwd
-
-        for name in ("state", "spool", "m"):
+    def start(self, values: Mapping[str, str], *, has_accounting: bool) -> None:
+        for name in ("state", "m"):
             (self.folder / name).mkdir()
         (self.folder / "m").chmod(0o700)
         key = self.folder / "m" / "key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
-        first, second = _free_ports(2)
-        host, user = socket.gethostname().partition(".")[0], pwd.getpwuid(os.getuid()).pw_name
-        values = {"host": host, "first": first, "second": second, "user": user, "folder": self.folder}
-        (self.folder / "slurm.conf").write_text(_CONF.format(array=array_size, **values))
+        controller, accounting, database, *ports = _free_ports(3 + len(self.nodes))
+        here = {"host": socket.gethostname().partition(".")[0], "user": pwd.getpwuid(os.getuid()).pw_name}
+        text = "".join(_NODE.format(name=name, port=port) for name, port in zip(self.nodes, ports, strict=True))
+        text += _CONF.format(port=controller, folder=self.folder, **here)
+        text += _ACCOUNTING.format(port=accounting, folder=self.folder) if has_accounting else ""
+        text += "".join(f"{name}={value}\n" for name, value in {**_PLAIN, **values}.items())
+        (self.folder / "slurm.conf").write_text(text)
         (self.folder / "gres.conf").write_text("Name=gpu File=/dev/tty[1-2]\n")
         path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/bin", *SBIN])
         self.env = {**os.environ, "SLURM_CONF": self.conf, "PATH": path}
@@ -104,48 +139,103 @@ class Cluster:
             f"--seed-file={munge}/seed",
             "--force",
         )
-        self.run("slurmctld", "-c", "-f", self.conf)
-        self.start_node()
+        if has_accounting:
+            more = {"port": accounting, "database_port": database, "folder": self.folder, **here}
+            self._start_accounting(database, _DBD.format(**more))
+        self.start_controller("-c")
+        for name in self.nodes:
+            self._start_slurmd(name)
+        self.await_nodes()
 
-    def start_node(self) -> None:
-        self.run("slurmd", "-f", self.conf)
-        self.await_idle()
+    # ------------------------------------------------------------ accounting
 
-    def await_idle(self) -> None:
-        deadline = time.monotonic() + 60
-        while True:
-            said = subprocess.run(
-                ("sinfo", "-h", "-o", "%T"), env=self.env, check=False, capture_output=True, text=True, timeout=60
-            )
-            if said.stdout.strip() in ("idle", "mixed", "allocated"):
-                return
-            assert time.monotonic() < deadline, said
-            time.sleep(0.05)
+    def _start_accounting(self, port: int, conf: str) -> None:
+        data, sock = self.folder / "database", self.folder / "database.sock"
+        user = pwd.getpwuid(os.getuid()).pw_name
+        common = (f"--datadir={data}", f"--user={user}")
+        self.run(
+            "mariadb-install-db", "--no-defaults", *common, "--skip-test-db", "--auth-root-authentication-method=normal"
+        )
+        argv = ("mariadbd", "--no-defaults", *common, f"--socket={sock}", "--bind-address=127.0.0.1", f"--port={port}")
+        quick = ("--innodb-flush-log-at-trx-commit=0", f"--pid-file={self.folder}/database.pid")
+        log = (self.folder / "database.log").open("w")
+        subprocess.Popen([*argv, *quick], env=self.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self._until(sock.exists, "MariaDB answers")
+        self.run("mariadb", "--no-defaults", f"--socket={sock}", "--user=root", given=_DATABASE_USER)
+        path = self.folder / "slurmdbd.conf"
+        path.touch(0o600)
+        path.write_text(conf)
+        self.run("slurmdbd")
+        self._until(lambda: self._says(("sacctmgr", "-n", "list", "cluster")) is not None, "slurmdbd answers")
+        self.run("sacctmgr", "-i", "add", "cluster", "t")
 
-    def kill_node(self) -> None:
+    # ------------------------------------------------------------ controller
+
+    def start_controller(self, *flags: str) -> None:
+        self.run("slurmctld", *flags, "-f", self.conf)
+
+    def kill_controller(self) -> None:
+        self._kill(self.folder / "slurmctld.pid")
+
+    # ------------------------------------------------------------ nodes
+
+    def start_node(self, name: str = "") -> None:
+        self._start_slurmd(name or self.nodes[0])
+        self.await_nodes()
+
+    def _start_slurmd(self, name: str) -> None:
+        argv = ["slurmd", "-f", self.conf]
+        if name != socket.gethostname().partition(".")[0]:
+            mine = () if os.getuid() == 0 else ("--map-current-user", "--keep-caps")
+            argv = ["unshare", *mine, "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name, *argv]
+        self.run(*argv)
+
+    def await_nodes(self) -> None:
+        self._until(lambda: set(self.load_states()) <= {"idle", "mixed", "allocated"}, "the nodes are up")
+
+    def load_states(self) -> list[str]:
+        """The states of the nodes, as `idle` or `down*`."""
+        said = self._says(("sinfo", "-h", "-N", "-p", "p", "-o", "%T"))
+        return said.split() if said else ["?"]
+
+    def kill_node(self, name: str = "") -> None:
         """slurmd alone: what it has started goes on."""
-        pid = self.load_pid(self.folder / "slurmd.pid")
+        self._kill(self.folder / f"slurmd.{name or self.nodes[0]}.pid")
+
+    def _kill(self, path: Path) -> None:
+        pid = self.load_pid(path)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        (self.folder / "slurmd.pid").unlink()
+        path.unlink()
 
     def load_pid(self, path: Path) -> int | None:
         with contextlib.suppress(OSError, ValueError):
             return int(path.read_text())
         return None
 
+    def _says(self, argv: Sequence[str]) -> str | None:
+        said = subprocess.run(argv, env=self.env, check=False, capture_output=True, text=True, timeout=60)
+        return said.stdout if said.returncode == 0 else None
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline, (what, [path.read_text()[-1000:] for path in self.folder.glob("*.log")])
+            time.sleep(0.05)
+
+    # ------------------------------------------------------------ the end
+
     def stop(self) -> None:
         with contextlib.suppress(Exception):
             self.run("scancel", "--me", timeout=20)
-        files = (self.folder / "slurmd.pid", self.folder / "slurmctld.pid", self.folder / "m" / "pid")
-        pids = [pid for pid in map(self.load_pid, files) if pid is not None]
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+        for path in (*self.folder.glob("*.pid"), self.folder / "m" / "pid"):
+            if (pid := self.load_pid(path)) is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + 20
-        while self.find_processes():
+        while found := self.find_processes():
             if time.monotonic() > deadline:
-                for pid in self.find_processes():
+                for pid in found:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
@@ -160,17 +250,19 @@ class Cluster:
                 command = Path("/proc", name, "cmdline").read_bytes()
                 daemon = command.split(b"\0")[0].rpartition(b"/")[2].partition(b":")[0]
                 is_ours = needle in command or needle in Path("/proc", name, "environ").read_bytes()
-                if is_ours and daemon in (b"munged", b"slurmctld", b"slurmd", b"slurmstepd"):
+                if is_ours and daemon in _DAEMONS:
                     found.append(int(name))
         return found
 
 
 @contextlib.contextmanager
-def start_cluster(array_size: int = 1001) -> Iterator[Cluster]:
+def start_cluster(nodes: int = 0, *, has_accounting: bool = False, **values: str) -> Iterator[Cluster]:
+    """`nodes`: so many with names of their own, n1 and so on; 0: this machine. `values`: settings of slurm.conf."""
+    names = [f"n{number}" for number in range(1, nodes + 1)] or [socket.gethostname().partition(".")[0]]
     with tempfile.TemporaryDirectory(prefix="assay-slurm-") as folder:
-        cluster = Cluster(Path(folder))
+        cluster = Cluster(Path(folder), names)
         try:
-            cluster.start(array_size)
+            cluster.start(values, has_accounting=has_accounting)
             yield cluster
         finally:
             cluster.stop()

@@ -29,7 +29,7 @@ def build(**options: object) -> SlurmExecutor:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Cluster]:
-    with start_cluster(array_size=31) as cluster:
+    with start_cluster(MaxArraySize="31") as cluster:
         yield cluster
 
 
