@@ -16,7 +16,8 @@ import pytest
 
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.stage import mirror
-from assay.stage.mirror import Fetching, Folder, Remote
+from assay.stage.mirror import Fetching, Folder
+from assay.stage.remote import Remote, open_remote
 
 KEY = mirror.build_key("folders", "data")
 TREE = {
@@ -56,7 +57,7 @@ def test_what_is_sent_can_be_fetched(store: Any, tmp_path: Path) -> None:
     (source / "job.sh").write_text("true\n")
     (source / "job.sh").chmod(0o755)
     (source / "hollow").mkdir()
-    remote = mirror.open_remote(store.url("shared/place"))
+    remote = open_remote(store.url("shared/place"))
     first = push(source, remote)
     assert (first.files, first.is_new) == (6, True)
     assert fetch(remote, tmp_path / "there").files == 6
@@ -77,7 +78,7 @@ def test_what_is_sent_can_be_fetched(store: Any, tmp_path: Path) -> None:
 
 def test_a_damaged_object_is_noticed_and_sent_again(store: Any, tmp_path: Path) -> None:
     source = fill(tmp_path / "source", TREE)
-    remote = mirror.open_remote(store.url("p"))
+    remote = open_remote(store.url("p"))
     manifest = push(source, remote).manifest
     where = mirror.object_key(manifest.files["a.txt"].sha256)
     store.put(f"p/{where}", b"onE")
@@ -91,7 +92,7 @@ def test_a_damaged_object_is_noticed_and_sent_again(store: Any, tmp_path: Path) 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Remote:
-    return mirror.open_remote(str(tmp_path / "shared"))
+    return open_remote(str(tmp_path / "shared"))
 
 
 def test_large_files_are_sent_as_files(here: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,20 +195,20 @@ def test_an_address_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for address in ("s4://x", "http://host/x", "", "s3://", str(tmp_path / "file")):
         with pytest.raises(UsageError):
-            mirror.open_remote(address)
+            open_remote(address)
 
 
 def test_nobody_there(s3: Any, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(InfrastructureError, match="cannot be reached: Could not connect"):
-        mirror.open_remote(s3.url("x"))
+        open_remote(s3.url("x"))
 
 
 def test_a_refusal_is_of_the_infrastructure(s3: Any) -> None:
-    remote = mirror.open_remote(s3.url("x"))
+    remote = open_remote(s3.url("x"))
 
-    def refuse(_path: str) -> bytes:
+    def refuse(_path: str, **_: object) -> bytes:
         raise PermissionError("Access Denied")
 
     remote._store.cat_file = refuse  # type: ignore[attr-defined]
@@ -216,8 +217,8 @@ def test_a_refusal_is_of_the_infrastructure(s3: Any) -> None:
 
 
 PROGRAM = """
-import sys; from tests.stage.test_mirror import push; from assay.stage import mirror; from pathlib import Path
-push(Path(sys.argv[1]), mirror.open_remote(sys.argv[2]))
+import sys; from tests.stage.test_mirror import push; from assay.stage.remote import open_remote; from pathlib import Path
+push(Path(sys.argv[1]), open_remote(sys.argv[2]))
 """
 
 
@@ -239,7 +240,7 @@ def test_killed_at_any_instant(s3: Any, tmp_path: Path) -> None:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         killed += process.wait() == -signal.SIGKILL
-        remote = mirror.open_remote(address)
+        remote = open_remote(address)
         manifest = mirror.load_manifest(remote, KEY)
         if manifest is not None:
             fetch(remote, tmp_path / "partly")
@@ -247,7 +248,60 @@ def test_killed_at_any_instant(s3: Any, tmp_path: Path) -> None:
         fill(source, {f"f{i}": os.urandom(3000) for i in range(0, 150, 10)})
         tree = read_tree(source)
     assert killed >= 3
-    remote = mirror.open_remote(address)
+    remote = open_remote(address)
     push(source, remote)
     fetch(remote, tmp_path / "whole")
     assert read_tree(tmp_path / "whole") == tree
+
+
+def test_two_that_send_at_once_keep_what_both_have(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that keeps what the store has: each reads the manifest before the other has written it."""
+    address = store.url("both")
+    remote, other = open_remote(address), open_remote(address)
+    mine, theirs = fill(tmp_path / "mine", {"a": b"1"}), fill(tmp_path / "theirs", {"b": b"2"})
+    real, calls = remote.replace, []
+
+    def replace(content: bytes, key: str, before: bytes | None) -> bool:
+        if not calls:  # at the last instant before ours
+            list(mirror.push([Folder(KEY, "folder", "data", str(theirs), keeps=True)], other))
+        calls.append(key)
+        return real(content, key, before)
+
+    monkeypatch.setattr(remote, "replace", replace)
+    list(mirror.push([Folder(KEY, "folder", "data", str(mine), keeps=True)], remote))
+    assert len(calls) == 2
+    fetch(remote, tmp_path / "there")
+    assert read_tree(tmp_path / "there") == {"a": b"1", "b": b"2"}
+
+
+@pytest.mark.parametrize("before", [None, b"one"])
+def test_the_store_itself_refuses_what_was_outpaced(s3: Any, monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
+    """Between the look and the write there is one instant more, which only the store can guard."""
+    remote = open_remote(s3.url("p"))
+    if before is not None:
+        remote.send(before, "key")
+    real = remote.read
+
+    def read(key: str) -> bytes | None:
+        found = real(key)
+        s3.put("p/key", b"theirs")
+        return found
+
+    monkeypatch.setattr(remote, "read", read)
+    assert not remote.replace(b"ours", "key", before)
+    assert s3.read("p/key") == b"theirs"
+
+
+def test_a_store_that_shows_late_what_it_has(here: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, int] = {}
+    real = here.stat
+
+    def stat(key: str) -> tuple[int, str | None] | None:
+        seen[key] = seen.get(key, 0) + 1
+        return real(key) if seen[key] > 2 else None
+
+    monkeypatch.setattr(here, "stat", stat)
+    monkeypatch.setattr(mirror, "_SHOWN_AFTER_S", (0, 0, 0))
+    push(fill(tmp_path / "source", TREE), here)
+    fetch(here, tmp_path / "there")
+    assert read_tree(tmp_path / "there") == TREE

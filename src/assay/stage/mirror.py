@@ -13,121 +13,30 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import stat
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from assay.errors import FormatError, InfrastructureError, UsageError
-from assay.stage import object_store
-from assay.stage.transfer import FILE, STORES, copy_data, parse_local, parse_scheme
+from assay.stage.remote import Remote, hash_file
+from assay.stage.transfer import copy_data
 from assay.system.files import TEMPORARY_SUFFIX, parse_json, rename
 from assay.values.layout import SECRETS_FILE
-from assay.values.notify import Notify, ignore
 
 FORMAT = 1
 _FOLDERS_AT_ONCE = 4
-_FILES_AT_ONCE = 8
+_FILES_AT_ONCE = 32
+_MOST_TRIES = 50  # to write a manifest that others write as well
+_SHOWN_AFTER_S = (0.1, 0.4, 1.5)  # some stores do not show at once what they have
 _IN_MEMORY = 8 << 20  # files up to this size are sent from memory: what was hashed is what is sent
 _ASK_FIRST = 1 << 16  # smaller ones are sent without asking whether another folder has brought them
 _LONGEST_NAME = 180  # of a key's last part; a path on this machine may have 255 bytes
-_BLOCK = 1 << 20
-
-
-class Remote(Protocol):
-    """Named objects below an address."""
-
-    address: str
-
-    def read(self, key: str) -> bytes | None: ...
-    def find(self, prefix: str) -> list[str]: ...
-    def stat(self, key: str) -> tuple[int, str | None] | None: ...
-    def digest(self, key: str) -> str: ...
-    def send(self, content: bytes | str, key: str) -> None: ...
-    def bring(self, key: str, path: str) -> bool: ...
-
-
-def open_remote(address: str, notify: Notify = ignore) -> Remote:
-    """Raises UsageError for what can never be used, InfrastructureError for what does not answer or refuses."""
-    scheme = parse_scheme(address, (*STORES, FILE))
-    if scheme in STORES:
-        object_store.check_installed(address)
-        return object_store.ObjectRemote(address, notify)
-    return FolderRemote(os.path.abspath(parse_local(address, scheme)))
-
-
-class FolderRemote:
-    """The same on this machine, or on a file system that it shares."""
-
-    def __init__(self, folder: str) -> None:
-        self.address = folder
-        if os.path.lexists(folder) and not os.path.isdir(folder):
-            raise UsageError(f"{folder} is not a folder", "name a folder, or an address such as s3://BUCKET/PREFIX")
-
-    def read(self, key: str) -> bytes | None:
-        with self._reporting():
-            try:
-                with open(self._path(key), "rb") as file:
-                    return file.read()
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-
-    def find(self, prefix: str) -> list[str]:
-        found = []
-        for folder, _, names in os.walk(self._path(prefix)):
-            inside = os.path.relpath(folder, self.address)
-            found += [os.path.join(inside, name) for name in names if not name.endswith(TEMPORARY_SUFFIX)]
-        return sorted(found)
-
-    def stat(self, key: str) -> tuple[int, str | None] | None:
-        with self._reporting():
-            try:
-                return os.stat(self._path(key)).st_size, None
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-
-    def digest(self, key: str) -> str:
-        with self._reporting():
-            return hash_file(self._path(key))[1]
-
-    def send(self, content: bytes | str, key: str) -> None:
-        path = self._path(key)
-        aside = f"{path}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
-        with self._reporting():
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            try:
-                if isinstance(content, bytes):
-                    with open(aside, "xb") as file:
-                        file.write(content)
-                else:
-                    shutil.copyfile(content, aside)
-                rename(aside, path)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(aside)
-
-    def bring(self, key: str, path: str) -> bool:
-        with self._reporting():
-            try:
-                shutil.copyfile(self._path(key), path)
-            except FileNotFoundError:
-                return False
-        return True
-
-    def _path(self, key: str) -> str:
-        return os.path.join(self.address, key)
-
-    @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise InfrastructureError(f"{self.address} cannot be used: {error.strerror or error}") from error
 
 
 # ---------------------------------------------------------------- manifests
@@ -174,8 +83,16 @@ def _quote(part: str) -> str:
 def load_manifest(remote: Remote, key: str) -> Manifest | None:
     """With the listings of its trees. Raises FormatError for one that is damaged or leads out of its folder."""
     text = remote.read(key)
-    if text is None:
-        return None
+    return None if text is None else _build_whole(text, remote, key)
+
+
+def load_manifests(remote: Remote, keys: Sequence[str]) -> list[Manifest]:
+    """Those that are there, in order."""
+    with _pool(_FILES_AT_ONCE) as pool:
+        return [each for each in pool.map(lambda key: load_manifest(remote, key), keys) if each is not None]
+
+
+def _build_whole(text: bytes, remote: Remote, key: str) -> Manifest:
     manifest = _parse(text, f"{remote.address}/{key}")
     files, links, empty = dict(manifest.files), dict(manifest.links), list(manifest.empty)
     for folder, sha256 in manifest.trees.items():
@@ -302,37 +219,51 @@ def _pool(count: int) -> Iterator[Executor]:
 
 
 def _push_one(folder: Folder, remote: Remote, pool: Executor, check: bool, dry_run: bool) -> Sent:
-    try:
-        old = load_manifest(remote, folder.key)
-    except FormatError:
-        old = None  # it is replaced by one that is whole
-    _check_same(folder, old, remote)
-    known = dict(old.files) if old else {}
+    text, old = _load_old(folder, remote)
+    is_new, known = old is None, dict(old.files) if old else {}
     names, links, empty = list_folder(folder.path, folder.leaves_out)
     sender = _Sender(remote, {file.sha256 for file in known.values()}, check, dry_run)
 
     def take(name: str) -> tuple[str, Stored | None]:
         return name, sender.send(os.path.join(folder.path, name), known.get(name))
 
-    found = {name: file for name, file in pool.map(take, names) if file is not None}
-    facts = folder.facts
+    here = Manifest(folder.kind, folder.name, folder.facts, empty=empty, links=links)
+    here = replace(here, files={name: file for name, file in pool.map(take, names) if file is not None})
+    for _ in range(_MOST_TRIES):
+        manifest = _merge(folder, here, old)
+        shown, trees = _split_trees(manifest, folder.trees)
+        if not dry_run:
+            listings = _Sender(remote, set(old.trees.values()) if old else set(), check, dry_run)
+            for listing in trees:
+                listings.send_bytes(listing)
+        rendered = render(shown)
+        if dry_run or rendered == text or remote.replace(rendered, folder.key, text):
+            return Sent(folder, len(manifest.files), manifest.bytes, sender.sent, sender.sent_bytes, is_new, manifest)
+        text, old = _load_old(folder, remote)  # another has sent it at the same time: what both have counts
+    raise InfrastructureError(f"{remote.address}/{folder.key} is written by others all the time", "try again later")
+
+
+def _load_old(folder: Folder, remote: Remote) -> tuple[bytes | None, Manifest | None]:
+    text = remote.read(folder.key)
+    try:
+        old = None if text is None else _build_whole(text, remote, folder.key)
+    except FormatError:
+        old = None  # it is replaced by one that is whole
+    _check_same(folder, old, remote)
+    return text, old
+
+
+def _merge(folder: Folder, here: Manifest, old: Manifest | None) -> Manifest:
+    """What the store is to have, by what it has now."""
+    found, known = here.files, old.files if old else {}
     if folder.base is not None:
         found = {n: each for n, each in found.items() if (was := folder.base.get(n)) is None or was[:2] != each[:2]}
     elif folder.keeps:
         found = {n: each for n, each in found.items() if n not in known or each.mtime_ns >= known[n].mtime_ns}
-    if folder.keeps and old is not None:
-        found, links = {**known, **found}, {**old.links, **links}
-        facts = old.facts if old.facts.get("stamp", 0) > facts.get("stamp", 0) else facts
-    manifest = Manifest(folder.kind, folder.name, facts, found, links, empty=empty)
-    shown, trees = _split_trees(manifest, folder.trees)
-    if not dry_run:
-        listings = _Sender(remote, set(old.trees.values()) if old else set(), check, dry_run)
-        for listing in trees:
-            listings.send_bytes(listing)
-        text = render(shown)
-        if text != remote.read(folder.key):
-            remote.send(text, folder.key)
-    return Sent(folder, len(found), manifest.bytes, sender.sent, sender.sent_bytes, old is None, manifest)
+    if not folder.keeps or old is None:
+        return replace(here, files=found)
+    facts = old.facts if old.facts.get("stamp", 0) > here.facts.get("stamp", 0) else here.facts
+    return replace(here, facts=facts, files={**known, **found}, links={**old.links, **here.links})
 
 
 def _check_same(folder: Folder, old: Manifest | None, remote: Remote) -> None:
@@ -471,10 +402,16 @@ class _Sender:
         self._counted.append(size)
         if self._dry_run:
             return
-        self._remote.send(content, object_key(sha256))
-        if not self._has(size, sha256, md5):
+        if self._remote.send(content, object_key(sha256)) != md5 and not self._has_arrived(size, sha256, md5):
             where = f"{self._remote.address}/{object_key(sha256)}"
             raise InfrastructureError(f"{where} did not arrive as it was sent", "send it again: the same command")
+
+    def _has_arrived(self, size: int, sha256: str, md5: str) -> bool:
+        for delay_s in _SHOWN_AFTER_S:
+            if self._remote.stat(object_key(sha256)) is not None:
+                break
+            time.sleep(delay_s)
+        return self._has(size, sha256, md5)
 
     def _has(self, size: int, sha256: str, md5: str) -> bool:
         """By the hash that the store has computed, else by reading it back."""
@@ -483,17 +420,6 @@ class _Sender:
         if found is None or found[0] != size:
             return False
         return found[1] == md5 or self._remote.digest(key) == sha256
-
-
-def hash_file(path: str) -> tuple[int, str, str]:
-    """Size, SHA-256 and MD5."""
-    sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            sha256.update(block)
-            md5.update(block)
-            size += len(block)
-    return size, sha256.hexdigest(), md5.hexdigest()
 
 
 # ---------------------------------------------------------------- fetching

@@ -160,17 +160,18 @@ class ObjectRemote:
         with self._asking():
             self._store, path = _reach(self.address, notify)
         self._base = path.rstrip("/")
+        self._extra = _EXTRAS[address.split(":", 1)[0].lower()]
+        # s3fs asks for the size first, to read large objects in parts; what is read here is small
+        self._whole = {"max_concurrency": 1} if self._extra == "s3" and hasattr(self._store, "max_concurrency") else {}
 
     def read(self, key: str) -> bytes | None:
-        """None: there is no such object."""
         with self._asking():
             try:
-                return bytes(self._store.cat_file(self._path(key)))
+                return bytes(self._store.cat_file(self._path(key), **self._whole))
             except FileNotFoundError:
                 return None
 
     def find(self, prefix: str) -> list[str]:
-        """The keys of all objects below."""
         with self._asking():
             try:
                 found = self._store.find(self._path(prefix))
@@ -179,38 +180,67 @@ class ObjectRemote:
         return sorted(name[len(self._base) + 1 :] for name in found if name.startswith(self._path(prefix) + "/"))
 
     def stat(self, key: str) -> tuple[int, str | None] | None:
-        """Size and MD5, where the store knows that."""
-        with self._asking():
-            try:
-                info = self._store.info(self._path(key))
-            except FileNotFoundError:
-                return None
-        return (int(info["size"]), _find_md5(info)) if info["type"] == "file" else None
+        info = self._ask_info(key)
+        return (int(info["size"]), _find_md5(info)) if info is not None and info["type"] == "file" else None
 
     def digest(self, key: str) -> str:
-        """SHA-256 of what the store hands out."""
         digest = hashlib.sha256()
         with self._asking(), self._store.open(self._path(key), "rb", cache_type="none") as file:
             while block := file.read(_BLOCK):
                 digest.update(block)
         return digest.hexdigest()
 
-    def send(self, content: bytes | str, key: str) -> None:
-        """Bytes, or the path of a file."""
+    def send(self, content: bytes | str, key: str) -> str | None:
         with self._asking():
             if isinstance(content, bytes):
-                self._store.pipe_file(self._path(key), content)
-            else:
-                self._store.put_file(content, self._path(key))
+                answer = self._store.pipe_file(self._path(key), content)
+                return _find_md5(answer) if isinstance(answer, Mapping) else None
+            self._store.put_file(content, self._path(key))
+        return None
+
+    def replace(self, content: bytes, key: str, before: bytes | None) -> bool:
+        info = self._ask_info(key)  # asked before it is read: the store itself refuses what comes between
+        if self.read(key) != before:
+            return False
+        with self._asking():
+            try:
+                self._store.pipe_file(self._path(key), content, **self._build_condition(info))
+            except Exception as error:
+                if "notimplemented" in _spell(error):  # servers that speak S3 need not know conditions
+                    self._store.pipe_file(self._path(key), content)
+                    return True
+                if not _was_outpaced(error):
+                    raise
+                return False
+        return True
 
     def bring(self, key: str, path: str) -> bool:
-        """Into a new file. False: there is no such object."""
         with self._asking():
             try:
                 self._store.get_file(self._path(key), path)
             except FileNotFoundError:
                 return False
         return True
+
+    def _ask_info(self, key: str) -> Mapping[str, Any] | None:
+        with self._asking():
+            try:
+                found: Mapping[str, Any] = self._store.info(self._path(key))
+            except FileNotFoundError:
+                return None
+        return found
+
+    def _build_condition(self, info: Mapping[str, Any] | None) -> dict[str, Any]:
+        """gcsfs can only say that there must be none yet."""
+        if info is None:
+            return {"mode": "create"}
+        if self._extra == "s3":
+            return {"IfMatch": info["ETag"]}
+        if self._extra == "azure":
+            from azure.core import MatchConditions
+
+            return {"etag": info["etag"], "match_condition": MatchConditions.IfNotModified}
+        return {}
 
     def _path(self, key: str) -> str:
         return f"{self._base}/{key}"
@@ -223,7 +253,7 @@ def _find_md5(info: Mapping[str, Any]) -> str | None:
     tag = str(info.get("ETag") or "").strip('"')
     if re.fullmatch("[0-9a-f]{32}", tag):
         return tag
-    found = info.get("md5Hash") or (info.get("content_settings") or {}).get("content_md5")
+    found = info.get("md5Hash") or info.get("content_md5") or (info.get("content_settings") or {}).get("content_md5")
     if isinstance(found, str):
         return base64.b64decode(found).hex()
     return bytes(found).hex() if found else None
@@ -308,6 +338,20 @@ def _named(url: str, refused: type[AssayError] = UsageError) -> Iterator[None]:
             extra = _EXTRAS[url.split(":", 1)[0].lower()]
             raise refused(f"{url} may not be used: {reason}", _CREDENTIALS[extra]) from error
         raise InfrastructureError(f"{url} cannot be reached: {reason}") from error
+
+
+def _spell(error: BaseException) -> str:
+    """With what s3fs has translated."""
+    return f"{type(error).__name__} {error} {error.__cause__ or ''}".lower()
+
+
+def _was_outpaced(error: Exception) -> bool:
+    status = getattr(error, "status_code", None) or getattr(error, "code", None)
+    return (
+        isinstance(error, FileExistsError)
+        or str(status) == "412"
+        or any(word in _spell(error) for word in ("preconditionfailed", "conditionalrequestconflict"))
+    )
 
 
 def _is_about_rights(error: Exception) -> bool:

@@ -24,7 +24,8 @@ from assay.errors import FormatError, InfrastructureError, NotFoundError, UsageE
 from assay.record import run_directory
 from assay.record.index.base import MetricColumns, RunRow, Table
 from assay.stage import mirror
-from assay.stage.mirror import Fetching, Folder, Manifest, Remote
+from assay.stage.mirror import Fetching, Folder, Manifest
+from assay.stage.remote import Remote, hash_file, open_remote
 from assay.stage.transfer import is_inside
 from assay.study.choosing import find_chosen_runs, need_rows
 from assay.study.locations import FoundRun, StudyLocation, find_locations, find_runs, open_index_of, show_path
@@ -44,6 +45,7 @@ STUDIES = "studies"
 FOLDERS = "folders"
 _STUDY_FILES = (layout.TAGS_FILE, layout.CODES_FILE, layout.SEARCH_FILE, layout.VERDICTS_FILE, "triage.jsonl")
 _HASH = re.compile("[0-9a-f]{8,128}")
+_PULLS_AT_ONCE = 4
 _CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
 
 
@@ -177,7 +179,7 @@ def _find_named(name: str, remote: Remote) -> list[Manifest]:
         if exact is not None:
             return [exact]
     keys = remote.find(mirror.build_key(STUDIES, study, "runs").removesuffix(".json"))
-    runs = [each for key in keys if (each := mirror.load_manifest(remote, key)) is not None]
+    runs = mirror.load_manifests(remote, keys)
     chosen = [each for each in runs if not slash or fnmatchcase(each.name.partition("/")[2], pattern)]
     if chosen:
         return chosen
@@ -238,18 +240,21 @@ class Pulled:
 
 def check_pull(manifest: Manifest, root: str, into: str | None) -> tuple[str, frozenset[str] | None]:
     """Where it goes, and which of its files are missing there; None: all. Raises UsageError where it may not."""
+    path = _find_target(manifest, root, into)
+    if manifest.kind != "folder":
+        return path, _find_missing(manifest, path) if os.path.lexists(path) else None
+    if not os.path.isdir(path):
+        return path, None
+    return path, frozenset(n for n, f in manifest.files.items() if not mirror.is_file_of(os.path.join(path, n), f))
+
+
+def _find_target(manifest: Manifest, root: str, into: str | None) -> str:
     if manifest.kind == "folder":
-        path = os.path.abspath(into or _check_part(manifest.name, manifest))
-        if not os.path.isdir(path):
-            return path, None
-        return path, frozenset(n for n, f in manifest.files.items() if not mirror.is_file_of(os.path.join(path, n), f))
+        return os.path.abspath(into or _check_part(manifest.name, manifest))
     study, _, run = manifest.name.partition("/")
     if not is_study_name(study) or "/" in run:
         raise _hostile(manifest)
-    path = os.path.join(root, study, _check_part(run, manifest))
-    if not os.path.lexists(path):
-        return path, None
-    return path, _find_missing(manifest, path)
+    return os.path.join(root, study, _check_part(run, manifest))
 
 
 def _check_part(name: str, manifest: Manifest) -> str:
@@ -287,26 +292,34 @@ def _find_missing(manifest: Manifest, path: str) -> frozenset[str]:
     return frozenset(missing)
 
 
+def pull_all(found: Sequence[Manifest], remote: Remote, root: str, into: str | None = None) -> Iterator[Pulled]:
+    """Several at once; in the order given."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(_PULLS_AT_ONCE, thread_name_prefix="pull")
+    try:
+        yield from pool.map(lambda manifest: pull(manifest, remote, root, into), found)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def pull(manifest: Manifest, remote: Remote, root: str, into: str | None = None) -> Pulled:
     """Built aside, then renamed; killed at any instant, the next call goes on."""
-    path, missing = check_pull(manifest, root, into)
+    path = _find_target(manifest, root, into)
     try:
         if manifest.kind == "folder":
-            return _pull_folder(manifest, remote, path)
-        study_dir = os.path.dirname(path)
-        meta = os.path.join(study_dir, layout.STUDY_META_DIR)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with _locked(path):
+                path, missing = check_pull(manifest, root, into)
+                return _place(manifest, remote, path, missing, path + ".pull")
+        meta = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR)
         os.makedirs(meta, exist_ok=True)
         with _locked(os.path.join(meta, f"{layout.PULL_PREFIX}{os.path.basename(path)}"[:200])):
             path, missing = check_pull(manifest, root, into)
-            notes = _pull_study(manifest, remote, study_dir)
-            return _place(
-                manifest,
-                remote,
-                path,
-                missing,
-                os.path.join(meta, f"{layout.PULL_PREFIX}{manifest.facts['uid']}"),
-                notes,
-            )
+            with hold_file(os.path.join(meta, f"{layout.PULL_PREFIX}study.lock"), lambda _fd: None):
+                _pull_study(manifest, remote, os.path.dirname(path))
+            aside = os.path.join(meta, f"{layout.PULL_PREFIX}{manifest.facts['uid']}")
+            return _place(manifest, remote, path, missing, aside)
     except OSError as error:
         raise InfrastructureError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -320,19 +333,13 @@ def _locked(path: str) -> Iterator[None]:
         yield
 
 
-def _place(
-    manifest: Manifest, remote: Remote, path: str, missing: frozenset[str] | None, aside: str, notes: Sequence[str]
-) -> Pulled:
+def _place(manifest: Manifest, remote: Remote, path: str, missing: frozenset[str] | None, aside: str) -> Pulled:
     if missing is not None and not missing:
         shutil.rmtree(aside, ignore_errors=True)
-        return Pulled(manifest.name, path, "unchanged", 0, 0, tuple(notes))
-    wanted = None if missing is None else missing
-    fetched = mirror.fetch_files(Fetching(manifest, aside, path if missing is not None else None, wanted), remote)
-    more = (
-        [f"{len(fetched.left_out)} links lead outside and were not made: {fetched.left_out[0]}"]
-        if fetched.left_out
-        else []
-    )
+        return Pulled(manifest.name, path, "unchanged", 0, 0)
+    fetched = mirror.fetch_files(Fetching(manifest, aside, path if missing is not None else None, missing), remote)
+    count, names = len(fetched.left_out), ", ".join(fetched.left_out[:3])
+    notes = (f"{count} links lead outside and were not made: {names}",) if count else ()
     if missing is None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         rename(aside, path)
@@ -340,7 +347,7 @@ def _place(
         _move_into(aside, path, sorted(missing, key=lambda name: (_is_marker(name), name)))
         shutil.rmtree(aside)
     how = "new" if missing is None else "updated"
-    return Pulled(manifest.name, path, how, fetched.files, fetched.bytes, (*notes, *more))
+    return Pulled(manifest.name, path, how, fetched.files, fetched.bytes, notes)
 
 
 def _is_marker(name: str) -> bool:
@@ -358,18 +365,10 @@ def _move_into(aside: str, path: str, names: Sequence[str]) -> None:
         rename(os.path.join(aside, name), target)
 
 
-def _pull_folder(manifest: Manifest, remote: Remote, path: str) -> Pulled:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with _locked(path):
-        path, missing = check_pull(manifest, "", path)
-        return _place(manifest, remote, path, missing, path + ".pull", ())
-
-
-def _pull_study(run: Manifest, remote: Remote, study_dir: str) -> list[str]:
+def _pull_study(run: Manifest, remote: Remote, study_dir: str) -> None:
     """The code that the run had, and what the study itself has and is not here yet; nothing here is replaced."""
     study, meta = os.path.basename(study_dir), os.path.join(study_dir, layout.STUDY_META_DIR)
     code = run.facts.get("code")
-    notes: list[str] = []
     if isinstance(code, str) and _HASH.fullmatch(code):
         target = os.path.join(meta, layout.CODE_STORE_DIR, code)
         manifest = (
@@ -390,7 +389,6 @@ def _pull_study(run: Manifest, remote: Remote, study_dir: str) -> list[str]:
             mirror.fetch_files(Fetching(manifest, aside, wanted=missing), remote)
             _move_into(aside, meta, sorted(missing))
             shutil.rmtree(aside)
-    return notes
 
 
 # ---------------------------------------------------------------- a folder that is at an address
@@ -406,7 +404,7 @@ def shared_folder(address: str, *, writes: bool, notify: Notify = ignore) -> Ite
     base, _, name = address.rstrip("/").rpartition("/")
     if not name or base.endswith(":/"):
         raise UsageError(f"{address} names no folder in the store", f"as in {address.rstrip('/')}/golden")
-    remote = mirror.open_remote(base, notify)
+    remote = open_remote(base, notify)
     key = mirror.build_key(FOLDERS, name)
     digest = hashlib.sha256(address.encode()).hexdigest()[:16]
     place = os.path.join(cache_dir(os.environ), "stores", digest, "write" if writes else "read")
@@ -441,9 +439,7 @@ def _bring_up_to_date(manifest: Manifest, remote: Remote, copy: str, before: Map
         if mirror.is_file_of(path, file):
             continue
         is_ours = (
-            before is not None
-            and os.path.exists(path)
-            and mirror.hash_file(path)[1] != (before.get(name) or ["", ""])[1]
+            before is not None and os.path.exists(path) and hash_file(path)[1] != (before.get(name) or ["", ""])[1]
         )
         if not is_ours:
             wanted.add(name)

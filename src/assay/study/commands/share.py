@@ -32,10 +32,11 @@ def push(request: PushRequest, console: Console) -> int:
     Secrets are never sent; the code of a study is sent once.
     """
     from assay.stage import mirror
+    from assay.stage.remote import open_remote
     from assay.study.sharing import choose_folders
 
     console = console.quieted(request.quiet or request.as_json)
-    remote = mirror.open_remote(request.to, console.message)
+    remote = open_remote(request.to, console.message)
     pushing = choose_folders(request.names, request.where, request.root)
     facts: list[dict[str, Any]] = []
     for sent in mirror.push(pushing.folders, remote, check=request.check, dry_run=request.dry_run):
@@ -56,7 +57,7 @@ def push(request: PushRequest, console: Console) -> int:
             how = "new" if sent.is_new else "updated" if sent.sent else "unchanged"
             console.message(f"{folder.name}: {how}, {_count(sent.sent, sent.sent_bytes)}")
     for name in pushing.running:
-        console.message(f"{name} is not over: it was sent as it is now; send it again when it is")
+        console.message(f"{name} is not finished: it was sent as it is now; send it again when it is")
     for path in pushing.private:
         console.warning(f"{path} may be read by its owner alone and was not sent")
     if request.as_json:
@@ -87,37 +88,35 @@ def pull(request: PullRequest, console: Console) -> int:
     """
     from assay.config.settings import load_settings
     from assay.errors import UsageError
-    from assay.stage import mirror
+    from assay.stage.remote import open_remote
     from assay.study.locations import choose_root
-    from assay.study.sharing import check_pull, find_shared
-    from assay.study.sharing import pull as pull_one
+    from assay.study.sharing import check_pull, find_shared, pull_all
 
     console = console.quieted(request.quiet or request.as_json)
     root, _ = choose_root(request.root, None, load_settings(os.getcwd(), os.environ))
-    remote = mirror.open_remote(request.address, console.message)
+    remote = open_remote(request.address, console.message)
     found = find_shared(request.names, request.where, remote)
     if request.into is not None and [each.kind for each in found] != ["folder"]:
         raise UsageError("--into is for one folder", "choose where runs go with --root DIR")
     facts: list[dict[str, Any]] = []
+    pulled = iter(()) if request.dry_run else pull_all(found, remote, root, request.into)
     for manifest in found:
-        path, missing = check_pull(manifest, root, request.into)
-        names = manifest.files if missing is None else missing
-        fact: dict[str, Any] = {
-            "kind": manifest.kind,
-            "name": manifest.name,
-            "dir": path,
-            "how": "new" if missing is None else "updated" if missing else "unchanged",
-        }
-        fact |= {"fetched_files": len(names), "fetched_bytes": sum(manifest.files[name].bytes for name in names)}
-        if not request.dry_run:
-            pulled = pull_one(manifest, remote, root, request.into)
-            fact |= {"how": pulled.how, "fetched_files": pulled.files, "fetched_bytes": pulled.bytes}
-            for note in pulled.notes:
+        fact: dict[str, Any] = {"kind": manifest.kind, "name": manifest.name}
+        if request.dry_run:
+            path, missing = check_pull(manifest, root, request.into)
+            names = manifest.files if missing is None else missing
+            how = "new" if missing is None else "updated" if missing else "unchanged"
+            size = sum(manifest.files[name].bytes for name in names)
+            fact |= {"dir": path, "how": how, "fetched_files": len(names), "fetched_bytes": size}
+        else:
+            done = next(pulled)
+            fact |= {"dir": done.path, "how": done.how, "fetched_files": done.files, "fetched_bytes": done.bytes}
+            for note in done.notes:
                 console.message(f"{manifest.name}: {note}")
         facts.append(fact)
         console.message(f"{manifest.name}: {fact['how']}, {_count(fact['fetched_files'], fact['fetched_bytes'])}")
         if manifest.facts.get("state") == "running":
-            console.message(f"{manifest.name} was not over when it was sent")
+            console.message(f"{manifest.name} was not finished when it was sent")
     if request.as_json:
         console.write_json(facts)
         return 0
