@@ -99,6 +99,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pytorch_lightning": ("assay.lightning",),
     "transformers": ("assay.transformers",),
     "fsspec": ("assay.stage.object_store",),
+    "azure": ("assay.stage.object_store",),
     "httpx": ("assay.stage.http_file",),
     "google": ("assay.compat.perfzero.uploads", "assay.models.graph.onnx_library"),  # the latter: protobuf's errors
     "starlette": ("assay.web",),
