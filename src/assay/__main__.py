@@ -13,6 +13,7 @@ CHILDREN = {
     "bench": "assay.bench.child:main",
     "command-profile": "assay.bench.command_profile:main",
     "model": "assay.models.child:main",
+    "readings": "assay.observe.node:main",
     "worker": "assay.models.worker:main",
 }
 

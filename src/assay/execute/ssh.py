@@ -62,12 +62,11 @@ _NOT_SENT = (
     "submit.*",
     f"{_PART}*",
     ".tmp-*",
-    layout.READINGS_FILE,
 )
 _OURS = frozenset(
     (
         *(layout.RUN_FILE, layout.JOB_FILE, layout.SECRETS_FILE, layout.ENVIRONMENT_FILE, layout.TAGS_FILE),
-        *(layout.READINGS_FILE, ".code"),
+        ".code",
     )
 )
 

@@ -71,11 +71,13 @@ class TreeSampler:
         *,
         start: int | None = None,
         table: ProcessTable | None = None,
+        ignored: int | None = None,
     ) -> None:
-        """`start` (the kernel's start time of `pid`) guards against a reused pid."""
+        """`start` (the kernel's start time of `pid`) guards against a reused pid; `ignored` is not of the run."""
         self._root = pid
         self._tag = tag
         self._start = start
+        self._ignored = ignored
         self._table = table if table is not None else ProcessTable()
         self._members: tuple[int, set[int]] = (0, set())  # as of which scan
         self._last: dict[int, ProcessStat] = {}
@@ -109,7 +111,7 @@ class TreeSampler:
         if self._members[0] != self._table.scans:
             self._members = (self._table.scans, self._table.members(root, self._tag))
         known = {*self._last, *self._members[1]} | ({root} if root is not None else set())
-        tree = known | set(processes.walk(known, processes.load_children))
+        tree = (known | set(processes.walk(known, processes.load_children))) - {self._ignored}
         stats = (processes.load_stat(pid) for pid in tree)
         return {stat.pid: stat for stat in stats if stat is not None and self._is_same(stat)}
 
@@ -155,6 +157,14 @@ def render_reading(reading: Reading) -> str:
     """A line of readings.jsonl, newline included."""
     fields = {key: value for key, value in asdict(reading).items() if value is not None}
     return json.dumps(fields, separators=(",", ":")) + "\n"
+
+
+def parse_absence(line: str | bytes) -> str | None:
+    """Why nobody could take readings: job.sh writes this line in their place."""
+    try:
+        return str(json.loads(line)["absent"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def parse_reading(line: str | bytes) -> Reading | None:

@@ -14,23 +14,22 @@ from assay.observe import files
 from assay.observe.columns import Columns, add_column
 from assay.observe.devices import Devices
 from assay.observe.extract import Extractor
-from assay.observe.readings import ProcessTable, TreeSampler, render_reading
+from assay.observe.readings import ProcessTable, TreeSampler, parse_reading, render_reading
 from assay.record import run_directory
 from assay.record.index.base import Cursor, Index, RunRow
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.study.locations import StudyLocation
 from assay.study.supervise import Entry
 from assay.system.fast_dataclasses import dataclass, field
-from assay.system.files import Tail
+from assay.system.files import Tail, read_end
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, RunSpec, State, Usage
 from assay.values.secrets import hide_named
-from assay.values.series import Reading, Summary
+from assay.values.series import READING_S, Reading, Summary
 from assay.values.study import MetricFile, Pattern
 
 READ_BYTES = 1 << 20
-READING_S = 1.0
-_ABSENT_S = 60.0  # between two looks for a job that is not a process of this host: only a farm that is a shell has some
+_LINE_BYTES = 4096  # more than two lines of readings
 _ATTEND_S = 0.15  # of a tick: with thousands of runs at once the next tick goes on where this one stopped
 _FLUSHES = 5
 _REST_S = 60.0
@@ -290,6 +289,13 @@ class _Live:
     echo: Tail | None = None
 
 
+def _load_last_reading(run_dir: str, handle: JobHandle) -> Reading | None:
+    """Of this attempt: earlier ones are in the same file."""
+    lines = read_end(os.path.join(run_dir, layout.READINGS_FILE), _LINE_BYTES).splitlines()
+    reading = next(filter(None, map(parse_reading, reversed(lines))), None)
+    return reading if reading and (handle.attempt == 1 or reading.time >= handle.started_at) else None
+
+
 class Collector:
     """The supervisor's observer: rows, metrics and readings of the runs that it watches."""
 
@@ -356,6 +362,8 @@ class Collector:
     def usage(self, entry: Entry) -> Usage | None:
         live = self._live.get(entry.dir)
         reading = live.last_reading if live else None
+        if reading is None and entry.handle is not None and entry.handle.executor != "local":
+            reading = _load_last_reading(entry.dir, entry.handle)
         return Usage(reading.cpu_s, reading.peak_rss_bytes) if reading else None
 
     def ended(self, entry: Entry) -> None:
@@ -440,7 +448,7 @@ class Collector:
 
     def _take_reading(self, live: _Live, now: float) -> None:
         handle = live.entry.handle
-        if handle is None or handle.executor == "ssh":  # its processes are not here
+        if handle is None or handle.executor != "local" or not handle.supervisor_pid:  # job.sh takes its own
             return
         if live.sampler is None:
             live.sampler = TreeSampler(handle.pid, handle.tag, start=handle.start, table=self._table)
@@ -448,7 +456,6 @@ class Collector:
         gpus = [int(part) for part in (handle.slot or "").split(",") if part.isdigit()]
         reading = live.sampler.sample(now, self._devices.read(gpus) if gpus else None)
         if reading is None:
-            live.next_reading = now + (READING_S if handle.pid else _ABSENT_S)
             return
         live.last_reading = reading
         with open(os.path.join(live.entry.dir, layout.READINGS_FILE), "a", encoding="ascii") as file:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from assay.observe.readings import parse_reading
+from assay.observe.readings import parse_absence, parse_reading
 from assay.record import run_directory
 from assay.record.index.base import Index
 from assay.record.run_directory import Attempt
@@ -59,6 +59,7 @@ class RunDescription:
     metrics: Mapping[str, Summary]
     sources: tuple[str, ...]  # files that the metrics come from
     readings: ReadingsSummary | None
+    no_readings: str | None  # why nobody could take any
     environment: Mapping[str, Any] | None
     files: tuple[FileFact, ...]
     marks: Marks
@@ -81,6 +82,7 @@ def describe_run(index: Index, location: StudyLocation, run_dir: str) -> RunDesc
         metrics=index.load_summaries(keys=[key]).get(key, {}),
         sources=tuple(source.name for source in find_sources(run_dir, status.record.spec)),
         readings=load_readings_summary(os.path.join(run_dir, layout.READINGS_FILE)),
+        no_readings=load_absence(os.path.join(run_dir, layout.READINGS_FILE)),
         environment=run_directory.load_environment(run_dir),
         files=tuple(load_files(run_dir)),
         children=tuple(find_children(location, key)),
@@ -114,6 +116,13 @@ def load_readings_summary(path: str) -> ReadingsSummary | None:
     except OSError:
         return None
     return build_readings_summary(readings)
+
+
+def load_absence(path: str) -> str | None:
+    """Written by job.sh where it finds no Assay."""
+    with suppress(OSError), open(path, "rb") as file:
+        return parse_absence(file.readline())
+    return None
 
 
 def build_readings_summary(readings: Sequence[Reading]) -> ReadingsSummary | None:
@@ -251,9 +260,8 @@ def _resource_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
     if outcome and outcome.cpu_s is not None:
         yield "CPU time", formatting.render_duration(outcome.cpu_s)
     if readings is None:
-        handle = run.status.handle
-        if handle is not None and handle.executor == "ssh":
-            yield "readings", f"none: it ran on {handle.slot}, where Assay measures nothing"
+        if run.no_readings is not None:
+            yield "readings", f"none: {run.no_readings}"
         return
     share = f", CPU {readings.mean_cpu_percent:.0f}%" if readings.mean_cpu_percent is not None else ""
     count = formatting.render_count(readings.count, "reading")
@@ -349,6 +357,7 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
         "metrics": {name: _summary_facts(summary) for name, summary in run.metrics.items()},
         "metric_sources": list(run.sources),
         "readings": asdict(run.readings) if run.readings else None,
+        "no_readings": run.no_readings,
         "created_at": record.created_at,
         "source": record.source,
         "overrides": list(record.overrides),

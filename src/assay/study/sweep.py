@@ -6,8 +6,9 @@ import math
 import os
 import random
 import signal
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -256,8 +257,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
             pool, limit = None, 1
         loop = replace(
             _build_loop(prepared, hooks, builder),
-            # what suits this machine says nothing about a farm's; and checks share the cores as they like
-            env=slots.env if prepared.farm is None and hooks.slots_name is None else {},
+            env=_build_env(prepared, slots, hooks),
             limit=limit,
             tell=warn,
             keeps_slots=hooks.slots_name is not None,
@@ -290,6 +290,13 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     report.notes += [note for note, _ in unfinished]
     report.advice += [command for _, command in unfinished]
     return report
+
+
+def _build_env(prepared: Prepared, slots: Slots, hooks: RunHooks) -> Mapping[str, str]:
+    """What suits this machine says nothing about a farm's; and checks share the cores as they like."""
+    if prepared.farm is not None:
+        return {layout.ENV_PYTHON: sys.executable}
+    return slots.env if hooks.slots_name is None else {}
 
 
 def _begin_search(

@@ -96,6 +96,7 @@ ENV_TIME = "ASSAY_TIME"  # %Y%m%d.%H%M%S of the attempt, for log names
 ENV_SLOT = "ASSAY_SLOT"
 ENV_LEASE = "ASSAY_LEASE"  # <pid>.<start>.<boot> of the command above it that holds the machine lease
 ENV_LAUNCH = "ASSAY_LAUNCH"  # what job.sh starts a command with, where it runs on several nodes
+ENV_PYTHON = "ASSAY_PYTHON"  # an interpreter that has Assay, where the host of a farm's job sees it
 ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by while the run waited for its slot
 
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory

@@ -13,6 +13,8 @@ from assay.system.fast_dataclasses import dataclass
 # What `{number}` stands for in a pattern: sign, exponent, nan, inf. It holds no group, so that it can be put into one.
 NUMBER = r"[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?i:nan|inf(?:inity)?))"
 
+READING_S = 1.0  # between two readings of a run
+
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
