@@ -88,7 +88,7 @@ def test_readings_while_the_job_runs_and_nobody_afterwards(
     assert all(reading is not None for reading in readings)
     first = readings[0]
     assert first is not None
-    assert SIZE < first.rss_bytes
+    assert first.rss_bytes > SIZE
     assert first.cpu_s > 0
     summary = load_readings_summary(str(run.path("readings.jsonl")))
     assert summary is not None

@@ -25,8 +25,8 @@ from assay.values.study import quote_inside
 #   to end what ignores TERM, and it notices when job.sh was killed. It ends job.sh first: a command that answers TERM
 #   with exit 0 must not pass for finished. It never forks while it waits, since a left-over `sleep` would hold the
 #   slot's lock. end.N means that job.sh has left, to supervisors that cannot ask its kernel.
-#   After a second it starts `_measure`, which must not be taken for a process of the run: it has no tag, ignores what is
-#   sent to all of a job, and ends with the watcher. A job of milliseconds starts no Python for it.
+#   After a second it starts `_measure`, which must not be taken for a process of the run: it has no tag, ignores what
+#   is sent to all of a job, and ends with the watcher. A job of milliseconds starts no Python for it.
 #   A farm that takes the job back sends TERM to all of it: what the command makes of that is not its own end, so
 #   job.sh waits a moment for a TERM of its own before it writes the marker.
 # - By hand: a supervisor looks for the token right before it links its lease; a moment later we look for that lease.
@@ -88,7 +88,8 @@ _measure() {  # readings.jsonl: by Assay, where a Python of this host has it
   for python in "${ASSAY_PYTHON:-}" python3; do
     "$python" -P -m assay child readings && kill -0 $$ && exec "$python" -P -m assay child readings "$1" $$ "$tag"
   done
-  [ -s readings.jsonl ] || echo "{\"absent\":\"Assay is not installed for python3 on ${HOSTNAME//[^[:alnum:].-]/}\"}" > readings.jsonl
+  local reason="Assay is not installed for python3 on ${HOSTNAME//[^[:alnum:].-]/}"
+  [ -s readings.jsonl ] || echo "{\"absent\":\"$reason\"}" > readings.jsonl
 }
 _settle() { sleep 0.02; }  # a TERM to all of the job may reach the command a moment before it reaches us
 _leave() {  # after a stop the watcher has the last word
