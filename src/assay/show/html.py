@@ -1,6 +1,7 @@
 """A document as one HTML page: no script, nothing from elsewhere; light or dark as the reader's system is.
 
-`page/report.html` is the template and `page/report.css` the style sheet, which becomes part of the page. Every text is
+`page/report.html` is the template, `page/colors.css` and `page/report.css` are the style, which becomes part of the
+page; `page/blocks.html` shows each kind of block, here and on the pages of `assay serve`. Every text is
 cleaned and escaped by the environment; only the drawings below and of `show/heat_map.py`, which escape their own, are
 markup. Their colours come from the style sheet by class names, so one drawing serves the light and the dark theme. Long
 curves are thinned to what a screen can show, extremes kept.
@@ -51,8 +52,22 @@ _LARGEST = 1e300  # beyond it differences overflow
 
 
 def render_html(document: Document) -> str:
+    return build_environment().get_template("report.html").render(document=document, style=load_style()) + "\n"
+
+
+def load_style() -> Markup:
+    """The colours of both themes, and what the blocks of a document look like."""
+    texts = []
+    for name in ("colors.css", "report.css"):
+        with open(os.path.join(_FOLDER, name), encoding="utf-8") as file:
+            texts.append(file.read())
+    return Markup("".join(texts))  # noqa: S704 (our own files)
+
+
+def build_environment(*folders: str) -> Environment:
+    """Of templates in these folders and in ours, whose `blocks.html` shows the blocks of a document."""
     environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
+        loader=FileSystemLoader([*folders, _FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         # what the template puts out; lines stay lines, markup is ours
@@ -61,9 +76,7 @@ def render_html(document: Document) -> str:
         lstrip_blocks=True,
     )
     environment.globals.update(parts=build_parts, spans=build_spans, plain=build_plain, rows=build_rows, draw=_draw)
-    with open(os.path.join(_FOLDER, "report.css"), encoding="utf-8") as file:
-        style = Markup(file.read())  # noqa: S704 (our own file)
-    return environment.get_template("report.html").render(document=document, style=style) + "\n"
+    return environment
 
 
 def _draw(block: Chart | Bars | HeatMap) -> Markup:

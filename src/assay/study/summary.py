@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import Index, MetricColumns, RunRow
@@ -40,6 +40,7 @@ from assay.values.table import Column, Kind, Table
 if TYPE_CHECKING:
     from assay.values.where import Where
 
+T = TypeVar("T")
 MOST_REASONS = 5  # below the table, where there is no room for a column
 MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
 
@@ -52,6 +53,7 @@ class SummaryOptions(NamedTuple):
     best: bool = False  # the best value of every metric, not only of the one sorted by
     states: frozenset[State] | None = None
     limit: int | None = None
+    offset: int = 0  # rows before the first that is shown
     where: Where | None = None
     patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
     pareto: tuple[str, ...] = ()  # only what nothing else beats in all of these; each as in `sort`
@@ -101,12 +103,17 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
         front, not_done = find_pareto_rows(data, done, pareto), len(keep) - len(done)
         keep = front.items
     params = differing_params([data.rows[i].params for i in keep], options.ignore) if keep else []
-    order = sort_rows(data, keep, sort, [row.params for row in data.rows])[: options.limit]
+    order = _cut(sort_rows(data, keep, sort, [row.params for row in data.rows]), options)
     columns, cells = _run_columns(data, order, params, metrics, sort, options, step_name)
     rows = list(zip(*cells, strict=True)) if order else []
     table = Table(tuple(columns), rows)
-    rest = len(keep) - len(order)
+    rest = max(0, len(keep) - options.offset - len(order))
     return StudySummary(table, [data.rows[i] for i in order], sort, hidden, rest, front, not_done)
+
+
+def _cut(order: list[T], options: SummaryOptions) -> list[T]:
+    end = None if options.limit is None else options.offset + options.limit
+    return order[options.offset : end]
 
 
 def describe_front(front: Front, what: str, not_done: int) -> str:
@@ -393,7 +400,7 @@ def _grouped(
     front = find_pareto_groups(data, groups, pareto) if pareto else None
     if front is not None:
         groups = [groups[i] for i in front.items]
-    ordered = sort_groups(data, groups, sort)[: options.limit]
+    ordered = _cut(sort_groups(data, groups, sort), options)
     columns, cells = _group_columns(groups, ordered)
     counts = [[measure_group(data.metrics[name], group).n for group in ordered] for name in metrics]
     common = not counts or all(each == counts[0] for each in counts)
@@ -413,7 +420,7 @@ def _grouped(
         columns[before:] = _rank_metric(columns[before:], index, metrics, sort, options)
     table = Table(tuple(columns), list(zip(*cells, strict=True)) if ordered else [])
     first = [data.rows[group.runs[0]] for group in ordered if group.runs]
-    return StudySummary(table, first, tuple(sort), hidden, len(groups) - len(ordered), front)
+    return StudySummary(table, first, tuple(sort), hidden, max(0, len(groups) - options.offset - len(ordered)), front)
 
 
 def _group_columns(groups: Sequence[Group], ordered: Sequence[Group]) -> tuple[list[Column], list[list[Any]]]:

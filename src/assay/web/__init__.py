@@ -1,0 +1,1 @@
+"""`assay serve`: the page. It renders the documents and reads the index that the commands have, and decides nothing."""

@@ -1,0 +1,68 @@
+"""The application: routes, static files, errors as pages."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from assay.errors import AssayError, NotFoundError, UsageError
+from assay.web import assets, login
+from assay.web.pages import studies, study
+from assay.web.routes import build_route
+from assay.web.security import Guard
+from assay.web.site import FOLDER, Site, get_site
+
+MODULES = (assets, login, studies, study)
+_SMALLEST_PACKED = 1024
+
+
+def build_app(site: Site) -> ASGIApp:
+    routes = [build_route(entry) for module in MODULES for entry in module.ROUTES]
+    mounts = [Mount("/static", StaticFiles(directory=os.path.join(FOLDER, "static")))]
+    if os.path.isdir(assets.VENDOR):
+        mounts.append(Mount("/vendor", StaticFiles(directory=assets.VENDOR)))
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        site.snapshots.start()
+        yield
+        site.snapshots.close()
+
+    app = Starlette(
+        routes=[*routes, *mounts],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _show_error, AssayError: _show_error, Exception: _show_error},
+    )
+    app.state.site = site
+    packed = GZipMiddleware(app, minimum_size=_SMALLEST_PACKED, compresslevel=3)
+    return Guard(packed, routes, tokens=site.tokens, hosts=site.hosts, is_open=site.is_open)
+
+
+def _show_error(request: Request, error: Exception) -> Response:
+    """The page says what is wrong and what there is instead; programs get JSON."""
+    status, message, hint = 500, "Assay could not make this page", ""
+    if isinstance(error, HTTPException):
+        status, message = error.status_code, error.detail
+    elif isinstance(error, AssayError):
+        status = 404 if isinstance(error, NotFoundError) else 400 if isinstance(error, UsageError) else 503
+        message, hint = error.message, error.hint or ""
+    else:
+        logging.getLogger("assay.web").error("%s %s", request.method, request.url.path, exc_info=error)
+        hint = "the terminal where `assay serve` runs shows the details"
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"error": message, "hint": hint}, status)
+    headers = getattr(error, "headers", None)
+    response = get_site(request).render(request, "error.html", status=status, code=status, message=message, hint=hint)
+    response.headers.update(headers or {})
+    return response

@@ -1,0 +1,46 @@
+"""The style sheet, of three files, and what comes from npm: `make web` puts it beside this module."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from assay.show.html import load_style
+from assay.web.routes import get
+from assay.web.site import FOLDER
+
+VENDOR = os.path.join(FOLDER, "vendor")
+NEEDED = ("htmx.min.js", "uPlot.esm.js", "uPlot.min.css", os.path.join("speedscope", "index.html"))
+
+
+def find_missing() -> list[str]:
+    return [name for name in NEEDED if not os.path.exists(os.path.join(VENDOR, name))]
+
+
+@cache
+def build_style() -> str:
+    """The reports' own style, whose dark colours a choice of the reader overrules, and that of the pages."""
+    with open(os.path.join(FOLDER, "static", "assay.css"), encoding="utf-8") as file:
+        own = file.read()
+    colors, _, blocks = str(load_style()).partition("* { box-sizing")
+    light, _, rest = colors.partition("@media (prefers-color-scheme: dark) { :root {")
+    dark = rest.rpartition("} }")[0]
+    parts = (
+        light,
+        "@media (prefers-color-scheme: dark) { :root:not([data-theme=light]) {" + dark + "} }",
+        ":root[data-theme=dark] { color-scheme: dark; " + dark + "}",
+        ":root[data-theme=light] { color-scheme: light; }",
+        "* { box-sizing" + blocks,
+        own,
+    )
+    return "\n".join(parts)
+
+
+def style(_request: Request) -> Response:
+    return Response(build_style(), media_type="text/css", headers={"cache-control": "no-cache"})
+
+
+ROUTES = [get("/assay.css", style, scope="open")]

@@ -1,0 +1,140 @@
+"""`assay serve`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from typing import TYPE_CHECKING
+
+from assay.errors import MissingExtraError, UsageError
+from assay.show.console import Console
+from assay.values.options import Request, option
+
+if TYPE_CHECKING:
+    from assay.web.security import Token
+
+PORT = 8666
+_SHORTEST_TOKEN = 16
+
+
+class ServeRequest(Request):
+    root: tuple[str, ...] = option(
+        "--root", multiple=True, metavar="DIR", help="Where studies are; may be given again.  [default: as `assay ls`]"
+    )
+    index: str | None = option("--index", metavar="ADDRESS", help="The index to read, as ASSAY_INDEX names it.")
+    host: str = option("--host", default="127.0.0.1", metavar="ADDRESS", help="Where to listen.")
+    port: int = option("--port", type=int, minimum=0, maximum=65535, default=PORT, metavar="N", help="0: any free one.")
+    names: tuple[str, ...] = option(
+        "--name",
+        multiple=True,
+        metavar="NAME",
+        help="Another name of this server; may be given again.",
+    )
+    tokens: str | None = option(
+        "--tokens",
+        metavar="FILE",
+        help="Tokens, one a line: write|read|upload TOKEN.  [default: a new one]",
+    )
+
+
+def serve(request: ServeRequest, console: Console) -> int:
+    """Show studies, goldens, benchmarks and models in the browser, until Ctrl-C.
+
+    Reading needs no token on this machine; stopping, repeating, tagging and uploading need the one that is printed.
+    """
+    if request.index is not None:
+        os.environ["ASSAY_INDEX"] = request.index
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtraError("the page", "web") from error
+    from assay.study.locations import find_roots
+    from assay.web import assets
+    from assay.web.app import build_app
+    from assay.web.security import is_loopback
+    from assay.web.site import Site
+
+    if missing := assets.find_missing():
+        raise UsageError(f"files of the page are missing: {', '.join(missing)}", "in the source tree: make web")
+    roots = tuple(os.path.abspath(root) for root in request.root) or tuple(find_roots(None).all)
+    tokens = load_tokens(request.tokens)
+    is_local = is_loopback(request.host)
+    if not is_local and not tokens:
+        raise UsageError(
+            f"on {request.host} others can reach this server, so it needs a token of yours",
+            "set ASSAY_TOKEN, or write tokens into a file and name it with --tokens",
+        )
+    if not tokens:
+        tokens = _make_token()
+    listening = _listen(request.host, request.port)
+    port = listening.getsockname()[1]
+    names = {"localhost", "127.0.0.1", "::1", request.host, socket.gethostname(), *request.names}
+    names |= set(_own_addresses(request.host))
+    app = build_app(Site(roots, tokens, is_open=is_local, hosts=tuple(names)))
+    shown = f"[{request.host}]" if ":" in request.host else request.host
+    shown = socket.gethostname() if request.host in ("0.0.0.0", "::") else shown  # noqa: S104 compared, not used
+    console.print(f"studies of {', '.join(map(os.path.relpath, roots))}")
+    first = next((token for token in tokens if token.scope == "write"), None)
+    secret = f"#token={first.text}" if first and not request.tokens and "ASSAY_TOKEN" not in os.environ else ""
+    console.print(f"open  http://{shown}:{port}/{secret}")
+    if secret:
+        console.print("      who has this address may stop and repeat runs; without its last part it only shows them")
+    config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False, date_header=False)
+    uvicorn.Server(config).run([listening])
+    return 0
+
+
+def load_tokens(path: str | None) -> tuple[Token, ...]:
+    """Of a file, else of ASSAY_TOKEN; a command line would show them to every user of the machine."""
+    from assay.web.security import ALLOWS, Token
+
+    if path is None:
+        text = os.environ.get("ASSAY_TOKEN", "").strip()
+        lines = [("ASSAY_TOKEN", "write", text)] if text else []
+    else:
+        try:
+            with open(path, encoding="utf-8") as file:
+                content = [line.split() for line in file if line.strip() and not line.startswith("#")]
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"the tokens in {path} cannot be read: {error}") from error
+        lines = []
+        for number, words in enumerate(content, 1):
+            if len(words) != 2 or words[0] not in ALLOWS:
+                raise UsageError(f"{path}: entry {number} is not `write|read|upload TOKEN`")
+            lines.append((f"{path}: entry {number}", words[0], words[1]))
+    for where, _, text in lines:
+        if len(text) < _SHORTEST_TOKEN or not text.isascii():
+            hint = 'make one: python3 -c "import secrets; print(secrets.token_urlsafe(24))"'
+            raise UsageError(f"{where}: a token has at least {_SHORTEST_TOKEN} plain characters", hint)
+    return tuple(Token(text, scope) for _, scope, text in lines)  # type: ignore[arg-type]
+
+
+def _make_token() -> tuple[Token, ...]:
+    from assay.web.security import Token
+
+    return (Token(secrets.token_urlsafe(24)),)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(128)
+    except (OSError, UnicodeError) as error:
+        listening.close()
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot listen on {host}, port {port}: {why}", "any free port: --port 0") from error
+    return listening
+
+
+def _own_addresses(host: str) -> list[str]:
+    """By which numbers a server that listens everywhere may be called."""
+    if host not in ("0.0.0.0", "::"):  # noqa: S104 compared, not used
+        return []
+    try:
+        return [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)]
+    except OSError:
+        return []

@@ -1,0 +1,28 @@
+"""Where the token is given. The browser keeps it for actions; where reading needs it too, a cookie allows that."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from assay.web.routes import Entry, get
+from assay.web.security import ALLOWS, COOKIE
+from assay.web.site import get_site
+
+
+def show(request: Request) -> Response:
+    return get_site(request).render(request, "login.html")
+
+
+def check(request: Request) -> Response:
+    """The guard has compared the token of the header: it is one that allows reading."""
+    site = get_site(request)
+    _, _, given = request.headers["authorization"].partition(" ")
+    token = next(token for token in site.tokens if token.is_same(given.strip()))
+    response = JSONResponse({"scopes": sorted(ALLOWS[token.scope])})
+    if not site.is_open and "read" in ALLOWS[token.scope]:
+        response.set_cookie(COOKIE, token.build_cookie(), httponly=True, samesite="strict", path="/")
+    return response
+
+
+ROUTES = [get("/login", show, scope="open"), Entry("/login", check, ("POST",), "read")]

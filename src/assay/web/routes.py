@@ -1,0 +1,37 @@
+"""What answers an address, and which scope a caller needs for it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Literal, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+Scope = Literal["open", "read", "write", "upload"]
+"""`open`: anybody (the style sheet, the login page). What changes something is never `read`, and never a GET."""
+
+Handler = Callable[[Request], Response] | Callable[[Request], Awaitable[Response]]
+
+
+class Entry(NamedTuple):
+    path: str
+    handler: Handler
+    methods: tuple[str, ...] = ("GET",)
+    scope: Scope = "read"
+
+
+def get(path: str, handler: Handler, *, scope: Literal["open", "read"] = "read") -> Entry:
+    return Entry(path, handler, ("GET",), scope)
+
+
+def post(path: str, handler: Handler, *, scope: Literal["open", "write", "upload"] = "write") -> Entry:
+    """An ordinary function is called in a thread of its own; one that waits for the body is `async`."""
+    return Entry(path, handler, ("POST",), scope)
+
+
+def build_route(entry: Entry) -> Route:
+    route = Route(entry.path, entry.handler, methods=list(entry.methods))
+    route.scope_needed = entry.scope  # type: ignore[attr-defined]  # read by `security.Guard`
+    return route

@@ -1,0 +1,200 @@
+"""Who may do what. Every request passes here before anything else looks at it.
+
+On a loopback address reading needs no token, and every action needs one: any other user of the machine, and any page
+that the browser shows, could otherwise execute commands. On any other address reading needs a token as well.
+
+A token travels in the header `Authorization: Bearer`, which no other site can make a browser send. The browser keeps it
+in its session storage, which another port of the same machine cannot read. Pages are loaded without that header, so on
+other addresses the login sets a cookie; a cookie allows reading and nothing else, so a forged form gets nowhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import quote, urlsplit
+
+from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as Connection
+
+from assay.web.routes import Scope
+
+TokenScope = Literal["read", "write", "upload"]
+ALLOWS: Mapping[str, frozenset[str]] = {
+    "read": frozenset({"read"}),
+    "upload": frozenset({"upload"}),
+    "write": frozenset({"read", "write", "upload"}),
+}
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": CONTENT_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+COOKIE = "assay-read"
+FILES = ("/static/", "/vendor/")  # ours, the same for everybody
+_WRONG_TOKENS = 10  # of one address within a minute; then it has to wait
+_MOST_ADDRESSES = 10_000  # remembered by a limit
+_LARGEST_BODY = 1 << 20  # of every request but an upload, which counts its own
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    text: str = field(repr=False)
+    scope: TokenScope = "write"
+
+    def is_same(self, given: str) -> bool:
+        return hmac.compare_digest(self.text.encode(), given.encode("utf-8", "surrogateescape"))
+
+    def build_cookie(self) -> str:
+        """Allows reading, and does not tell the token."""
+        return hmac.new(self.text.encode(), b"read", hashlib.sha256).hexdigest()
+
+    def is_same_cookie(self, given: str) -> bool:
+        return hmac.compare_digest(self.build_cookie().encode(), given.encode("utf-8", "surrogateescape"))
+
+
+class Limit:
+    """So many within a minute for each address."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._times: dict[str, list[float]] = {}
+
+    def note(self, address: str) -> None:
+        now = time.monotonic()
+        if len(self._times) > _MOST_ADDRESSES:
+            self._times = {key: times for key, times in self._times.items() if times[-1] > now - 60}
+        self._times[address] = [*self._recent(address, now), now]
+
+    def is_reached(self, address: str) -> bool:
+        return len(self._recent(address, time.monotonic())) >= self.most
+
+    def _recent(self, address: str, now: float) -> list[float]:
+        return [at for at in self._times.get(address, ()) if at > now - 60][-self.most :]
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def split_host(text: str) -> str:
+    """The name of `name:port` or `[::1]:port`, in lower case; "" where it is neither."""
+    try:
+        return (urlsplit(f"//{text}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+class Guard:
+    """The outermost application. `hosts`: by which names this server may be called."""
+
+    def __init__(
+        self, app: ASGIApp, routes: Sequence[Route], *, tokens: Sequence[Token], hosts: Sequence[str], is_open: bool
+    ) -> None:
+        self._app = app
+        self._routes = routes
+        self._tokens = tokens
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._is_open = is_open  # reading needs no token
+        self._wrong = Limit(_WRONG_TOKENS)
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                present = {name for name, _ in message["headers"]}
+                added = [(name.encode(), text.encode()) for name, text in HEADERS.items()]
+                message["headers"] = [*message["headers"], *(pair for pair in added if pair[0] not in present)]
+            await send(message)
+
+        refusal = self._refuse(scope)
+        if refusal is not None:
+            status, text = refusal
+            if (
+                status == 401
+                and scope["method"] == "GET"
+                and "text/html" in HTTPConnection(scope).headers.get("accept", "")
+            ):
+                target = quote(scope["path"] + (f"?{scope['query_string'].decode()}" if scope["query_string"] else ""))
+                return await RedirectResponse(f"/login?next={target}", 303)(scope, receive, send_safely)
+            headers = {"www-authenticate": "Bearer"} if status == 401 else {}
+            return await PlainTextResponse(f"{text}\n", status, headers)(scope, receive, send_safely)
+        return await self._app(scope, receive, send_safely)
+
+    def _refuse(self, scope: Connection) -> tuple[int, str] | None:
+        request = HTTPConnection(scope)
+        host = split_host(request.headers.get("host", ""))
+        if host not in self._hosts:
+            return 421, "this server has another name; `assay serve --name NAME` adds one"
+        needed = self._find_scope(scope)
+        is_change = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        if is_change and not self._is_own_origin(request):
+            return 403, "refused: the request comes from another site"
+        if needed != "upload" and is_change and _body_size(request) > _LARGEST_BODY:
+            return 413, f"refused: more than {_LARGEST_BODY} bytes"
+        if needed == "open" or (needed == "read" and self._is_open and not is_change):
+            return None
+        return self._check_token(request, needed)
+
+    def _find_scope(self, scope: Connection) -> Scope:
+        for route in self._routes:
+            if route.matches(scope)[0] is Match.FULL:
+                found: Scope = route.scope_needed  # type: ignore[attr-defined]
+                return found
+        if scope["method"] not in ("GET", "HEAD"):
+            return "write"
+        return "open" if scope["path"].startswith(FILES) else "read"  # who may not read does not learn what is missing
+
+    def _is_own_origin(self, request: HTTPConnection) -> bool:
+        """Programs send no Origin; a browser always does with what is not a GET."""
+        site = request.headers.get("sec-fetch-site")
+        if site is not None and site not in ("same-origin", "none"):
+            return False
+        origin = request.headers.get("origin")
+        return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+
+    def _check_token(self, request: HTTPConnection, needed: Scope) -> tuple[int, str] | None:
+        address = request.client.host if request.client else ""
+        if self._wrong.is_reached(address):
+            return 429, "too many wrong tokens; try again in a minute"
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        cookie = request.cookies.get(COOKIE, "")
+        if kind.lower() == "bearer" and given:
+            found = [token for token in self._tokens if token.is_same(given.strip())]
+            if found:
+                return None if needed in ALLOWS[found[0].scope] else (403, f"this token does not allow to {needed}")
+            self._wrong.note(address)
+            return 401, "wrong token"
+        if needed == "read" and cookie:
+            allowed = [token for token in self._tokens if "read" in ALLOWS[token.scope]]
+            if any(token.is_same_cookie(cookie) for token in allowed):
+                return None
+        return 401, "this needs the token that `assay serve` printed"
+
+
+def _body_size(request: HTTPConnection) -> int:
+    """As announced; a body without a length is counted by whoever reads it."""
+    text = request.headers.get("content-length", "0")
+    return int(text) if text.isdecimal() else _LARGEST_BODY + 1

@@ -1,0 +1,79 @@
+"""What is served, and how a template becomes an answer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from assay import __version__
+from assay.show import formatting
+from assay.show.html import build_environment
+from assay.web.security import Token
+from assay.web.snapshots import Snapshots
+
+FOLDER = os.path.dirname(__file__)
+
+
+@dataclass(frozen=True)
+class Site:
+    """`tokens`: of which one is printed; `is_open`: reading needs none."""
+
+    roots: tuple[str, ...]
+    tokens: Sequence[Token] = ()
+    is_open: bool = True
+    hosts: Sequence[str] = ("localhost", "127.0.0.1", "::1")
+    snapshots: Snapshots = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "snapshots", Snapshots(self.roots))
+
+    @cached_property
+    def templates(self) -> Environment:
+        environment = build_environment(os.path.join(FOLDER, "templates"))
+        environment.globals.update(
+            address=build_address,
+            version=__version__,
+            number=formatting.render_number,
+            count=formatting.render_count,
+            duration=formatting.render_duration,
+            age=lambda at: formatting.render_age(max(0.0, time.time() - at)),
+            size=formatting.render_size,
+        )
+        return environment
+
+    def render(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        """A whole page; where htmx asks for a part of it, that part alone: `parts/` has one of the same name."""
+        is_part = request.headers.get("hx-request") == "true" and status == 200
+        names = [f"parts/{template}", template] if is_part else [template]
+        text = self.templates.select_template(names).render(request=request, site=self, **values)
+        return HTMLResponse(text, status, headers={"vary": "HX-Request", "cache-control": "no-store"})
+
+
+def get_site(request: Request) -> Site:
+    site: Site = request.app.state.site
+    return site
+
+
+def build_address(*parts: str, **query: object) -> str:
+    """`/studies/NAME/runs/RUN?metric=loss`: each part quoted; what is None, "" or False is left out."""
+    path = "".join(f"/{quote(part, safe='')}" for part in parts)
+    pairs = [(name, value) for name, value in query.items() if value not in (None, "", False, ())]
+    return (path or "/") + (f"?{build_query(dict(pairs))}" if pairs else "")
+
+
+def build_query(values: Mapping[str, object]) -> str:
+    pairs = [(name, "1" if value is True else value) for name, value in values.items()]
+    return urlencode([(name, str(each)) for name, value in pairs for each in _each(value)], quote_via=quote)
+
+
+def _each(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else (value,)

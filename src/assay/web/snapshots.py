@@ -1,0 +1,248 @@
+"""Studies in memory: the table of each, read again when something changed. Requests never wait for a folder.
+
+One thread looks after all of them: a study that somebody looked at in the last minutes is compared with its directories
+once a second while it runs, and every few seconds otherwise. Sorting and filtering work on the columns of these tables.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from assay.errors import AssayError, NotFoundError
+from assay.record.folders import find_changes
+from assay.record.index.base import Index, Series, StudyRow, Table
+from assay.record.run_directory import load_planned
+from assay.show.console import CollectingConsole
+from assay.study.locations import StudyLocation, find_studies
+from assay.study.opening import open_index
+from assay.study.refresh import apply_changes, refresh_root
+from assay.values.state import State
+
+_MOST_CELLS = 4_000_000  # numbers held in memory: about 32 MB, and as much again for parameters
+_LISTED_S = 2.0
+_RUNNING_S, _RESTING_S, _WATCHED_S = 1.0, 5.0, 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A study as it was when it was read. `version` grows with each change."""
+
+    slug: str
+    location: StudyLocation
+    table: Table
+    version: int
+    problems: tuple[str, ...] = ()  # what could not be read
+    cache: dict[object, object] = field(default_factory=dict, compare=False)  # orders and texts made of this table
+
+    @property
+    def counts(self) -> Mapping[State, int]:
+        return Counter(row.state for row in self.table.rows)
+
+    @property
+    def is_running(self) -> bool:
+        return any(not row.state.is_over for row in self.table.rows)
+
+    def get_row(self, run: str) -> int:
+        """The index of a run by its name; raises NotFoundError with suggestions."""
+        known = self.cache.get("rows")
+        if not isinstance(known, dict):
+            known = {row.key.partition("/")[2]: i for i, row in enumerate(self.table.rows)}
+            self.cache["rows"] = known
+        if run not in known:
+            raise NotFoundError("run", run, list(known))
+        found: int = known[run]
+        return found
+
+
+@dataclass(slots=True)
+class _Held:
+    snapshot: Snapshot
+    checked_at: float
+    asked_at: float
+
+
+Listener = Callable[[Snapshot, Snapshot], None]
+"""Called by the refreshing thread with the study before and after a change."""
+
+
+class Snapshots:
+    def __init__(self, roots: tuple[str, ...]) -> None:
+        self.roots = roots
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._lock = threading.Lock()
+        self._listing = threading.Lock()
+        self._listed: tuple[float, dict[str, tuple[StudyLocation, StudyRow]]] = (-math.inf, {})
+        self._loading: dict[str, threading.Lock] = {}
+        self._threads = threading.local()
+        self._is_closed = threading.Event()
+        self._listeners: list[Listener] = []
+        self._thread = threading.Thread(target=self._look_after, name="assay-refresh", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_closed.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+
+    # ---------------------------------------------------------------- names
+
+    def find_locations(self) -> dict[str, StudyLocation]:
+        """Each study by the word that stands for it in addresses: its name; `name~2` in the second root that has it."""
+        found: dict[str, StudyLocation] = {}
+        for root in self.roots:
+            for name in find_studies(root):
+                slug, number = name, 2
+                while slug in found:
+                    slug, number = f"{name}~{number}", number + 1
+                found[slug] = StudyLocation(root, name)
+        return found
+
+    # ---------------------------------------------------------------- reading
+
+    def load_studies(self) -> dict[str, tuple[StudyLocation, StudyRow]]:
+        """Every study with its counts, at most two seconds old."""
+        with self._listing:
+            at, known = self._listed
+            if time.monotonic() - at > _LISTED_S:
+                known = self._list_studies()
+                self._listed = (time.monotonic(), known)
+            return known
+
+    def _list_studies(self) -> dict[str, tuple[StudyLocation, StudyRow]]:
+        counted: dict[StudyLocation, StudyRow] = {}
+        for root in self.roots:
+            with self.open_index(root) as index:
+                refresh_root(index, root)
+                counted |= {StudyLocation(root, row.name): row for row in index.load_studies()}
+        found = {}
+        for slug, location in self.find_locations().items():
+            row = counted.get(location, StudyRow(location.name, {}, None))
+            if planned := len(load_planned(location.dir)):
+                row = row._replace(counts={**row.counts, State.QUEUED: row.counts.get(State.QUEUED, 0) + planned})
+            found[slug] = (location, row)
+        return found
+
+    def load(self, slug: str) -> Snapshot:
+        """The study as it was seen last; read now when nobody has looked at it yet."""
+        now = time.monotonic()
+        with self._lock:
+            held = self._held.get(slug)
+            if held is not None:
+                held.asked_at = now
+                self._held.move_to_end(slug)
+                return held.snapshot
+            loading = self._loading.setdefault(slug, threading.Lock())
+        with loading:
+            with self._lock:
+                if slug in self._held:
+                    return self._held[slug].snapshot
+            known = self.find_locations()
+            if slug not in known:
+                raise NotFoundError("study", slug, list(known))
+            snapshot = self._read(slug, known[slug], None)
+            self._keep(snapshot, now)
+            return snapshot
+
+    def load_series(self, snapshot: Snapshot, run: str, metric: str) -> Series:
+        with self.open_index(snapshot.location.root) as index:
+            return index.load_series(f"{snapshot.location.name}/{run}", metric)
+
+    @contextmanager
+    def open_index(self, root: str) -> Iterator[Index]:
+        """The calling thread's own handle, which stays open."""
+        indexes: dict[str, Index] | None = getattr(self._threads, "indexes", None)
+        if indexes is None:
+            indexes = self._threads.indexes = {}
+        if root not in indexes:
+            indexes[root] = open_index(root)
+        try:
+            yield indexes[root]
+        except AssayError:
+            with suppress(AssayError):
+                indexes.pop(root).close()
+            raise
+
+    def refresh(self, slug: str) -> Snapshot:
+        """The study as it is now: after an action, so that its answer shows what it did."""
+        before = self.load(slug)
+        return self._refresh(before) or before
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Hear of changes; the answer ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # ---------------------------------------------------------------- the thread
+
+    def _look_after(self) -> None:
+        while not self._is_closed.wait(0.25):
+            now = time.monotonic()
+            with self._lock:
+                due = [held.snapshot for held in self._held.values() if _is_due(held, now)]
+            for snapshot in due:
+                if self._is_closed.is_set():
+                    return
+                self._refresh(snapshot)
+
+    def _refresh(self, before: Snapshot) -> Snapshot | None:
+        """What it is now, if that is something else."""
+        with self._loading.setdefault(before.slug, threading.Lock()):
+            after = self._read(before.slug, before.location, before)
+            with self._lock:
+                held = self._held.get(before.slug)
+                if held is not None:
+                    held.checked_at = time.monotonic()
+                    held.snapshot = after
+        if after is before:
+            return None
+        for listener in list(self._listeners):
+            listener(before, after)
+        return after
+
+    def _read(self, slug: str, location: StudyLocation, before: Snapshot | None) -> Snapshot:
+        console = CollectingConsole()
+        try:
+            with self.open_index(location.root) as index:
+                table = before.table if before else index.load_table([location.name])
+                changes = find_changes(location.dir, location.name, table.rows)
+                if changes:
+                    apply_changes(index, location, changes, console)
+                elif before:
+                    return before
+                table = index.load_table([location.name]) if changes else table
+                if before and table == before.table and not console.lines:  # runs that go on and have no news
+                    return before
+        except (AssayError, OSError) as error:
+            problem = error.message if isinstance(error, AssayError) else str(error)
+            if before is not None and problem in before.problems:
+                return before
+            console.lines.append(problem)
+            table = before.table if before else Table([], {})
+        version = before.version + 1 if before else 1
+        return Snapshot(slug, location, table, version, tuple(console.lines))
+
+    def _keep(self, snapshot: Snapshot, now: float) -> None:
+        with self._lock:
+            self._held[snapshot.slug] = _Held(snapshot, time.monotonic(), now)
+            cells = sum(map(_count_cells, self._held.values()))
+            while cells > _MOST_CELLS and len(self._held) > 1:  # the longest unseen leave
+                _, left = self._held.popitem(last=False)
+                cells -= _count_cells(left)
+
+
+def _is_due(held: _Held, now: float) -> bool:
+    pause = _RUNNING_S if held.snapshot.is_running else _RESTING_S
+    return now - held.checked_at >= pause and now - held.asked_at < _WATCHED_S
+
+
+def _count_cells(held: _Held) -> int:
+    table = held.snapshot.table
+    return len(table.rows) * (11 * len(table.metrics) + 30)

@@ -1,0 +1,82 @@
+// What every page does: the theme, the token, messages, and times that go on.
+
+const root = document.documentElement;
+
+export function getToken() {
+  return sessionStorage.getItem("assay-token") ?? "";
+}
+
+export function say(text, kind = "note") {
+  const line = document.createElement("p");
+  line.className = kind;
+  line.textContent = text;
+  document.getElementById("messages").append(line);
+  setTimeout(() => line.remove(), 8000);
+}
+
+// An action: the token travels in a header that no other site can make a browser send.
+export async function send(address, body = undefined) {
+  const headers = { authorization: `Bearer ${getToken()}` };
+  if (body !== undefined) headers["content-type"] = "application/json";
+  return fetch(address, { method: "POST", headers, body: body === undefined ? undefined : JSON.stringify(body) });
+}
+
+function setUpTheme() {
+  const choice = document.getElementById("theme");
+  choice.value = root.dataset.theme;
+  choice.addEventListener("change", () => {
+    root.dataset.theme = choice.value;
+    localStorage.setItem("assay-theme", choice.value);
+    document.dispatchEvent(new CustomEvent("assay:theme"));
+  });
+}
+
+async function logIn(token) {
+  sessionStorage.setItem("assay-token", token);
+  const answer = await send("/login");
+  if (!answer.ok) sessionStorage.removeItem("assay-token");
+  return answer;
+}
+
+function setUpToken() {
+  const link = document.getElementById("access");
+  const form = document.getElementById("login");
+  const show = () => {
+    root.dataset.access = getToken() ? "write" : "read";
+    link.textContent = getToken() ? "Actions are allowed" : "Actions need a token";
+  };
+  show();
+  // the address that `assay serve` prints ends with #token=…, which is never sent to a server
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) {
+    history.replaceState(null, "", location.pathname + location.search);
+    logIn(given).then((answer) => {
+      show();
+      if (!answer.ok) say("The token of this address is not right any more", "problem");
+      else if (form) location.assign(next());
+    });
+  }
+  form?.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const answer = await logIn(form.elements.token.value.trim());
+    show();
+    if (answer.ok) location.assign(next());
+    else document.getElementById("login-answer").textContent = await answer.text();
+  });
+}
+
+function next() {
+  const wanted = new URLSearchParams(location.search).get("next") ?? "/";
+  return wanted.startsWith("/") && !wanted.startsWith("//") ? wanted : "/";
+}
+
+document.addEventListener("htmx:configRequest", (event) => {
+  if (event.detail.verb !== "get") event.detail.headers.authorization = `Bearer ${getToken()}`;
+});
+document.addEventListener("htmx:responseError", async (event) => {
+  say(event.detail.xhr.responseText.slice(0, 500), "problem");
+});
+document.addEventListener("htmx:sendError", () => say("The server does not answer", "problem"));
+
+setUpTheme();
+setUpToken();

@@ -1,0 +1,106 @@
+"""The state of a study's page is its address: this value is read from the query, and written back into links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+from starlette.datastructures import QueryParams
+
+from assay.errors import UsageError
+from assay.study.summary import SummaryOptions
+from assay.values.options import split_commas
+from assay.values.state import State
+from assay.values.where import parse_where
+from assay.web.site import build_query
+
+Tab = Literal["table", "curves", "scatter", "slices", "parallel", "history", "importance"]
+TABS: tuple[Tab, ...] = get_args(Tab)
+PER_PAGE = 50
+_MOST_PER_PAGE = 500
+_MOST_CURVES = 50
+
+
+class StudyView(NamedTuple):
+    """Each field has its name in the address; what has its default is not written there."""
+
+    tab: Tab = "table"
+    where: str = ""
+    states: tuple[str, ...] = ()
+    sort: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()  # of the table: which columns; none: the most telling ones
+    hide: tuple[str, ...] = ()  # parameters whose columns are left out
+    page: int = 1
+    rows: int = PER_PAGE
+    metric: str = ""  # of a chart
+    x: str = ""
+    smooth: float = 0.0
+    log: bool = False
+    log_x: bool = False
+    best: int = 12  # how many curves
+    param: str = ""  # of a scatter
+    color: str = ""
+
+    @classmethod
+    def from_query(cls, query: QueryParams) -> Self:
+        """Raises UsageError for what makes no sense; names that nobody asked for are passed over."""
+        given: dict[str, Any] = {}
+        for name, default in cls._field_defaults.items():
+            texts = [text for text in query.getlist(name) if text.strip()]
+            if texts:
+                given[name] = _read(name, texts, default)
+        view = cls(**given)
+        if view.tab not in TABS:
+            raise UsageError(f"there is no view {view.tab!r}", f"there are {', '.join(TABS)}")
+        unknown = set(view.states) - {str(state) for state in State}
+        if unknown:
+            raise UsageError(f"there is no state {min(unknown)!r}", f"there are {', '.join(map(str, State))}")
+        if view.x not in ("", "step", "epoch", "time"):
+            raise UsageError(f"x cannot be {view.x!r}", "it is step, epoch or time")
+        return view._replace(
+            page=max(1, view.page),
+            rows=min(max(1, view.rows), _MOST_PER_PAGE),
+            smooth=min(max(0.0, view.smooth), 0.9999),
+            best=min(max(1, view.best), _MOST_CURVES),
+        )
+
+    def to_query(self, **changes: Any) -> str:
+        """`?sort=loss&page=2`, or "" for what everything is by itself. Another order or filter begins on page 1."""
+        if changes and "page" not in changes:
+            changes["page"] = 1
+        values = self._replace(**changes)._asdict()
+        told = {name: value for name, value in values.items() if value != self._field_defaults[name]}
+        return f"?{build_query(_join(told))}" if told else "?"
+
+    def build_options(self) -> SummaryOptions:
+        return SummaryOptions(
+            sort=self.sort,
+            group_by=self.group,
+            metrics=self.metrics or None,
+            ignore=self.hide,
+            states=frozenset(map(State, self.states)) or None,
+            where=parse_where(self.where) if self.where else None,
+            limit=self.rows,
+            offset=(self.page - 1) * self.rows,
+        )
+
+
+def _read(name: str, texts: list[str], default: object) -> object:
+    if isinstance(default, bool):
+        return texts[-1] not in ("0", "false", "no")
+    if isinstance(default, tuple):
+        return split_commas(",".join(texts), name)
+    if isinstance(default, int | float):
+        try:
+            number = type(default)(texts[-1])
+        except (ValueError, OverflowError):
+            raise UsageError(f"{name} is not a number: {texts[-1]!r}") from None
+        if number != number or abs(number) > 1e9:  # noqa: PLR0124 NaN
+            raise UsageError(f"{name} is not a usable number: {texts[-1]!r}")
+        return number
+    return texts[-1].strip()
+
+
+def _join(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: ",".join(map(str, value)) if isinstance(value, tuple) else value for name, value in values.items()}
