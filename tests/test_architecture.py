@@ -104,7 +104,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "google": ("assay.compat.perfzero.uploads", "assay.models.graph.onnx_library"),  # the latter: protobuf's errors
     "starlette": ("assay.web",),
     "uvicorn": ("assay.web",),
-    "jinja2": ("assay.show.html",),
+    "jinja2": ("assay.show.html", "assay.web.site"),
     "markupsafe": ("assay.show.html",),
     "pytest": (
         "assay.pytest_plugin",

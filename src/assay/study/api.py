@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         check_writable,
         choose_root,
         find_locations,
+        find_roots,
+        find_studies,
         open_index_of,
         show_command,
     )
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from assay.study.mlrunner_files import format_time, render_script
     from assay.study.notify import check_receivers
     from assay.study.opening import open_index
+    from assay.study.page_view import TABS, StudyView
     from assay.study.prepared import (
         Again,
         Prepared,
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
         wanted_commands,
     )
     from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, find_pareto_runs, sort_rows
-    from assay.study.refresh import record_verdicts, refresh_study
+    from assay.study.refresh import apply_changes, record_verdicts, refresh_root, refresh_study
     from assay.study.report import build_study_report, render_report
     from assay.study.run_reader import LoadedRuns, load_fresh_table, load_objectives, load_points, load_study_runs
     from assay.study.run_status import load_states
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from assay.study.sharing import shared_folder
     from assay.study.slot_choice import choose_slots
     from assay.study.stop import StopOptions, stop
+    from assay.study.study_page import build_curves, build_plots, build_table, find_best, find_names
     from assay.study.summary import SummaryOptions, select_rows, summarise
     from assay.study.supervise import Entry, Event, Observer
     from assay.study.sweep import Listen, RunHooks, prepare, run_study
@@ -59,26 +63,29 @@ HOMES = {
     "assay.study.choosing": "choose_rows match_rows",
     "assay.study.collect": "Source closing_quietly find_sources",
     "assay.study.locations": (
-        "FoundRun StudyLocation check_writable choose_root find_locations open_index_of show_command"
+        "FoundRun StudyLocation check_writable choose_root find_locations find_roots find_studies open_index_of "
+        "show_command"
     ),
     "assay.study.farms": "choose_farm",
     "assay.study.logs": "find_log",
     "assay.study.mlrunner_files": "format_time render_script",
     "assay.study.notify": "check_receivers",
     "assay.study.opening": "open_index",
+    "assay.study.page_view": "TABS StudyView",
     "assay.study.prepared": (
         "Again Prepared Report RunOptions build_dry_lines "
         "build_dry_rows build_line check_prepared first_program left_commands wanted_commands"
     ),
     "assay.study.report": "build_study_report render_report",
     "assay.study.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows",
-    "assay.study.refresh": "record_verdicts refresh_study",
+    "assay.study.refresh": "apply_changes record_verdicts refresh_root refresh_study",
     "assay.study.run_reader": "LoadedRuns load_fresh_table load_objectives load_points load_study_runs",
     "assay.study.run_status": "load_states",
     "assay.study.runner": "build_bare_study find_study_location run_specs",
     "assay.study.sharing": "shared_folder",
     "assay.study.slot_choice": "choose_slots",
     "assay.study.stop": "StopOptions stop",
+    "assay.study.study_page": "build_curves build_plots build_table find_best find_names",
     "assay.study.summary": "SummaryOptions select_rows summarise",
     "assay.study.supervise": "Entry Event Observer",
     "assay.study.sweep": "Listen RunHooks prepare run_study",

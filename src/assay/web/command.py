@@ -49,7 +49,7 @@ def serve(request: ServeRequest, console: Console) -> int:
         import uvicorn
     except ImportError as error:
         raise MissingExtraError("the page", "web") from error
-    from assay.study.locations import find_roots
+    from assay.study.api import find_roots
     from assay.web import assets
     from assay.web.app import build_app
     from assay.web.security import is_loopback

@@ -187,7 +187,7 @@ class Guard:
                 return None if needed in ALLOWS[found[0].scope] else (403, f"this token does not allow to {needed}")
             self._wrong.note(address)
             return 401, "wrong token"
-        if needed == "read" and cookie:
+        if needed == "read" and cookie and request.scope["method"] in ("GET", "HEAD"):
             allowed = [token for token in self._tokens if "read" in ALLOWS[token.scope]]
             if any(token.is_same_cookie(cookie) for token in allowed):
                 return None

@@ -14,7 +14,6 @@ from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from assay import __version__
 from assay.show import formatting
 from assay.show.html import build_environment
 from assay.web.security import Token
@@ -41,7 +40,6 @@ class Site:
         environment = build_environment(os.path.join(FOLDER, "templates"))
         environment.globals.update(
             address=build_address,
-            version=__version__,
             number=formatting.render_number,
             count=formatting.render_count,
             duration=formatting.render_duration,
@@ -61,6 +59,10 @@ class Site:
 def get_site(request: Request) -> Site:
     site: Site = request.app.state.site
     return site
+
+
+def read_query(request: Request) -> dict[str, list[str]]:
+    return {name: request.query_params.getlist(name) for name in request.query_params}
 
 
 def build_address(*parts: str, **query: object) -> str:

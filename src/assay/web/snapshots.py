@@ -10,21 +10,22 @@ import math
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from assay.errors import AssayError, NotFoundError
 from assay.record.folders import find_changes
 from assay.record.index.base import Index, Series, StudyRow, Table
 from assay.record.run_directory import load_planned
 from assay.show.console import CollectingConsole
-from assay.study.locations import StudyLocation, find_studies
-from assay.study.opening import open_index
-from assay.study.refresh import apply_changes, refresh_root
+from assay.study.api import StudyLocation, apply_changes, find_studies, open_index, refresh_root
 from assay.values.state import State
 
+T = TypeVar("T")
 _MOST_CELLS = 4_000_000  # numbers held in memory: about 32 MB, and as much again for parameters
+_MOST_MADE = 200  # pages of tables kept for the next reader
 _LISTED_S = 2.0
 _RUNNING_S, _RESTING_S, _WATCHED_S = 1.0, 5.0, 120.0
 
@@ -38,7 +39,7 @@ class Snapshot:
     table: Table
     version: int
     problems: tuple[str, ...] = ()  # what could not be read
-    cache: dict[object, object] = field(default_factory=dict, compare=False)  # orders and texts made of this table
+    _made: dict[Hashable, Any] = field(default_factory=dict, compare=False)  # of this table
 
     @property
     def counts(self) -> Mapping[State, int]:
@@ -50,13 +51,19 @@ class Snapshot:
 
     def get_row(self, run: str) -> int:
         """The index of a run by its name; raises NotFoundError with suggestions."""
-        known = self.cache.get("rows")
-        if not isinstance(known, dict):
-            known = {row.key.partition("/")[2]: i for i, row in enumerate(self.table.rows)}
-            self.cache["rows"] = known
+        rows = enumerate(self.table.rows)
+        known = self.remember("rows", lambda: {row.key.partition("/")[2]: i for i, row in rows})
         if run not in known:
             raise NotFoundError("run", run, list(known))
-        found: int = known[run]
+        return known[run]
+
+    def remember(self, what: Hashable, make: Callable[[], T]) -> T:
+        """What was made of this table for one reader serves the next; the oldest leaves."""
+        if what not in self._made:
+            while len(self._made) >= _MOST_MADE:
+                self._made.pop(next(iter(self._made)), None)
+            self._made[what] = make()
+        found: T = self._made[what]
         return found
 
 

@@ -9,12 +9,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from assay.record.index.base import StudyRow
-from assay.study.ranking import best_values, choose_sort
-from assay.study.run_reader import load_objectives
+from assay.study.api import find_best
 from assay.values.state import State
 from assay.web.routes import get
 from assay.web.site import get_site
-from assay.web.snapshots import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +30,6 @@ class Card:
     @property
     def is_running(self) -> bool:
         return any(count and not state.is_over for state, count in self.row.counts.items())
-
-
-@dataclass(frozen=True, slots=True)
-class Best:
-    run: str
-    metric: str
-    value: float
 
 
 def build_shares(counts: Mapping[State, int]) -> Sequence[tuple[State, int, float]]:
@@ -61,26 +52,8 @@ def show_best(request: Request) -> Response:
     """A part of a card, asked for when the card is seen: the table of a large study is read for it."""
     site = get_site(request)
     snapshot = site.snapshots.load(request.path_params["study"])
-    return site.render(request, "parts/best.html", snapshot=snapshot, best=find_best(snapshot))
-
-
-def find_best(snapshot: Snapshot) -> Best | None:
-    """Of the finished runs, by what the study's search or its first metric is about."""
-    table = snapshot.table
-    done = [i for i, row in enumerate(table.rows) if row.state in (State.DONE, State.PRUNED)]
-    if not done or not table.metrics:
-        return None
-    keys = choose_sort(load_objectives([snapshot.location], table), table, [row.params for row in table.rows])
-    if not keys or not keys[0].is_metric:
-        return None
-    column = table.metrics[keys[0].name]
-    values = best_values(column, keys[0].direction)
-    found = [i for i in done if column.count[i] and values[i] == values[i]]
-    if not found:
-        return None
-    choose = max if keys[0].direction == "max" else min
-    i = choose(found, key=values.__getitem__)
-    return Best(table.rows[i].key.partition("/")[2], keys[0].name, values[i])
+    best = snapshot.remember("best", lambda: find_best(snapshot.location, snapshot.table))
+    return site.render(request, "parts/best.html", snapshot=snapshot, best=best)
 
 
 ROUTES = [

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self, get_args
-
-from starlette.datastructures import QueryParams
+from urllib.parse import quote, urlencode
 
 from assay.errors import UsageError
 from assay.study.summary import SummaryOptions
 from assay.values.options import split_commas
 from assay.values.state import State
 from assay.values.where import parse_where
-from assay.web.site import build_query
 
 Tab = Literal["table", "curves", "scatter", "slices", "parallel", "history", "importance"]
 TABS: tuple[Tab, ...] = get_args(Tab)
@@ -43,11 +41,11 @@ class StudyView(NamedTuple):
     color: str = ""
 
     @classmethod
-    def from_query(cls, query: QueryParams) -> Self:
+    def from_query(cls, query: Mapping[str, Sequence[str]]) -> Self:
         """Raises UsageError for what makes no sense; names that nobody asked for are passed over."""
         given: dict[str, Any] = {}
         for name, default in cls._field_defaults.items():
-            texts = [text for text in query.getlist(name) if text.strip()]
+            texts = [text for text in query.get(name, ()) if text.strip()]
             if texts:
                 given[name] = _read(name, texts, default)
         view = cls(**given)
@@ -71,7 +69,7 @@ class StudyView(NamedTuple):
             changes["page"] = 1
         values = self._replace(**changes)._asdict()
         told = {name: value for name, value in values.items() if value != self._field_defaults[name]}
-        return f"?{build_query(_join(told))}" if told else "?"
+        return f"?{urlencode(_join(told), quote_via=quote)}" if told else "?"
 
     def build_options(self) -> SummaryOptions:
         return SummaryOptions(
@@ -102,5 +100,11 @@ def _read(name: str, texts: list[str], default: object) -> object:
     return texts[-1].strip()
 
 
-def _join(values: Mapping[str, object]) -> dict[str, object]:
-    return {name: ",".join(map(str, value)) if isinstance(value, tuple) else value for name, value in values.items()}
+def _join(values: Mapping[str, object]) -> dict[str, str]:
+    return {name: _write(value) for name, value in values.items()}
+
+
+def _write(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "1" if value is True else str(value)

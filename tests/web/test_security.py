@@ -1,0 +1,181 @@
+"""Who may read and who may act."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
+from tests.study.workbench import Bench
+from tests.web.conftest import READER, TOKEN, TOKENS, UPLOADER, WRITE, open_client
+
+from assay.web.routes import Entry, build_route, get, post
+from assay.web.security import COOKIE, Guard, Limit, is_loopback, split_host
+
+SAID = []
+
+
+def _say(request: Request) -> PlainTextResponse:
+    SAID.append(request.url.path)
+    return PlainTextResponse("done")
+
+
+def open_guarded(*, is_open: bool = True) -> TestClient:
+    """Small, and every scope has a route."""
+    from starlette.applications import Starlette
+
+    entries = [
+        get("/see", _say),
+        post("/act", _say),
+        post("/send", _say, scope="upload"),
+        get("/all", _say, scope="open"),
+    ]
+    routes = [build_route(entry) for entry in entries]
+    guard = Guard(Starlette(routes=routes), routes, tokens=TOKENS, hosts=("127.0.0.1", "lab"), is_open=is_open)
+    return TestClient(guard, base_url="http://127.0.0.1:8666")
+
+
+@pytest.fixture
+def guarded() -> TestClient:
+    SAID.clear()
+    return open_guarded()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+class TestHost:
+    @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8666", "", "[", "localhost.evil"])
+    def test_another_name_is_refused(self, guarded: TestClient, host: str) -> None:
+        """A page whose name was made to lead here (rebinding) has its own name in Host."""
+        assert guarded.get("/see", headers={"host": host}).status_code == 421
+        assert SAID == []
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:1", "LAB:8666"])
+    def test_own_names_are_taken(self, guarded: TestClient, host: str) -> None:
+        assert guarded.get("/see", headers={"host": host}).status_code == 200
+
+    def test_names(self) -> None:
+        assert split_host("[::1]:80") == "::1"
+        assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost", "0.0.0.0", "lab", "")] == [
+            True, True, True, True, False, False, False,
+        ]  # fmt: skip
+
+
+class TestScopes:
+    def test_reading_here_needs_no_token(self, guarded: TestClient) -> None:
+        assert guarded.get("/see").status_code == 200
+
+    def test_reading_elsewhere_needs_one(self) -> None:
+        guarded = open_guarded(is_open=False)
+        assert guarded.get("/see").status_code == 401
+        assert guarded.get("/all").status_code == 200
+        assert guarded.get("/see", headers=bearer(READER)).status_code == 200
+        assert guarded.get("/see", headers=bearer(UPLOADER)).status_code == 403
+        assert guarded.get("/see", headers={"cookie": f"{COOKIE}={TOKENS[1].build_cookie()}"}).status_code == 200
+        assert guarded.get("/see", headers={"cookie": f"{COOKIE}=x"}).status_code == 401
+
+    @pytest.mark.parametrize(
+        ("path", "token", "status"),
+        [
+            ("/act", "", 401),
+            ("/act", READER, 403),
+            ("/act", UPLOADER, 403),
+            ("/act", TOKEN, 200),
+            ("/send", UPLOADER, 200),
+            ("/send", READER, 403),
+            ("/send", TOKEN, 200),
+            ("/missing", "", 401),
+        ],
+    )
+    def test_actions(self, guarded: TestClient, path: str, token: str, status: int) -> None:
+        assert guarded.post(path, headers=bearer(token) if token else {}).status_code == status
+        assert ([path] if status == 200 else []) == SAID
+
+    def test_a_cookie_does_not_allow_actions(self, guarded: TestClient) -> None:
+        """So a form of another site, with which a browser sends cookies, gets nowhere."""
+        for cookie in (TOKENS[0].build_cookie(), TOKEN):
+            assert guarded.post("/act", headers={"cookie": f"{COOKIE}={cookie}"}).status_code == 401
+
+    @pytest.mark.parametrize("given", ["Basic abc", "Bearer", "Bearer ", "Bearer \xff", TOKEN, f"Bearer {TOKEN}x"])
+    def test_wrong_headers(self, guarded: TestClient, given: str) -> None:
+        assert guarded.post("/act", headers={"authorization": given.encode("latin-1")}).status_code == 401
+
+    def test_after_ten_wrong_tokens_an_address_waits(self, guarded: TestClient) -> None:
+        codes = [guarded.post("/act", headers=bearer("wrong")).status_code for _ in range(12)]
+        assert codes == [401] * 10 + [429] * 2
+        assert guarded.post("/act", headers=WRITE).status_code == 429
+
+    def test_a_limit_forgets(self) -> None:
+        limit = Limit(2)
+        limit.note("a")
+        assert not limit.is_reached("a")
+        limit.note("a")
+        assert limit.is_reached("a")
+        assert not limit.is_reached("b")
+
+
+class TestOrigin:
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"origin": "http://evil.example"},
+            {"origin": "http://127.0.0.1:9"},
+            {"origin": "null"},
+            {"sec-fetch-site": "cross-site"},
+            {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:8666"},
+        ],
+    )
+    def test_another_site_is_refused(self, guarded: TestClient, headers: dict[str, str]) -> None:
+        assert guarded.post("/act", headers={**WRITE, **headers}).status_code == 403
+        assert SAID == []
+
+    def test_own_pages_and_programs_are_not(self, guarded: TestClient) -> None:
+        own = {"origin": "http://127.0.0.1:8666", "sec-fetch-site": "same-origin"}
+        assert guarded.post("/act", headers={**WRITE, **own}).status_code == 200
+        assert guarded.post("/act", headers=WRITE).status_code == 200
+
+
+def test_a_large_body_is_refused(guarded: TestClient) -> None:
+    assert guarded.post("/act", headers=WRITE, content=b"x" * (1 << 20)).status_code == 200
+    assert guarded.post("/act", headers=WRITE, content=b"x" * ((1 << 20) + 1)).status_code == 413
+
+
+def test_every_answer_has_the_headers_of_a_safe_page(client: TestClient) -> None:
+    for path in ("/studies", "/studies/nope", "/assay.css", "/static/page.js", "/api/studies/fit/curves"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"], path
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_nothing_is_changed_by_get() -> None:
+    from assay.web.app import MODULES
+
+    entries: list[Entry] = [entry for module in MODULES for entry in module.ROUTES]
+    assert [entry for entry in entries if "GET" in entry.methods and entry.scope in ("write", "upload")] == []
+    assert [entry for entry in entries if "GET" not in entry.methods and entry.scope == "open"] == []
+
+
+class TestLogin:
+    def test_a_page_leads_to_the_login_and_back(self, served: Bench) -> None:
+        with open_client(served.root, is_open=False) as client:
+            answer = client.get("/studies?q=a%20b", headers={"accept": "text/html"}, follow_redirects=False)
+            assert answer.status_code == 303
+            assert answer.headers["location"] == "/login?next=/studies%3Fq%3Da%2520b"
+            assert client.get("/login").status_code == 200
+            assert client.get("/assay.css").status_code == 200
+            assert client.post("/login", headers=bearer("wrong")).status_code == 401
+            answer = client.post("/login", headers=bearer(READER))
+            assert answer.json() == {"scopes": ["read"]}
+            assert "HttpOnly" in answer.headers["set-cookie"]
+            assert READER not in answer.headers["set-cookie"]
+            assert client.get("/studies").status_code == 200
+            assert client.post("/login").status_code == 401  # the cookie is not a token
+
+    def test_here_no_cookie_is_set(self, client: TestClient) -> None:
+        answer = client.post("/login", headers=WRITE)
+        assert answer.json() == {"scopes": ["read", "upload", "write"]}
+        assert "set-cookie" not in answer.headers
