@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -214,44 +208,6 @@ def test_a_refusal_is_of_the_infrastructure(s3: Any) -> None:
     remote._store.cat_file = refuse  # type: ignore[attr-defined]
     with pytest.raises(InfrastructureError, match="may not be used: Access Denied"):
         remote.read("a")
-
-
-PROGRAM = """
-import sys; from tests.stage.test_mirror import push; from assay.stage.remote import open_remote; from pathlib import Path
-push(Path(sys.argv[1]), open_remote(sys.argv[2]))
-"""
-
-
-@pytest.mark.services("kills")
-def test_killed_at_any_instant(s3: Any, tmp_path: Path) -> None:
-    """Five times in the middle: nothing is taken for whole, and the next call completes."""
-    chance = random.Random(3)
-    tree = {f"f{i}": os.urandom(3000) for i in range(150)}
-    source = fill(tmp_path / "source", tree)
-    address = s3.url("killed")
-    killed = 0
-    for _ in range(5):
-        process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(source), address], cwd=Path(__file__).parents[2])
-        deadline = time.monotonic() + 60
-        want = chance.randrange(1, 60)
-        while process.poll() is None and time.monotonic() < deadline:
-            if len(s3.filesystem().find(f"{s3.bucket}/killed")) >= want:
-                break
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
-        remote = open_remote(address)
-        manifest = mirror.load_manifest(remote, KEY)
-        if manifest is not None:
-            fetch(remote, tmp_path / "partly")
-            assert read_tree(tmp_path / "partly") == tree
-        fill(source, {f"f{i}": os.urandom(3000) for i in range(0, 150, 10)})
-        tree = read_tree(source)
-    assert killed >= 3
-    remote = open_remote(address)
-    push(source, remote)
-    fetch(remote, tmp_path / "whole")
-    assert read_tree(tmp_path / "whole") == tree
 
 
 def test_two_that_send_at_once_keep_what_both_have(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from assay.compat.original_command import Parsed, count, original_command
-from assay.golden.api import DEFAULT_MANIFEST, build_hooks, show_report
+from assay.golden.api import DEFAULT_MANIFEST, build_hooks, show_report, store_here
 from assay.show.console import Console
 from assay.values.units import parse_slot_flags, parse_timeout
 
@@ -46,20 +46,23 @@ def build_parser() -> argparse.ArgumentParser:
 def run(parsed: Parsed) -> int:
     from assay.golden.api import GoldenOptions, check_file, gather_file
 
-    options = GoldenOptions(
-        file=parsed.test_config_path,
-        store=parsed.storage_path,
-        manifest_name=parsed.manifest_name,
-        root=parsed.root,
-        slots=parse_slot_flags(parsed.slots, None),
-        replicas=parsed.replicas,
-        early_stop=not parsed.no_early_stop,
-        timeout_s=parse_timeout(parsed.timeout),
-        command_line=tuple(sys.argv),
-        is_harness=True,
-    )
-    run_file = gather_file if parsed.gather else check_file
-    report = run_file(options, build_hooks(Console(quiet=parsed.quiet or parsed.json)))
+    console = Console(quiet=parsed.quiet or parsed.json)
+    with store_here(parsed.storage_path, console.message, writes=parsed.gather) as store:
+        options = GoldenOptions(
+            file=parsed.test_config_path,
+            store=store or "",
+            address=parsed.storage_path if store != parsed.storage_path else None,
+            manifest_name=parsed.manifest_name,
+            root=parsed.root,
+            slots=parse_slot_flags(parsed.slots, None),
+            replicas=parsed.replicas,
+            early_stop=not parsed.no_early_stop,
+            timeout_s=parse_timeout(parsed.timeout),
+            command_line=tuple(sys.argv),
+            is_harness=True,
+        )
+        run_file = gather_file if parsed.gather else check_file
+        report = run_file(options, build_hooks(console))
     return show_report(report, parsed.json, Console(), parsed.allow_changed)
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
-    from assay.golden.commands import DEFAULT_MANIFEST, build_hooks, show_report
+    from assay.golden.commands import DEFAULT_MANIFEST, build_hooks, show_report, store_here
     from assay.golden.flow.files import GoldenOptions, check_file, gather_file
     from assay.golden.report.document import render_golden
     from assay.golden.report.rows import describe_headline
     from assay.golden.values import GoldenReport, MissingFlag, MissingOption, MissingSection
 
 HOMES = {
-    "assay.golden.commands": "DEFAULT_MANIFEST build_hooks show_report",
+    "assay.golden.commands": "DEFAULT_MANIFEST build_hooks show_report store_here",
     "assay.golden.flow.files": "GoldenOptions check_file gather_file",
     "assay.golden.report.document": "render_golden",
     "assay.golden.report.rows": "describe_headline",

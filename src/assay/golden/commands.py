@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from assay.golden.flow.files import GoldenOptions, RunHooks
     from assay.golden.values import GoldenReport
     from assay.study.api import Event
+    from assay.values.notify import Notify
 
 GROUP = Group(
     """Record a training that is good; check that a changed one still converges.
@@ -94,14 +95,14 @@ class GoldenReports(ReportPages, GoldenRequest):
 
 
 @contextmanager
-def store_here(store: str | None, console: Console, *, writes: bool = False) -> Iterator[str | None]:
+def store_here(store: str | None, notify: Notify, *, writes: bool = False) -> Iterator[str | None]:
     """A store at an address is used as a copy on this machine; what a command writes is sent back."""
     if store is None or "://" not in store:
         yield store
         return
     from assay.study.api import shared_folder
 
-    with shared_folder(store, writes=writes, notify=console.message) as folder:
+    with shared_folder(store, writes=writes, notify=notify) as folder:
         yield folder
 
 
@@ -200,7 +201,7 @@ def gather(request: GatherRequest, console: Console) -> int:
 
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
     quiet = console.quieted(request.quiet or request.as_json)
-    with store_here(request.store, quiet, writes=True) as store:
+    with store_here(request.store, quiet.message, writes=True) as store:
         options = build_options(request, store, replicas=request.replicas, counting=request.counting)
         report = gather_file(options, build_hooks(quiet))
     write_reports(report, request)
@@ -225,14 +226,15 @@ def validate(request: ValidateRequest, console: Console) -> int:
     """
     from assay.golden.flow.files import GoldenOptions, validate_file
 
-    options = GoldenOptions(
-        request.file,
-        request.store,
-        manifest_name=request.manifest_name,
-        tests=request.tests or None,
-        command_line=tuple(sys.argv),
-    )
-    found = validate_file(options, request.log)
+    with store_here(request.store, console.message) as store:
+        options = GoldenOptions(
+            request.file,
+            store or "",
+            manifest_name=request.manifest_name,
+            tests=request.tests or None,
+            command_line=tuple(sys.argv),
+        )
+        found = validate_file(options, request.log)
     for warning in found.file.warnings:
         console.warning(str(warning))
     for test, mode, text in found.commands:
@@ -271,7 +273,8 @@ def show(request: ShowRequest, console: Console) -> int:
     from assay.golden.report.other_commands import build_show_document
 
     takes_stdout = check_targets(request.html, as_json=request.as_json)
-    with store_here(request.path, console) as path, store_here(request.store, console) as store:
+    quiet = console.quieted(request.as_json)
+    with store_here(request.path, quiet.message) as path, store_here(request.store, quiet.message) as store:
         recordings = load_recordings(path or "", store, request.manifest_name)
     document = build_show_document(request.path, recordings, request.metrics, curves=not request.no_plot)
     if request.html:
@@ -323,7 +326,7 @@ def rebase(request: RebaseRequest, console: Console) -> int:
     from assay.golden.report.other_commands import build_rebase_document
 
     quiet = console.quieted(request.quiet or request.as_json)
-    with store_here(request.store, quiet, writes=True) as store:
+    with store_here(request.store, quiet.message, writes=True) as store:
         options = RebaseOptions(
             build_options(request, store, replicas=request.replicas),
             request.reason,
@@ -366,7 +369,7 @@ def check(request: CheckRequest, console: Console) -> int:
 
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
     quiet = console.quieted(request.quiet or request.as_json)
-    with store_here(request.store, quiet) as store:
+    with store_here(request.store, quiet.message) as store:
         options = build_options(request, store, most_checks=request.most_checks, early_stop=not request.no_early_stop)
         report = check_file(options, build_hooks(quiet))
     write_reports(report, request, request.allow_changed)
@@ -417,7 +420,7 @@ def selftest(request: SelftestRequest, console: Console) -> int:
     from assay.golden.report.other_commands import build_selftest_document
 
     quiet = console.quieted(request.quiet or request.as_json)
-    with store_here(request.store, quiet) as store:
+    with store_here(request.store, quiet.message) as store:
         options = build_options(request, store)
         reports = selftest_file(options, (*request.envs, *request.flags), request.segment, build_hooks(quiet))
     console.write_document(build_selftest_document(reports), as_json=request.as_json)
@@ -462,7 +465,7 @@ def bisect(request: BisectRequest, console: Console) -> int:
     from assay.golden.report.other_commands import build_bisect_document
 
     quiet = console.quieted(request.quiet or request.as_json)
-    with store_here(request.store, quiet) as store:
+    with store_here(request.store, quiet.message) as store:
         options = BisectOptions(
             build_options(request, store),
             request.good,

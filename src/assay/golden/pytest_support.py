@@ -99,10 +99,13 @@ class Convergence:
 
     def _run(self, arguments: dict[str, Any], root: str) -> GoldenReport:
         from assay.errors import AssayError
+        from assay.golden.commands import store_here
         from assay.golden.flow.files import GoldenOptions, RunHooks, check_file
+        from assay.values.notify import ignore
 
         config = self._resolve(arguments["config"])
-        store = self._resolve(arguments["store"])
+        address = str(arguments["store"])
+        store_or_address = address if "://" in address else self._resolve(address)
         options = {name: arguments[name] for name in _OPTIONS if name in arguments}
         if isinstance(options.get("slots"), str):
             from assay.values.units import parse_slots
@@ -111,8 +114,8 @@ class Convergence:
         if "env" in options:
             options["env"] = tuple(dict(options["env"]).items())
         try:
-            with contextlib.chdir(os.path.dirname(config)):
-                return check_file(GoldenOptions(config, store, root=root, **options), RunHooks(tick_s=0.1))
+            with store_here(store_or_address, ignore) as store, contextlib.chdir(os.path.dirname(config)):
+                return check_file(GoldenOptions(config, store or "", root=root, **options), RunHooks(tick_s=0.1))
         except AssayError as error:
             message = error.render()
         pytest.fail(

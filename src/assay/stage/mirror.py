@@ -501,6 +501,9 @@ def is_file_of(path: str, file: Stored) -> bool:
     """Whether exactly this content is there, as a file and not as a link."""
     try:
         status = os.lstat(path)
-        return stat.S_ISREG(status.st_mode) and status.st_size == file.bytes and hash_file(path)[1] == file.sha256
+        if not stat.S_ISREG(status.st_mode) or status.st_size != file.bytes:
+            return False
+        with open(path, "rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest() == file.sha256
     except OSError:
         return False

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from assay.study.run_reader import LoadedRuns, load_fresh_table, load_objectives, load_points, load_study_runs
     from assay.study.run_status import load_states
     from assay.study.runner import build_bare_study, find_study_location, run_specs
-    from assay.study.sharing import shared_folder
+    from assay.study.shared_folder import shared_folder
     from assay.study.slot_choice import choose_slots
     from assay.study.stop import StopOptions, stop
     from assay.study.study_page import build_curves, build_plots, build_table, find_best, find_names
@@ -82,7 +82,7 @@ HOMES = {
     "assay.study.run_reader": "LoadedRuns load_fresh_table load_objectives load_points load_study_runs",
     "assay.study.run_status": "load_states",
     "assay.study.runner": "build_bare_study find_study_location run_specs",
-    "assay.study.sharing": "shared_folder",
+    "assay.study.shared_folder": "shared_folder",
     "assay.study.slot_choice": "choose_slots",
     "assay.study.stop": "StopOptions stop",
     "assay.study.study_page": "build_curves build_plots build_table find_best find_names",

@@ -8,33 +8,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
 import shutil
 import stat
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from assay.errors import FormatError, InfrastructureError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import MetricColumns, RunRow, Table
 from assay.stage import mirror
 from assay.stage.mirror import Fetching, Folder, Manifest
-from assay.stage.remote import Remote, hash_file, open_remote
+from assay.stage.remote import Remote
 from assay.stage.transfer import is_inside
 from assay.study.choosing import find_chosen_runs, need_rows
 from assay.study.locations import FoundRun, StudyLocation, find_locations, find_runs, open_index_of, show_path
 from assay.study.run_reader import load_fresh_table
 from assay.system.fast_dataclasses import dataclass
-from assay.system.files import cache_dir, parse_json, rename, write_atomic
+from assay.system.files import rename
 from assay.system.locks import hold_file
 from assay.values import layout
-from assay.values.notify import Notify, ignore
 from assay.values.state import State
 from assay.values.study import is_study_name
 
@@ -309,12 +307,12 @@ def pull(manifest: Manifest, remote: Remote, root: str, into: str | None = None)
     try:
         if manifest.kind == "folder":
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with _locked(path):
+            with locked(path):
                 path, missing = check_pull(manifest, root, into)
                 return _place(manifest, remote, path, missing, path + ".pull")
         meta = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR)
         os.makedirs(meta, exist_ok=True)
-        with _locked(os.path.join(meta, f"{layout.PULL_PREFIX}{os.path.basename(path)}"[:200])):
+        with locked(os.path.join(meta, f"{layout.PULL_PREFIX}{os.path.basename(path)}"[:200])):
             path, missing = check_pull(manifest, root, into)
             with hold_file(os.path.join(meta, f"{layout.PULL_PREFIX}study.lock"), lambda _fd: None):
                 _pull_study(manifest, remote, os.path.dirname(path))
@@ -325,9 +323,10 @@ def pull(manifest: Manifest, remote: Remote, root: str, into: str | None = None)
 
 
 @contextmanager
-def _locked(path: str) -> Iterator[None]:
+def locked(path: str, what: str | None = None) -> Iterator[None]:
     def refuse(_fd: int) -> None:
-        raise UsageError(f"another `assay pull` fetches into {os.path.dirname(path)} now", "try again when it is over")
+        taken = what or f"another `assay pull` fetches into {os.path.dirname(path)} now"
+        raise UsageError(taken, "try again when it is finished")
 
     with hold_file(path + ".lock", refuse):
         yield
@@ -344,7 +343,7 @@ def _place(manifest: Manifest, remote: Remote, path: str, missing: frozenset[str
         os.makedirs(os.path.dirname(path), exist_ok=True)
         rename(aside, path)
     else:
-        _move_into(aside, path, sorted(missing, key=lambda name: (_is_marker(name), name)))
+        move_into(aside, path, sorted(missing, key=lambda name: (_is_marker(name), name)))
         shutil.rmtree(aside)
     how = "new" if missing is None else "updated"
     return Pulled(manifest.name, path, how, fetched.files, fetched.bytes, notes)
@@ -355,7 +354,7 @@ def _is_marker(name: str) -> bool:
     return layout.parse_exit_marker(name) is not None or name.startswith(("outcome.", "end."))
 
 
-def _move_into(aside: str, path: str, names: Sequence[str]) -> None:
+def move_into(aside: str, path: str, names: Sequence[str]) -> None:
     for name in names:
         target = os.path.join(path, name)
         folder = os.path.dirname(target)
@@ -387,67 +386,5 @@ def _pull_study(run: Manifest, remote: Remote, study_dir: str) -> None:
         if missing:
             aside = os.path.join(meta, f"{layout.PULL_PREFIX}study")
             mirror.fetch_files(Fetching(manifest, aside, wanted=missing), remote)
-            _move_into(aside, meta, sorted(missing))
+            move_into(aside, meta, sorted(missing))
             shutil.rmtree(aside)
-
-
-# ---------------------------------------------------------------- a folder that is at an address
-
-
-@contextmanager
-def shared_folder(address: str, *, writes: bool, notify: Notify = ignore) -> Iterator[str]:
-    """A copy of the folder at an address (`s3://bucket/golden`: the folder `golden` in `s3://bucket`), and what was
-    written into it back there at the end.
-
-    A writer's copy keeps what an earlier call has written and could not send.
-    """
-    base, _, name = address.rstrip("/").rpartition("/")
-    if not name or base.endswith(":/"):
-        raise UsageError(f"{address} names no folder in the store", f"as in {address.rstrip('/')}/golden")
-    remote = open_remote(base, notify)
-    key = mirror.build_key(FOLDERS, name)
-    digest = hashlib.sha256(address.encode()).hexdigest()[:16]
-    place = os.path.join(cache_dir(os.environ), "stores", digest, "write" if writes else "read")
-    copy, base_file = os.path.join(place, name), os.path.join(place, "fetched.json")
-    os.makedirs(copy, exist_ok=True)
-    with _locked(copy):
-        before = _load_base(base_file)
-        manifest = mirror.load_manifest(remote, key) or Manifest("folder", name)
-        _bring_up_to_date(manifest, remote, copy, before if writes else None)
-        write_atomic(base_file, mirror.render(Manifest("folder", name, {}, manifest.files, {})))
-        yield copy
-        if writes:
-            leaves_out = lambda each: each.endswith(".partial")  # noqa: E731
-            folder = Folder(key, "folder", name, copy, leaves_out=leaves_out, base=manifest.files, keeps=True)
-            (sent,) = mirror.push([folder], remote)
-            notify(f"sent {sent.sent} of {sent.files} files to {address}")
-
-
-def _load_base(path: str) -> Mapping[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            return dict(parse_json(file.read())["files"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def _bring_up_to_date(manifest: Manifest, remote: Remote, copy: str, before: Mapping[str, Any] | None) -> None:
-    """`before`: what was fetched last time; what differs from it was written here and stays. None: nothing stays."""
-    wanted = set()
-    for name, file in manifest.files.items():
-        path = os.path.join(copy, name)
-        if mirror.is_file_of(path, file):
-            continue
-        is_ours = (
-            before is not None and os.path.exists(path) and hash_file(path)[1] != (before.get(name) or ["", ""])[1]
-        )
-        if not is_ours:
-            wanted.add(name)
-    if before is None:
-        for name in mirror.list_folder(copy)[0]:
-            if name not in manifest.files:
-                os.unlink(os.path.join(copy, name))
-    if wanted:
-        mirror.fetch_files(Fetching(manifest, copy + ".pull", wanted=frozenset(wanted)), remote)
-        _move_into(copy + ".pull", copy, sorted(wanted))
-        shutil.rmtree(copy + ".pull")
