@@ -33,13 +33,17 @@ def own_bench(tmp_path: Path) -> Bench:
 
 
 @pytest.fixture
+def entered_bench(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """For tests that call functions instead of commands."""
+    return own_bench.enter(monkeypatch)
+
+
+@pytest.fixture
 def cli(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`cli("ls", "fit")` in the folder of the test's own bench where it has one, else of the module's."""
     name = "own_bench" if "own_bench" in request.fixturenames else "bench"
     bench: Bench = request.getfixturevalue(name)
-    monkeypatch.chdir(bench.folder)
-    for key, value in bench.extra.items():
-        monkeypatch.setenv(key, value)
+    bench.enter(monkeypatch)
 
     def call(*arguments: str) -> Result:
         capsys.readouterr()

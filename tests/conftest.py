@@ -88,8 +88,8 @@ def pytest_collection_finish() -> None:
 # ---------------------------------------------------------------- generated cases
 
 # The short suite says the same of the same code each time; `make test-long` looks for cases that nobody has seen yet.
-settings.register_profile("steady", derandomize=True, deadline=None)
-settings.register_profile("exploring", derandomize=False, deadline=None)
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=40)
+settings.register_profile("exploring", derandomize=False, deadline=None, max_examples=200)
 settings.load_profile("steady")
 
 

@@ -32,15 +32,6 @@ resources: {gpus: 0}
 """
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    bench = Bench(tmp_path)
-    monkeypatch.chdir(bench.folder)
-    for name, value in bench.extra.items():
-        monkeypatch.setenv(name, value)
-    return bench
-
-
 def count_sleepers(bench: Bench) -> int:
     found = 0
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -62,22 +53,22 @@ def start_long(bench: Bench) -> StudyHandle:
 # ---------------------------------------------------------------- run
 
 
-def test_a_study_from_file_to_table(bench: Bench) -> None:
-    study = assay.run(Path(bench.write("study.yml", STUDY)), jobs=2)
+def test_a_study_from_file_to_table(entered_bench: Bench) -> None:
+    study = assay.run(Path(entered_bench.write("study.yml", STUDY)), jobs=2)
     outcome = study.wait()
     assert outcome == RunOutcome(1, STATES, (), outcome.messages)
     assert not outcome.ok
-    assert (study.name, study.dir, study.is_running) == ("fit", str(bench.root / "fit"), False)
+    assert (study.name, study.dir, study.is_running) == ("fit", str(entered_bench.root / "fit"), False)
     assert {run.name: run.state for run in study.runs} == STATES
     assert study.table(sort=["test.acc"]).splitlines()[2].split()[:2] == ["lr=0.1,n=8", "done"]
     assert study.wait(0) is outcome
     assert study.stop() is outcome
-    record = json.loads((bench.root / "fit" / "lr=0.1,n=7" / "environment.json").read_text())
+    record = json.loads((entered_bench.root / "fit" / "lr=0.1,n=7" / "environment.json").read_text())
     assert record["command_line"][:2] == ["assay", "run"]
 
 
-def test_called_again_it_runs_what_is_not_finished(bench: Bench) -> None:
-    with assay.run(bench.write("study.yml", STUDY), jobs=2):
+def test_called_again_it_runs_what_is_not_finished(entered_bench: Bench) -> None:
+    with assay.run(entered_bench.write("study.yml", STUDY), jobs=2):
         pass  # leaving it waits
     plan = assay.load_study("study.yml")
     assert {run.name: run.left for run in plan.runs} == dict.fromkeys(STATES, ())
@@ -87,14 +78,14 @@ def test_called_again_it_runs_what_is_not_finished(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("call", [assay.run, assay.load_study])
-def test_a_wrong_file_raises_with_positions_and_starts_nothing(call: Any, bench: Bench) -> None:
-    bench.write("study.yml", "study: x\ncomand: true\nparams: {a: 1}\nretries: many\n")
+def test_a_wrong_file_raises_with_positions_and_starts_nothing(call: Any, entered_bench: Bench) -> None:
+    entered_bench.write("study.yml", "study: x\ncomand: true\nparams: {a: 1}\nretries: many\n")
     with pytest.raises(ConfigError) as caught:
         call("study.yml")
     assert isinstance(caught.value, assay.AssayError)
     assert "study.yml:2:1" in str(caught.value)
     assert "study.yml:4:" in str(caught.value)
-    assert not bench.root.exists()
+    assert not entered_bench.root.exists()
 
 
 @pytest.mark.parametrize(
@@ -109,61 +100,61 @@ def test_a_wrong_file_raises_with_positions_and_starts_nothing(call: Any, bench:
         ({"on": "moon"}, "local"),
     ],
 )
-def test_a_wrong_argument_raises_at_once(given: Any, word: str, bench: Bench) -> None:
+def test_a_wrong_argument_raises_at_once(given: Any, word: str, entered_bench: Bench) -> None:
     with pytest.raises(UsageError, match=word):
-        assay.run(bench.write("study.yml", STUDY), **given)
-    assert not bench.root.exists()
+        assay.run(entered_bench.write("study.yml", STUDY), **given)
+    assert not entered_bench.root.exists()
 
 
-def test_warnings_of_the_file_are_warnings_of_python(bench: Bench) -> None:
-    file = bench.write("study.yml", "study: x\ncommand: 'true {a}'\nparams: {a: [1, 1]}\n")
+def test_warnings_of_the_file_are_warnings_of_python(entered_bench: Bench) -> None:
+    file = entered_bench.write("study.yml", "study: x\ncommand: 'true {a}'\nparams: {a: [1, 1]}\n")
     assert assay.load_study(file).warnings
     with pytest.warns(UserWarning, match=r"study\.yml"):
         study = assay.run(file)
     study.stop()
 
 
-def test_a_sample_is_the_one_that_runs(bench: Bench) -> None:
-    study = assay.run(bench.write("study.yml", STUDY), jobs=2, sample=2)
+def test_a_sample_is_the_one_that_runs(entered_bench: Bench) -> None:
+    study = assay.run(entered_bench.write("study.yml", STUDY), jobs=2, sample=2)
     assert len(study.wait().states) == 2
     planned = assay.load_study("study.yml", sample=2, seed=7)
     assert planned == assay.load_study("study.yml", sample=2, seed=7)
     assert len(planned.runs) == 2
 
 
-def test_a_time_limit_leaves_the_runs_alone_and_stop_ends_them(bench: Bench) -> None:
-    study = start_long(bench)
+def test_a_time_limit_leaves_the_runs_alone_and_stop_ends_them(entered_bench: Bench) -> None:
+    study = start_long(entered_bench)
     with pytest.raises(TimeoutError, match="goes on"):
         study.wait(0.05)
     assert study.is_running
     assert "running" in repr(study)
-    assert count_sleepers(bench) >= 4
+    assert count_sleepers(entered_bench) >= 4
     outcome = study.stop()
     assert outcome.exit_code == 130
     assert sorted(outcome.states.values()) == ["queued", "stopped", "stopped"]
-    assert count_sleepers(bench) == 0
+    assert count_sleepers(entered_bench) == 0
 
 
-def test_a_stop_before_anything_has_started(bench: Bench) -> None:
-    outcome = assay.run(bench.write("long.yml", LONG), jobs=2).stop()
+def test_a_stop_before_anything_has_started(entered_bench: Bench) -> None:
+    outcome = assay.run(entered_bench.write("long.yml", LONG), jobs=2).stop()
     assert outcome.exit_code == 130
-    assert count_sleepers(bench) == 0
+    assert count_sleepers(entered_bench) == 0
 
 
-def test_an_exception_in_the_block_stops_the_runs(bench: Bench) -> None:
-    with pytest.raises(ZeroDivisionError), start_long(bench) as study:
+def test_an_exception_in_the_block_stops_the_runs(entered_bench: Bench) -> None:
+    with pytest.raises(ZeroDivisionError), start_long(entered_bench) as study:
         _ = 1 / 0
     assert study.wait().exit_code == 130
-    assert count_sleepers(bench) == 0
+    assert count_sleepers(entered_bench) == 0
 
 
-def test_in_a_thread_no_signal_handler_changes(bench: Bench) -> None:
+def test_in_a_thread_no_signal_handler_changes(entered_bench: Bench) -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
     before = [signal.getsignal(number) for number in numbers]
     outcomes: list[RunOutcome] = []
 
     def work() -> None:
-        outcomes.append(assay.run(bench.write("study.yml", STUDY), jobs=2).wait())
+        outcomes.append(assay.run(entered_bench.write("study.yml", STUDY), jobs=2).wait())
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -173,89 +164,89 @@ def test_in_a_thread_no_signal_handler_changes(bench: Bench) -> None:
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
-def test_a_killed_supervisor_is_no_success_and_its_runs_go_on(bench: Bench) -> None:
-    study = start_long(bench)
+def test_a_killed_supervisor_is_no_success_and_its_runs_go_on(entered_bench: Bench) -> None:
+    study = start_long(entered_bench)
     study._process.kill()
     outcome = study.wait()
     assert outcome.exit_code == 4
     assert "signal 9" in outcome.messages
-    assert count_sleepers(bench) >= 4
-    bench.assay("stop", "long")
+    assert count_sleepers(entered_bench) >= 4
+    entered_bench.assay("stop", "long")
 
 
-def test_runs_outlive_the_program_and_are_found_again(bench: Bench) -> None:
-    bench.write("gated.yml", GATED.replace("{folder}", str(bench.folder)))
+def test_runs_outlive_the_program_and_are_found_again(entered_bench: Bench) -> None:
+    entered_bench.write("gated.yml", GATED.replace("{folder}", str(entered_bench.folder)))
     program = "import assay; assay.run('gated.yml', jobs=2)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
-    until(lambda: len(list(bench.root.glob("gated/*/lease.1"))) == 2, "both runs have begun")
+    until(lambda: len(list(entered_bench.root.glob("gated/*/lease.1"))) == 2, "both runs have begun")
     study = assay.run("gated.yml", jobs=2)
     with pytest.raises(TimeoutError):
         study.wait(0.2)
-    (bench.folder / "go").touch()
+    (entered_bench.folder / "go").touch()
     assert study.wait(60).states == {"x=1": "done", "x=2": "done"}
     assert {run.attempt for run in study.runs} == {1}
 
 
-def test_ctrl_c_while_waiting_stops_the_runs(bench: Bench) -> None:
-    bench.write("long.yml", LONG)
+def test_ctrl_c_while_waiting_stops_the_runs(entered_bench: Bench) -> None:
+    entered_bench.write("long.yml", LONG)
     program = "import assay; assay.run('long.yml', jobs=2).wait()"
     script = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
-    until(lambda: count_sleepers(bench) >= 4, "two runs are at work")
+    until(lambda: count_sleepers(entered_bench) >= 4, "two runs are at work")
     script.send_signal(signal.SIGINT)
     _, errors = script.communicate(timeout=60)
     assert errors.rstrip().endswith("KeyboardInterrupt")
-    assert count_sleepers(bench) == 0
+    assert count_sleepers(entered_bench) == 0
     assert sorted(run.state for run in assay.runs("long")) == ["queued", "stopped", "stopped"]
 
 
-def test_a_handle_that_is_dropped_gives_no_warning(bench: Bench) -> None:
+def test_a_handle_that_is_dropped_gives_no_warning(entered_bench: Bench) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assay.run(bench.write("study.yml", STUDY), jobs=2)
+        assay.run(entered_bench.write("study.yml", STUDY), jobs=2)
         gc.collect()
     assert [each for each in caught if each.category is ResourceWarning] == []
-    until(lambda: not list(bench.root.glob("fit/.assay/supervisor.*.*.*")), "the supervisor has left")
+    until(lambda: not list(entered_bench.root.glob("fit/.assay/supervisor.*.*.*")), "the supervisor has left")
 
 
-def test_a_study_without_runs_has_an_empty_table(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_without_runs_has_an_empty_table(entered_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the supervisor has made the first run."""
     monkeypatch.setattr(handle, "_start_supervisor", lambda *_: subprocess.Popen(["true"]))
-    study = assay.run(bench.write("long.yml", LONG))
+    study = assay.run(entered_bench.write("long.yml", LONG))
     assert study.table() == ""
     assert list(study.runs) == []
     assert study.wait().states == {}
 
 
-def test_the_supervisor_is_of_this_installation_whatever_lies_in_the_folder(bench: Bench) -> None:
-    bench.write("yaml.py", "raise SystemExit('the wrong yaml')")
-    bench.write("click.py", "raise SystemExit('the wrong click')")
-    assert assay.run(bench.write("study.yml", STUDY), jobs=2).wait().states == STATES
+def test_the_supervisor_is_of_this_installation_whatever_lies_in_the_folder(entered_bench: Bench) -> None:
+    entered_bench.write("yaml.py", "raise SystemExit('the wrong yaml')")
+    entered_bench.write("click.py", "raise SystemExit('the wrong click')")
+    assert assay.run(entered_bench.write("study.yml", STUDY), jobs=2).wait().states == STATES
 
 
 # ---------------------------------------------------------------- load_study
 
 
-def test_a_plan_is_what_a_dry_run_shows(bench: Bench) -> None:
-    plan = assay.load_study(bench.write("study.yml", STUDY), root="elsewhere", study="other")
-    assert (plan.name, plan.dir, plan.warnings) == ("other", str(bench.folder / "elsewhere" / "other"), ())
+def test_a_plan_is_what_a_dry_run_shows(entered_bench: Bench) -> None:
+    plan = assay.load_study(entered_bench.write("study.yml", STUDY), root="elsewhere", study="other")
+    assert (plan.name, plan.dir, plan.warnings) == ("other", str(entered_bench.folder / "elsewhere" / "other"), ())
     first = plan.runs[0]
     assert (first.name, first.params, first.left) == ("lr=0.1,n=7", {"lr": 0.1, "n": 7}, ("train", "test"))
     assert first.commands["test"] == 'echo "acc=0.7"'
     assert first.dir == f"{plan.dir}/{first.name}"
-    assert list(bench.folder.iterdir()) == [bench.folder / "study.yml"]
+    assert list(entered_bench.folder.iterdir()) == [entered_bench.folder / "study.yml"]
 
 
 # ---------------------------------------------------------------- judgements
 
 
-def test_a_golden_passes_and_fails(bench: Bench) -> None:
-    lab = Lab(bench.folder)
+def test_a_golden_passes_and_fails(entered_bench: Bench) -> None:
+    lab = Lab(entered_bench.folder)
     lab.gather(replicas=0)
     good = assay.check_golden(lab.file, lab.store, jobs=2)
     assert (good.verdict, good.exit_code, good.ok) == (VerdictKind.PASS, 0, True)
     lab.change(scale=1.5)
-    bad = assay.check_golden(lab.file, lab.store, jobs=2, tests=["demo"], root=bench.root)
+    bad = assay.check_golden(lab.file, lab.store, jobs=2, tests=["demo"], root=entered_bench.root)
     assert (bad.verdict, bad.exit_code, bad.ok) == ("FAIL", 1, False)
     assert any("loss" in finding.subject for finding in bad.findings)
     assert "FAIL" in bad.text
@@ -278,21 +269,21 @@ def write_results(path: Path, factor: float) -> str:
     return str(path)
 
 
-def test_benchmarks_are_compared(bench: Bench) -> None:
-    base = write_results(bench.folder / "base.json", 1.0)
+def test_benchmarks_are_compared(entered_bench: Bench) -> None:
+    base = write_results(entered_bench.folder / "base.json", 1.0)
     same = assay.compare_benchmarks(base, base, min_effect=0.3)
     assert (same.verdict, same.exit_code) == ("PASS", 0)
-    slower = assay.compare_benchmarks(base, write_results(bench.folder / "head.json", 2.0))
+    slower = assay.compare_benchmarks(base, write_results(entered_bench.folder / "head.json", 2.0))
     assert (slower.verdict, slower.exit_code, slower.ok) == ("FAIL", 1, False)
     assert slower.findings[0].effect == pytest.approx(1.0, abs=0.1)
     assert "BM/1" in slower.text
     assert assay.compare_benchmarks(base, "head.json", min_effect=3.0).ok
 
 
-def test_a_model_is_checked(bench: Bench) -> None:
+def test_a_model_is_checked(entered_bench: Bench) -> None:
     from tests.test_children import write_relu
 
-    write_relu(bench.folder / "relu.onnx")
+    write_relu(entered_bench.folder / "relu.onnx")
     found = assay.check_model("relu.onnx", target="ort", reference="reference", samples=2)
     assert (found.verdict, found.exit_code) == ("PASS", 0)
     assert "full_model" in found.text
@@ -300,18 +291,15 @@ def test_a_model_is_checked(bench: Bench) -> None:
         assay.check_model("absent.onnx", target="ort")
 
 
-def test_the_working_directory_and_environment_stay(bench: Bench) -> None:
+def test_the_working_directory_and_environment_stay(entered_bench: Bench) -> None:
     before = dict(os.environ)
-    assay.run(bench.write("study.yml", STUDY), jobs=2).wait()
-    assert Path.cwd() == bench.folder
+    assay.run(entered_bench.write("study.yml", STUDY), jobs=2).wait()
+    assert Path.cwd() == entered_bench.folder
     assert dict(os.environ) == before
 
 
 def test_runs_of_a_finished_study_are_those_of_assay_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = build_bench(tmp_path)
-    monkeypatch.chdir(bench.folder)
-    monkeypatch.setenv("ASSAY_CACHE_DIR", bench.extra["ASSAY_CACHE_DIR"])
-    monkeypatch.setenv("ASSAY_SLOTS_DIR", bench.extra["ASSAY_SLOTS_DIR"])
+    build_bench(tmp_path).enter(monkeypatch)
     handle = assay.run("study.yml", jobs=2)
     handle.wait()
     assert list(handle.runs) == list(assay.runs("fit"))

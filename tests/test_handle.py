@@ -27,15 +27,6 @@ from assay.system.fast_dataclasses import replace
 WAIT = "until [ -e '{folder}/{x}' ]; do sleep 0.02; done; echo loss={x}; [ {x} != 3 ]"
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    bench = Bench(tmp_path)
-    monkeypatch.chdir(bench.folder)
-    for name, value in bench.extra.items():
-        monkeypatch.setenv(name, value)
-    return bench
-
-
 def build_study(bench: Bench, **keys: Any) -> Study:
     """Each run ends when a file of the name of its `x` is there; that with 3 fails."""
     keys = {"command": WAIT.replace("{folder}", str(bench.folder)), "params": {"x": [1, 2, 3]}, **keys}
@@ -47,12 +38,12 @@ def release(bench: Bench, *names: int) -> None:
         (bench.folder / str(name)).touch()
 
 
-def test_runs_come_as_they_finish(bench: Bench) -> None:
-    handle = build_study(bench).run(slots=3)
+def test_runs_come_as_they_finish(entered_bench: Bench) -> None:
+    handle = build_study(entered_bench).run(slots=3)
     found: list[Run] = []
-    for number, run in enumerate(iter_after(handle, lambda: release(bench, 2))):
+    for number, run in enumerate(iter_after(handle, lambda: release(entered_bench, 2))):
         found.append(run)
-        release(bench, *([1], [3], [])[number])
+        release(entered_bench, *([1], [3], [])[number])
     assert [(run.name, run.state, run.metrics) for run in found] == [
         ("x=2", "done", {"loss": 2}),
         ("x=1", "done", {"loss": 1}),
@@ -70,27 +61,27 @@ def iter_after(handle: StudyHandle, begin: Any) -> Iterator[Run]:
     yield from handle
 
 
-def test_what_is_repeated_comes_after_its_new_attempt(bench: Bench) -> None:
-    release(bench, 1, 2, 3)
-    study = build_study(bench)
+def test_what_is_repeated_comes_after_its_new_attempt(entered_bench: Bench) -> None:
+    release(entered_bench, 1, 2, 3)
+    study = build_study(entered_bench)
     assert len(list(study.run(slots=3))) == 3
     handle = study.run(slots=3, retry="failed")
     assert [(run.name, run.attempt) for run in handle if run.state == "failed"] == [("x=3", 2)]
     assert {run.attempt for run in study.run(slots=3, force=True)} == {2, 3}
 
 
-def test_only_runs_of_this_call(bench: Bench) -> None:
-    release(bench, 1, 2, 4)
-    study = build_study(bench)
+def test_only_runs_of_this_call(entered_bench: Bench) -> None:
+    release(entered_bench, 1, 2, 4)
+    study = build_study(entered_bench)
     study.run(slots=3, where="x < 3").wait()
     handle = study.run(slots=3, x=[1, 4])
     assert sorted(run.name for run in handle) == ["x=1", "x=4"]
     assert len(handle.runs) == 3
 
 
-def test_a_failure_that_is_retried_is_not_the_end(bench: Bench) -> None:
-    release(bench, 1, 2, 3)
-    handle = build_study(bench, retries=2).run(slots=3)
+def test_a_failure_that_is_retried_is_not_the_end(entered_bench: Bench) -> None:
+    release(entered_bench, 1, 2, 3)
+    handle = build_study(entered_bench, retries=2).run(slots=3)
     assert [(run.attempt, run.state) for run in handle if run.name == "x=3"] == [(3, "failed")]
 
 
@@ -127,9 +118,9 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_an_interrupted_loop_leaves_the_runs_alone(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    handle = build_study(bench).run(slots=3)
-    release(bench, 1)
+def test_an_interrupted_loop_leaves_the_runs_alone(entered_bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    handle = build_study(entered_bench).run(slots=3)
+    release(entered_bench, 1)
     for _ in handle:
         break
     assert handle.is_running
@@ -140,14 +131,14 @@ def test_an_interrupted_loop_leaves_the_runs_alone(bench: Bench, capsys: pytest.
         with pytest.raises(KeyboardInterrupt):
             next(loop)
     assert "the runs go on" in capsys.readouterr().err
-    release(bench, 2, 3)
+    release(entered_bench, 2, 3)
     assert handle.wait().states == {"x=1": "done", "x=2": "done", "x=3": "failed"}
 
 
-def test_a_run_that_ends_while_it_is_read_is_not_lost(bench: Bench) -> None:
+def test_a_run_that_ends_while_it_is_read_is_not_lost(entered_bench: Bench) -> None:
     """Its files were read before it ended, its process was looked for after that."""
-    release(bench, 1, 2, 3)
-    handle = build_study(bench).run(slots=3)
+    release(entered_bench, 1, 2, 3)
+    handle = build_study(entered_bench).run(slots=3)
     handle.wait()
     path = handle.runs["x=1"].dir
     history = load_history(path)
@@ -163,7 +154,7 @@ def test_a_run_that_ends_while_it_is_read_is_not_lost(bench: Bench) -> None:
 # ---------------------------------------------------------------- best and table
 
 
-def test_best_and_tables_of_chosen_runs(bench: Bench) -> None:
+def test_best_and_tables_of_chosen_runs(entered_bench: Bench) -> None:
     command = "echo acc={x}.{seed}"
     keys = {"params": {"x": [1, 2], "seed": [3, 4]}, "metrics": {"acc": "acc=({number})"}, "resources": {"gpus": 0}}
     handle = Study("grid", command=command, **keys).run(slots=2)
@@ -181,11 +172,11 @@ def test_best_and_tables_of_chosen_runs(bench: Bench) -> None:
         handle.table(where="x ==")
 
 
-def test_there_is_no_best_run_yet(bench: Bench) -> None:
-    handle = build_study(bench).run(slots=3)
+def test_there_is_no_best_run_yet(entered_bench: Bench) -> None:
+    handle = build_study(entered_bench).run(slots=3)
     with pytest.raises(UsageError, match=r"wait\(\)"):
         handle.best("loss")
-    release(bench, 3)
+    release(entered_bench, 3)
     until(lambda: any(run.state == "failed" for run in handle.runs), "one has failed")
     with pytest.raises(UsageError, match="1 failed"):
         handle.best("loss")
@@ -194,7 +185,7 @@ def test_there_is_no_best_run_yet(bench: Bench) -> None:
         handle.best("loss")
 
 
-def test_the_best_of_two_objectives_goes_by_the_first(bench: Bench) -> None:
+def test_the_best_of_two_objectives_goes_by_the_first(entered_bench: Bench) -> None:
     keys = {"params": {"x": {"uniform": [0, 1]}}, "command": "echo a={x}; echo acc={x}", "resources": {"gpus": 0}}
     metrics = {"a": "a=({number})", "acc": "acc=({number})"}
     search = {"metric": ["a", "acc"], "direction": ["min", "max"], "trials": 5, "sampler": "random"}
@@ -206,9 +197,9 @@ def test_the_best_of_two_objectives_goes_by_the_first(bench: Bench) -> None:
 # ---------------------------------------------------------------- watching
 
 
-def test_watching_in_a_terminal_prints_lines(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    handle = build_study(bench).run(slots=3)
-    timer = threading.Timer(0.5, release, [bench, 1, 2, 3])
+def test_watching_in_a_terminal_prints_lines(entered_bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    handle = build_study(entered_bench).run(slots=3)
+    timer = threading.Timer(0.5, release, [entered_bench, 1, 2, 3])
     timer.start()
     handle.watch()
     timer.join()
@@ -221,7 +212,7 @@ def test_watching_in_a_terminal_prints_lines(bench: Bench, capsys: pytest.Captur
     assert lines[-1].startswith("waits: 3/3 finished: 2 done, 1 failed")
 
 
-def test_interrupting_the_watching_leaves_the_runs_alone(bench: Bench) -> None:
+def test_interrupting_the_watching_leaves_the_runs_alone(entered_bench: Bench) -> None:
     program = """
 import assay, sys
 handle = assay.run("study.yml", jobs=3)
@@ -229,17 +220,17 @@ print("begun", flush=True)
 handle.watch()
 print(handle.is_running, flush=True)
 """
-    build_study(bench).save("study.yml")
+    build_study(entered_bench).save("study.yml")
     script = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    until(lambda: len(list(bench.root.glob("waits/*/lease.1"))) == 3, "all runs have begun")
+    until(lambda: len(list(entered_bench.root.glob("waits/*/lease.1"))) == 3, "all runs have begun")
     script.send_signal(signal.SIGINT)
     out, err = script.communicate(timeout=60)
     assert out.splitlines()[0] == "begun"
     assert "the runs go on" in out.splitlines()[1], err
     assert out.splitlines()[2] == "True"
-    release(bench, 1, 2, 3)
+    release(entered_bench, 1, 2, 3)
     until(lambda: sum(run.state == "done" for run in assay.runs("waits")) == 2, "they went on")
 
 
@@ -268,7 +259,7 @@ print(json.dumps({"lines": lines.stderr, "pages": shown}))
 """
 
 
-def test_a_notebook_shows_a_view_that_is_updated(bench: Bench) -> None:
+def test_a_notebook_shows_a_view_that_is_updated(entered_bench: Bench) -> None:
     pytest.importorskip("IPython", reason="needs IPython: pip install ipython")
     done = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,22 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.study.workbench import BAD, GOOD, Bench, build_bench
+from tests.study.workbench import BAD, GOOD, Bench
 
 import assay
 from assay.errors import MissingExtraError, NotFoundError, UsageError
 from assay.runs import Run, Runs
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return build_bench(tmp_path_factory.mktemp("bench"))
-
-
 @pytest.fixture
 def runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Runs:
-    monkeypatch.chdir(bench.folder)
-    monkeypatch.setenv("ASSAY_CACHE_DIR", bench.extra["ASSAY_CACHE_DIR"])
+    bench.enter(monkeypatch)
     return assay.runs("fit")
 
 

@@ -22,34 +22,25 @@ KEYS: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    bench = Bench(tmp_path)
-    monkeypatch.chdir(bench.folder)
-    for name, value in bench.extra.items():
-        monkeypatch.setenv(name, value)
-    return bench
-
-
-def test_the_same_runs_as_the_saved_file_gives(bench: Bench) -> None:
+def test_the_same_runs_as_the_saved_file_gives(entered_bench: Bench) -> None:
     study = Study("grid", **KEYS)
     planned = study.plan()
-    assert not bench.root.exists()
+    assert not entered_bench.root.exists()
     handle = study.run(slots=2)
     assert set(handle.wait().states.values()) == {"done"}
-    study.save(bench.folder / "saved.yml")
-    shown = bench.assay("run", "saved.yml", "--dry-run", "--json")
+    study.save(entered_bench.folder / "saved.yml")
+    shown = entered_bench.assay("run", "saved.yml", "--dry-run", "--json")
     rows = json.loads(shown.stdout)
     assert [(row["name"], row["id"], row["dir"], row["left"]) for row in rows] == [
         (run.name, run.id, run.dir, []) for run in planned.runs
     ]
     assert rows[0]["params"] == {"lr": 0.1, "seed": 0, "name": "1e-4, 'a' \"b\""}
-    assert bench.assay("run", "saved.yml", "-j", "2").returncode == 0
+    assert entered_bench.assay("run", "saved.yml", "-j", "2").returncode == 0
     assert {run.attempt for run in handle.runs} == {1}
-    assert bench.assay("ls").returncode == 0
+    assert entered_bench.assay("ls").returncode == 0
 
 
-def test_a_changed_definition_is_a_changed_file(bench: Bench) -> None:
+def test_a_changed_definition_is_a_changed_file(entered_bench: Bench) -> None:
     Study("grid", **KEYS).run(jobs=2).wait()
     more = Study("grid", **{**KEYS, "params": {**KEYS["params"], "seed": [1, 2]}})
     left = {run.name: bool(run.left) for run in more.plan().runs}
@@ -57,30 +48,32 @@ def test_a_changed_definition_is_a_changed_file(bench: Bench) -> None:
     handle = assay.run(more, jobs=2)
     assert len(handle.wait().states) == 4
     assert len(handle.runs) == 6
-    assert len(list((bench.root / "grid" / ".assay").glob("files/*.yml"))) == 2
+    assert len(list((entered_bench.root / "grid" / ".assay").glob("files/*.yml"))) == 2
 
 
-def test_the_hints_name_a_file_that_can_be_run(bench: Bench) -> None:
+def test_the_hints_name_a_file_that_can_be_run(entered_bench: Bench) -> None:
     handle = Study("bad", command="false {x}", params={"x": [1]}, resources={"gpus": 0}).run(jobs=1)
     assert handle.wait().states == {"x=1": "failed"}
-    (file,) = (bench.root / "bad" / ".assay").glob("files/*.yml")
-    again = bench.assay("run", str(file.relative_to(bench.folder)), "-j", "1", "--retry", "failed", "--json")
+    (file,) = (entered_bench.root / "bad" / ".assay").glob("files/*.yml")
+    again = entered_bench.assay(
+        "run", str(file.relative_to(entered_bench.folder)), "-j", "1", "--retry", "failed", "--json"
+    )
     assert json.loads(again.stdout)["runs"][0]["attempt"] == 2
 
 
-def test_a_definition_with_a_secret_is_for_its_owner_alone(bench: Bench) -> None:
+def test_a_definition_with_a_secret_is_for_its_owner_alone(entered_bench: Bench) -> None:
     study = Study("env", command="true", env={"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz0123456789"})
     study.run(jobs=1).wait()
-    (file,) = (bench.root / "env" / ".assay").glob("files/*.yml")
+    (file,) = (entered_bench.root / "env" / ".assay").glob("files/*.yml")
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_several_commands_a_name_of_its_own_and_a_root(bench: Bench) -> None:
+def test_several_commands_a_name_of_its_own_and_a_root(entered_bench: Bench) -> None:
     study = Study(commands={"train": "true", "test": {"run": "true", "timeout": "1m"}}, root="elsewhere")
     assert study.name == "study"
     (run,) = study.plan().runs
     assert run.left == ("train", "test")
-    assert run.dir.startswith(str(bench.folder / "elsewhere" / "study"))
+    assert run.dir.startswith(str(entered_bench.folder / "elsewhere" / "study"))
 
 
 def test_mistakes_are_raised_at_once_by_keyword() -> None:
@@ -94,7 +87,7 @@ def test_mistakes_are_raised_at_once_by_keyword() -> None:
         Study("a/b", command="true")
 
 
-def test_warnings_point_to_the_caller(bench: Bench) -> None:
+def test_warnings_point_to_the_caller(entered_bench: Bench) -> None:
     study = Study("x", command="true {a}", params={"a": [1, 1]}, resources={"gpus": 0})
     assert all(not text.startswith(":") for text in study.plan().warnings)
     with pytest.warns(UserWarning, match=r"^params|^a") as caught:
@@ -102,7 +95,7 @@ def test_warnings_point_to_the_caller(bench: Bench) -> None:
     assert {each.filename for each in caught} == {__file__}
 
 
-def test_a_number_of_slots_is_a_number_of_jobs(bench: Bench) -> None:
+def test_a_number_of_slots_is_a_number_of_jobs(entered_bench: Bench) -> None:
     study = Study("grid", **KEYS)
     for wrong in ({"slots": 0}, {"slots": 2, "jobs": 2}):
         with pytest.raises(UsageError, match=r"jobs"):
@@ -121,8 +114,8 @@ resources: {gpus: 0}
 """
 
 
-def test_keywords_are_overrides(bench: Bench) -> None:
-    bench.write("study.yml", FILE)
+def test_keywords_are_overrides(entered_bench: Bench) -> None:
+    entered_bench.write("study.yml", FILE)
     name = "a, 'b' \"c\" 1e-4 ] # é\n"
     handle = assay.run("study.yml", jobs=2, lr=np.array([0.3, 0.4]), name=name, overrides={"slots": 7})
     assert handle.wait().ok
@@ -135,7 +128,7 @@ def test_keywords_are_overrides(bench: Bench) -> None:
     assert [bool(run.left) for run in assay.load_study("study.yml").runs] == [True, True]
 
 
-def test_a_study_of_python_takes_overrides_settings_and_where(bench: Bench) -> None:
+def test_a_study_of_python_takes_overrides_settings_and_where(entered_bench: Bench) -> None:
     study = Study("grid", **KEYS)
     with pytest.raises(UsageError, match=r"overrides=\{'seed'"):
         study.run(seed=[5])
@@ -144,8 +137,8 @@ def test_a_study_of_python_takes_overrides_settings_and_where(bench: Bench) -> N
     assert len(study.plan(name="x", where="lr < 0.15").runs) == 2
 
 
-def test_an_unknown_keyword_names_parameters_and_options(bench: Bench) -> None:
-    bench.write("study.yml", FILE)
+def test_an_unknown_keyword_names_parameters_and_options(entered_bench: Bench) -> None:
+    entered_bench.write("study.yml", FILE)
     for wrong, right in (({"names": "x"}, "name"), ({"job": 2}, "jobs")):
         for call in (assay.run, assay.load_study):
             with pytest.raises(NotFoundError, match=f"did you mean .*'{right}'"):
@@ -154,11 +147,11 @@ def test_an_unknown_keyword_names_parameters_and_options(bench: Bench) -> None:
         assay.run("study.yml", lr=object())
     with pytest.raises(UsageError, match="where"):
         assay.run("study.yml", where="lr <")
-    assert not bench.root.exists()
+    assert not entered_bench.root.exists()
 
 
-def test_a_seed_that_is_ignored_is_a_warning(bench: Bench) -> None:
-    bench.write("study.yml", FILE)
+def test_a_seed_that_is_ignored_is_a_warning(entered_bench: Bench) -> None:
+    entered_bench.write("study.yml", FILE)
     with pytest.warns(UserWarning, match=r"overrides=\{'seed'"):
         assay.run("study.yml", jobs=2, seed=3).wait()
 
@@ -166,7 +159,7 @@ def test_a_seed_that_is_ignored_is_a_warning(bench: Bench) -> None:
 # ---------------------------------------------------------------- every key of the file
 
 
-def test_a_search_gives_its_trials_as_they_finish(bench: Bench) -> None:
+def test_a_search_gives_its_trials_as_they_finish(entered_bench: Bench) -> None:
     pytest.importorskip("optuna", reason="needs optuna: pip install 'assay[search]'")
     study = Study(
         "searched",
@@ -184,7 +177,7 @@ def test_a_search_gives_its_trials_as_they_finish(bench: Bench) -> None:
     assert len(study.plan().runs) == 4
 
 
-def test_a_rule_prunes_runs(bench: Bench) -> None:
+def test_a_rule_prunes_runs(entered_bench: Bench) -> None:
     command = "echo step 1 loss {x}; [ {x} = 1 ] || sleep 300"
     study = Study(
         "ruled",
@@ -197,22 +190,22 @@ def test_a_rule_prunes_runs(bench: Bench) -> None:
     assert {run.name: run.state for run in study.run(slots=2)} == {"x=1": "done", "x=100": "pruned"}
 
 
-def test_wrong_words_are_raised_at_once(bench: Bench) -> None:
+def test_wrong_words_are_raised_at_once(entered_bench: Bench) -> None:
     study = Study("grid", **KEYS)
     with pytest.raises(NotFoundError, match="continue"):
         study.run(search="contineu")
     with pytest.raises(UsageError, match="notify"):
         study.run(notify="ftp://host")
-    assert not bench.root.exists()
+    assert not entered_bench.root.exists()
 
 
-def test_a_parameter_given_twice(bench: Bench) -> None:
+def test_a_parameter_given_twice(entered_bench: Bench) -> None:
     study = Study(name="twice", command="echo {x}", params={"x": 1})
     with pytest.raises(UsageError, match="x is given twice"):
         study.plan(x=2, overrides={"x": 3})
 
 
-def test_a_changed_search_is_refused_in_terms_of_python(bench: Bench) -> None:
+def test_a_changed_search_is_refused_in_terms_of_python(entered_bench: Bench) -> None:
     keys = {"command": "echo a={x}", "metrics": {"a": "a=({number})"}, "resources": {"gpus": 0}}
     search = {"metric": "a", "direction": "min", "trials": 1, "sampler": "random"}
     Study("se", params={"x": {"uniform": [0, 1]}}, search=search, **keys).run(slots=1).wait()

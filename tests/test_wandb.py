@@ -67,9 +67,7 @@ def find_dir(run: wandb.Run) -> Path:
 
 
 def test_a_script_runs_unchanged_inside_and_outside_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(tmp_path)
-    for name, value in bench.extra.items():
-        monkeypatch.setenv(name, value)
+    bench = Bench(tmp_path).enter(monkeypatch)
     bench.write("train.py", TRAIN)
     outside = [sys.executable, "-m", "assay.wandb", "train.py", "--lr", "0.5"]
     for _ in range(2):
@@ -79,7 +77,6 @@ def test_a_script_runs_unchanged_inside_and_outside_of_a_run(tmp_path: Path, mon
         assert [line.split()[1] for line in done.stderr.splitlines()] == ["metrics", "pictures:", "word:", "artifacts"]
     inside = f"study: in\ncommand: {sys.executable} -m assay.wandb train.py --lr {{lr}}\nparams: {{lr: [0.1, 0.2]}}\n"
     assert bench.run(inside + "resources: {gpus: 0}\n").returncode == 0
-    monkeypatch.chdir(bench.folder)
     for run in (*assay.runs("line"), *assay.runs("in")):
         assert run.metrics == {"train/loss": pytest.approx(run.params["lr"] / 3), "top": 0.9}
         assert load_marks(f"{run.dir}/tags.json")[:1] == (("base-line",),)

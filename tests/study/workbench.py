@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.fork_server import call_assay
 
 # two runs end well, two fail in `train` and never come to `test`
@@ -42,6 +43,13 @@ class Bench:
         self.folder.mkdir()
         self.supervisor: subprocess.Popen[str] | None = None
         self.extra = {"ASSAY_SLOTS_DIR": str(folder / ".slots"), "ASSAY_CACHE_DIR": str(folder / ".cache")}
+
+    def enter(self, monkeypatch: pytest.MonkeyPatch) -> Bench:
+        """Its folder, slots and index are those of this process, until the test ends."""
+        monkeypatch.chdir(self.folder)
+        for name, value in self.extra.items():
+            monkeypatch.setenv(name, value)
+        return self
 
     @property
     def root(self) -> Path:
