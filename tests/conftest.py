@@ -109,13 +109,15 @@ class Paths:
     """PATH for tests with the mark `services`, and without the programs that no other test may need.
 
     First of all is the folder of this Python, as in an activated environment: `python3` may be a shell script of a
-    version manager, which starts three times as slowly.
+    version manager, which starts three times as slowly. This folder is never replaced by links: a link to Python
+    starts another one, without the packages of the environment.
     """
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="assay-path-"))
-        self.whole = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-        self.plain = hide_programs(self.whole, self.folder)
+        own, path = os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)
+        self.whole = os.pathsep.join([own, path])
+        self.plain = os.pathsep.join([own, hide_programs(path, self.folder)])
 
 
 PATHS = pytest.StashKey[Paths]()

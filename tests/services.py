@@ -64,7 +64,7 @@ HIDDEN = (
     "docker",
     "podman",
 )
-HIDDEN += ("sbatch", "srun", "squeue", "ray", "psql", "postgres", "chromium", "google-chrome", "firefox", "parallel")
+HIDDEN += ("sbatch", "srun", "squeue", "psql", "postgres", "chromium", "google-chrome", "firefox", "parallel")
 
 
 def find_program(name: str) -> str | None:

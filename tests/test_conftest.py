@@ -192,3 +192,11 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
+
+
+def test_python_on_the_path_is_that_of_this_environment() -> None:
+    """With its packages, and started as quickly; not a link to it."""
+    prefix = subprocess.run(
+        ["python3", "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True
+    )
+    assert prefix.stdout.strip() == sys.prefix

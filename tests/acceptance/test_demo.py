@@ -11,6 +11,7 @@ from assay.cli.demo import BROKEN, HARMLESS, edited, find_examples, lay_out
 from assay.errors import UsageError
 
 
+@pytest.mark.services("kills")
 def test_the_whole_story_ends_well(tmp_path: Path) -> None:
     with open_workshop(tmp_path) as shop:
         ended = shop.call("demo", "--plain", "--dir", "play")

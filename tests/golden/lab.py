@@ -1,11 +1,12 @@
 """A small fake training and the convergence file that describes it: what the tests of golden recordings work with.
 
-The training is a formula, so every value is known. `change.json` beside it stands for a change of the program: another
+The training is a formula, so every value is known. `change.py` beside it stands for a change of the program: another
 scale, other values at some steps, a crash, noise on a stream, and so on.
 """
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 from pathlib import Path
@@ -17,31 +18,42 @@ from assay.errors import ExitCode
 from assay.golden.flow.files import GoldenOptions, check_file, gather_file
 from assay.golden.values import GoldenReport, GoldenTestReport
 
+# It imports next to nothing: the tests start it a thousand times, and argparse and json take longer than Python itself.
 TRAINING = r"""
-import argparse, json, os, subprocess, sys, time
-from pathlib import Path
+import os, sys, time
 
-here = Path(__file__).parent
-change = json.loads((here / "change.json").read_text()) if (here / "change.json").exists() else {}
-parser = argparse.ArgumentParser()
-parser.add_argument("--ckpt"); parser.add_argument("--load"); parser.add_argument("--save-every", type=int, default=10)
-parser.add_argument("--start", type=int, default=0); parser.add_argument("--until", type=int, default=30)
-parser.add_argument("--log-every", type=int, default=1); parser.add_argument("--first-save", action="store_true")
-parser.add_argument("--bare", action="store_true"); parser.add_argument("--x"); parser.add_argument("--seed", type=int)
-options = parser.parse_args()
-with open(here / "calls.jsonl", "a") as file:
-    file.write(json.dumps(sys.argv[1:]) + "\n")
+here = os.path.dirname(os.path.abspath(__file__))
+change = {}
+if os.path.exists(here + "/change.py"):
+    with open(here + "/change.py") as file:
+        change = eval(file.read())
+
+class options:
+    ckpt = load = x = ""
+    save_every, start, until, log_every, seed = 10, 0, 30, 1, 0
+    first_save = bare = False
+
+words = iter(sys.argv[1:])
+for word in words:
+    name = word.removeprefix("--").replace("-", "_")
+    if name not in vars(options):
+        sys.exit(f"unknown option {word}")
+    kind = type(getattr(options, name))
+    setattr(options, name, True if kind is bool else kind(next(words)))
+with open(here + "/calls", "a") as file:
+    file.write(repr(sys.argv[1:]) + "\n")
 out = sys.stderr if change.get("stream") == "stderr" else sys.stdout
 
 def save(number):
-    folder = Path(change.get("save_in") or options.ckpt)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = change.get("save_in") or options.ckpt
+    os.makedirs(folder, exist_ok=True)
     for name in change.get("saves", ["model"]):
-        path = folder / f"{name}_{number}.bin"
-        path.write_text(str(number))
+        path = f"{folder}/{name}_{number}.bin"
+        with open(path, "w") as file:
+            file.write(str(number))
         print(f"Saving model to: {os.path.relpath(path) if change.get('relative') else path}", file=out, flush=True)
 
-if options.load and not Path(options.load).exists():
+if options.load and not os.path.exists(options.load):
     sys.exit(f"no checkpoint {options.load}")
 if change.get("noise"):
     other = sys.stdout if out is sys.stderr else sys.stderr
@@ -59,6 +71,7 @@ for step in range(options.start + first, options.until + first):
             print(f"Iteration: {step} Loss: {again} Acc: 0", file=out, flush=True)
     if step == change.get("hold_at"):
         if change.get("child"):
+            import subprocess
             subprocess.Popen(["setsid", "sleep", "600"])
         time.sleep(600)
     if options.ckpt and (step + 1 - first) % options.save_every == 0:
@@ -140,7 +153,7 @@ class Lab:
         self.write()
 
     def change(self, **change: Any) -> None:
-        (self.folder / "change.json").write_text(json.dumps(change))
+        (self.folder / "change.py").write_text(repr(change))
 
     def options(self, **given: Any) -> GoldenOptions:
         defaults: dict[str, Any] = {
@@ -157,12 +170,12 @@ class Lab:
 
     def use_golden(self, **given: Any) -> None:
         """What `gather` leaves, where gathering is not what is tested: done once for each program, file and options."""
-        inputs = [self.folder / "training.py", self.file, self.folder / "change.json"]
+        inputs = [self.folder / "training.py", self.file, self.folder / "change.py"]
         key = (*(path.read_text() if path.exists() else "" for path in inputs), repr(sorted(given.items())))
         if key not in _GATHERED:
             report = self.gather(**given)
             assert report.exit_code() is ExitCode.OK, messages(report.tests[0])
-            left = [path for path in (*self.store.rglob("*"), self.folder / "calls.jsonl") if path.is_file()]
+            left = [path for path in (*self.store.rglob("*"), self.folder / "calls") if path.is_file()]
             _GATHERED[key] = {str(path.relative_to(self.folder)): path.read_bytes() for path in left}
             return
         for name, data in _GATHERED[key].items():
@@ -199,7 +212,7 @@ class Lab:
 
     def calls(self) -> list[list[str]]:
         """How the training was called, in order."""
-        return [json.loads(line) for line in (self.folder / "calls.jsonl").read_text().splitlines()]
+        return [ast.literal_eval(line) for line in (self.folder / "calls").read_text().splitlines()]
 
 
 def messages(report: GoldenTestReport) -> str:

@@ -227,7 +227,7 @@ def test_a_golden_without_the_counting_reports_what_that_costs_and_how_to_record
 def test_a_recording_stays_good_where_the_run_that_shows_the_counting_fails(lab: Lab) -> None:
     script = lab.folder / "training.py"
     script.write_text(
-        script.read_text().replace("if options.load and not Path(options.load).exists():", "if options.load:")
+        script.read_text().replace("if options.load and not os.path.exists(options.load):", "if options.load:")
     )
     report = lab.gather()
     assert report.exit_code() is ExitCode.OK
@@ -284,7 +284,7 @@ def test_what_a_program_forked_and_left_is_ended_with_its_check(lab: Lab) -> Non
     """The fixture `no_leaks` looks for processes that are still there; one that is left keeps the only slot."""
     lab.use_golden()
     script = lab.folder / "training.py"
-    child = "subprocess.Popen(['setsid', 'sleep', '600'], stdin=subprocess.DEVNULL, start_new_session=True)\n"
+    child = "import subprocess; subprocess.Popen(['setsid', 'sleep', '600'], stdin=subprocess.DEVNULL, start_new_session=True)\n"
     script.write_text(script.read_text().replace('if change.get("close")', f'{child}if change.get("close")'))
     report = lab.check_one(slots=("cpu",))
     assert report.verdict.kind is VerdictKind.PASS
@@ -347,7 +347,7 @@ def test_an_inconclusive_segment_is_run_again_up_to_the_limit(native: Lab) -> No
     script = native.folder / "training.py"
     noise = "{1: 1.0}.get(calls, [1.002, 0.998, 1.002, 0.998, 1.0][(calls - 2) % 5])"
     text = script.read_text().replace(
-        "out = sys", f"calls = sum(1 for _ in open(here / 'calls.jsonl')); drift = {noise}\nout = sys"
+        "out = sys", f"calls = sum(1 for _ in open(here + '/calls')); drift = {noise}\nout = sys"
     )
     script.write_text(text.replace("change.get('scale', 1.0)", "change.get('scale', drift)"))
     rules = NATIVE.replace("replicas: 2", "replicas: 6\n  gather: --until 20")
@@ -745,7 +745,7 @@ def test_two_manifests_of_a_store_keep_their_own_checkpoints(lab: Lab) -> None:
     lab.use_golden()
     first = _look(lab.store)
     script = lab.folder / "training.py"
-    script.write_text(script.read_text().replace("path.write_text(str(number))", "path.write_text('other')"))
+    script.write_text(script.read_text().replace("file.write(str(number))", "file.write('other')"))
     assert lab.gather(manifest_name="b.json").exit_code() is ExitCode.OK
     assert {name: text for name, text in _look(lab.store).items() if name in first} == first
     assert (lab.store / "ckpts" / "demo_b" / "model_10.bin").read_text() == "other"
@@ -807,7 +807,7 @@ def test_a_failed_check_names_its_logs_and_reports_why_nothing_was_read(lab: Lab
 
 def test_metrics_from_json_lines(native: Lab) -> None:
     script = native.folder / "training.py"
-    line = '        open(os.environ["ASSAY_RUN_DIR"] + "/m.jsonl", "a").write(json.dumps({"step": step, "grad": 0.1 + step}) + "\\n")\n'
+    line = """        open(os.environ["ASSAY_RUN_DIR"] + "/m.jsonl", "a").write(f'{{"step": {step}, "grad": {0.1 + step}}}\\n')\n"""
     script.write_text(script.read_text().replace("        for again in", line + "        for again in"))
     native.write_native(
         NATIVE.replace("  loss: 'Loss", "  file: {jsonl: m.jsonl}\n  loss: 'Loss").replace(
@@ -860,7 +860,7 @@ def test_validate_prints_every_command_and_runs_nothing(lab: Lab) -> None:
     assert found.commands[0][2] == f"python3 training.py --ckpt {lab.store}/ckpts"
     assert not found.problems
     assert not lab.store.exists()
-    assert not (lab.folder / "calls.jsonl").exists()
+    assert not (lab.folder / "calls").exists()
 
 
 def test_validate_shows_the_checks_of_a_golden(lab: Lab) -> None:
@@ -917,7 +917,7 @@ def test_a_missing_library_is_reported_before_anything_runs(
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(MissingExtraError, match="pip install 'assay\\[stats\\]'"):
         getattr(lab, mode)()
-    assert not (tmp_path / "calls.jsonl").exists()  # the training was not called
+    assert not (tmp_path / "calls").exists()  # the training was not called
 
 
 @pytest.mark.parametrize("rules", [{"loss": 5}, {"loss": {}}, {"loss": {"rule": "paired", "delta": "x"}}])
