@@ -38,6 +38,10 @@ SERVICES = {
     "slurm": Service(
         ("sbatch", "slurmctld", "slurmd", "munged"), "apt-get install -y --no-install-recommends slurm-wlm munge"
     ),
+    "slurmdbd": Service(
+        ("slurmdbd", "mariadbd", "mariadb-install-db"),
+        "apt-get install -y --no-install-recommends slurmdbd mariadb-server",
+    ),
     "azurite": Service((AZURITE, "node"), "make .tools/azurite/.stamp"),
     "tensorflow": Service((TF_PYTHON,), "make .venv-tf/.stamp"),
     "models": Service((str(MODELS / "faster_whisper"),), "make .tools/models/.stamp"),

@@ -100,6 +100,7 @@ class Cluster:
     folder: Path
     nodes: Sequence[str]
     env: dict[str, str] = field(default_factory=dict)
+    database: subprocess.Popen[bytes] | None = None
 
     @property
     def conf(self) -> str:
@@ -157,9 +158,15 @@ class Cluster:
             "mariadb-install-db", "--no-defaults", *common, "--skip-test-db", "--auth-root-authentication-method=normal"
         )
         argv = ("mariadbd", "--no-defaults", *common, f"--socket={sock}", "--bind-address=127.0.0.1", f"--port={port}")
-        quick = ("--innodb-flush-log-at-trx-commit=0", f"--pid-file={self.folder}/database.pid")
-        log = (self.folder / "database.log").open("w")
-        subprocess.Popen([*argv, *quick], env=self.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        quick = (
+            "--innodb-flush-log-at-trx-commit=0",
+            "--innodb-buffer-pool-size=8M",
+            f"--pid-file={self.folder}/database.pid",
+        )
+        with (self.folder / "database.log").open("w") as log:
+            self.database = subprocess.Popen(
+                [*argv, *quick], env=self.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
         self._until(sock.exists, "MariaDB answers")
         self.run("mariadb", "--no-defaults", f"--socket={sock}", "--user=root", given=_DATABASE_USER)
         path = self.folder / "slurmdbd.conf"
@@ -202,6 +209,16 @@ class Cluster:
         """slurmd alone: what it has started goes on."""
         self._kill(self.folder / f"slurmd.{name or self.nodes[0]}.pid")
 
+    def lose_node(self, name: str) -> None:
+        """As after `SlurmdTimeout`, without the wait."""
+        self.kill_node(name)
+        self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=test")
+
+    def find_node(self, name: str) -> None:
+        self._start_slurmd(name)
+        self._says(("scontrol", "update", f"nodename={name}", "state=resume"))  # or it is back already
+        self.await_nodes()
+
     def _kill(self, path: Path) -> None:
         pid = self.load_pid(path)
         assert pid is not None
@@ -232,6 +249,8 @@ class Cluster:
             if (pid := self.load_pid(path)) is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
+        if self.database is not None:
+            self.database.wait(20)
         deadline = time.monotonic() + 20
         while found := self.find_processes():
             if time.monotonic() > deadline:

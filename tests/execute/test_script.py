@@ -91,6 +91,18 @@ class TestToken:
         assert run.text("token.1") == ""
         assert not run.path("end.1").exists()
 
+    def test_a_token_that_cannot_be_made_is_said(self, runs: Runs) -> None:
+        run = runs.make("touch ran")
+        run.path("token.1").symlink_to(run.path("missing/token"))
+        bash(run, code=4, ASSAY_ATTEMPT_NUMBER="1", ASSAY_ATTEMPT=f"{run.uid}.1")
+        assert not run.path("code/ran").exists()
+
+    def test_a_marker_that_cannot_be_made_ends_the_run(self, runs: Runs) -> None:
+        run = runs.make("true", "touch ran")
+        run.path("train.exit.0").symlink_to(run.path("missing/marker"))
+        bash(run, code=4)
+        assert not run.path("code/ran").exists()
+
     def test_of_many_that_begin_at_once_one_runs(self, runs: Runs) -> None:
         run = runs.make("echo x >> ran")
         env = {**os.environ, "ASSAY_ATTEMPT_NUMBER": "1", "ASSAY_ATTEMPT": f"{run.uid}.1"}

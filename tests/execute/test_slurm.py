@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.slurm_cluster import Cluster, start_cluster
 
 from assay.errors import InfrastructureError, UsageError
 from assay.execute.slurm import SlurmExecutor, build_flags, build_script
-from assay.execute.slurm_queue import load_limits
+from assay.execute.slurm_queue import Note, load_limits, load_note
 from assay.record import run_directory
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
@@ -241,6 +242,35 @@ def test_the_flags_of_sbatch() -> None:
     ]
 
 
+def test_a_node_without_the_file_system_does_nothing(tmp_path: Path) -> None:
+    script = build_script(Farm("f", "slurm"), str(tmp_path / "missing.list"))
+    assert subprocess.run(["bash", "-c", script], cwd=tmp_path, check=False, capture_output=True).returncode == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "note"),
+    [
+        (["7_1|OUT_OF_MEMORY|0:125|n1"], Note("OUT_OF_MEMORY", "0:125", "n1", False)),
+        (["7_1|TIMEOUT|0:0|n1"], Note("TIMEOUT", "0:0", "n1", False)),
+        (["7_1|CANCELLED by 0|0:0|n1"], Note("CANCELLED", "0:0", "n1", False)),
+        (["7_1|PREEMPTED|0:0|n1"], Note("PREEMPTED", "0:0", "n1", True)),
+        (["7_1|NODE_FAIL|1:0|n1", "7_1|COMPLETED|0:0|n2"], Note("NODE_FAIL", "1:0", "n1", True)),
+        (["7_[2-5]|PENDING|0:0|None assigned"], None),
+        ([], None),
+    ],
+)
+def test_what_the_accounting_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[str], note: Note | None
+) -> None:
+    """The controller has forgotten the job."""
+    for name, text in {"scontrol": "exit 1", "sacct": "\n".join(["cat <<END", *rows, "END"])}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert load_note("7_1") == note
+
+
 @pytest.mark.parametrize("text", ["USR1", "USR1@soon", "@2m", "KILL@2m", "usr1@2m"])
 def test_a_signal_that_is_none(text: str) -> None:
     with pytest.raises(UsageError, match="has the signal"):
@@ -309,7 +339,9 @@ class TestDeaths:
         cluster.run("scontrol", "requeue", task)
         finish(executor, [handle])
         assert run.markers() == set()
-        assert executor.explain_end(handle, run.dir) is None  # nobody stopped it: it is tried again
+        said = executor.explain_end(handle, run.dir)
+        assert said is not None
+        assert said[0] == "taken back"  # nobody stopped it: it is tried again
         second = executor.submit(run.request(attempt=2), run.publish)
         assert second is not None
         until(lambda: "COMPLETED" in cluster.run("scontrol", "show", "job", task), "the copy has left")

@@ -13,6 +13,8 @@ from assay.study.attempts import (
     DEATH,
     GIVEN_UP,
     MAX_DEATHS,
+    MAX_TAKEN_BACK,
+    TAKEN_BACK,
     Action,
     Decision,
     RetryPolicy,
@@ -239,6 +241,13 @@ def test_five_deaths_in_a_row_are_the_end() -> None:
     deaths = [attempt(n, outcome=State.LOST) for n in range(1, MAX_DEATHS + 1)]
     actions = [look(*deaths[:count]).action for count in range(1, MAX_DEATHS + 1)]
     assert actions == [Action.START] * (MAX_DEATHS - 1) + [Action.KEEP]
+
+
+@pytest.mark.parametrize(("reason", "limit"), [(DEATH, MAX_DEATHS), (TAKEN_BACK, MAX_TAKEN_BACK)])
+def test_what_an_engine_says_about_it_changes_nothing(reason: str, limit: int) -> None:
+    outcomes = [Outcome(State.LOST, n, {}, f"{reason}; job {n} says more") for n in range(1, limit + 1)]
+    ended = [Attempt(outcome.attempt, handle(outcome.attempt), outcome=outcome) for outcome in outcomes]
+    assert [look(*ended[:count]).action for count in (1, limit - 1, limit)] == [Action.START, Action.START, Action.KEEP]
 
 
 def test_deaths_count_only_in_a_row() -> None:

@@ -13,11 +13,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
 
 from assay.values.run import JobHandle, JobRequest, Liveness, StopKind, Usage
 from assay.values.study import Farm
 
 Publish = Callable[[JobHandle], bool]
+EndKind = StopKind | Literal["lost", "taken back"]
 
 
 class Executor(ABC):
@@ -97,10 +99,11 @@ class Executor(ABC):
         """Why a job never came to its farm, with the farm's own message; None: it did, or may still."""
         return None
 
-    def explain_end(self, _handle: JobHandle, _run_dir: str) -> tuple[StopKind, str] | None:
+    def explain_end(self, _handle: JobHandle, _run_dir: str) -> tuple[EndKind, str] | None:
         """Why an engine itself refused or ended a job: recorded as the stop of that attempt; others go on.
 
-        `interrupt`: a later call tries again. None: the job's own files say all there is.
+        `interrupt`: a later call tries again. `lost`: nobody stopped it, and this is what the engine knows; `taken
+        back`: the engine wants to start it again itself. None: the job's own files say all there is.
         """
         return None
 

@@ -21,6 +21,7 @@ from assay.values.study import quote_inside
 # - Our own names start with an underscore: a command is evaluated in a subshell of this shell and sees them.
 # - A gate (local jobs): wait for one byte on the inherited pipe; end of file means that another supervisor won.
 # - No gate (farms, by hand): take the token with noclobber (O_EXCL); an empty token means that nothing ran.
+# - Exit code 4: this host cannot use the folder (full, read-only, not mounted). What follows would be lost as well.
 #   A watcher obeys stop.N there, since the supervisor cannot reach the process. After a stop it outlives job.sh,
 #   to end what ignores TERM, and it notices when job.sh was killed. It ends job.sh first: a command that answers TERM
 #   with exit 0 must not pass for finished. It never forks while it waits, since a left-over `sleep` would hold the
@@ -99,7 +100,10 @@ _take_token() {
   local stat boot host now
 """
 _TAKE_TOKEN = r"""  printf -v now '%(%s)T' -1
-  set -C; { echo "${host:-$HOSTNAME} $$ ${stat[21]:-0} ${boot:--} $now" > "token.$_n"; } 2>/dev/null || exit 0; set +C
+  set -C; { echo "${host:-$HOSTNAME} $$ ${stat[21]:-0} ${boot:--} $now" > "token.$_n"; } 2>/dev/null || {
+    [ -e "token.$_n" ]; exit $((4 * $?))
+  }
+  set +C
   if [ -n "${_hand:-}" ] && sleep 0.2 && [ -e "lease.$_n" ]; then
     echo "a supervisor has just started attempt $_n" >&2; exit 4
   fi
@@ -193,7 +197,7 @@ _PLAIN = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   echo "$EPOCHREALTIME {name} start"
   ( cd -- {workdir} && ${{ASSAY_LAUNCH:-eval}} {text} ) {streams} < /dev/null
-  _code=$?; ${{_watcher:+_settle}}; : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
+  _code=$?; ${{_watcher:+_settle}}; : > "{name}$_s.exit.$_code" || exit 4; echo "$EPOCHREALTIME {name} exit $_code"
   [ $_code = 0 ] || exit $_code ;;
 esac
 """
@@ -204,7 +208,7 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   echo "$EPOCHREALTIME {name} start"
   {{ cd -- {workdir} && ${{ASSAY_LAUNCH:-eval}} {text}; }} {streams} < /dev/null
   _code=$?; ${{_watcher:+_settle}}; cd -- "$ASSAY_RUN_DIR" || exit 4
-  : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
+  : > "{name}$_s.exit.$_code" || exit 4; echo "$EPOCHREALTIME {name} exit $_code"
   [ $_code = 0 ] || exit $_code ;;
 esac
 """
@@ -220,7 +224,7 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   if [ "$_allowed" -gt 0 ] && [ $_took -ge "$_allowed" ] && {{ [ $_code = 124 ] || [ $_code = 137 ]; }}; then
     : > "{name}$_s.timeout"; _more; _finish $$ "${{_watcher:-}}"
   fi
-  : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
+  : > "{name}$_s.exit.$_code" || exit 4; echo "$EPOCHREALTIME {name} exit $_code"
   [ $_code = 0 ] || exit $_code ;;
 esac
 """

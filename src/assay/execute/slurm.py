@@ -28,7 +28,7 @@ from itertools import groupby
 
 from assay.errors import InfrastructureError, UsageError
 from assay.execute import process
-from assay.execute.base import Publish
+from assay.execute.base import EndKind, Publish
 from assay.execute.farm import build_job_command
 from assay.execute.slurm_queue import (
     VANISHED,
@@ -38,13 +38,14 @@ from assay.execute.slurm_queue import (
     last_words,
     load_down_nodes,
     load_limits,
+    load_note,
 )
 from assay.execute.submit import SubmitExecutor, write_failure, write_new
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import read_end
 from assay.values import layout
-from assay.values.run import JobHandle, JobRequest, Liveness, StopKind
+from assay.values.run import JobHandle, JobRequest, Liveness
 from assay.values.study import Farm
 from assay.values.units import parse_duration
 
@@ -56,9 +57,11 @@ _TAIL_BYTES = 4096
 _PLAIN_FLAGS = {"partition": "--partition", "account": "--account", "qos": "--qos", "constraint": "--constraint"}
 _SIGNAL = r"(?:SIG)?(?P<name>[A-Z][A-Z0-9]*)@(?P<before>.+)"
 
-# The task's own line of the list. What is said before job.sh takes over its streams belongs to its log.
+# The task's own line of the list; a node that does not see it lacks the file system. What is said before job.sh takes
+# over its streams belongs to its log.
 _SCRIPT = r"""#!/usr/bin/env bash
 mapfile -d '' -t -s $((2 * ${{SLURM_ARRAY_TASK_ID:-0}})) -n 2 _task < {list}
+[ -n "${{_task[1]}}" ] || exit 4
 exec >> "${{_task[0]}}/{log}" 2>&1
 {body}
 """
@@ -67,9 +70,10 @@ _RUN = 'eval "exec ${_task[1]}"'
 _FORWARD = r"""trap '_tell $$ {signal} 2>/dev/null' {signal}
 eval "${{_task[1]}} &"; _job=$!
 while :; do wait $_job; _code=$?; kill -0 $_job 2>/dev/null || exit $_code; done"""
-# Each command of the run is started once on every node, with the names that torch and others read.
+# Each command of the run is started once on every node, with the names that torch and others read. srun passes a signal
+# on to all processes of the command: shells ignore it, and so does a program until it handles it.
 _NODES = r"""_assay_srun() {
-  srun --kill-on-bad-exit=1 --ntasks-per-node=1 bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS
+  srun --kill-on-bad-exit=1 --ntasks-per-node=1 bash -c '{ignored}export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS
     export NODE_RANK=$SLURM_NODEID LOCAL_RANK=$SLURM_LOCALID; eval "$1"' bash "$1"
 }
 export -f _assay_srun
@@ -100,11 +104,11 @@ class SlurmExecutor(SubmitExecutor):
     def __init__(self, farm: Farm) -> None:
         super().__init__(farm)
         self._queue = SlurmQueue()
-        self._array_size: int | None = None
         self._gathered: list[tuple[JobRequest, JobHandle]] | None = None  # None: nothing is held back
         self._arrays: dict[int, _Client] = {}  # by pidfd
         self._places: dict[tuple[str, int], _Place] = {}
         self._ids: dict[str, str] = {}  # array files -> Slurm's number
+        self._begun: dict[tuple[str, int], int] = {}  # from which answer on the queue knows of an attempt that it began
         self._down: tuple[float, set[str] | None] = (0.0, None)
 
     # ------------------------------------------------------------ before
@@ -150,14 +154,10 @@ class SlurmExecutor(SubmitExecutor):
         return handle
 
     def _submit_all(self, jobs: Sequence[tuple[JobRequest, JobHandle]]) -> None:
-        if jobs and self._array_size is None:
-            limits = load_limits()
-            self._array_size, self._queue.accounts = limits.array_size, limits.has_accounting
-
         def kind(job: tuple[JobRequest, JobHandle]) -> tuple[str, str]:
             return os.path.dirname(job[0].dir), repr(job[0].farm_resources)
 
-        size = self._array_size or 1
+        size = self._queue.limits().array_size if jobs else 1
         for (study_dir, _), group in groupby(sorted(jobs, key=kind), key=kind):
             requests = [request for request, _ in group]
             for first in range(0, len(requests), size):
@@ -277,12 +277,17 @@ class SlurmExecutor(SubmitExecutor):
         token = self._load_token(run_dir, handle.attempt)
         if found is not Liveness.UNKNOWN or token is None or not token.host:
             return found
-        task = self._find_task(run_dir, handle.attempt)
-        state = self._queue.state(task) if task else None
-        if state is None or (is_active(state) and state != "PENDING"):
-            return Liveness.UNKNOWN
-        # over in Slurm's eyes, or waiting to be started again: gone, unless its node is out of Slurm's reach
-        return Liveness.UNKNOWN if self._is_out_of_reach(token.host) else Liveness.GONE
+        # gone where it is over in Slurm's eyes, unless its node is out of Slurm's reach
+        is_over = self._is_over(run_dir, handle.attempt)
+        return Liveness.GONE if is_over and not self._is_out_of_reach(token.host) else Liveness.UNKNOWN
+
+    def _is_over(self, run_dir: str, attempt: int) -> bool:
+        """Whether Slurm runs nothing of an attempt that has begun."""
+        task = self._find_task(run_dir, attempt)
+        return task is not None and self._queue.is_over(task, self._find_beginning(run_dir, attempt))
+
+    def _find_beginning(self, run_dir: str, attempt: int) -> int:
+        return self._begun.setdefault((run_dir, attempt), self._queue.next_answer())
 
     def _is_out_of_reach(self, host: str) -> bool:
         if time.monotonic() - self._down[0] > _DOWN_S:
@@ -325,23 +330,26 @@ class SlurmExecutor(SubmitExecutor):
         """Others may be taken: see `explain_end`."""
         return None
 
-    def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[StopKind, str] | None:
+    def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
         """What Slurm did to an attempt that did not come to its own end."""
         refused = super().refusal(handle, run_dir)
         if refused is not None:
             return "interrupt", refused
-        task = self._find_task(run_dir, handle.attempt)
-        if task is None or self._is_stopped(run_dir, handle.attempt):
+        task, command = self._find_task(run_dir, handle.attempt), find_unfinished(run_dir, handle.attempt)
+        if task is None or command == "" or self._is_stopped(run_dir, handle.attempt):
             return None
-        command = find_unfinished(run_dir, handle.attempt)
-        if command == "":
-            return None
-        state = self._queue.settle(task, _SETTLE_S)
+        state = self._queue.settle(task, self._find_beginning(run_dir, handle.attempt), _SETTLE_S)
         if state is not None and state.startswith("CANCELLED"):
             return "user", f"cancelled in Slurm (job {task})"
         if state == "TIMEOUT" and command is not None:
             self._write_time_limit(run_dir, handle.attempt, command)
-        return None
+            return None
+        note = load_note(task)
+        if note is None:
+            return "lost", f"Slurm does not know its job {task} any more"
+        said = f"Slurm says of its job {task}: {note.state}, exit code {note.code}, on {note.nodes}"
+        said += ", where its folder cannot be read or written" if note.code == "4:0" else ""
+        return ("taken back" if note.is_taken_back else "lost"), said
 
     def _is_stopped(self, run_dir: str, attempt: int) -> bool:
         return os.path.exists(os.path.join(run_dir, layout.stop_name(attempt)))
@@ -380,12 +388,9 @@ class SlurmExecutor(SubmitExecutor):
     def _may_still_run(self, handle: JobHandle, run_dir: str) -> bool:
         if not super()._may_still_run(handle, run_dir):
             return False
-        task = self._find_task(run_dir, handle.attempt)
-        if task is None:
-            return True
-        self._queue.look((task,))
-        state = self._queue.state(task)
-        return state is None or is_active(state)
+        if (task := self._find_task(run_dir, handle.attempt)) is not None:
+            self._queue.look((task,))
+        return not self._is_over(run_dir, handle.attempt)
 
     def close(self) -> None:
         self._queue.close()
@@ -429,11 +434,12 @@ def parse_signal(farm: Farm) -> tuple[str, int]:
 
 
 def build_script(farm: Farm, list_path: str) -> str:
-    body = _RUN
+    body, ignored = _RUN, ""
     if farm.options.get("signal"):
-        body = processes.BASH_TELL_PROGRAMS + _FORWARD.format(signal=parse_signal(farm)[0])
+        signal = parse_signal(farm)[0]
+        body, ignored = processes.BASH_TELL_PROGRAMS + _FORWARD.format(signal=signal), f'trap "" {signal}; '
     if farm.options.get("nodes"):
-        body = _NODES + body
+        body = _NODES.replace("{ignored}", ignored) + body
     return _SCRIPT.format(list=shlex.quote(list_path), log=layout.JOB_LOG, body=body)
 
 

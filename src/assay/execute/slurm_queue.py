@@ -7,6 +7,7 @@ is accounting.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -16,15 +17,13 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import IO
 
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.system.fast_dataclasses import dataclass
 
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 VANISHED = "VANISHED"  # Slurm does not know the job any more
-_ACTIVE = {
-    *("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"),
-    *("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"),
-}
+_WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+_ACTIVE = {"CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"}
 _FIRST_POLLS, _FIRST_PAUSE_S = 3, 0.5
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
 _CALL_S = 60.0  # a controller under load answers late
@@ -33,7 +32,7 @@ _ABSENT_POLLS = 2  # a job counts as vanished when it was absent from so many an
 
 
 def is_active(state: str) -> bool:
-    return state in _ACTIVE
+    return state in _ACTIVE or state in _WAITING
 
 
 def call(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.CompletedProcess[str]:
@@ -95,7 +94,7 @@ class SlurmQueue:
     """The states of tasks (`123_4`, `123`) as of the newest answer; after the first few, asks once a second at most."""
 
     def __init__(self) -> None:
-        self.accounts = False  # whether `sacct` may know more
+        self._limits: SlurmLimits | None = None
         self._jobs: set[str] = set()  # array ids
         self._states: dict[str, str] = {}
         self._absent: dict[str, int] = {}
@@ -108,10 +107,30 @@ class SlurmQueue:
         self._pause_s = _FIRST_PAUSE_S
         self._polls = 0
 
+    def limits(self) -> SlurmLimits:
+        """Asked once, when it is needed; raises as `load_limits`."""
+        if self._limits is None:
+            self._limits = load_limits()
+        return self._limits
+
     def follow(self, job: str) -> None:
         if job not in self._jobs:
             self._jobs.add(job)
-            self._followed[job] = self._answers + (2 if self._call is not None else 1)
+            self._followed[job] = self.next_answer()
+
+    def next_answer(self) -> int:
+        """The number of the first answer to a question that is asked from now on."""
+        return self._answers + (2 if self._call is not None else 1)
+
+    def is_over(self, task: str, since: int) -> bool:
+        """Whether nothing runs of a task that has begun: it has ended, or waits to be started again.
+
+        `since`: an older answer may say that it waits, from before its beginning.
+        """
+        state = self.state(task)
+        if state is None or state in _ACTIVE:
+            return False
+        return state not in _WAITING or self._answers >= since
 
     def hurry(self) -> None:
         """Something changes now: ask again soon."""
@@ -171,27 +190,22 @@ class SlurmQueue:
 
     def _note_absent(self, tasks: Sequence[str]) -> None:
         counted = [task for task in tasks if self._answers >= self._followed.get(task.partition("_")[0], 0)]
-        found = self._load_accounted(counted) if self.accounts and counted else {}
+        found = {}
+        with contextlib.suppress(AssayError):
+            if counted and self.limits().has_accounting:
+                found = {task: state.split()[0] for task, state in _load_accounted(counted, "State") if state}
         self._states |= found
         self._absent = {task: self._absent.get(task, 0) + 1 for task in counted if task not in found}
 
-    def _load_accounted(self, tasks: Sequence[str]) -> dict[str, str]:
-        what = ("--noheader", "--allocations", "--parsable2", "--format=JobID,State")
-        answer = call(("sacct", *what, "-j", ",".join(tasks)))
-        lines = (line.split("|") for line in answer.stdout.splitlines()) if answer.returncode == 0 else ()
-        return {words[0]: words[1].split()[0] for words in lines if len(words) == 2 and words[1]}
-
-    def settle(self, task: str, limit_s: float) -> str | None:
+    def settle(self, task: str, since: int, limit_s: float) -> str | None:
         """The state of a task whose job.sh has left: waited for, since Slurm notices a moment later."""
         deadline = time.monotonic() + limit_s
         self.follow(task.partition("_")[0])
-        while (state := self.state(task)) is None or is_active(state):
-            if time.monotonic() > deadline:
-                return state
+        while not self.is_over(task, since) and time.monotonic() < deadline:
             self._pause_s = min(self._pause_s, _SHORTEST_PAUSE_S)
             self.look((task,))
             time.sleep(0.02)
-        return state
+        return self.state(task)
 
     def _forget(self) -> None:
         for file in (self._output, self._errors):
@@ -204,6 +218,39 @@ class SlurmQueue:
             self._call.kill()
             self._call.wait()
         self._forget()
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What Slurm noted about a job that is over."""
+
+    state: str
+    code: str  # as `0:9`: exit code and signal
+    nodes: str
+    is_taken_back: bool  # Slurm has started it again, or wants to, or needed its place for another
+
+
+def load_note(task: str) -> Note | None:
+    """From the controller, else from the accounting, where there is one. None: neither knows the job."""
+    answer = call(("scontrol", "--oneliner", "show", "job", task))
+    if answer.returncode == 0:
+        found = dict(re.findall(r" (JobState|ExitCode|NodeList|Restarts)=(\S+)", answer.stdout)[:4])
+        state = found.get("JobState", "")
+        is_taken_back = found.get("Restarts", "0") != "0" or state == "PREEMPTED"
+        return Note(state, found.get("ExitCode", ""), found.get("NodeList", ""), is_taken_back)
+    rows = _load_accounted((task,), "State", "ExitCode", "NodeList", flags=("--duplicates",))
+    if not rows:
+        return None
+    _, state, code, nodes = rows[0]  # the oldest: what became of the copy that had begun
+    return Note(state.split()[0], code, nodes, len(rows) > 1 or state.startswith("PREEMPTED"))
+
+
+def _load_accounted(tasks: Sequence[str], *fields: str, flags: Sequence[str] = ()) -> list[list[str]]:
+    """A row for each task that sacct knows: its name and these fields."""
+    what = ("--noheader", "--allocations", "--parsable2", *flags, f"--format=JobID,{','.join(fields)}")
+    answer = call(("sacct", *what, "-j", ",".join(tasks)))
+    rows = [line.split("|") for line in answer.stdout.splitlines()] if answer.returncode == 0 else []
+    return [row for row in rows if len(row) == len(fields) + 1 and row[0] in tasks]
 
 
 def load_down_nodes() -> set[str] | None:

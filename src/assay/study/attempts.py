@@ -10,8 +10,10 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.run import JobHandle, Liveness, Outcome, State
 
 MAX_DEATHS = 5  # attempts in a row that ended without saying how, before we stop trying
+MAX_TAKEN_BACK = 50  # attempts in a row that an engine took back, for jobs that matter more or since a node failed
 GIVEN_UP = "started on another host and given up there by --retry lost"
 DEATH = "ended without an exit code: killed from outside, out of memory, or the machine went down"
+TAKEN_BACK = "taken back before its end"
 
 
 class Action(Enum):
@@ -65,16 +67,18 @@ class RetryPolicy:
                 return False
             return last.stop.kind == "interrupt" and last.number <= self.interrupted
         if state is State.LOST:
-            return last.outcome.reason == DEATH and _deaths(history) < MAX_DEATHS
+            limits = {DEATH: MAX_DEATHS, TAKEN_BACK: MAX_TAKEN_BACK}
+            return any(0 < _count_last(history, reason) < limit for reason, limit in limits.items())
         failing = (State.FAILED, State.TIMEOUT)
         ended = [a.outcome.state for a in history.attempts if a.number > self.base and a.outcome is not None]
         return state in failing and 0 < sum(each in failing for each in ended) <= self.retries
 
 
-def _deaths(history: History) -> int:
+def _count_last(history: History, reason: str) -> int:
+    """How many of the newest attempts ended for this reason; what an engine says about it comes after it."""
     count = 0
     for attempt in reversed(history.attempts):
-        if attempt.outcome is None or attempt.outcome.reason != DEATH:
+        if attempt.outcome is None or not attempt.outcome.reason.startswith(reason):
             break
         count += 1
     return count

@@ -19,7 +19,7 @@ from assay.execute.base import Executor
 from assay.execute.machine_lease import MachineLease
 from assay.execute.slots import HeldSlot, SlotPool
 from assay.record import run_directory
-from assay.study.attempts import Action, Decision, RetryPolicy, decide
+from assay.study.attempts import DEATH, TAKEN_BACK, Action, Decision, RetryPolicy, decide
 from assay.study.slot_choice import describe_holders, describe_lease
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -52,6 +52,7 @@ class Entry:
     ended_at: float | None = None  # when its job was seen to end; what it left behind may take longer
     has_slot: bool = False  # holds one of this supervisor's slots
     left: Sequence[str] | None = None  # processes that the ended attempt left running; None: not looked for
+    loss: str = ""  # why the ended attempt has no exit code, as far as its engine knows
     wanted: frozenset[str] | None = None  # some of its commands; None is all
     since: int | None = None  # --force: the next attempt after this one repeats what earlier ones finished
     trial: int | None = None  # of a search: its number
@@ -469,6 +470,9 @@ class Supervisor:
         try:
             history, decision = self._decide(entry)
             if decision.action in (Action.CLOSE, Action.CLEAN):
+                if decision.state is State.LOST and decision.handle is not None and not entry.finished_here:
+                    entry.attempt = decision.attempt
+                    self._note_cause(entry, decision.handle)  # it ended while nobody watched
                 # it is gone, and what it wrote between our reading and its end was not read: only now the files say all
                 history, decision = self._decide(entry)
         except FileNotFoundError:
@@ -597,8 +601,19 @@ class Supervisor:
         if refusal is not None:
             self.problem = self.problem or InfrastructureError(refusal)
             run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(refusal, "interrupt"))
-        elif (said := self.executor.explain_end(handle, entry.dir)) is not None:
-            run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(said[1], said[0]))
+        else:
+            self._note_cause(entry, handle)
+
+    def _note_cause(self, entry: Entry, handle: JobHandle) -> None:
+        if (said := self.executor.explain_end(handle, entry.dir)) is None:
+            return
+        kind, why = said
+        if kind == "lost":
+            entry.loss = f"{DEATH}; {why}"
+        elif kind == "taken back":
+            entry.loss = f"{TAKEN_BACK}; {why}"
+        elif kind != "interrupt" or entry.finished_here:  # what was refused before is tried again now
+            run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(why, kind))
 
     def _entry_of(self, handle: JobHandle) -> Entry | None:
         """Mostly the same object; comparing thousands field by field takes milliseconds."""
@@ -661,6 +676,8 @@ class Supervisor:
         reason = decision.outcome.reason
         if decision.outcome.state is State.DONE:
             reason = self._end_leftovers(entry)
+        elif reason == DEATH and entry.loss:
+            reason = entry.loss
         elif decision.outcome.state is State.FAILED and entry.left:
             reason = f"{reason}; it {_describe_left(entry.left, 'which Assay ended')}"
         outcome = replace(
@@ -678,7 +695,7 @@ class Supervisor:
 
     def _finish(self, entry: Entry) -> None:
         """The attempt is concluded, by this supervisor or by another: nothing of it is watched any longer."""
-        entry.has_slot, entry.left = False, None
+        entry.has_slot, entry.left, entry.loss = False, None, ""
         self.running.pop(entry.dir, None)
         self._ending.pop(entry.dir, None)
         if entry.dir in self._kept:
