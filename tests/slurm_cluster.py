@@ -53,7 +53,7 @@ MpiDefault=none
 PartitionName=p Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 State=UP
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=2 State=UP
 """
-_NODE = "NodeName={name} NodeHostname={name} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=4000 Gres=gpu:2\n"
+_NODE = "NodeName={name} NodeHostname={name} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=4000 Gres=gpu:2\n"
 _PLAIN = {"JobAcctGatherType": "jobacct_gather/none", "MinJobAge": "300", "MaxArraySize": "1001"}
 _ACCOUNTING = """\
 AccountingStorageType=accounting_storage/slurmdbd
@@ -99,6 +99,7 @@ def _free_ports(count: int) -> list[int]:
 class Cluster:
     folder: Path
     nodes: Sequence[str]
+    cpus: int
     env: dict[str, str] = field(default_factory=dict)
     database: subprocess.Popen[bytes] | None = None
 
@@ -122,7 +123,9 @@ class Cluster:
         key.chmod(0o600)
         controller, accounting, database, *ports = _free_ports(3 + len(self.nodes))
         here = {"host": socket.gethostname().partition(".")[0], "user": pwd.getpwuid(os.getuid()).pw_name}
-        text = "".join(_NODE.format(name=name, port=port) for name, port in zip(self.nodes, ports, strict=True))
+        text = "".join(
+            _NODE.format(name=name, port=port, cpus=self.cpus) for name, port in zip(self.nodes, ports, strict=True)
+        )
         text += _CONF.format(port=controller, folder=self.folder, **here)
         text += _ACCOUNTING.format(port=accounting, folder=self.folder) if has_accounting else ""
         text += "".join(f"{name}={value}\n" for name, value in {**_PLAIN, **values}.items())
@@ -181,8 +184,13 @@ class Cluster:
     def start_controller(self, *flags: str) -> None:
         self.run("slurmctld", *flags, "-f", self.conf)
 
-    def kill_controller(self) -> None:
-        self._kill(self.folder / "slurmctld.pid")
+    def stop_controller(self) -> None:
+        """With TERM: one that is killed before it has saved its jobs starts them again, and drains their node."""
+        path = self.folder / "slurmctld.pid"
+        pid = self.load_pid(path)
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        self._until(lambda: pid not in self.find_processes(), "the controller has left")
 
     # ------------------------------------------------------------ nodes
 
@@ -198,7 +206,7 @@ class Cluster:
         self.run(*argv)
 
     def await_nodes(self) -> None:
-        self._until(lambda: set(self.load_states()) <= {"idle", "mixed", "allocated"}, "the nodes are up")
+        self._until(lambda: set(self.load_states()) <= {"idle", "mixed", "allocated", "completing"}, "the nodes are up")
 
     def load_states(self) -> list[str]:
         """The states of the nodes, as `idle` or `down*`."""
@@ -237,7 +245,11 @@ class Cluster:
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + 60
         while not condition():
-            assert time.monotonic() < deadline, (what, [path.read_text()[-1000:] for path in self.folder.glob("*.log")])
+            assert time.monotonic() < deadline, (
+                what,
+                self._says(("sinfo", "-N", "-o", "%N %T %E")),
+                [path.read_text()[-1000:] for path in self.folder.glob("*.log")],
+            )
             time.sleep(0.05)
 
     # ------------------------------------------------------------ the end
@@ -275,11 +287,11 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def start_cluster(nodes: int = 0, *, has_accounting: bool = False, **values: str) -> Iterator[Cluster]:
+def start_cluster(nodes: int = 0, *, cpus: int = 8, has_accounting: bool = False, **values: str) -> Iterator[Cluster]:
     """`nodes`: so many with names of their own, n1 and so on; 0: this machine. `values`: settings of slurm.conf."""
     names = [f"n{number}" for number in range(1, nodes + 1)] or [socket.gethostname().partition(".")[0]]
     with tempfile.TemporaryDirectory(prefix="assay-slurm-") as folder:
-        cluster = Cluster(Path(folder), names)
+        cluster = Cluster(Path(folder), names, cpus)
         try:
             cluster.start(values, has_accounting=has_accounting)
             yield cluster

@@ -1,14 +1,15 @@
-"""`assay run --on slurm` on a real Slurm: the same table as here, and supervisors that die at any instant."""
+"""`assay run --on slurm` on a real Slurm: the same table as here, and deaths of all that takes part, at any instant."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from tests.slurm_cluster import Cluster, start_cluster
 
 pytestmark = pytest.mark.services("slurm")
 
-KILLS = 5  # how often a supervisor is killed
 STUDY = """\
 command: bash train.sh {lr} {run.dir}
 params: {lr: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}
@@ -24,13 +24,19 @@ metrics: {loss: 'loss ({number})'}
 farms:
   cluster: {kind: slurm, cpus: 1, throttle: 4}
   refused: {kind: slurm, partition: nope}
+  low: {kind: slurm, cpus: 12}
 """
 TRAIN = "echo x >> $2/ran; sleep 0.3; echo loss $1\n"
+# who does not get the lock runs beside another attempt of the same run
+ALONE = """\
+exec 7>> $2/alone; flock -n 7 || echo beside another >> $2/problems
+echo x >> $2/ran; sleep $(($1 % 4 + 1)); echo x >> $2/finished; echo loss $1
+"""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with start_cluster() as cluster:
+    with start_cluster(cpus=24) as cluster:
         yield cluster
 
 
@@ -41,16 +47,41 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def assay(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def assay(
+    cluster: Cluster, folder: Path, *words: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "assay", *words],
         cwd=folder,
-        env=cluster.env,
+        env={**cluster.env, **(env or {})},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
+
+
+def launch(cluster: Cluster, folder: Path, farm: str = "slurm") -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-m", "assay", "run", "study.yml", "--root", "r", "--on", farm]
+    return subprocess.Popen(argv, cwd=folder, env=cluster.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def count(folder: Path, name: str) -> int:
+    return len(list(folder.glob(f"r/study/*/{name}")))
+
+
+def load_states(cluster: Cluster, folder: Path, env: dict[str, str] | None = None) -> dict[str, tuple[str, str]]:
+    """State and reason of each run, as `assay ls` has them."""
+    said = assay(cluster, folder, "ls", "--root", "r", "study", "--json", env=env)
+    assert said.returncode in (0, 1), said.stderr
+    return {row["name"]: (row["state"], row.get("reason") or "") for row in json.loads(said.stdout)}
 
 
 def load_table(cluster: Cluster, folder: Path, root: str) -> list[str]:
@@ -68,12 +99,12 @@ def test_the_same_table_as_here(cluster: Cluster, folder: Path) -> None:
 
 
 def test_what_is_left_is_picked_up_from_its_files(cluster: Cluster, folder: Path) -> None:
+    """By `assay ls` also where Slurm cannot be asked any more."""
     left = assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "slurm", "--detach")
     assert left.returncode == 0, left.stderr
-    deadline = time.monotonic() + 60
-    while len(list(folder.glob("r/study/*/train.exit.0"))) < 6 and len(list(folder.glob("r/study/*/*.exit.0"))) < 6:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: count(folder, "*.exit.0") == 6, "all have ended")
+    states = load_states(cluster, folder, {"SLURM_CONF": str(folder / "missing")})
+    assert [state for state, _ in states.values()] == ["done"] * 6
     again = assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "slurm")
     assert again.returncode == 0, again.stderr
     assert {path.read_text() for path in folder.glob("r/study/*/ran")} == {"x\n"}
@@ -92,34 +123,125 @@ def test_an_unknown_farm(cluster: Cluster, folder: Path) -> None:
     assert "did you mean 'cluster'" in said.stderr
 
 
-def test_supervisors_that_are_killed_lose_and_repeat_nothing(cluster: Cluster, folder: Path) -> None:
-    argv = [sys.executable, "-m", "assay", "run", "study.yml", "--root", "r", "--on", "slurm"]
-    chosen = random.Random(0)
-    for _ in range(KILLS):
-        process = subprocess.Popen(
-            argv, cwd=folder, env=cluster.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        time.sleep(chosen.uniform(0.2, 1.2))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    last = assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "slurm")
-    assert last.returncode == 0, last.stderr
-    found = sorted(folder.glob("r/study/*/ran"))
-    assert len(found) == 6
-    assert {path.read_text() for path in found} == {"x\n"}
+# ---------------------------------------------------------------- what Slurm did
+
+
+def test_one_that_somebody_cancels_is_stopped_and_the_others_go_on(cluster: Cluster, folder: Path) -> None:
+    (folder / "train.sh").write_text(
+        'echo $SLURM_ARRAY_JOB_ID"_"$SLURM_ARRAY_TASK_ID > $2/ran; sleep 2; echo loss $1\n'
+    )
+    process = launch(cluster, folder)
+    until(lambda: count(folder, "ran") == 6, "all run")
+    chosen = next(folder.glob("r/study/*/ran"))
+    cluster.run("scancel", chosen.read_text().strip())
+    assert process.wait(60) == 1
+    states = load_states(cluster, folder)
+    state, reason = states.pop(chosen.parent.name)
+    assert state == "stopped"
+    assert "cancelled in Slurm" in reason
+    assert {state for state, _ in states.values()} == {"done"}
+
+
+def test_what_was_cancelled_while_nobody_watched_is_stopped(cluster: Cluster, folder: Path) -> None:
+    (folder / "train.sh").write_text("echo x >> $2/ran; sleep 100\n")
+    process = launch(cluster, folder)
+    until(lambda: count(folder, "ran") == 6, "all run")
+    process.kill()
+    process.wait()
+    cluster.run("scancel", "--me")
+    until(lambda: not cluster.run("squeue", "--noheader").strip(), "Slurm has ended them")
+    assert assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "slurm").returncode == 1
+    assert {state for state, _ in load_states(cluster, folder).values()} == {"stopped"}
+    assert {path.read_text() for path in folder.glob("r/study/*/ran")} == {"x\n"}
+
+
+def test_preempted_runs_go_on(cluster: Cluster, folder: Path) -> None:
+    (folder / "train.sh").write_text("echo x >> $2/ran; until [ -e $2/../go ]; do sleep 0.1; done; echo loss $1\n")
+    process = launch(cluster, folder, "low")
+    until(lambda: count(folder, "ran") == 2, "two run, one on each half of the node")
+    urgent = ("--partition=urgent", "--cpus-per-task=24", "--output=/dev/null", f"--wrap=touch {folder}/urgent")
+    cluster.run("sbatch", *urgent)
+    until((folder / "urgent").exists, "what matters more has run")
+    (folder / "r" / "study" / "go").touch()
+    assert process.wait(60) == 0
+    assert {state for state, _ in load_states(cluster, folder).values()} == {"done"}
+    lost = [json.loads(path.read_text()) for path in folder.glob("r/study/*/outcome.1")]
+    reasons = [outcome["reason"] for outcome in lost if outcome["state"] == "lost"]
+    assert len(reasons) == 2
+    assert all("taken back" in reason for reason in reasons)
+    assert len(cluster.run("squeue", "--noheader").split()) == 0
+
+
+def test_lost_again_and_again_and_then_retried(cluster: Cluster, folder: Path) -> None:
+    text = STUDY.replace("0.1, 0.2, 0.3, 0.4, 0.5, 0.6", "0.1")
+    (folder / "study.yml").write_text(text)
+    killer = 'echo x >> $2/ran; set -- $1 $2 $(cat "$2/token.$ASSAY_ATTEMPT_NUMBER"); [ -e ~/whole ] || kill -9 $4; echo loss $1\n'
+    (folder / "train.sh").write_text(killer.replace("~", str(folder)))
+    assert assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "slurm").returncode == 1
+    [(state, reason)] = load_states(cluster, folder).values()
+    assert (state, count(folder, "lease.*")) == ("lost", 5)
+    assert "Slurm says of its job" in reason
+    (folder / "whole").touch()
+    again = assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "slurm", "--retry", "lost")
+    assert again.returncode == 0, again.stderr
+    assert count(folder, "lease.*") == 6
 
 
 def test_ctrl_c_takes_everything_back(cluster: Cluster, folder: Path) -> None:
     (folder / "train.sh").write_text("echo x >> $2/ran; sleep 100\n")
-    argv = [sys.executable, "-m", "assay", "run", "study.yml", "--root", "r", "--on", "cluster"]
-    process = subprocess.Popen(argv, cwd=folder, env=cluster.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while len(list(folder.glob("r/study/*/ran"))) < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    process = launch(cluster, folder, "cluster")
+    until(lambda: count(folder, "ran") == 4, "four run")
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(60) != 0
-    while cluster.run("squeue", "--noheader", "--states=PD,R").strip():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert len(list(folder.glob("r/study/*/ran"))) == 4
+    until(lambda: not cluster.run("squeue", "--noheader", "--states=PD,R").strip(), "the queue is empty")
+    assert count(folder, "ran") == 4
+
+
+# ---------------------------------------------------------------- deaths
+
+FEW, MANY = 5, 20
+
+
+class Victim:
+    """Something that is killed in the middle, and is there again afterwards."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.launch = lambda: launch(cluster, folder)
+        self.supervisor = self.launch()
+
+    def kill_supervisor(self) -> None:
+        self.supervisor.kill()
+        self.supervisor.wait()
+        self.supervisor = self.launch()
+
+    def kill_slurmd(self) -> None:
+        self.cluster.kill_node()
+        self.cluster.start_node()
+
+    def restart_slurmctld(self) -> None:
+        self.cluster.stop_controller()
+        self.cluster.start_controller()
+        self.cluster.await_nodes()
+
+
+@pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
+@pytest.mark.parametrize("victim", ["kill_supervisor", "kill_slurmd", "restart_slurmctld"])
+def test_deaths_in_the_middle_lose_and_repeat_nothing(cluster: Cluster, folder: Path, victim: str, kills: int) -> None:
+    values = ", ".join(str(number) for number in range(1, 1 + kills * 4))
+    (folder / "study.yml").write_text(STUDY.replace("0.1, 0.2, 0.3, 0.4, 0.5, 0.6", values))
+    (folder / "train.sh").write_text(ALONE)
+    chosen = random.Random(kills)
+    killed = Victim(cluster, folder)
+    in_the_middle = 0
+    for _ in range(kills):
+        time.sleep(chosen.uniform(0.1, 1.0))
+        in_the_middle += count(folder, "finished") < kills * 4
+        getattr(killed, victim)()
+    killed.supervisor.wait(120)
+    last = assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "slurm")
+    assert last.returncode == 0, last.stderr
+    assert in_the_middle > kills // 2
+    assert count(folder, "problems") == 0
+    assert [path.read_text() for path in folder.glob("r/study/*/finished")] == ["x\n"] * kills * 4
+    assert {path.read_text() for path in folder.glob("r/study/*/ran")} == {"x\n"}

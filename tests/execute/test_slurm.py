@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,6 @@ from assay.record import run_directory
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
 from assay.values.study import Farm
-
-KILLS = 5  # how often slurmd is killed in the middle
 
 
 def build(**options: object) -> SlurmExecutor:
@@ -169,10 +168,28 @@ class TestRefused:
         assert executor.refusal(handle, run.dir) is None
         executor.close()
 
+    def test_the_others_go_on(self, executor: SlurmExecutor, runs: Runs) -> None:
+        made = [runs.make("true") for _ in range(3)]
+        nowhere = replace(made[1].request(), farm_resources=(("partition", "nope"),))
+        with executor.together():
+            handles = [executor.submit(nowhere if run is made[1] else run.request(), run.publish) for run in made]
+        finish(executor, [handle for handle in handles if handle])
+        assert [run.markers() for run in made] == [{"train.exit.0"}, set(), {"train.exit.0"}]
+        assert handles[1] is not None
+        assert "nope" in str(executor.explain_end(handles[1], made[1].dir))
+
     def test_what_cannot_be_given_is_said_before(self, cluster: Cluster) -> None:
         SlurmExecutor.check(Farm("cluster", "slurm", options={"gpus": 2, "time": 60.0}))
         with pytest.raises(UsageError, match="Slurm would refuse"):
             SlurmExecutor.check(Farm("cluster", "slurm", options={"gpus": 3}))
+
+    def test_a_node_that_is_drained_may_give_it_later(self, cluster: Cluster) -> None:
+        node = f"nodename={cluster.nodes[0]}"
+        cluster.run("scontrol", "update", node, "state=drain", "reason=test")
+        try:
+            SlurmExecutor.check(Farm("cluster", "slurm", options={"gpus": 2}))
+        finally:
+            cluster.run("scontrol", "update", node, "state=resume")
 
     def test_a_controller_that_does_not_answer(
         self, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -350,10 +367,7 @@ class TestDeaths:
         assert run.markers() == {"train.2.exit.7"}
         assert count_starts(run) == 2
 
-    @pytest.mark.parametrize("_time", range(KILLS))
-    def test_slurmd_is_killed_in_the_middle(
-        self, executor: SlurmExecutor, cluster: Cluster, runs: Runs, _time: int
-    ) -> None:
+    def test_slurmd_is_killed_in_the_middle(self, executor: SlurmExecutor, cluster: Cluster, runs: Runs) -> None:
         made = [runs.make(WAITING) for _ in range(3)]
         handles = start_together(executor, made)
         until(lambda: all(run.path("code/ran").exists() for run in made), "all run")
@@ -385,8 +399,6 @@ class TestDeaths:
 
     def test_a_supervisor_dies_before_sbatch(self, executor: SlurmExecutor, runs: Runs) -> None:
         """A lease alone, or with its place in an array that nobody submitted: given up, and nothing can begin."""
-        from dataclasses import replace
-
         for has_place in (False, True):
             run = runs.make("touch ran")
             dead = replace(run_handle(executor, run), supervisor_start=1)

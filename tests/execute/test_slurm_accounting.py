@@ -46,7 +46,7 @@ def test_jobs_that_the_controller_has_forgotten(cluster: Cluster, tmp_path: Path
     executor.close()
     on_second.close()
 
-    cluster.kill_controller()
+    cluster.stop_controller()
     cluster.start_controller("-c")
     cluster.await_nodes()
     assert load_note_of_controller(tasks[0]) is None

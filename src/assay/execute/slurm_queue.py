@@ -255,8 +255,21 @@ def _load_accounted(tasks: Sequence[str], *fields: str, flags: Sequence[str] = (
 
 def load_down_nodes() -> set[str] | None:
     """Nodes that do not answer Slurm, by their short names: what runs there is not known. None: Slurm did not say."""
+    states = _load_node_states()
+    if states is None:
+        return None
+    return {name for name, state in states if "*" in state or state.startswith(("down", "unknown"))}
+
+
+def are_all_nodes_up() -> bool:
+    """Whether Slurm counts each node of the cluster as one that jobs may use."""
+    states = _load_node_states()
+    return bool(states) and all(state in ("idle", "mixed", "allocated", "completing") for _, state in states or ())
+
+
+def _load_node_states() -> list[tuple[str, str]] | None:
     answer = call(("sinfo", "--noheader", "--Node", "--format=%n|%T"))
     if answer.returncode != 0:
         return None
     lines = (line.split("|") for line in answer.stdout.splitlines() if "|" in line)
-    return {name.partition(".")[0] for name, state in lines if "*" in state or state.startswith(("down", "unknown"))}
+    return [(name.partition(".")[0], state) for name, state in lines]
