@@ -463,3 +463,23 @@ BASH_READ_IDENTITY = """\
   read -r -a stat 2>/dev/null < /proc/$$/stat; read -r boot 2>/dev/null < /proc/sys/kernel/random/boot_id
   read -r host 2>/dev/null < /proc/sys/kernel/hostname
 """
+
+# Arguments: a session, a folder. At the end of its input it kills who is left of the session, but not its leader, and
+# removes the folder.
+BASH_KEEP_SESSION = r"""
+trap '' TERM INT HUP
+session=$0 folder=$1
+read -r _
+for round in {1..200}; do
+  left=
+  for file in /proc/[0-9]*/stat; do
+    read -r line < "$file" || continue
+    pid=${file#/proc/}; pid=${pid%/*}
+    set -- ${line##*) }  # state, parent, group, session
+    [ "$4" != "$session" ] || [ "$1" = Z ] || [ "$pid" = "$session" ] || left+=" $pid"
+  done
+  [ -n "$left" ] || break
+  kill -KILL $left; sleep 0.05
+done
+rm -rf -- "$folder"
+"""

@@ -1,0 +1,132 @@
+"""What a farm of the kind ray asks for, and where its cluster is: texts and numbers, without Ray."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from assay.errors import InfrastructureError, MissingExtraError, UsageError
+from assay.values.study import Farm
+
+LOCAL = "local"
+_REACH_S = 5.0
+_DASHBOARD_PORTS = {"http": 80, "https": 443}
+
+Nodes = Sequence[Mapping[str, float]]
+
+
+def build_options(farm: Farm) -> dict[str, Any]:
+    """What Ray reserves for one job, in the words of a task."""
+    given = farm.options
+    options: dict[str, Any] = {"num_cpus": given.get("cpus", 1), "num_gpus": given.get("gpus", 0)}
+    if given.get("memory"):
+        options["memory"] = given["memory"]
+    if given.get("resources"):
+        options["resources"] = dict(given["resources"])
+    return options
+
+
+def build_demand(farm: Farm) -> dict[str, float]:
+    """The same as Ray lists it for its nodes."""
+    options = build_options(farm)
+    demand = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], "memory": options.get("memory", 0)}
+    return {name: float(amount) for name, amount in {**demand, **options.get("resources", {})}.items() if amount}
+
+
+def check_amounts(farm: Farm) -> None:
+    for name, amount in build_demand(farm).items():
+        if amount > 1 and name in ("GPU", "CPU") and amount != int(amount):
+            raise UsageError(f"the farm {farm.name} asks for {amount:g} {name}s: above 1, Ray gives whole ones only")
+
+
+def can_give(nodes: Nodes, farm: Farm) -> bool:
+    """Whether one of these nodes has all of it, once it is free."""
+    demand = build_demand(farm)
+    return any(all(node.get(name, 0.0) >= amount for name, amount in demand.items()) for node in nodes)
+
+
+def refuse_demand(nodes: Nodes, farm: Farm, cluster: str) -> UsageError:
+    """What no node could ever give: the job would wait for ever."""
+    demand = build_demand(farm)
+    found = "; ".join(sorted({_render_amounts(node, demand) for node in nodes})) or "no node"
+    return UsageError(
+        f"no node of the Ray cluster ({cluster}) has what the farm {farm.name} asks for: "
+        f"{_render_amounts(demand, demand)}",
+        f"its nodes have: {found}; change the farm's section, or add a node",
+    )
+
+
+def _render_amounts(amounts: Mapping[str, float], names: Iterable[str]) -> str:
+    shown = {name: amounts.get(name, 0.0) for name in names}
+    return ", ".join(
+        f"{f'{each / 1e9:.3g} GB' if name == 'memory' else f'{each:g}'} {name}" for name, each in shown.items()
+    )
+
+
+# ---------------------------------------------------------------- where
+
+
+def choose_address(farm: Farm) -> str:
+    """The farm's own, then Ray's variable; without either a cluster of our own."""
+    return str(farm.options.get("address") or os.environ.get("RAY_ADDRESS") or LOCAL)
+
+
+def is_jobs_address(address: str) -> bool:
+    """Of a dashboard, which takes Ray Jobs from machines that are not part of the cluster."""
+    return address.startswith(("http://", "https://"))
+
+
+def require_ray(address: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("ray") is None:
+        raise MissingExtraError("a farm of the kind ray", "ray")
+    if is_jobs_address(address) and find_spec("aiohttp") is None:
+        raise MissingExtraError(f"Ray Jobs ({address})", "ray")
+
+
+def check_address(address: str) -> None:
+    if address in (LOCAL, "auto"):
+        return
+    if is_jobs_address(address):
+        _check_dashboard(address)
+        return
+    if "://" in address:
+        raise UsageError(
+            f"the Ray address {address!r} is not supported: Ray's client ends its jobs when it is disconnected",
+            "write the dashboard's address, as in http://10.0.0.1:8265, or `auto` on a machine of the cluster",
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(
+            f"{address!r} is not a Ray address",
+            "write `auto`, `local`, HOST:PORT as in 10.0.0.1:6379, or the dashboard's address as in http://10.0.0.1:8265",
+        )
+    hint = "start one (`ray start --head`), or correct `address`"
+    _reach(host, int(port), f"there is no Ray cluster at {address}", hint)
+
+
+def _check_dashboard(address: str) -> None:
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port or _DASHBOARD_PORTS[parts.scheme]
+    except ValueError:
+        host, port = None, 0
+    if not host:
+        raise UsageError(f"{address!r} is not the address of a Ray dashboard", "write it as in http://10.0.0.1:8265")
+    hint = (
+        "it is a process of the head node: `pip install 'ray[default]'` there, then "
+        "`ray start --head --dashboard-host=0.0.0.0`; or correct `address`"
+    )
+    _reach(host, port, f"there is no Ray dashboard at {address}", hint)
+
+
+def _reach(host: str, port: int, what: str, hint: str) -> None:
+    try:
+        socket.create_connection((host.strip("[]"), port), _REACH_S).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InfrastructureError(f"{what}: {reason}", hint) from error

@@ -1,0 +1,243 @@
+"""What runs on the nodes of a Ray cluster: it is sent by value, and needs the standard library and bash alone.
+
+A job lives no longer than the worker that waits for it, since Ray then gives its GPUs to somebody else: a guard, one
+for each worker, ends what the job has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from assay.system import processes
+
+Ended = tuple[str, float, int]  # what went wrong, CPU seconds, peak bytes
+REFUSED = "refused: "  # begins the text of an end where nothing was started
+
+
+class Tasks:
+    """Starts tasks and knows what became of them. `idle_s`: leave after this long without tasks and calls."""
+
+    def __init__(self, idle_s: float = 0.0) -> None:
+        import ray
+
+        # GPU tasks get a new worker each time by default, since frameworks keep memory; a worker of ours uses no GPU
+        self._task = ray.remote(max_retries=0, max_calls=0)(run_job)
+        self._refs: dict[str, Any] = {}
+        self._ends: dict[str, Ended] = {}
+        self._called_at = time.monotonic()
+        self._lock = threading.Lock()
+        if idle_s:
+            threading.Thread(target=self._leave_when_idle, args=(idle_s,), daemon=True).start()
+
+    def submit(self, jobs: Sequence[dict[str, Any]], options: dict[str, Any]) -> dict[str, str]:
+        """What could not be submitted, by tag, and why."""
+        self._called_at = time.monotonic()
+        task = self._task.options(name="assay", **options)
+        with self._lock:
+            for job in jobs:
+                tag = job["tag"]
+                if tag not in self._refs and tag not in self._ends:  # asked for twice by somebody who was interrupted
+                    self._refs[tag] = task.remote(job)
+        return {}
+
+    def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
+        """The ends of these, as far as they are over; None for one that is not known."""
+        self._called_at = time.monotonic()
+        found = self._find(tags)
+        if not found and timeout_s:
+            self._collect(timeout_s)
+            found = self._find(tags)
+        return found
+
+    def _find(self, tags: Sequence[str]) -> dict[str, Ended | None]:
+        self._collect(0.0)
+        return {tag: self._ends.get(tag) for tag in tags if tag not in self._refs}
+
+    def _collect(self, timeout_s: float) -> None:
+        import ray
+
+        with self._lock:
+            by_ref = {ref: tag for tag, ref in self._refs.items()}
+        if not by_ref:
+            time.sleep(timeout_s)
+            return
+        ready, _ = ray.wait(list(by_ref), num_returns=1 if timeout_s else len(by_ref), timeout=timeout_s)
+        for ref in ready:
+            try:
+                end = ray.get(ref)
+            except Exception as error:  # noqa: BLE001 a dead worker or node, a cancelled task
+                end = (type(error).__name__, 0.0, 0)
+            with self._lock:
+                self._ends.setdefault(by_ref[ref], end)
+                self._refs.pop(by_ref[ref], None)
+
+    def cancel(self, tags: Sequence[str]) -> None:
+        """Only those that hold no token: what runs is ended by its files, and its worker is told by nobody."""
+        import ray
+
+        with self._lock:
+            refs = [self._refs[tag] for tag in tags if tag in self._refs]
+        for ref in refs:
+            ray.cancel(ref, force=False)
+
+    def _leave_when_idle(self, idle_s: float) -> None:
+        while True:
+            time.sleep(idle_s / 10)
+            with contextlib.suppress(Exception):
+                self._collect(0.0)
+            if not self._refs and time.monotonic() - self._called_at > idle_s:
+                os._exit(0)
+
+
+def run_job(job: dict[str, Any]) -> Ended:
+    """In a worker, on any node: start job.sh in a session of its own, and wait for it."""
+    import resource
+
+    deadline = time.monotonic() + 5.0  # a network file system may show the directory a little later
+    while not os.path.isfile(job["script"]):
+        if time.monotonic() > deadline:
+            where = socket.gethostname()
+            text = f"{job['script']} is not there on the node {where}: runs need a folder that all nodes share"
+            return f"{job['refused']}{text}", 0.0, 0
+        time.sleep(0.1)
+    env = {name: value for name, value in os.environ.items() if name not in job["drop"]}
+    if env.get("PYTHONBREAKPOINT", "").startswith("ray."):
+        del env["PYTHONBREAKPOINT"]
+    _tell_guard(job["guard"], job["tag"], 0, job["end"])
+    child = subprocess.Popen(
+        [shutil.which("bash") or "/bin/bash", job["script"]],
+        cwd=job["dir"],
+        env={**env, **job["env"]},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _tell_guard(job["guard"], job["tag"], child.pid, job["end"])
+    _await_exit(child.pid)
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = 0  # waited for; what it ended with is in the markers
+    if os.WIFSIGNALED(status):  # a worker that Ray ends kills its children first, and not what those have started
+        _release_guard(job["end"])
+    else:
+        _tell_guard(job["guard"], "", 0, "")
+    own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # before exec the child's image was this process
+    peak = used.ru_maxrss * 1024 if used.ru_maxrss > own_peak else 0
+    return "", used.ru_utime + used.ru_stime, peak
+
+
+def _await_exit(pid: int) -> None:
+    """Until the job has left. Without its raylet a worker's node is dead to Ray: it leaves, and the guard acts."""
+    raylet = os.getppid()
+    pidfd = os.pidfd_open(pid)
+    watch = select.poll()
+    watch.register(pidfd, select.POLLIN)
+    while not watch.poll(1000):
+        if os.getppid() != raylet:
+            os._exit(1)
+    os.close(pidfd)
+
+
+_guards: dict[int, Any] = {}
+
+
+def _find_guard(text: str) -> Any:
+    """One for each worker: it notices the end of its pipe when the worker dies, whatever kills it.
+
+    Not a child of the worker, which kills its children when it leaves.
+    """
+    if os.getpid() not in _guards:
+        starter = subprocess.Popen(
+            ["bash", "-c", 'bash -c "$0" <&0 &', text],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.waitpid(starter.pid, 0)
+        starter.returncode = 0
+        _guards[os.getpid()] = starter
+    return _guards[os.getpid()]
+
+
+def _tell_guard(text: str, tag: str, pid: int, end: str) -> None:
+    message = b"".join(os.fsencode(field) + b"\0" for field in (tag, str(pid), end))
+    for _ in range(2):
+        guard = _find_guard(text)
+        try:
+            guard.stdin.write(message)
+            guard.stdin.flush()
+        except BrokenPipeError:  # somebody has killed it
+            with contextlib.suppress(BrokenPipeError):
+                guard.stdin.close()
+            del _guards[os.getpid()]
+        else:
+            return
+
+
+def _release_guard(end: str) -> None:
+    """Let it end what is left of the job; the next one gets a guard of its own."""
+    _guards.pop(os.getpid()).stdin.close()
+    deadline = time.monotonic() + 20.0
+    while not os.path.exists(end) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+# ---------------------------------------------------------------- in bash
+
+# job.sh is killed first, so that a command that answers TERM with exit 0 does not pass for finished; its watcher
+# outlives it until nothing is left. `_find` is `processes.BASH_FIND_TAGGED`.
+GUARD = (
+    processes.BASH_FIND_TAGGED
+    + r"""
+trap '' TERM INT HUP
+unset ASSAY_ATTEMPT; ASSAY_ATTEMPT=
+while IFS= read -r -d '' tag && IFS= read -r -d '' pid && IFS= read -r -d '' end; do
+  ASSAY_ATTEMPT=$tag leader=$pid file=$end
+done
+[ -n "$ASSAY_ATTEMPT" ] || exit 0
+_find; case " $_pids " in *" $leader "*) kill -KILL "$leader" ;; esac
+[ -z "$_pids" ] || kill -TERM $_pids
+round=0
+while _find; [ -n "$_pids" ] && [ $((round += 1)) -le 60 ]; do
+  [ $round -le 20 ] || kill -KILL $_pids
+  sleep 0.25
+done
+[ ! -d "${file%/*}" ] || : > "$file"
+"""
+)
+
+
+# A Ray Job's entry point, which `sh` runs: a network file system may show the file a little later; one of another
+# machine has another tag.
+ENTRY = (
+    "f={path}; n=0; until grep -qsxF '# {tag}' \"$f\"; do n=$((n + 1)); [ $n -le 5 ] || {{ "
+    'echo "{refused}$f is not there on the node $(hostname): runs need a folder that all nodes share"; exit 126; }}; '
+    "sleep 1; done; {then}"
+)
+
+# What the entry point starts: job.sh in a session of its own, as a worker does it. Who kills this shell, as `stop_job`
+# and a dying worker do, ends the pipe to the guard, which is not a child, since Ray kills those.
+JOB_STARTER = r"""#!/usr/bin/env bash
+# {tag}
+exec 9> >(setsid bash -c {guard} > /dev/null 2>&1 <&0 9>&- &)
+tell() {{ printf '%s\0' "$@" >&9; }}
+tell {tag} 0 {end}
+case ${{PYTHONBREAKPOINT:-}} in ray.*) unset PYTHONBREAKPOINT ;; esac
+unset {drop}
+cd -- {dir} || exit
+setsid {command} < /dev/null > /dev/null 2>&1 9>&- &
+tell {tag} $! {end}
+wait $!; code=$?
+[ $code -gt 128 ] || tell '' 0 ''  # killed: the guard ends what is left
+exit $code
+"""
