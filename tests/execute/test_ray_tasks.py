@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,92 +14,55 @@ from typing import ClassVar
 
 import pytest
 from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
+from tests.ray_cluster import RayCluster, marked, nothing_is_left, start_ray
 from tests.study.workbench import Bench
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
-from assay.execute import ray_tasks
+from assay.execute import process, ray_tasks
 from assay.execute.ray_tasks import RayExecutor
 from assay.execute.submit import load_liveness, parse_token
 from assay.record import run_directory
+from assay.system import processes
 from assay.values.run import JobHandle, Liveness
 from assay.values.study import Farm
 
-# Run by `make test-long` until each of them passes beside other clusters, every time (issue 13).
-pytestmark = [pytest.mark.services("ray"), pytest.mark.long]
+pytestmark = pytest.mark.services("ray")
 
 SIZES = {"num_cpus": 4, "num_gpus": 2}
 OWN = Farm("ray", "ray", options={"address": "local"})
-
-# A cluster as somebody else has it: prints its address, adds a node for every line, leaves at the end of its input.
-CLUSTER = """
-import sys
-from ray.cluster_utils import Cluster
-small = {"object_store_memory": 80_000_000}
-head = {"num_cpus": 4, "num_gpus": 2, "include_dashboard": False}
-cluster = Cluster(initialize_head=True, head_node_args=head | small)
-print("address", cluster.address, flush=True)
-for line in sys.stdin:
-    node = cluster.add_node(num_cpus=1, resources={"tpu": 1}, **small)
-    print("node", node.all_processes["raylet"][0].process.pid, flush=True)
-cluster.shutdown()
-"""
-
-
-def list_commands(word: str) -> list[str]:
-    """The processes that have this word in their command line."""
-    found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line for line in found if word in line]
-
-
-def nothing_is_left(folder: str) -> None:
-    until(lambda: not list_commands(folder), f"no process of {folder} is left")
 
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[Farm]:
     """Executors of one process share a cluster: this one keeps it between tests."""
     keeper = RayExecutor(OWN, SIZES)
-    folder = keeper._connect()._folder
+    with marked() as mark:
+        folder = keeper._connect()._folder
     yield OWN
     keeper.close()
-    nothing_is_left(folder)
+    nothing_is_left(mark)
     assert not os.path.exists(folder)
 
 
 @pytest.fixture(scope="module")
-def somebody() -> Iterator[subprocess.Popen[str]]:
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    program = subprocess.Popen(
-        [sys.executable, "-c", CLUSTER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"},
-        text=True,
-        start_new_session=True,
-    )
-    yield program
-    program.communicate(timeout=60)
-    nothing_is_left(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def ask_cluster(program: subprocess.Popen[str], word: str) -> str:
-    assert program.stdout is not None
-    line = next(line for line in program.stdout if line.startswith(f"{word} "))
-    return line.split()[1]
+def somebody() -> Iterator[RayCluster]:
+    with start_ray() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
-def existing_cluster(somebody: subprocess.Popen[str]) -> Iterator[Farm]:
-    farm = Farm("pool", "ray", options={"address": ask_cluster(somebody, "address"), "gpus": 0})
+def existing_cluster(somebody: RayCluster) -> Iterator[Farm]:
+    farm = Farm("pool", "ray", options={"address": somebody.address, "gpus": 0})
     keeper = RayExecutor(farm)
     keeper._connect()
     yield farm
     keeper.close()
 
 
+@pytest.mark.long
 class TestOwnCluster(ExecutorContract):
+    """Its tasks belong to the bridge instead of an actor; all else is the same."""
+
     @pytest.fixture
     def surroundings(self, own_cluster: Farm) -> None:
         """The cluster is up."""
@@ -125,17 +87,10 @@ def runs(tmp_path: Path) -> Runs:
     return Runs(tmp_path / "root")
 
 
-@pytest.fixture(params=["own", "existing"])
+@pytest.fixture(params=[pytest.param("own", marks=pytest.mark.long), "existing"])
 def executor(request: pytest.FixtureRequest) -> Iterator[RayExecutor]:
     farm = request.getfixturevalue(f"{request.param}_cluster")
     made = RayExecutor(farm, SIZES if request.param == "own" else None)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def own(own_cluster: Farm) -> Iterator[RayExecutor]:
-    made = RayExecutor(own_cluster, SIZES)
     yield made
     made.close()
 
@@ -164,16 +119,16 @@ DYING = {
 
 class TestDeaths:
     @pytest.mark.parametrize("kind", DYING)
-    def test_a_killed_worker_takes_its_job_along(self, own: RayExecutor, runs: Runs, kind: str) -> None:
+    def test_a_killed_worker_takes_its_job_along(self, executor: RayExecutor, runs: Runs, kind: str) -> None:
         run = runs.make(DYING[kind])
-        handle = start(own, run)
+        handle = start(executor, run)
         until(lambda: run.path("code/up").exists(), "the command runs")
         os.kill(find_worker(run), signal.SIGKILL)
-        finish(own, [handle])
+        finish(executor, [handle])
         until(lambda: members(run) == set(), "nothing of it is left")
         assert run.markers() == set()
         until(lambda: run.path("end.1").exists(), "its guard has said so")
-        assert own.liveness(handle, run.dir) is Liveness.GONE
+        assert executor.liveness(handle, run.dir) is Liveness.GONE
 
     def test_workers_are_killed_again_and_again(self, executor: RayExecutor, runs: Runs) -> None:
         """Every attempt begins once, and none begins before the one before it is gone."""
@@ -195,7 +150,8 @@ class TestDeaths:
         """With a cluster of our own they end with it; elsewhere they go on, and we connect again."""
         mine = RayExecutor(executor.farm, {**executor._sizes, "num_cpus": 3} if executor._sizes else None)
         run = runs.make("touch up; until [ -e go ]; do sleep 0.02; done")
-        handle = start(mine, run)
+        with marked() as mark:
+            handle = start(mine, run)
         until(lambda: run.path("code/up").exists(), "the command runs")
         bridge = mine._bridge
         assert bridge is not None
@@ -208,20 +164,16 @@ class TestDeaths:
         second = runs.make("true")
         finish(mine, [start(mine, second)])
         assert second.markers() == {"train.exit.0"}
-        folder = mine._connect()._folder
         mine.close()
-        nothing_is_left(folder)
-        nothing_is_left(bridge._folder)
+        nothing_is_left(mark)
+        assert not os.path.exists(bridge._folder)
 
-    def test_a_node_dies(self, somebody: subprocess.Popen[str], existing_cluster: Farm, runs: Runs) -> None:
-        assert somebody.stdin is not None
-        somebody.stdin.write("node\n")
-        somebody.stdin.flush()
-        raylet = int(ask_cluster(somebody, "node"))
-        for bridge in list(ray_tasks._bridges.values()):
-            bridge.nodes.append({"CPU": 1.0, "tpu": 1.0})  # as a supervisor that starts now finds it
+    def test_a_node_joins_and_dies(self, somebody: RayCluster, existing_cluster: Farm, runs: Runs) -> None:
         executor = RayExecutor(Farm("tpu", "ray", options={**existing_cluster.options, "resources": {"tpu": 1}}))
         run = runs.make(DYING["plain"])
+        with pytest.raises(UsageError, match="1 tpu"):
+            executor.submit(run.request(), run.publish)
+        raylet = somebody.add_node('{"num_cpus": 1, "resources": {"tpu": 1}}')
         handle = start(executor, run)
         until(lambda: run.path("code/up").exists(), "the command runs")
         os.kill(raylet, signal.SIGKILL)
@@ -229,6 +181,18 @@ class TestDeaths:
         until(lambda: members(run) == set(), "nothing of it is left")
         assert run.markers() == set()
         executor.close()
+
+
+def find_guards(worker: int) -> list[int]:
+    """They read a pipe of the worker."""
+    pipes = {os.readlink(path) for path in Path(f"/proc/{worker}/fd").iterdir()}
+    found = []
+    for pid in processes.list_pids():
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/{pid}/cmdline").read_text()
+            if text.startswith("bash\0-c\0_find()") and os.readlink(f"/proc/{pid}/fd/0") in pipes:
+                found.append(pid)
+    return found
 
 
 ELSEWHERE = "sed -i s/^[^[:space:]]*/elsewhere/ ../token.1"  # as if the job were on another host
@@ -254,9 +218,7 @@ class TestElsewhere:
         handle = start(executor, run)
         until(lambda: run.path("code/up").exists(), "the command runs")
         worker = find_worker(run)
-        pipes = {os.readlink(path) for path in Path(f"/proc/{worker}/fd").iterdir()}
-        known = [int(line.split()[0]) for line in list_commands("bash -c _find() {")]
-        guards = [pid for pid in known if os.readlink(f"/proc/{pid}/fd/0") in pipes]
+        guards = find_guards(worker)
         assert guards
         for pid in [*guards, worker, *members(run)]:
             os.kill(pid, signal.SIGKILL)
@@ -318,16 +280,16 @@ class TestResources:
             ({"gpus": 1.5}, "whole"),
         ],
     )
-    def test_what_no_node_has(self, own: RayExecutor, runs: Runs, options: dict[str, object], words: str) -> None:
+    def test_what_no_node_has(self, executor: RayExecutor, runs: Runs, options: dict[str, object], words: str) -> None:
         run = runs.make("true")
-        executor = asking(own, **options)
+        asked = asking(executor, **options)
         with pytest.raises(UsageError, match=words.replace("+", r"\+")) as caught:
-            executor.submit(run.request(), run.publish)
+            asked.submit(run.request(), run.publish)
         assert "whole" in words or "its nodes have:" in str(caught.value.hint)
         assert not run.path("lease.1").exists()
-        executor.close()
+        asked.close()
 
-    def test_a_node_that_does_not_see_the_run(self, own: RayExecutor, runs: Runs) -> None:
+    def test_a_node_that_does_not_see_the_run(self, executor: RayExecutor, runs: Runs) -> None:
         """The directory goes away between the lease and the task."""
         run = runs.make("true")
 
@@ -336,17 +298,17 @@ class TestResources:
             run.path("job.sh").rename(run.path("hidden"))
             return won
 
-        handle = own.submit(run.request(), publish)
+        handle = executor.submit(run.request(), publish)
         assert handle is not None
-        finish(own, [handle])
-        assert "all nodes share" in str(own.refusal(handle, run.dir))
+        finish(executor, [handle])
+        assert "all nodes share" in str(executor.refusal(handle, run.dir))
         assert run.markers() == set()
 
-    def test_what_it_used(self, own: RayExecutor, runs: Runs) -> None:
+    def test_what_it_used(self, executor: RayExecutor, runs: Runs) -> None:
         run = runs.make("i=0; while [ $i -lt 30000 ]; do i=$((i + 1)); done")
-        handle = start(own, run)
-        finish(own, [handle])
-        used = own.usage(handle)
+        handle = start(executor, run)
+        finish(executor, [handle])
+        used = executor.usage(handle)
         assert used is not None
         assert used.cpu_s is not None
         assert used.cpu_s > 0
@@ -359,7 +321,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("address", "error", "words"),
         [
-            ("http://127.0.0.1:8265", UsageError, "not supported"),
+            ("http://", UsageError, "not the address of a Ray dashboard"),
+            ("http://127.0.0.1:1", InfrastructureError, "no Ray dashboard at http://127.0.0.1:1"),
             ("ray://127.0.0.1:10001", UsageError, "not supported"),
             ("somewhere", UsageError, "not a Ray address"),
             ("127.0.0.1:1", InfrastructureError, "no Ray cluster at 127.0.0.1:1"),
@@ -376,15 +339,9 @@ class TestRefusals:
             RayExecutor.check(Farm("far", "ray", options={"address": "127.0.0.1:1"}))
         assert "assay[ray]" in str(caught.value.hint)
 
-    def test_no_cluster_to_be_found(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-        monkeypatch.delenv("RAY_ADDRESS", raising=False)
-        with pytest.raises(InfrastructureError, match="running Ray"):
-            RayExecutor.check(Farm("far", "ray", options={"address": "auto"}))
-
 
 SEND = """
-import sys, ray.cloudpickle as pickle, assay.execute.ray_tasks as module
+import sys, ray.cloudpickle as pickle, assay.execute.ray_nodes as module
 pickle.register_pickle_by_value(module)
 sys.stdout.buffer.write(pickle.dumps((module.run_job, module.Tasks, eval(sys.argv[1]))))
 """
@@ -406,59 +363,116 @@ def test_nodes_need_nothing_of_assay(runs: Runs) -> None:
     assert run.markers() == {"train.exit.3"}
 
 
-# ---------------------------------------------------------------- the supervisor dies
+# ---------------------------------------------------------------- deaths in the middle of a sweep
 
 
+# A second attempt that began beside the first would find its lock taken. Jobs end when they are told to, so that the
+# test knows which of them a death can have met before their end.
 STUDY = """
 study: fit
-command: 'echo "begin {x}" >> LEDGER; until [ -e GO ]; do sleep 0.02; done; echo "end {x}" >> LEDGER; echo "loss={x}"'
-params: {x: [1, 2, 3]}
+command: >-
+  exec 8> LEDGER.{x}; flock -n 8 || echo "beside {x} $ASSAY_ATTEMPT" >> LEDGER; echo "begin {x} $ASSAY_ATTEMPT" >> LEDGER;
+  until [ -e GO.{x} ] || [ -e GO ]; do sleep 0.02; done; echo "end {x} $ASSAY_ATTEMPT" >> LEDGER; echo "loss={x}"
+params: {x: VALUES}
 metrics: {loss: 'loss=({number})'}
 """
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    bench = Bench(tmp_path)
-    text = STUDY.replace("LEDGER", str(bench.folder / "ledger")).replace("GO", str(bench.folder / "go"))
-    bench.write("study.yml", text)
-    (bench.folder / "ledger").touch()
-    return bench
+class Sweep:
+    def __init__(self, folder: Path, values: int, more: str = "") -> None:
+        self.bench = Bench(folder)
+        self._ledger, self.go = self.bench.folder / "ledger", self.bench.folder / "go"
+        text = STUDY.replace("LEDGER", str(self._ledger)).replace("GO", str(self.go))
+        self.bench.write("study.yml", text.replace("VALUES", str(list(range(values)))) + more)
+        self._ledger.touch()
+        self.values = values
+
+    @contextlib.contextmanager
+    def start(self) -> Iterator[subprocess.Popen[str]]:
+        """Killed at the end, unless it has left by itself."""
+        program = self.bench.start("run", "study.yml", "--quiet", "--retry", "lost")
+        try:
+            yield program
+        finally:
+            program.kill()
+            program.communicate()
+
+    def list_lines(self, word: str) -> list[tuple[str, str]]:
+        """The value, and the attempt's tag."""
+        lines = [line.split() for line in self._ledger.read_text().splitlines()]
+        return [(line[1], line[2]) for line in lines if line[0] == word]
+
+    def list_running(self) -> list[tuple[str, str]]:
+        """Those that have begun, have not ended, and still have a process."""
+        ended = self.list_lines("end")
+        begun = [each for each in self.list_lines("begin") if each not in ended]
+        return [each for each in begun if process.find_members([process.Attempt(0, 0, each[1])])]
+
+    def wait_for(self, count: int, program: subprocess.Popen[str]) -> list[tuple[str, str]]:
+        until(lambda: len(self.list_running()) >= count or program.poll() is not None, f"{count} jobs run")
+        assert program.poll() is None, program.communicate()
+        return self.list_running()
+
+    def wait_until_gone(self, jobs: list[tuple[str, str]]) -> None:
+        attempts = [process.Attempt(0, 0, tag) for _, tag in jobs]
+        until(lambda: not process.find_members(attempts), "the jobs of what was killed are gone")
+
+    def end(self, job: tuple[str, str]) -> None:
+        (self.go.parent / f"go.{job[0]}").touch()
+        until(lambda: job in self.list_lines("end"), "a job ends")
+
+    def finish(self) -> None:
+        self.go.touch()
+        with self.start() as program:
+            out, err = program.communicate(timeout=200)
+        assert program.returncode == 0, out + err
+        assert Counter(x for x, _ in self.list_lines("end")) == {str(x): 1 for x in range(self.values)}
+        assert set(Counter(self.list_lines("begin")).values()) == {1}
+        assert self.list_lines("beside") == []
+        assert "ray" not in err.lower(), err
 
 
-def count_lines(bench: Bench, word: str) -> Counter[str]:
-    lines = (bench.folder / "ledger").read_text().splitlines()
-    return Counter(line.split()[1] for line in lines if line.startswith(word))
-
-
-def end_supervisor(bench: Bench, begun: int) -> None:
-    program = bench.start("run", "study.yml", "--on", "ray", "--quiet")
-    until(lambda: count_lines(bench, "begin").total() >= begun or program.poll() is not None, "jobs have begun")
-    assert program.poll() is None, program.communicate()
-    os.kill(program.pid, signal.SIGKILL)
-    program.communicate()
-
-
-def test_a_killed_supervisor_with_a_cluster_of_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_supervisor_with_a_cluster_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    end_supervisor(bench, 1)
-    (bench.folder / "go").touch()
-    program = bench.start("run", "study.yml", "--on", "ray", "--quiet", "--retry", "lost")
-    out, err = program.communicate(timeout=120)
-    assert program.returncode == 0, out + err
-    assert count_lines(bench, "end") == {"1": 1, "2": 1, "3": 1}
-    assert "ray" not in err.lower(), err
-    nothing_is_left("assay.execute.ray_tasks")
+    sweep = Sweep(tmp_path, 3, "on: ray\n")
+    with marked() as mark:
+        with sweep.start() as program:
+            sweep.wait_for(1, program)
+        nothing_is_left(mark)
+        sweep.finish()
+        nothing_is_left(mark)
 
 
-def test_a_killed_supervisor_of_an_existing_cluster(
-    bench: Bench, existing_cluster: Farm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", str(existing_cluster.options["address"]))
-    for count in range(1, 4):
-        end_supervisor(bench, min(count, 2))
-    (bench.folder / "go").touch()
-    program = bench.start("run", "study.yml", "--on", "ray", "--quiet")
-    out, err = program.communicate(timeout=120)
-    assert program.returncode == 0, out + err
-    assert count_lines(bench, "begin") == count_lines(bench, "end") == {"1": 1, "2": 1, "3": 1}
+POOL = """
+on: pool
+farms: {pool: {kind: ray, address: ADDRESS, resources: {kill: 1}}}
+"""
+NODE = '{"num_cpus": 2, "resources": {"kill": 2}}'
+
+
+@pytest.mark.parametrize("rounds", [5, pytest.param(20, marks=pytest.mark.long)])
+def test_supervisors_workers_and_raylets_are_killed(tmp_path: Path, somebody: RayCluster, rounds: int) -> None:
+    """Nothing finished is repeated, nothing is lost, and no two attempts of a run are ever there at the same time."""
+    raylet = somebody.add_node(NODE)
+    sweep = Sweep(tmp_path, rounds + 3, POOL.replace("ADDRESS", somebody.address))
+    for _ in range(rounds):
+        with sweep.start() as program:
+            first = sweep.wait_for(2, program)
+            os.kill(find_parent(first[0][1]), signal.SIGKILL)
+            sweep.wait_until_gone(first[:1])
+            sweep.end(first[1])
+            sweep.wait_for(1, program)
+            os.kill(raylet, signal.SIGKILL)
+            sweep.wait_until_gone(sweep.list_running())
+            raylet = somebody.add_node(NODE)
+            sweep.wait_for(1, program)
+    sweep.finish()
+    os.kill(raylet, signal.SIGKILL)
+
+
+def find_parent(tag: str) -> int:
+    """The worker that waits for job.sh, which opened the session."""
+    pid = next(iter(process.find_members([process.Attempt(0, 0, tag)])))
+    stat = processes.load_stat(os.getsid(pid))
+    assert stat is not None
+    return stat.parent

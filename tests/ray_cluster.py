@@ -1,0 +1,110 @@
+"""A Ray cluster as somebody else has it, in a private folder: started for tests, and nothing of it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.contracts.executor import until
+
+# Prints its addresses, adds a node for every line, leaves at the end of its input.
+_PROGRAM = """
+import json, sys
+from ray.cluster_utils import Cluster
+small = {"object_store_memory": 80_000_000}
+has_dashboard = sys.argv[1] == "dashboard"
+port = {"dashboard_port": int(sys.argv[2])} if has_dashboard else {}
+head = {"num_cpus": 4, "num_gpus": 2, "include_dashboard": has_dashboard, "no_monitor": True}
+cluster = Cluster(initialize_head=True, head_node_args=head | port | small)
+print("address", cluster.address, flush=True)
+for line in sys.stdin:
+    node = cluster.add_node(**json.loads(line), **small)
+    print("node", node.all_processes["raylet"][0].process.pid, flush=True)
+cluster.shutdown()
+"""
+_MARK = "TEST_CLUSTER"  # a variable of every process that a test has started, whatever its title says
+
+
+class RayCluster:
+    def __init__(self, program: subprocess.Popen[str], dashboard: str) -> None:
+        self._program = program
+        self.address = self._read("address")
+        self.dashboard = dashboard
+
+    def _read(self, word: str) -> str:
+        assert self._program.stdout is not None
+        line = next(line for line in self._program.stdout if line.startswith(f"{word} "))
+        return line.split()[1]
+
+    def add_node(self, arguments: str) -> int:
+        """The raylet's pid."""
+        assert self._program.stdin is not None
+        self._program.stdin.write(arguments + "\n")
+        self._program.stdin.flush()
+        return int(self._read("node"))
+
+
+@contextlib.contextmanager
+def start_ray(dashboard_port: int = 0) -> Iterator[RayCluster]:
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    mark = uuid.uuid4().hex
+    kind = ["dashboard", str(dashboard_port)] if dashboard_port else ["plain"]
+    program = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, *kind],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", _MARK: mark},
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield RayCluster(program, f"http://127.0.0.1:{dashboard_port}")
+    finally:
+        program.communicate(timeout=60)
+        end_marked(mark)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def marked() -> Iterator[str]:
+    """Everything that is started inside, and what that starts, can be found by the mark."""
+    mark, before = uuid.uuid4().hex, os.environ.get(_MARK)
+    os.environ[_MARK] = mark
+    try:
+        yield mark
+    finally:
+        os.environ.pop(_MARK)
+        if before is not None:
+            os.environ[_MARK] = before
+
+
+def find_marked(mark: str) -> dict[int, str]:
+    """Command lines by pid; not those of the dead."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{_MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (
+                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
+    return found
+
+
+def nothing_is_left(mark: str) -> None:
+    until(lambda: not find_marked(mark), f"no process is left: {find_marked(mark)}")
+
+
+def end_marked(mark: str) -> None:
+    """Ray's agents notice after half a minute that their node has gone."""
+    while found := find_marked(mark):
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
