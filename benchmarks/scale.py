@@ -1,28 +1,37 @@
-"""A large farm, simulated: how much one supervisor needs for 100,000 runs, 5,000 at a time.
+"""What a supervisor with very many runs costs: a simulated farm, by default 100,000 runs, 5,000 at a time.
 
-Real are the study file, the plan, the run directories (in memory), the supervisor's loop, the collector, the index and
-the table afterwards. Simulated are the jobs: an executor that writes the log and the exit marker of each after a drawn
-time. Some fail, and nodes are lost with all their jobs, which then have no marker. Every run is accounted for at the
-end: its state and its number of attempts must be those that the simulation gave it.
+Real are the study file, the plan, the run directories, the supervisor's loop, the collector, the index and the tables.
+Simulated are the jobs: an executor that writes the log and the exit marker of each after a drawn time. Some fail, and
+nodes are lost with all their jobs, which then have no marker. Every run is accounted for at the end: its state and its
+number of attempts must be those that the simulation gave it, and the table must have as many runs of each state.
 
-    python benchmarks/scale.py                          # 100,000 runs, 5,000 at a time
+    python benchmarks/scale.py                          # 100,000 runs, 5,000 at a time: some minutes
+    python benchmarks/scale.py --job-s 6                # the same with shorter jobs: the supervisor has no pause
     python benchmarks/scale.py --runs 5000 --at-once 500 --profile
+
+It needs Python 3.11 with click, PyYAML, rich, psutil and numpy; without an installation of Assay, call it with
+PYTHONPATH=src. The run directories (10 files and 40 kB each) are made in /dev/shm, or below --folder, and removed
+afterwards; whether there is room for them is checked first. The exit code is 1 where a run is not accounted for.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import csv
 import heapq
+import io
 import os
 import pstats
 import random
 import resource
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from measuring import build_env, quick_folder
@@ -52,6 +61,7 @@ class SimulatedFarm(Executor):
         self._lost_nodes: dict[int, float] = {}  # node -> when it was lost
         self._next_loss = options.lose_every
         self.expected: dict[str, list[State]] = {}  # directory -> how its attempts ended
+        self.at_half: Callable[[], None] | None = None  # called once, when half of the runs have ended
         self.most_at_once = self.submitted = self.polls = self.looks = 0
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
@@ -96,6 +106,9 @@ class SimulatedFarm(Executor):
         with open(os.path.join(run_dir, layout.exit_marker_name("main", handle.attempt, code)), "x", encoding="utf-8"):
             pass
         self.expected.setdefault(run_dir, []).append(State.FAILED if code else State.DONE)
+        if self.at_half is not None and len(self.expected) >= self._options.runs // 2:
+            self.at_half()
+            self.at_half = None
 
     def _lose(self, node: int) -> list[JobHandle]:
         """All jobs of a node vanish at once, without a marker."""
@@ -140,10 +153,34 @@ def account(farm: SimulatedFarm, entries: Sequence[sweep.Entry]) -> tuple[Counte
     return counts, wrong
 
 
-def measure(options: argparse.Namespace, folder: Path) -> None:
-    check_room(folder, options.runs)
+class Table:
+    """`assay sum` as a process of its own: how long it takes, and how many runs of each state it lists."""
+
+    def __init__(self, folder: Path) -> None:
+        self._argv = [sys.executable, "-m", "assay", "sum", "big", "--root", str(folder / "runs"), "--csv"]
+        self._thread = threading.Thread(target=self.take)
+        self.took_s = 0.0
+        self.states: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def wait(self) -> Table:
+        self._thread.join()
+        return self
+
+    def take(self) -> Table:
+        began = time.perf_counter()
+        text = subprocess.run(self._argv, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
+        self.took_s = time.perf_counter() - began
+        self.states = Counter(row.get("state") or "done" for row in csv.DictReader(io.StringIO(text)))
+        return self
+
+
+def prepare(options: argparse.Namespace, folder: Path) -> sweep.Prepared:
     env = build_env(folder)
-    os.environ.update({name: env[name] for name in ("ASSAY_CACHE_DIR", "ASSAY_SLOTS_DIR", "HOME", "TMPDIR")})
+    names = ("ASSAY_CACHE_DIR", "ASSAY_SLOTS_DIR", "HOME", "TMPDIR", "PYTHONPATH")
+    os.environ.update({name: env[name] for name in names})
     os.chdir(folder)
     Path("big.yml").write_text(
         "study: big\ncode: live\n"
@@ -152,74 +189,73 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
         f"sweep: {{i: [{', '.join(map(str, range(options.runs)))}]}}\n",
         encoding="utf-8",
     )
-    farm = SimulatedFarm(options)
-    sweep._choose_executor = lambda *_: (farm, None, options.at_once)  # noqa: SLF001 instead of a farm of the file
+    return sweep.prepare(RunOptions("big.yml", root=str(folder / "runs")))
+
+
+def measure(options: argparse.Namespace, folder: Path) -> None:
+    check_room(folder, options.runs)
     began = time.perf_counter()
-    prepared = sweep.prepare(RunOptions("big.yml", root=str(folder / "runs")))
-    planned_s = time.perf_counter() - began
+    prepared = prepare(options, folder)
+    planned_s, planned = time.perf_counter() - began, measure_peak()
+    farm, at_half = SimulatedFarm(options), Table(folder)
+    farm.at_half = at_half.begin
+    sweep._choose_executor = lambda *_: (farm, None, options.at_once)  # noqa: SLF001 instead of a farm of the file
     profile = cProfile.Profile() if options.profile else None
-    cpu, began = time.process_time(), time.perf_counter()
-    report = (
-        profile.runcall(sweep.run_study, prepared, sweep.RunHooks())
-        if profile
-        else sweep.run_study(prepared, sweep.RunHooks())
-    )
-    wall_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if profile is not None:
+        profile.enable()
+    cpu, began = time.process_time(), time.perf_counter()
+    report = sweep.run_study(prepared, sweep.RunHooks())
+    wall_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
+    if profile is not None:
+        profile.disable()
         pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
+    peak = measure_peak()
     counts, wrong = account(farm, report.entries)
-    first_s = _time_table(folder)
-    second_s = _time_table(folder)
+    at_half.wait()
+    first, again = Table(folder).take(), Table(folder).take()
     print(
         f"{options.runs} runs, at most {options.at_once} at a time, {options.nodes} nodes, jobs of {options.job_s:g} s"
     )
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, run directories below {folder}")
     print(f"plan:                    {planned_s:.1f} s")
     print(f"run:                     {wall_s:.0f} s wall, {cpu_s:.0f} s CPU of the supervisor")
     each_ms = cpu_s / farm.submitted * 1e3
     print(f"attempts:                {farm.submitted} ({farm.submitted / wall_s:.0f} per second, {each_ms:.2f} ms CPU)")
     print(f"most at once:            {farm.most_at_once}")
     print(f"polls:                   {farm.polls / wall_s:.1f} per second, {farm.looks} looks at single jobs")
-    print(f"supervisor's memory:     {memory:.0f} MiB at most")
-    print(f"time to table:           {first_s:.1f} s first, {second_s:.1f} s again (assay sum, a new process)")
+    grown_kib = (peak - planned) * 1024 / options.runs
+    print(f"supervisor's memory:     {peak:.0f} MiB at most, {planned:.0f} with the plan; {grown_kib:.1f} KiB per run")
+    print(f"time to table:           {at_half.took_s:.1f} s when half have ended (beside the supervisor)")
+    print(f"                         {first.took_s:.1f} s at the end, {again.took_s:.1f} s again")
     print("accounted for:           " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
+    print("the table has:           " + ", ".join(f"{count} {state}" for state, count in sorted(first.states.items())))
     print(f"not as simulated:        {len(wrong)}")
     for line in wrong[:10]:
         print(f"  {line}")
-    if wrong or sum(counts[str(state)] for state in State) != options.runs:
+    simulated = Counter(str(states[-1]) for states in farm.expected.values())
+    if wrong or simulated.total() != options.runs or not simulated == first.states == again.states:
         sys.exit(1)
 
 
-def _time_table(folder: Path) -> float:
-    began = time.perf_counter()
-    argv = [
-        sys.executable,
-        "-m",
-        "assay",
-        "sum",
-        "big",
-        "--root",
-        str(folder / "runs"),
-        "--csv",
-    ]
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
+def measure_peak() -> float:
+    """The most memory that this process has had so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=100_000)
-    parser.add_argument("--at-once", type=int, default=5_000)
-    parser.add_argument("--nodes", type=int, default=200)
-    parser.add_argument("--job-s", type=float, default=15.0, help="mean time of a job")
-    parser.add_argument("--failing", type=float, default=0.03, help="share of jobs that end with 1")
-    parser.add_argument("--lose-every", type=int, default=1000, help="jobs that end between two losses of a node")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--runs", type=int, default=100_000, help="%(default)s")
+    parser.add_argument("--at-once", type=int, default=5_000, help="how many run at the same time (%(default)s)")
+    parser.add_argument("--nodes", type=int, default=200, help="of the farm; each job is on one (%(default)s)")
+    parser.add_argument("--job-s", type=float, default=15.0, help="mean time of a job (%(default)s)")
+    parser.add_argument("--failing", type=float, default=0.03, help="share of jobs that end with 1 (%(default)s)")
+    parser.add_argument("--lose-every", type=int, default=1000, help="a node is lost after so many ends (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn (%(default)s)")
+    parser.add_argument("--folder", help="make the run directories below this one instead of /dev/shm")
+    parser.add_argument("--profile", action="store_true", help="print where the supervisor's time goes (it is slower)")
     options = parser.parse_args()
-    with quick_folder() as folder:
-        measure(options, folder)
+    with tempfile.TemporaryDirectory(dir=options.folder) if options.folder else quick_folder() as folder:
+        measure(options, Path(folder))
 
 
 if __name__ == "__main__":
