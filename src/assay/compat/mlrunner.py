@@ -108,7 +108,7 @@ class MlrunnerMessages:
         entry = event.entry
         for name in entry.commands[: entry.commands.index(event.command)]:
             if not entry.reported & {f"+{name}", f"={name}"}:
-                entry.reported.add(f"={name}")
+                entry.reported |= {f"={name}"}
                 yield name
 
     def _note_begun(self, entry: Entry) -> None:

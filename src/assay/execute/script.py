@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from functools import lru_cache
 
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass
@@ -245,6 +246,7 @@ def _render_command(spec: RunSpec, name: str, workdir: str) -> str:
     )
 
 
+@lru_cache(64)  # mostly the same for all runs of a call
 def _log_name(template: str, command: str) -> str:
     # mlrunner's --no-subdir puts a run's name into the log's
     return quote_inside(template, "double").format(command=command, suffix="$_s", time="$ASSAY_TIME")

@@ -276,11 +276,12 @@ def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecor
 # ---------------------------------------------------------------- run.json
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
+
+
 def render_record(record: RunRecord) -> str:
     fields = {name: getattr(record, name) for name in RunRecord.__dataclass_fields__ if name != "spec"}
-    return (
-        json.dumps(stamp({**fields, "spec": render_spec(record.spec)}, "run"), ensure_ascii=False, default=str) + "\n"
-    )
+    return _encode(stamp({**fields, "spec": render_spec(record.spec)}, "run")) + "\n"
 
 
 def render_spec(spec: RunSpec) -> dict[str, Any]:

@@ -307,6 +307,7 @@ class Collector:
         self._devices = devices
         self._echo = echo
         self._live: dict[str, _Live] = {}
+        self._unlisted: dict[str, _Live] = {}  # of these, the ones whose row waits for the next flush
         self._table = ProcessTable()
         self._batch = index.batch()
         self._batch.__enter__()
@@ -321,10 +322,9 @@ class Collector:
         with self._guarded():
             live = _Live(entry, self._location.key(entry.dir), time.time())
             live.next_reading = live.began + READING_S
-            self._live[entry.dir] = live
+            self._live[entry.dir] = self._unlisted[entry.dir] = live
             if entry.attempt > 1:  # the new attempt's log counts, not the old one's
                 self._index.forget_points(live.key)
-            self._put(entry, live.key, time.time())
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self._follow_clock(now)
@@ -368,6 +368,7 @@ class Collector:
 
     def ended(self, entry: Entry) -> None:
         live = self._live.pop(entry.dir, None)
+        self._unlisted.pop(entry.dir, None)  # its row as a run that has ended is the only one
         key = self._location.key(entry.dir)
         if live is not None:
             self._pass_output_on(live)
@@ -391,6 +392,10 @@ class Collector:
 
     def flush(self) -> None:
         """Write what waits. What another supervisor has overtaken is read again where nobody would do it later."""
+        for run_dir, live in list(self._unlisted.items()):
+            with contextlib.suppress(OSError), self._guarded():
+                self._put(live.entry, live.key, time.time())
+            del self._unlisted[run_dir]
         with contextlib.suppress(OSError), self._guarded():
             for _ in range(_FLUSHES):
                 refused = {key for key, _ in self._index.flush()} & self._over.keys()

@@ -20,7 +20,7 @@ from assay.record.folders import is_run_dir
 from assay.show.formatting import render_count
 from assay.stage.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.study.locations import show_command, show_path
-from assay.study.prepared import Prepared
+from assay.study.prepared import Prepared, list_names
 from assay.study.refresh import liveness
 from assay.study.supervise import Entry
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -61,6 +61,7 @@ class DirBuilder:
         self._store = os.path.join(prepared.location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
         self.flusher = Flusher(prepared.location.dir)
         self.notes: list[str] = []  # what the report of the study ends with
+        self._present = list_names(prepared.location.dir)  # when the call began; what others make since then is whole
         self.snapshot = self._take_snapshot()
         self._snapshots = {self.snapshot.hash: self.snapshot} if self.snapshot else {}
         self._codes = self._pin_codes()
@@ -90,7 +91,7 @@ class DirBuilder:
         if self.snapshot is None:
             return {}
         path = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR, layout.CODES_FILE)
-        waiting = [spec for spec in self._prepared.plan.runs if not os.path.isdir(self._prepared.dir_of(spec))]
+        waiting = [spec for spec in self._prepared.plan.runs if spec.name not in self._present]
         planned = {self._code_key(spec): self.snapshot.hash for spec in waiting}
         return run_directory.merge_codes(path, planned, replace=self._prepared.options.new_code)
 
@@ -130,8 +131,9 @@ class DirBuilder:
         Alone in the study, and each looked at again: another supervisor may have repaired it and started it since.
         """
         meta = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)
-        suspects = [spec for spec in specs if _find_damage(self._prepared.dir_of(spec))]
-        for spec in specs:
+        present = self._find_present(specs)
+        suspects = [spec for spec in present if _find_damage(self._prepared.dir_of(spec))]
+        for spec in present:
             # job.sh would wait for ever for the reader of a pipe, and cannot write into a folder
             path = os.path.join(self._prepared.dir_of(spec), layout.JOB_LOG)
             with suppress(OSError):
@@ -141,6 +143,10 @@ class DirBuilder:
             return []
         with locked(meta):
             return [line for spec in suspects if (line := self._repair(spec, meta))]
+
+    def _find_present(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
+        """Those that had a directory, or something else of that name, when the call began."""
+        return [spec for spec in specs if spec.name in self._present]
 
     def _repair(self, spec: RunSpec, meta: str) -> str | None:
         run_dir = self._prepared.dir_of(spec)
@@ -207,7 +213,7 @@ class DirBuilder:
 
     def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
         """A token that was replaced in the study's file reaches the next attempt of a run that is there already."""
-        for spec in specs:
+        for spec in self._find_present(specs):
             run_dir = self._prepared.dir_of(spec)
             # directories of earlier versions have their values in job.sh
             if spec.private is None or f". ./{layout.SECRETS_FILE}" not in _load_text(
@@ -336,7 +342,7 @@ class DirBuilder:
         found = _OtherCode()
         changes: dict[str, list[Change]] = {}
         for entry in entries:
-            record = run_directory.try_record(entry.dir)
+            record = entry.record or run_directory.try_record(entry.dir)
             code = record.code_hash if record else None
             if code is None or code == self.snapshot.hash:
                 continue

@@ -10,6 +10,7 @@ import heapq
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -30,6 +31,7 @@ TICK_S = 0.25  # how often logs are read and the view is drawn
 LOOK_S = 2.0  # how often runs of other supervisors are looked at
 GRACE_S = 10.0
 _MOST_LEFT = 3  # processes that a message names
+NOTHING: frozenset[str] = frozenset()  # one for all: a supervisor may have a hundred thousand runs
 
 
 @dataclass(slots=True)
@@ -46,8 +48,8 @@ class Entry:
     record: run_directory.RunRecord | None = None
     is_here: bool = False  # the directory exists
     is_mine: bool = False  # started or adopted by this supervisor
-    reported: set[str] = field(default_factory=set)  # command events already told
-    done_before: set[str] = field(default_factory=set)
+    reported: frozenset[str] = NOTHING  # command events of its current attempt already told
+    done_before: AbstractSet[str] = NOTHING  # commands that earlier attempts have finished
     finished_here: bool = False  # ended while this supervisor watched
     ended_at: float | None = None  # when its job was seen to end; what it left behind may take longer
     has_slot: bool = False  # holds one of this supervisor's slots
@@ -66,11 +68,11 @@ class Entry:
         return names if self.wanted is None else tuple(name for name in names if name in self.wanted)
 
     @property
-    def skipped(self) -> set[str]:
+    def skipped(self) -> AbstractSet[str]:
         """The commands that the next attempt leaves out."""
         unwanted = {command.name for command in self.spec.commands} - set(self.commands)
         repeats = self.since is not None and self.attempt <= self.since + 1
-        return unwanted | (set() if repeats else self.done_before)
+        return unwanted | (NOTHING if repeats else self.done_before)
 
 
 EventKind = Literal["started", "command_started", "command_ended", "ended", "adopted", "retried"]
@@ -143,6 +145,8 @@ class Supervisor:
         self.observer = observer
         self.settings = settings
         self.running: dict[str, Entry] = {}  # by directory
+        self._tagged_entries: dict[str, Entry] = {}  # the same by tag, to find one among thousands
+        self._shared: dict[Any, Any] = {}  # values that most runs have in common, each once
         self.queue: list[tuple[int, int, Entry]] = []
         self.interrupted: str | None = None  # the signal's name
         self.leave = False  # go away without stopping anything
@@ -410,11 +414,16 @@ class Supervisor:
             return
         entry.handle, entry.state, entry.is_mine, entry.outcome = handle, State.RUNNING, True, None
         entry.has_slot, entry.left, entry.ended_at = held is not None, None, None
-        entry.reported.clear()
-        self.running[entry.dir] = entry
+        entry.reported = NOTHING
+        self._put_running(entry, handle)
         self.observer.started(entry)
         self.settings.listen(Event("started", entry))
         self._tell_command_started(entry, next((name for name in entry.commands if name not in entry.skipped), None))
+
+    def _put_running(self, entry: Entry, handle: JobHandle) -> None:
+        self.running[entry.dir] = entry
+        if handle.tag:
+            self._tagged_entries[handle.tag] = entry
 
     def _is_taken(self, entry: Entry) -> bool:
         """By another supervisor, or by somebody who called job.sh by hand while the run waited here."""
@@ -491,9 +500,10 @@ class Supervisor:
 
     def _decide(self, entry: Entry) -> tuple[run_directory.History, Decision]:
         history = run_directory.load_history(entry.dir) if entry.is_here else run_directory.History()
-        entry.done_before = history.finished_commands()
+        entry.done_before = history.finished_commands() or NOTHING
         if entry.policy.interrupted is None:
-            entry.policy = entry.policy.begin(history)
+            policy = entry.policy.begin(history)
+            entry.policy = self._shared.setdefault(policy, policy)
         return history, decide(
             history, entry.commands, lambda handle: self.executor.liveness(handle, entry.dir), entry.policy
         )
@@ -546,7 +556,7 @@ class Supervisor:
             self.running.pop(entry.dir, None)
             return
         if entry.dir not in self.running:
-            self.running[entry.dir] = entry
+            self._put_running(entry, entry.handle)
             self.settings.listen(Event("adopted", entry))
         if entry.is_mine and not was_mine:  # found without an owner, or its owner has died since
             self.observer.started(entry)
@@ -565,12 +575,8 @@ class Supervisor:
     # ------------------------------------------------------------ ending
 
     def _take_ended(self, handles: Sequence[JobHandle]) -> None:
-        if not handles:
-            return
-        known = {id(entry.handle): entry for entry in self.running.values()} if len(handles) > 1 else {}
         for handle in handles:
-            entry = known.get(id(handle)) or self._entry_of(handle)
-            if entry is None:
+            if (entry := self._entry_of(handle)) is None:
                 continue
             entry.finished_here, entry.ended_at = True, entry.ended_at or time.time()
             if entry.dir in self._ending:
@@ -616,9 +622,10 @@ class Supervisor:
             run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(why, kind))
 
     def _entry_of(self, handle: JobHandle) -> Entry | None:
-        """Mostly the same object; comparing thousands field by field takes milliseconds."""
-        found = next((entry for entry in self.running.values() if entry.handle is handle), None)
-        return found or next((entry for entry in self.running.values() if entry.handle == handle), None)
+        entry = self._tagged_entries.get(handle.tag)
+        if entry is not None and entry.handle == handle and entry.dir in self.running:
+            return entry
+        return next((entry for entry in self.running.values() if entry.handle == handle), None)
 
     def _close_if_done(self, entry: Entry) -> bool:
         """The common end, in one look at the names: the only command ended with 0."""
@@ -700,8 +707,10 @@ class Supervisor:
         self._ending.pop(entry.dir, None)
         if entry.dir in self._kept:
             self._kept.pop(entry.dir).let_go()
-        if entry.handle is not None and self.pool is not None:
-            self.pool.note_ended(entry.handle.tag)
+        if entry.handle is not None:
+            self._tagged_entries.pop(entry.handle.tag, None)
+            if self.pool is not None:
+                self.pool.note_ended(entry.handle.tag)
         self._tell_commands(entry)
         self.observer.ended(entry)
         self.settings.listen(Event("ended", entry))
@@ -758,8 +767,12 @@ class Supervisor:
 
     def _tell_command_started(self, entry: Entry, name: str | None) -> None:
         if name and f"+{name}" not in entry.reported:
-            entry.reported.add(f"+{name}")
+            self._note_told(entry, f"+{name}")
             self.settings.listen(Event("command_started", entry, name))
+
+    def _note_told(self, entry: Entry, what: str) -> None:
+        told = entry.reported | {what}
+        entry.reported = self._shared.setdefault(told, told)
 
     def _tell_commands(self, entry: Entry) -> None:
         """Which commands began and ended since the last look, in order."""
@@ -771,7 +784,7 @@ class Supervisor:
             if name not in codes:
                 return
             if f"-{name}" not in entry.reported:
-                entry.reported.add(f"-{name}")
+                self._note_told(entry, f"-{name}")
                 self.settings.listen(Event("command_ended", entry, name, codes[name]))
             if codes[name] != 0:
                 return

@@ -104,13 +104,17 @@ def _temporary(path: str, suffix: str = TEMPORARY_SUFFIX) -> Iterator[str]:
 
 def publish(target: str, text: str) -> bool:
     """Create a file with its whole content by link(2). True for exactly one caller."""
-    with _temporary(target) as aside:
+    aside = f"{target}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
+    try:
         write_new(aside, text)
         try:
             os.link(aside, target)
         except FileExistsError:
             return False
-    return True
+        return True
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside)
 
 
 def rename(source: str, target: str) -> None:
