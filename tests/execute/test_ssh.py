@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +17,12 @@ from tests.contracts.executor import STOP, ExecutorContract, Run, Runs, finish, 
 from tests.models.backends.loopback import NEEDS_SSHD, Loopback, open_board
 
 from assay.errors import InfrastructureError
-from assay.execute.ssh import Place, SshExecutor, load_liveness, parse_place
+from assay.execute.ssh import SshExecutor
+from assay.execute.ssh_jobs import HostAddress, HostSlot, load_liveness, parse_slot
+from assay.execute.ssh_session import Session
 from assay.record import run_directory
 from assay.system import processes
+from assay.system.fast_dataclasses import replace
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
 from assay.values.study import Farm
@@ -53,9 +58,9 @@ class Hosts:
     def cut(self, name: str) -> None:
         """Every connection ends in the middle of whatever it does."""
         pid = self.boards[name].process.pid
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            for each in (int(child), *processes.find_descendants(int(child))):
-                if b"sshd" in Path(f"/proc/{each}/comm").read_bytes() if Path(f"/proc/{each}").exists() else False:
+        for each in processes.find_descendants(pid):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if b"sshd" in Path(f"/proc/{each}/comm").read_bytes():
                     os.kill(each, signal.SIGKILL)
 
 
@@ -169,6 +174,7 @@ def test_logs_and_metrics_are_there_while_it_runs(hosts: Hosts, make, runs: Runs
 def test_connections_that_break(hosts: Hosts, make, runs: Runs) -> None:
     made = [runs.make("for i in $(seq 40); do echo $i >> ran; echo $i; sleep 0.05; done; cat ran") for _ in range(4)]
     executor = make()
+    until(executor.has_room, "the host has answered")
     handles = [start(executor, run) for run in made]
     for _ in range(5):
         time.sleep(0.3)
@@ -184,7 +190,9 @@ def test_a_host_that_goes_away_and_comes_back(hosts: Hosts, make, runs: Runs) ->
     handles = [start(executor, run) for run in made[:2]]
     assert sorted(str(handle.slot) for handle in handles) == ["far:0", "near:0"]
     assert not executor.has_room()
-    by_host = {parse_place(handle.native_id).host: (handle, run) for handle, run in zip(handles, made[:2], strict=True)}
+    by_host = {
+        parse_slot(handle.native_id).address.name: (handle, run) for handle, run in zip(handles, made[:2], strict=True)
+    }
     root = hosts.root("near")
     for _, run in by_host.values():
         until((root / "runs" / run.uid / "code").is_dir, "it runs")
@@ -249,7 +257,7 @@ def test_what_a_host_refuses_is_said(hosts: Hosts, make, runs: Runs, tmp_path: P
     handle = start(executor, run)
     finish(executor, [handle])
     assert executor.liveness(handle, run.dir) is Liveness.GONE
-    assert "near cannot run study/run1" in str(executor.refusal(handle, run.dir))
+    assert "near cannot run jobs" in str(executor.refusal(handle, run.dir))
 
 
 # ---------------------------------------------------------------- supervisors
@@ -275,7 +283,7 @@ def test_a_lease_without_a_job_is_never_run_later(hosts: Hosts, make, runs: Runs
 
 def dead_handle(run: Run, hosts: Hosts) -> JobHandle:
     options = ("-F", str(hosts.config))
-    place = Place("near", str(hosts.root("near")), options).render()
+    place = HostSlot(HostAddress("near", str(hosts.root("near")), options)).render()
     here, boot = processes.host_name(), processes.boot_id()
     gone = 2**22 - 1
     return JobHandle("ssh", place, here, 0, 0, boot, "near:0", 1, time.time(), gone, 1, tag=f"{run.uid}.1")
@@ -327,3 +335,42 @@ def test_stop_from_another_process_fetches_what_is_there(hosts: Hosts, make, run
     assert run.text("train.log") == "partial\n"
     assert load_liveness(handle, run.dir) is Liveness.GONE
     finish(executor, [handle])
+
+
+def test_what_is_sent_while_the_host_is_asked_is_not_gone(
+    hosts: Hosts, make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer of the host is older than what the supervisor that has the lease has noted since."""
+    run = runs.make("true")
+    ask, seen = Session.begin, []
+
+    def begin(self: Session, *words: str, may_wait: bool = False) -> None:
+        ask(self, *words, may_wait=may_wait)
+        if words[0] == "look":
+            seen.append(run.path("end.1").exists())
+            run.path(layout.submit_exit_name(1, 0)).touch()
+
+    with subprocess.Popen(["sleep", "1000"]) as owner:
+        handle = replace(
+            dead_handle(run, hosts), supervisor_pid=owner.pid, supervisor_start=processes.process_start(owner.pid)
+        )
+        assert run.publish(handle)
+        monkeypatch.setattr(Session, "begin", begin)
+        executor = make()
+        executor.watch(handle, run.dir)
+        finish(executor, [handle])
+        owner.kill()
+    assert seen == [False, False], "it is asked once more, and then it is gone"
+
+
+def test_of_two_supervisors_one_writes_the_files(hosts: Hosts, make, runs: Runs) -> None:
+    """What one follows late must not cut what the other has fetched to the end."""
+    made = [runs.make("for i in $(seq 200); do echo line $i; done; sleep 0.0$((RANDOM % 9))") for _ in range(6)]
+    first, second = make(), make()
+    handles = [start(first, run) for run in made]
+    for handle, run in zip(handles, made, strict=True):
+        second.watch(handle, run.dir)
+    finish(first, handles)
+    finish(second, handles)
+    assert [run.text("train.log").count("\n") for run in made] == [200] * 6
+    assert all(run.markers() == {"train.exit.0"} for run in made)

@@ -1,10 +1,15 @@
-# What is done on a host that is reached by ssh: bash -c "$(cat remote.sh)" assay ROOT VERB [ARGUMENTS]
+# What is done on a host that is reached by ssh: bash -c "$(cat remote.sh)" assay ROOT, which reads requests from stdin.
 # ROOT/runs/UID is a run's folder, ROOT/code/HASH a copy of the code that runs are given copies of.
-# Fields end with a zero byte in both directions: names may hold anything else.
+# A request is a count and as many fields; fields end with a zero byte in both directions: names may hold anything else.
+# An empty field instead of a count ends the wait of `look`. Each request has a subshell of its own.
 set +eu; export LC_ALL=C
-root=$1 verb=$2; shift 2
+root=$1
 case $root in '~') root=$HOME ;; '~/'*) root=$HOME/${root#'~/'} ;; /*) ;; *) root=$HOME/$root ;; esac
+exec 8<> <(:)  # nothing ever comes from there: a read with a time limit sleeps without a process
 
+nap() { read -r -t "$1" -u 8 _; [ $? -gt 128 ] || sleep "$1"; }
+say() { printf '%s\0' "$@"; }
+refuse() { message=$2; exit "$1"; }
 alive() {  # PID START BOOT: after the set, field k of /proc/PID/stat is argument k
   local stat boot=-
   read -r boot < /proc/sys/kernel/random/boot_id; [ "$3" = "$boot" ] || return 1
@@ -14,22 +19,22 @@ alive() {  # PID START BOOT: after the set, field k of /proc/PID/stat is argumen
 take_token() {  # a job that has not begun by now never will
   { set -C; echo "- 0 0 - 0" > "token.$1"; } 2>/dev/null; local code=$?; set +C; return $code
 }
-judge() {  # of attempt N, in the run's folder
-  local host pid start boot _
-  if [ -e "end.$1" ]; then echo ended
-  elif [ -s "token.$1" ]; then
-    read -r host pid start boot _ < "token.$1"
-    if [ "$host" = - ]; then echo never
-    elif alive "$pid" "$start" "$boot"; then echo running
-    elif [ -e "end.$1" ]; then echo ended
-    else echo dead; fi
+judge() {  # of attempt N, in the run's folder; into state
+  local host= pid start boot _
+  [ ! -s "token.$1" ] || read -r host pid start boot _ < "token.$1"
+  if [ "$host" = - ]; then state=never
+  elif [ -e "end.$1" ]; then state=ended
+  elif [ -n "$host" ]; then
+    if alive "$pid" "$start" "$boot"; then state=running
+    elif [ -e "end.$1" ]; then state=ended
+    else state=dead; fi
   elif [ ! -e "token.$1" ] && read -r pid start boot 2>/dev/null < ".start.$1" && ! alive "$pid" "$start" "$boot"; then
-    if take_token "$1"; then echo never; else echo running; fi
-  elif [ -e "token.$1" ]; then echo running
-  else echo waiting; fi
+    if take_token "$1"; then state=never; else state=running; fi
+  elif [ -e "token.$1" ]; then state=running
+  else state=waiting; fi
 }
 emit() {  # NAME OFFSET SIZE: as many bytes as announced, also where the file shrinks meanwhile
-  printf 'F\0%s\0%s\0%s\0' "$1" "$2" $(($3 - $2))
+  say F "$1" "$2" $(($3 - $2))
   [ "$3" = "$2" ] || { tail -c "+$(($2 + 1))" -- "$1"; head -c $(($3 - $2)) /dev/zero; } 2>/dev/null | head -c $(($3 - $2))
 }
 follow() {  # what grows, from where it was read to
@@ -48,104 +53,154 @@ follow() {  # what grows, from where it was read to
     emit "$name" "${known[$name]:-0}" "${sizes[i]}"
   done
 }
-of_session() {  # PID: everything in the session that it opened
-  local file stat; _session=
+find_tagged() {  # TAG: into tagged, the processes of an attempt
+  local file; tagged=
+  [ -n "$1" ] || return 0
+  for file in $(grep -lzxF -e "ASSAY_ATTEMPT=$1" /proc/[0-9]*/environ 2>/dev/null); do
+    file=${file#/proc/}; tagged+=" ${file%/*}"
+  done
+}
+list() {  # TAG: files and links but the code, with sizes and hashes; and what still runs
+  local name files=() pid round
+  for round in 1 2 3 4 5; do  # what has ended may need a moment to be gone
+    find_tagged "$1"; [ -n "$tagged" ] || break; nap 0.02
+  done
+  for pid in $tagged; do read -r name 2>/dev/null < "/proc/$pid/comm" && say P "$pid $name"; done
+  while IFS= read -r -d '' name; do
+    if [ -L "$name" ]; then say L "${name#./}" "$(readlink -- "$name")"; else files+=("$name"); fi
+  done < <(find . \( -path ./code -o -path './code.*' \) -type d -prune -o \( -type f -o -type l \) -print0)
+  [ ${#files[@]} = 0 ] || {
+    say "${files[@]}" | xargs -0 stat --printf='N\0%n\0%s\0' --
+    say "${files[@]}" | xargs -0 sha256sum -z -- | while IFS= read -r -d '' name; do say H "${name:66}" "${name:0:64}"; done
+  } 2>/dev/null
+}
+of_session() {  # PID: into members, everything in the session that it opened
+  local file stat; members=
   for file in /proc/[0-9]*/stat; do
     IFS= read -r stat < "$file" || continue
-    set -- "$1" x ${stat##*) }; [ "$6" != "$1" ] || [ "$3" = Z ] || { file=${file#/proc/}; _session+=" ${file%/*}"; }
+    set -- "$1" x ${stat##*) }; [ "$6" != "$1" ] || [ "$3" = Z ] || { file=${file#/proc/}; members+=" ${file%/*}"; }
   done 2>/dev/null
 }
+chunks() { local size; while IFS= read -r -d '' size && [ "$size" -gt 0 ]; do head -c "$size"; done; }
 
-case $verb in
-hello)
-  for program in tar cp mv stat head tail setsid; do
-    command -v $program > /dev/null || { echo "$program is not installed there" >&2; exit 6; }
+hello() {
+  local program
+  for program in tar cp mv stat head tail find grep xargs sha256sum setsid; do
+    command -v $program > /dev/null || refuse 6 "$program is not installed there"
   done
-  mkdir -p "$root/runs" "$root/code" && chmod 700 "$root" && [ -w "$root/runs" ] || exit 6
-  echo hello ;;
-has)  # HASH
-  [ ! -d "$root/code/$1" ] || { touch "$root/code/$1"; echo there; } ;;
-stage)  # UID N HASH VARIABLE=VALUE...; the files are on stdin, as a tar that ends with .whole
-  uid=$1 n=$2 hash=$3; shift 3; dir=runs/$uid new=.new-$uid.$$
-  mkdir -p "$root/runs" "$root/code" && chmod 700 "$root" && cd "$root" || exit 6
-  [ ! -e "$dir/token.$n" ] && [ ! -e "$dir/.start.$n" ] || { echo started; exit 0; }
-  rm -rf .old-*; find code -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf {} + 2>/dev/null
-  find . -maxdepth 1 -name '.new-*' -mtime +0 -exec rm -rf {} + 2>/dev/null
-  trap 'cd "$root"; rm -rf "$new"' EXIT
-  mkdir -m 700 "$new" && tar -x -p -o -f - -C "$new" || exit 6
-  [ -e "$new/.whole" ] || { echo "the files did not arrive" >&2; exit 255; }
-  [ ! -d "$new/code" ] || mv -T "$new/code" "code/$hash" 2>/dev/null
+  message=$({ mkdir -p "$root/runs" "$root/code" && chmod 700 "$root"; } 2>&1) || exit 6
+  [ -w "$root/runs" ] && [ -w "$root/code" ] || refuse 6 "$root cannot be written"
+  cd "$root" || exit 6
+  message=$({ echo > .write-test; } 2>&1) && rm .write-test || refuse 6 "${message##*: }"
+  rm -rf .old-*; find code -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf {} +
+  find . -maxdepth 1 -name '.new-*' -mtime +0 -exec rm -rf {} +
+  find runs -mindepth 1 -maxdepth 1 -mtime +0 ! -exec test -e {}/job.sh \; -exec rm -rf {} +  # cancelled before they came
+} 2>/dev/null
+started() { [ -e "$dir/token.$n" ] || [ -e "$dir/.start.$n" ]; }
+stage() {  # UID N HASH VARIABLE=VALUE...; answers `started`, or what it needs: `run` or `code`; then come the files, as a tar
+  local uid=$1 n=$2 hash=$3 dir=runs/$1 stat boot code; shift 3
+  cd "$root" 2>/dev/null || refuse 6 "$root is not there"
+  ! started || { say started; return; }
+  new=.new-$uid.$BASHPID
+  message=$(mkdir -m 700 "$new" 2>&1) || exit 6
+  if [ "$hash" = - ] || { [ -d "code/$hash" ] && touch "code/$hash"; }; then say run; else say code; fi
+  message=$(chunks | { tar -x -p -o -f - -C "$new" 2>&1; code=$?; cat > /dev/null; exit $code; }) || exit 6
+  [ -e "$new/.whole" ] || exit 255  # the connection broke
+  if [ -d "$new/code" ]; then mv -T "$new/code" "code/$hash" 2>/dev/null; touch "code/$hash"; fi
+  exec 9< . && flock 9 2>/dev/null  # an earlier connection may have brought the same
+  ! started || { say started; return; }
   if [ "$hash" != - ] && { [ ! -d "$dir/code" ] || [ "$(cat "$dir/.code" 2>/dev/null)" != "$hash" ]; }; then
-    rm -rf "$dir/code"; cp -a "code/$hash" "$new/run/code" || exit 6
+    rm -rf "$dir/code"; message=$(cp -a "code/$hash" "$new/run/code" 2>&1) || exit 6
   fi
-  printf '%s' "$hash" > "$new/run/.code" || exit 6
-  if [ -d "$dir" ]; then cp -a "$new/run/." "$dir/" || exit 6
-  else mv -T "$new/run" "$dir" || exit 6; fi
+  message=$({ printf '%s' "$hash" > "$new/run/.code"; } 2>&1) || exit 6
+  if [ -d "$dir" ]; then message=$(cp -a --remove-destination "$new/run/." "$dir/" 2>&1) || exit 6
+  else message=$(mv -T "$new/run" "$dir" 2>&1) || exit 6; fi
   cd "$dir" || exit 6
-  setsid env "$@" bash job.sh < /dev/null >> job.log 2>&1 &
+  setsid env "$@" bash job.sh < /dev/null >> job.log 2>&1 8>&- 9>&- &
   IFS= read -r stat 2>/dev/null < "/proc/$!/stat"; read -r boot < /proc/sys/kernel/random/boot_id
   set -- x x ${stat##*) }; echo "$! ${22:-0} $boot" > ".start.$n"
-  echo started ;;
-look)  # on stdin, for each run: UID N OWNERLESS COUNT, then COUNT times NAME OFFSET
-  [ -d "$root/runs" ] || { echo "$root is not there" >&2; exit 7; }
-  while IFS= read -r -d '' uid && IFS= read -r -d '' n && IFS= read -r -d '' ownerless && IFS= read -r -d '' count; do
+  say started
+}
+wait_for_end() {  # WAIT in hundredths of a second: until a job has ended, a request or an empty field comes, or the time is over
+  local left=$1 i tick=$((2 + ${#ends[@]} / 20))
+  while [ "$left" -gt 0 ] && ! read -r -t 0; do
+    for i in "${ends[@]}"; do [ ! -e "$i" ] || return; done
+    printf -v i '0.%02d' $((tick < 50 ? tick : 50)); nap "$i"; left=$((left - tick))
+  done
+}
+look() {  # WAIT, then for each run: UID N TAG OWNERLESS COUNT, then COUNT times NAME OFFSET
+  local all=("$@") ends=() i uid n tag ownerless count token state
+  [ -d "$root/runs" ] || refuse 7 "$root is not there"
+  for ((i = 1; i < $#; i += 5 + 2 * all[i + 4])); do ends+=("$root/runs/${all[i]}/end.${all[i + 1]}"); done
+  wait_for_end "$1"
+  for ((i = 1; i < $#; )); do
+    uid=${all[i]} n=${all[i + 1]} tag=${all[i + 2]} ownerless=${all[i + 3]} count=${all[i + 4]}; ((i += 5))
     unset known; declare -A known=()
-    for ((; count > 0; count--)); do IFS= read -r -d '' name; IFS= read -r -d '' offset; known[$name]=$offset; done
+    for ((; count > 0; count--, i += 2)); do known[${all[i]}]=${all[i + 1]}; done
     [ "$ownerless" = 0 ] || mkdir -p "$root/runs/$uid"  # what its dead owner has sent may still be on its way
-    cd "$root/runs/$uid" 2>/dev/null || { printf 'S\0%s\0%s\0missing\0\0' "$uid" "$n"; continue; }
-    state=$(judge "$n")
+    cd "$root/runs/$uid" 2>/dev/null || { say S "$uid" "$n" missing ''; continue; }
+    judge "$n"
     if [ "$state" = waiting ] && [ "$ownerless" = 1 ]; then take_token "$n" && state=never; fi
     token=; [ ! -e "token.$n" ] || read -r token < "token.$n"
-    printf 'S\0%s\0%s\0%s\0%s\0' "$uid" "$n" "$state" "$token"
-    follow
+    say S "$uid" "$n" "$state" "$token"
+    if [ "$state" = ended ]; then list "$tag"; else follow; fi
   done
-  printf 'Z\0' ;;
-list)  # UID TAG: files and links but the code, with sizes and hashes; and what still runs
-  cd "$root/runs/$1" || exit 7
-  ASSAY_ATTEMPT=$2
-  find . \( -path ./code -o -path './code.*' \) -type d -prune -o \( -type f -o -type l \) -print0 |
-    while IFS= read -r -d '' name; do
-      if [ -L "$name" ]; then printf 'L\0%s\0%s\0' "${name#./}" "$(readlink -- "$name")"; continue; fi
-      sum=$(sha256sum < "$name" 2>/dev/null)
-      printf 'H\0%s\0%s\0%s\0' "${name#./}" "$(stat -c %s -- "$name")" "${sum%% *}"
+}
+send() {  # UID, then for each file: NAME OFFSET SIZE; answers with their bytes from there on, one after another
+  local uid=$1 total=0 whole=() parts=() i; shift; local all=("$@")
+  cd "$root/runs/$uid" 2>/dev/null || refuse 7 "the run's folder is not there"
+  for ((i = 0; i < ${#all[@]}; i += 3)); do total=$((total + all[i + 2] - all[i + 1])); done
+  say "$total"
+  {
+    for ((i = 0; i < ${#all[@]}; i += 3)); do
+      [ "${all[i + 1]}" = 0 ] && whole+=("${all[i]}") || tail -c "+$((all[i + 1] + 1))" -- "${all[i]}"
     done
-  _find $$ $BASHPID
-  for pid in $_pids; do read -r comm 2>/dev/null < "/proc/$pid/comm" && printf 'P\0%s %s\0' "$pid" "$comm"; done
-  printf 'Z\0' ;;
-send)  # UID; on stdin, for each file: NAME OFFSET
-  cd "$root/runs/$1" || exit 7
-  while IFS= read -r -d '' name && IFS= read -r -d '' offset; do
-    size=$(stat -c %s -- "$name") && [ "$size" -ge "$offset" ] && emit "$name" "$offset" "$size"
-  done
-  printf 'Z\0' ;;
-cancel)  # ROUNDS of a tenth of a second before KILL, then for each job UID N TAG
-  rounds=$1; shift; jobs=("$@") told=' '
+    [ ${#whole[@]} = 0 ] || say "${whole[@]}" | xargs -0 cat --
+    head -c "$total" /dev/zero  # where a file has shrunk: the hashes show it
+  } 2>/dev/null | head -c "$total"
+}
+cancel() {  # ROUNDS of a tenth of a second before KILL, then for each job UID N TAG MAY_COME: it may still be on its way
+  local rounds=$1 round i told=' '; shift; local jobs=("$@")
   gather() {
-    local i; all=
-    for ((i = 0; i < ${#jobs[@]}; i += 3)); do
+    local i leader pid start boot _; all=
+    for ((i = 0; i < ${#jobs[@]}; i += 4)); do
       leader=; cd "$root/runs/${jobs[i]}" 2>/dev/null && read -r _ pid start boot _ 2>/dev/null < "token.${jobs[i + 1]}" &&
         alive "$pid" "$start" "$boot" && leader=$pid
-      _session=; [ -z "$leader" ] || of_session "$leader"
-      ASSAY_ATTEMPT=${jobs[i + 2]}; _pids=; [ -z "$ASSAY_ATTEMPT" ] || _find $$ $BASHPID
-      all+=" $leader $_session $_pids"
+      members=; [ -z "$leader" ] || of_session "$leader"
+      find_tagged "${jobs[i + 2]}"
+      all+=" $leader $members $tagged"
     done
     all=${all//  / }; [ -n "${all// /}" ]
   }
-  for ((i = 0; i < ${#jobs[@]}; i += 3)); do
+  for ((i = 0; i < ${#jobs[@]}; i += 4)); do
+    [ "${jobs[i + 3]}" = 0 ] || mkdir -p "$root/runs/${jobs[i]}"
     cd "$root/runs/${jobs[i]}" 2>/dev/null && { take_token "${jobs[i + 1]}"; : >> "stop.${jobs[i + 1]}"; }
   done
   for ((round = 0; ; round++)); do
     gather || gather || break
-    [ $round -le $((rounds + 100)) ] || { echo "cannot be ended:$all" >&2; exit 8; }
+    [ $round -le $((rounds + 100)) ] || refuse 8 "cannot be ended:$all"
     if [ $round -ge "$rounds" ] && [ $round -gt 0 ]; then kill -KILL $all
     else for pid in $all; do case $told in *" $pid "*) ;; *) kill -TERM "$pid"; told+="$pid " ;; esac; done; fi 2>/dev/null
-    sleep 0.1
+    nap 0.1
   done
-  for ((i = 0; i < ${#jobs[@]}; i += 3)); do
+  for ((i = 0; i < ${#jobs[@]}; i += 4)); do
     cd "$root/runs/${jobs[i]}" 2>/dev/null && : > "end.${jobs[i + 1]}"
   done
-  echo ended ;;
-remove)  # UID: at once gone, or not at all
-  cd "$root" || exit 7
-  [ ! -d "runs/$1" ] || mv -T "runs/$1" ".old-$1.$$" && rm -rf ".old-$1.$$" ;;
-esac
+}
+remove() {  # UID: at once gone, or not at all
+  cd "$root" 2>/dev/null || return 0
+  [ ! -d "runs/$1" ] || { mv -T "runs/$1" ".old-$1.$BASHPID" && rm -rf ".old-$1.$BASHPID" > /dev/null 2>&1 8>&- & }
+}
+
+say 'assay ready'
+while IFS= read -r -d '' count; do
+  [ -n "$count" ] || continue
+  words=(); for ((; count > 0; count--)); do IFS= read -r -d '' word || exit 1; words+=("$word"); done
+  (
+    message= new=
+    trap 'code=$?; [ -z "$new" ] || rm -rf "$root/$new"; [ $code = 0 ] || say Z $code "$message"; exit $code' EXIT
+    "${words[@]}"
+    say Z 0 ''
+  )
+  [ $? -lt 100 ] || exit 1  # cut off in the middle of an answer
+done

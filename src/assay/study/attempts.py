@@ -109,8 +109,11 @@ def decide(
 
 
 def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> Decision:
-    """A farm's job is under way; of one on another host nothing is known, and it is left alone until told otherwise."""
-    if last.handle is not None and last.handle.executor != "local":
+    """A farm's job is under way; of one on another host nothing is known, and it is left alone until told otherwise.
+
+    A host reached by ssh is such a host once it has not answered for long.
+    """
+    if last.handle is not None and last.handle.executor not in ("local", "ssh"):
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
     if policy.gives_up(last):
         return Decision(Action.CLOSE, State.LOST, last.number, replace(outcome, reason=GIVEN_UP), last.handle)

@@ -176,9 +176,9 @@ def conclude(path: str, history: run_directory.History, commands: tuple[str, ...
 
 def liveness(handle: JobHandle, run_dir: str) -> Liveness:
     if handle.executor == "ssh":
-        from assay.execute import ssh
+        from assay.execute.ssh_jobs import load_liveness as load_ssh_liveness
 
-        return ssh.load_liveness(handle, run_dir)
+        return load_ssh_liveness(handle, run_dir)
     if handle.executor != "local":
         from assay.execute.submit import load_liveness
 

@@ -15,7 +15,6 @@ from typing import IO
 
 from assay.errors import InfrastructureError
 
-CONNECTION_LOST = 255  # ssh's own exit code
 _SOCKET_LENGTH = 80  # of its path: unix has room for 107, and ssh appends a suffix
 _GRACE_S = 5.0
 # the master's own session: it ends with our side, also where that was killed, and the connection with it
@@ -52,9 +51,14 @@ class Address:
         return shlex.join(["ssh", *self.options, *port, self.name])
 
 
-class Connection:
-    shell = "sh"
+def find_client(noun: str) -> str:
+    program = shutil.which("ssh")
+    if program is None:
+        raise InfrastructureError(f"a {noun} needs ssh, which is not in PATH", "apt-get install openssh-client")
+    return program
 
+
+class Connection:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._master: subprocess.Popen[bytes] | None = None
@@ -90,12 +94,6 @@ class Connection:
             seen += chunk
         return os.path.exists(self._socket)
 
-    def interrupt(self) -> None:
-        """From another thread: whatever waits for this connection waits no longer."""
-        master = self._master
-        if master is not None:
-            master.terminate()
-
     def close(self) -> None:
         if self._master is not None:
             for stream in (self._master.stdin, self._master.stdout):
@@ -117,18 +115,14 @@ class Connection:
         return os.path.join(self._folder, "s")
 
     def _ssh(self) -> list[str]:
-        program = shutil.which("ssh")
-        if program is None:
-            message = f"a {self.address.noun} needs ssh, which is not in PATH"
-            raise InfrastructureError(message, "apt-get install openssh-client")
-        return [program, "-o", f"ControlPath={self._socket}", *self.address.words]
+        return [find_client(self.address.noun), "-o", f"ControlPath={self._socket}", *self.address.words]
 
     def start(
         self, script: str, *arguments: str, stdin: int | IO[bytes] = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
         """A shell script on the host."""
         self.connect()
-        command = f"exec {self.shell} -c " + shlex.join([script, "assay", *arguments])
+        command = "exec sh -c " + shlex.join([script, "assay", *arguments])
         argv = [*self._ssh(), "-o", "ControlMaster=no", self.address.name, command]
         return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

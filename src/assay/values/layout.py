@@ -165,6 +165,10 @@ def end_name(attempt: int) -> str:
     return f"end.{attempt}"
 
 
+def unreachable_name(attempt: int) -> str:
+    return f"unreachable.{attempt}"
+
+
 def supervisor_name(host: str, pid: int, start: int) -> str:
     return f"{SUPERVISOR_PREFIX}{host}.{pid}.{start}"
 
