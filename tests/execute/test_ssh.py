@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.contracts.executor import STOP, ExecutorContract, Run, Runs, finish, members, start, until
-from tests.models.backends.loopback import NEEDS_SSHD, Loopback, open_board
+from tests.models.backends.loopback import NEEDS_SSHD
+from tests.ssh_hosts import ROOT, Hosts, has_namespaces, open_hosts
 
 from assay.errors import InfrastructureError
 from assay.execute.ssh import SshExecutor
@@ -27,48 +28,13 @@ from assay.values import layout
 from assay.values.run import JobHandle, Liveness
 from assay.values.study import Farm
 
-# Run by `make test-long` until they pass every time: a second executor may take a job that is not staged yet for ended
-# (issue 13).
-pytestmark = [NEEDS_SSHD, pytest.mark.long]
-
-
-class Hosts:
-    """Two machines, `near` and `far`: an sshd each, reached by a private ssh configuration."""
-
-    def __init__(self, folder: Path, boards: dict[str, Loopback]) -> None:
-        self.folder, self.boards = folder, boards
-        self.config = folder / "config"
-        self.write_config()
-
-    def write_config(self, more: str = "StrictHostKeyChecking accept-new") -> None:
-        text = ""
-        for name, board in self.boards.items():
-            text += f"Host {name}\n  HostName 127.0.0.1\n  Port {board.port}\n  IdentityFile {board.folder}/user_key\n"
-            text += f"  UserKnownHostsFile {board.folder}/known_hosts\n  GlobalKnownHostsFile /dev/null\n  {more}\n"
-        self.config.write_text(text)
-
-    def root(self, name: str) -> Path:
-        return self.boards[name].folder / "a root"
-
-    def farm(self, *names: str, slots: int = 16, **more: object) -> Farm:
-        names = names or ("near",)
-        options = {"hosts": names, "slots": slots, "root": str(self.root(names[0])), **more}
-        return Farm("pool", "ssh", options={"ssh_options": ("-F", str(self.config)), **options})
-
-    def cut(self, name: str) -> None:
-        """Every connection ends in the middle of whatever it does."""
-        pid = self.boards[name].process.pid
-        for each in processes.find_descendants(pid):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                if b"sshd" in Path(f"/proc/{each}/comm").read_bytes():
-                    os.kill(each, signal.SIGKILL)
+pytestmark = NEEDS_SSHD
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    folder = tmp_path_factory.mktemp("hosts")
-    with open_board(folder / "near") as near, open_board(folder / "far") as far:
-        yield Hosts(folder, {"near": near, "far": far})
+    with open_hosts(tmp_path_factory.mktemp("hosts"), "near", "far") as made:
+        yield made
 
 
 @pytest.fixture
@@ -95,8 +61,8 @@ def make(hosts: Hosts) -> Iterator[Callable[..., SshExecutor]]:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Runs:
-    return Runs(tmp_path / "here")
+def runs(hosts: Hosts) -> Runs:
+    return Runs(Path(tempfile.mkdtemp(dir=hosts.client)))
 
 
 def there(hosts: Hosts, run: Run, name: str = "near") -> Path:
@@ -107,6 +73,10 @@ class TestSsh(ExecutorContract):
     @pytest.fixture(autouse=True)
     def surroundings(self, hosts: Hosts) -> None:
         self.hosts = hosts
+
+    @pytest.fixture
+    def runs(self, hosts: Hosts) -> Runs:
+        return Runs(Path(tempfile.mkdtemp(dir=hosts.client)))
 
     def another(self) -> SshExecutor:
         return SshExecutor(self.hosts.farm(keep=True))
@@ -193,37 +163,27 @@ def test_a_host_that_goes_away_and_comes_back(hosts: Hosts, make, runs: Runs) ->
     by_host = {
         parse_slot(handle.native_id).address.name: (handle, run) for handle, run in zip(handles, made[:2], strict=True)
     }
-    root = hosts.root("near")
-    for _, run in by_host.values():
-        until((root / "runs" / run.uid / "code").is_dir, "it runs")
-    hosts.boards["far"].stop()
+    for name, (_, run) in by_host.items():
+        until((there(hosts, run, name) / "code").is_dir, "it runs")
     messages: list[str] = []
     far, far_run = by_host["far"]
     near, near_run = by_host["near"]
-    kill_connections(hosts, "far")
+    hosts.stop("far")
     until(lambda: messages.extend(executor.take_messages()) or messages, "the host is missed")
     assert "far" in messages[0]
     assert executor.liveness(far, far_run.dir) is Liveness.ALIVE
-    (root / "runs" / near_run.uid / "code/go").touch()
+    (there(hosts, near_run) / "code/go").touch()
     finish(executor, [near])
     third = start(executor, made[2])
     assert third.slot == "near:0", "not on the host that is away"
-    for run in (far_run, made[2]):
-        until((root / "runs" / run.uid / "code").is_dir, "it runs")
-        (root / "runs" / run.uid / "code/go").touch()
+    for run, name in ((far_run, "far"), (made[2], "near")):
+        until((there(hosts, run, name) / "code").is_dir, "it runs")
+        (there(hosts, run, name) / "code/go").touch()
     finish(executor, [third])
     hosts.boards["far"].start()
     finish(executor, [far])
     assert all(run.markers() == {"train.exit.0"} for run in made)
     assert any("answers again" in line for line in executor.take_messages())
-
-
-def kill_connections(hosts: Hosts, name: str) -> None:
-    """Our ends of them: those of a daemon that has ended live on without it."""
-    for pid in processes.list_pids():
-        words = processes.load_command_line(pid)
-        if f"-F {hosts.config} " in words and f" {name} " in f"{words} ":
-            os.kill(pid, signal.SIGKILL)
 
 
 def test_hosts_that_cannot_be_used_say_why(hosts: Hosts) -> None:
@@ -244,15 +204,99 @@ def test_hosts_that_cannot_be_used_say_why(hosts: Hosts) -> None:
         SshExecutor.check(hosts.farm())
     SshExecutor.check(hosts.farm("near", "far"))
     hosts.boards["near"].start()
-    blocked = hosts.folder / "a file"
+    blocked = hosts.home("near") / "a file"
     blocked.write_text("")
     with pytest.raises(InfrastructureError, match="cannot run jobs"):
         SshExecutor.check(hosts.farm(root=str(blocked)))
 
 
-def test_what_a_host_refuses_is_said(hosts: Hosts, make, runs: Runs, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    executor = make(root=str(tmp_path / "file"))
+def test_a_wrong_user_and_a_host_without_programs(hosts: Hosts, tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="nobody-here@near refuses the connection"):
+        SshExecutor.check(hosts.farm("nobody-here@near"))
+    with (
+        open_hosts(tmp_path / "empty", "near", PATH="/nonexistent") as empty,
+        pytest.raises(InfrastructureError, match="near cannot run jobs: it has no bash"),
+    ):
+        SshExecutor.check(empty.farm())
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("bash", "mkdir", "chmod"):
+        (programs / name).symlink_to(shutil.which(name))
+    with (
+        open_hosts(tmp_path / "few", "near", PATH=str(programs)) as few,
+        pytest.raises(InfrastructureError, match="near cannot run jobs in a root: tar is not installed"),
+    ):
+        SshExecutor.check(few.farm())
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="a host with a file system of its own needs root")
+def test_a_full_and_a_read_only_file_system(tmp_path: Path) -> None:
+    with open_hosts(tmp_path / "full", "near", "far", mounts={"near": "size=64k"}) as hosts:
+        run = Runs(hosts.client).make("cat ../data | wc -c")
+        run.path("data").write_bytes(b"x" * 100_000)
+        executor = SshExecutor(hosts.farm("near", "far", slots={"near": 2, "far": 1}))
+        first = start(executor, run)
+        assert first.slot == "near:0"
+        finish(executor, [first])
+        assert executor.liveness(first, run.dir) is Liveness.GONE
+        assert executor.refusal(first, run.dir) is None, "another host may take it"
+        assert "No space left on device" in " ".join(executor.take_messages())
+        second = executor.submit(run.request(attempt=2), run.publish)
+        assert second is not None
+        assert second.slot == "far:0"
+        finish(executor, [second])
+        assert run.text("train.2.log") == "100000\n"
+        executor.close()
+    with (
+        open_hosts(tmp_path / "fixed", "near", mounts={"near": "ro"}) as hosts,
+        pytest.raises(InfrastructureError, match="Read-only file system"),
+    ):
+        SshExecutor.check(hosts.farm())
+
+
+def test_a_host_that_is_down_at_the_start(hosts: Hosts, make, runs: Runs) -> None:
+    hosts.stop("near")
+    executor = make("near", "far", slots=1)
+    until(executor.has_room, "the other host has answered")
+    handle = start(executor, runs.make("true"))
+    assert handle.slot == "far:0"
+    finish(executor, [handle])
+    until(lambda: any("near does not answer" in line for line in executor.take_messages()), "it is named")
+
+
+def test_what_was_never_offered_to_a_host_is_given_back(hosts: Hosts, make, runs: Runs) -> None:
+    hosts.stop("near")
+    executor, run = make("near"), runs.make("true")
+    handle = start(executor, run)
+    finish(executor, [handle])
+    assert executor.liveness(handle, run.dir) is Liveness.GONE
+    assert run.text("token.1").startswith("- ")
+
+
+def test_a_clock_that_is_wrong(tmp_path: Path) -> None:
+    """Times of the host are shown as they are; what is decided and measured here is measured here."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("date", "touch"):
+        (programs / name).write_text(f'#!/bin/bash\nexec {shutil.which(name)} -d "3 days ago" "$@"\n')
+        (programs / name).chmod(0o755)
+    with open_hosts(tmp_path / "slow", "near", PATH=f"{programs}:{os.environ['PATH']}") as hosts:
+        run = Runs(hosts.client).make("date +%s; touch ../result; touch ../train.log")
+        executor = SshExecutor(hosts.farm())
+        handle = start(executor, run)
+        finish(executor, [handle])
+        assert run.markers() == {"train.exit.0"}
+        assert int(run.text("train.log")) < time.time() - 86400, "the clock there is another"
+        assert run.path("result").exists()
+        assert not there(hosts, run).exists()
+        history = run_directory.load_history(run.dir)
+        assert 0 <= (history.attempts[0].ended_at or 0) - handle.started_at < 60
+        executor.close()
+
+
+def test_what_a_host_refuses_is_said(hosts: Hosts, make, runs: Runs) -> None:
+    (hosts.home("near") / "file").write_text("")
+    executor = make(root="file")
     run = runs.make("true")
     handle = start(executor, run)
     finish(executor, [handle])
@@ -283,7 +327,7 @@ def test_a_lease_without_a_job_is_never_run_later(hosts: Hosts, make, runs: Runs
 
 def dead_handle(run: Run, hosts: Hosts) -> JobHandle:
     options = ("-F", str(hosts.config))
-    place = HostSlot(HostAddress("near", str(hosts.root("near")), options)).render()
+    place = HostSlot(HostAddress("near", ROOT, options)).render()
     here, boot = processes.host_name(), processes.boot_id()
     gone = 2**22 - 1
     return JobHandle("ssh", place, here, 0, 0, boot, "near:0", 1, time.time(), gone, 1, tag=f"{run.uid}.1")

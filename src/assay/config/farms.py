@@ -31,6 +31,7 @@ def read_farm(fields: Fields, entry: Entry, key: str) -> Farm | None:
     options = {
         name: read_option(fields, given[name].node, join_key(key, name), known[name]) for name in given if name in known
     }
+    _check_hosts(fields, given, options, key)
     if len(fields.problems.found) > before:
         return None
     return Farm(entry.key, cast("FarmKind", engine), position=entry.position, options=options)
@@ -40,6 +41,8 @@ def read_option(fields: Fields, node: Node, key: str, kind: KeyKind) -> Any:
     readers: dict[KeyKind, Callable[[Node, str], Any]] = {
         "count": lambda node, key: fields.integer(node, key, minimum=1),
         "amount": fields.integer,
+        "counts": lambda node, key: _read_by_host(fields, node, key, minimum=1),
+        "amounts": lambda node, key: _read_by_host(fields, node, key, minimum=0),
         "number": lambda node, key: _read_number(fields, node, key),
         "numbers": lambda node, key: _read_numbers(fields, node, key),
         "duration": fields.duration,
@@ -49,6 +52,22 @@ def read_option(fields: Fields, node: Node, key: str, kind: KeyKind) -> Any:
         "text": fields.text,
     }
     return readers[kind](node, key)
+
+
+def _read_by_host(fields: Fields, node: Node, key: str, minimum: int) -> int | dict[str, int | None] | None:
+    if node.kind != "mapping":
+        return fields.integer(node, key, minimum=minimum)
+    entries = fields.open_mapping(node, key, "a number, or a mapping of hosts to numbers")
+    return {each.key: fields.integer(each.node, join_key(key, each.key), minimum=minimum) for each in entries}
+
+
+def _check_hosts(fields: Fields, given: Mapping[str, Entry], options: Mapping[str, Any], key: str) -> None:
+    """What is said of a host that is not in the list is a mistake in its name."""
+    hosts = options.get("hosts") or ()
+    for name in (name for name, value in options.items() if isinstance(value, dict) and "hosts" in options):
+        for host in (host for host in options[name] if host not in hosts):
+            problem = f"{host} is not among the hosts: {', '.join(hosts)}"
+            fields.problems.add(problem, join_key(key, name), given[name].position)
 
 
 def _read_numbers(fields: Fields, node: Node, key: str) -> dict[str, float | None]:

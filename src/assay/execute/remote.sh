@@ -98,13 +98,15 @@ hello() {
 } 2>/dev/null
 started() { [ -e "$dir/token.$n" ] || [ -e "$dir/.start.$n" ]; }
 stage() {  # UID N HASH VARIABLE=VALUE...; answers `started`, or what it needs: `run` or `code`; then come the files, as a tar
-  local uid=$1 n=$2 hash=$3 dir=runs/$1 stat boot code; shift 3
+  local uid=$1 n=$2 hash=$3 dir=runs/$1 stat boot code why; shift 3
   cd "$root" 2>/dev/null || refuse 6 "$root is not there"
   ! started || { say started; return; }
   new=.new-$uid.$BASHPID
   message=$(mkdir -m 700 "$new" 2>&1) || exit 6
   if [ "$hash" = - ] || { [ -d "code/$hash" ] && touch "code/$hash"; }; then say run; else say code; fi
-  message=$(chunks | { tar -x -p -o -f - -C "$new" 2>&1; code=$?; cat > /dev/null; exit $code; }) || exit 6
+  message=$(chunks | { tar -x -p -o -f - -C "$new" 2>&1; code=$?; cat > /dev/null; exit $code; }) || {
+    why=$(head -c 100000 /dev/zero 2>&1 > "$new/full") || message=${why##*: }; exit 6
+  }
   [ -e "$new/.whole" ] || exit 255  # the connection broke
   if [ -d "$new/code" ]; then mv -T "$new/code" "code/$hash" 2>/dev/null; touch "code/$hash"; fi
   exec 9< . && flock 9 2>/dev/null  # an earlier connection may have brought the same

@@ -194,7 +194,7 @@ class Session:
             self._is_waiting = False
         code, message = int(self.take() or 0), self.take()
         if code:
-            raise RefusedError(message.strip().rpartition("\n")[2] or f"exit code {code}", code)
+            raise RefusedError(message.strip().partition("\n")[0] or f"exit code {code}", code)
 
     def take(self) -> str:
         while b"\0" not in self._buffer:

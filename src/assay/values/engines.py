@@ -10,8 +10,11 @@ from typing import Literal
 
 # how a value is written, and what it becomes in `Farm.options`:
 # count: whole number from 1; amount: whole number from 0; number: from 0, fractions allowed; text; texts: one or a
-# list, a tuple; duration: seconds; size: bytes; switch: true or false; numbers: a mapping of names to numbers
-KeyKind = Literal["count", "amount", "number", "text", "texts", "duration", "size", "switch", "numbers"]
+# list, a tuple; duration: seconds; size: bytes; switch: true or false; numbers: a mapping of names to numbers;
+# counts and amounts: one for all hosts, or a mapping of hosts to them
+KeyKind = Literal[
+    "count", "amount", "number", "text", "texts", "duration", "size", "switch", "numbers", "counts", "amounts"
+]
 
 ENGINES: Mapping[str, Mapping[str, KeyKind]] = {
     "slurm": {
@@ -37,10 +40,11 @@ ENGINES: Mapping[str, Mapping[str, KeyKind]] = {
     },
     "ssh": {
         "hosts": "texts",
-        "slots": "count",
-        "gpus": "amount",
+        "slots": "counts",
+        "gpus": "amounts",
         "root": "text",
         "keep": "switch",
+        "lost_after": "duration",
         "ssh_options": "texts",
     },
 }

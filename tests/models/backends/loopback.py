@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,8 @@ class Loopback:
     folder: Path
     port: int
     process: subprocess.Popen | None = None
+    wrapper: tuple[str, ...] = ()  # words before sshd
+    settings: dict[str, str] = field(default_factory=dict)  # more of sshd's own
 
     @property
     def options(self):
@@ -59,7 +61,7 @@ class Loopback:
         return self.folder / "board.lock"
 
     def start(self):
-        argv = [find_program("sshd"), "-D", "-e", "-f", "/dev/null", "-p", str(self.port)]
+        argv = [*self.wrapper, find_program("sshd"), "-D", "-e", "-f", "/dev/null", "-p", str(self.port)]
         for name, value in self._settings().items():
             argv += ["-o", f"{name}={value}"]
         with open(self.folder / "sshd.log", "ab") as log:
@@ -78,6 +80,7 @@ class Loopback:
             "PasswordAuthentication": "no",
             "MaxStartups": "100",
             "MaxSessions": "100",
+            **self.settings,
         }
 
     def _wait(self):
@@ -98,7 +101,7 @@ class Loopback:
 
 
 @contextmanager
-def open_board(folder):
+def open_board(folder, **more):
     """Ports are free when we look; another program may be quicker, so several are tried."""
     if os.geteuid() == 0:
         os.makedirs("/run/sshd", exist_ok=True)  # what Debian's sshd asks for when root starts it
@@ -106,7 +109,7 @@ def open_board(folder):
     (folder / "tmp").mkdir()
     for name in ("host_key", "user_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
-    board = Loopback(folder, find_port())
+    board = Loopback(folder, find_port(), **more)
     for turn in range(5):
         try:
             board.start()
