@@ -13,6 +13,7 @@ import sys
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import reduce
 from math import inf, isfinite, isnan, nan
 from operator import add
@@ -24,8 +25,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import assay
-from assay.errors import UsageError
+from assay.errors import InfrastructureError, UsageError
 from assay.record.index.base import Cursor, Index, RunRow, Series
+from assay.record.index.digest import Tally
 from assay.values.run import State
 from assay.values.series import MetricPoint, Summary
 
@@ -104,6 +106,13 @@ def put_points(index: Index, key: str, numbers: Sequence[float], metric: str = "
     start = index.load_cursor(key, source).offset
     cursor = Cursor(start + len(numbers))
     assert add_points(index, key, source, cursor, build_points(metric, numbers, start), expected_offset=start)
+
+
+def put_summary(index: Index, key: str, numbers: Sequence[float], metric: str = "loss", source: str = "a.log") -> None:
+    """What `put_points` stores of a run that the index does not know, without the points."""
+    tally = Tally()
+    tally.extend(range(len(numbers)), numbers, ())
+    index.add_summaries(key, {source: {"start": 5.0}}, {metric: tally.carry()})
 
 
 def put_and_fail(index: Index, given_row: RunRow) -> None:
@@ -343,6 +352,66 @@ class IndexContract:
         assert add_points(
             other, "grid/a", "b.log", Cursor(7), late, expected_offset=0
         )  # another source is another matter
+
+    def test_summaries_may_be_stored_without_their_points(self, index: Index, other: Index) -> None:
+        index.put_runs([row("grid/a"), row("grid/b"), row("more/c")])
+        put_points(index, "grid/a", [3.0, 1.0, nan, 2.0])
+        put_summary(index, "grid/b", [3.0, 1.0, nan, 2.0])
+        put_summary(index, "more/c", [1.0])
+        stored, summarised = (other.load_summaries(["grid"])[key]["loss"] for key in ("grid/a", "grid/b"))
+        assert (summarised.count, summarised.bad, summarised.last) == (stored.count, stored.bad, stored.last)
+        assert (summarised.min, summarised.max, summarised.mean) == (stored.min, stored.max, stored.mean)
+        plain = other.query("SELECT min, max, mean, count FROM metrics WHERE study = 'grid'").rows
+        assert plain[0] == plain[1] == (1.0, 3.0, 2.0, 4)
+        assert (other.find_summarised(["grid"]), sorted(other.find_summarised())) == (["grid/b"], ["grid/b", "more/c"])
+        assert other.load_cursor("grid/b", "a.log") == Cursor()
+        assert other.load_cursors("a.log")["grid/b"] == Cursor(0, {"start": 5.0})
+
+    def test_points_that_are_not_stored_are_asked_for_and_never_answered_with_nothing(self, index: Index) -> None:
+        put_summary(index, "grid/a", [1.0, 2.0])
+        with pytest.raises(InfrastructureError, match="grid/a are not stored"):
+            index.load_series("grid/a", "loss")
+        index.store_points = lambda key: put_points(index, key, [1.0, 2.0])
+        assert list(index.load_series("grid/a", "loss").values) == [1.0, 2.0]
+        assert list(index.load_series("grid/a", "unknown").values) == []
+
+    @pytest.mark.parametrize("batched", [False, True])
+    def test_the_first_points_replace_the_summaries(self, index: Index, other: Index, batched: bool) -> None:
+        put_summary(index, "grid/a", [5.0, 6.0], metric="old")
+        put_summary(other, "grid/b", [5.0])
+        assert not add_points(other, "grid/a", "a.log", Cursor(9), build_points("loss", [9.0]), expected_offset=8)
+        assert list(index.load_summaries()["grid/a"]) == ["old"]  # a stale reader changes nothing
+        with index.batch() if batched else nullcontext():
+            put_points(index, "grid/a", [1.0], source="a.log")
+            put_points(index, "grid/a", [2.0], source="b.log")
+        assert list(other.load_summaries()["grid/a"]) == ["loss"]
+        assert list(other.load_series("grid/a", "loss").values) == [1.0, 2.0]
+        assert other.query("SELECT metric, count FROM metrics WHERE key = 'grid/a'").rows == [("loss", 2)]
+        assert other.find_summarised() == ["grid/b"]
+
+    def test_summaries_never_replace_points(self, index: Index, other: Index) -> None:
+        with other.batch() as refused:
+            put_summary(other, "grid/a", [5.0])
+            put_summary(other, "grid/b", [5.0])
+            put_points(index, "grid/a", [1.0, 2.0])
+        assert refused == [("grid/a", "")]
+        assert list(index.load_series("grid/a", "loss").values) == [1.0, 2.0]
+        assert index.load_summaries()["grid/a"]["loss"].count == 2
+        assert index.find_summarised() == ["grid/b"]
+
+    def test_summaries_wait_and_are_forgotten_as_points_are(self, index: Index) -> None:
+        with index.batch():
+            put_summary(index, "grid/a", [5.0])
+            put_summary(index, "grid/b", [5.0])
+            put_summary(index, "grid/c", [5.0])
+            assert index.load_cursor("grid/a", "a.log") == Cursor()
+            put_points(index, "grid/a", [1.0])
+            index.forget_points("grid/b")
+        assert index.find_summarised() == ["grid/c"]
+        put_summary(index, "grid/c", [7.0], metric="acc", source="b.log")  # another process, after the files changed
+        assert list(index.load_summaries()["grid/c"]) == ["acc"]
+        index.forget_points("grid/c", "b.log")
+        assert list(index.load_summaries()) == ["grid/a"]
 
     def test_points_may_come_before_their_run(self, index: Index) -> None:
         put_points(index, "grid/a", [1.0])

@@ -185,3 +185,43 @@ def test_what_a_measured_command_starts_behind_loads_little() -> None:
     code = f"import sys; sys.path.append({source!r}); from assay.system import processes; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert not {"typing", "dataclasses", "re", "subprocess", "ctypes"} & set(done.stdout.split())
+
+
+# ---------------------------------------------------------------- work in two processes
+
+
+def test_two_processes_give_what_one_gives_in_its_order() -> None:
+    items = list(range(1000))
+    assert processes.map_in_two(str, items) == list(map(str, items))
+    assert len(set(processes.map_in_two(lambda _: os.getpid(), items))) == min(2, len(os.sched_getaffinity(0)))
+    assert processes.map_in_two(str, items[:3]) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("end", ["kill", "raise", "strange"])
+def test_what_the_second_process_cannot_hand_over_is_done_by_the_first(end: str) -> None:
+    own = os.getpid()
+
+    def work(item: int) -> object:
+        if os.getpid() != own and item == 700:
+            if end == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if end == "raise":
+                raise KeyboardInterrupt
+            return object()
+        return item
+
+    assert processes.map_in_two(work, range(1000)) == list(range(1000))
+
+
+def test_an_error_in_the_first_process_ends_the_second() -> None:
+    own, before = os.getpid(), find_descendants(os.getpid())
+
+    def work(item: int) -> int:
+        if os.getpid() == own:
+            raise ZeroDivisionError
+        time.sleep(60)
+        return item
+
+    with pytest.raises(ZeroDivisionError):
+        processes.map_in_two(work, range(1000))
+    assert find_descendants(own) <= before

@@ -12,9 +12,10 @@ or ISO text. Whatever else is a number is a metric; nested objects become dotted
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
+from math import isnan
 from typing import Any
 
 from assay.observe.columns import NONE, Columns, add_column, add_value, parse_number, parse_numbers
@@ -199,11 +200,12 @@ def is_logx(data: bytes) -> bool:
     return data.startswith((b"start,", b"val,"))
 
 
-def parse_logx_columns(data: bytes, state: State, *, final: bool = False) -> ParsedColumns:
-    return _parse_uniform_logx(data, state, final=final) or _parse_logx_lines(data, state, final=final)
+def parse_logx_columns(data: bytes, state: State, *, final: bool = False, brief: bool = False) -> ParsedColumns:
+    """`brief`: for a summary. Of the times the first and the last may be all, and columns are any sequences."""
+    return _parse_uniform_logx(data, state, final=final, brief=brief) or _parse_logx_lines(data, state, final=final)
 
 
-def _parse_uniform_logx(data: bytes, state: State, *, final: bool) -> ParsedColumns | None:
+def _parse_uniform_logx(data: bytes, state: State, *, final: bool, brief: bool) -> ParsedColumns | None:
     """The usual file: perhaps a `start` line, then lines that all name the same metrics. None when it is not so.
 
     Taken apart by one split over the whole text, several times faster than line by line.
@@ -217,11 +219,11 @@ def _parse_uniform_logx(data: bytes, state: State, *, final: bool) -> ParsedColu
     if text.startswith("start,"):
         line, _, text = text.partition("\n")
         _note_start(line.encode(), line.encode().split(b","), state)
-    columns = _split_uniform(text) if text.startswith("val,") and '"' not in text else None
+    columns = _split_uniform(text, brief) if text.startswith("val,") and '"' not in text else None
     return None if columns is None else (columns, consumed, state)
 
 
-def _split_uniform(text: str) -> Columns | None:
+def _split_uniform(text: str, brief: bool) -> Columns | None:
     rows = text.count("\n") + 1
     cells = text.replace("\n", ",").split(",")
     width = len(cells) // rows
@@ -230,13 +232,28 @@ def _split_uniform(text: str) -> Columns | None:
     is_uniform = len(cells) == rows * width and all(cells[at::width].count(name) == rows for name, at in heads)
     if width % 2 == 0 or not is_uniform or "timestamp" not in names or len(set(names)) < len(names):
         return None
-    numbers = [parse_numbers(cells[at::width]) for at in range(2, width, 2)]
-    by_name = {name: array("d", values) for name, values in zip(names, numbers, strict=True) if values is not None}
-    if len(by_name) < len(names):
+    texts = dict(zip(names, (cells[at::width] for at in range(2, width, 2)), strict=True))
+    steps = _parse_steps(tuple(texts.pop("epoch"))) if "epoch" in texts else (NONE,) * rows
+    times = texts.pop("timestamp")
+    moments = parse_numbers([times[0], times[-1]] if brief else times)
+    found = {name: values for name, cells in texts.items() if (values := parse_numbers(cells)) is not None}
+    if steps is None or moments is None or len(found) < len(texts):
         return None
-    steps = by_name.pop("epoch", None) or array("d", [NONE]) * rows
-    times = by_name.pop("timestamp")
-    return {name: (steps[:], values, times[:]) for name, values in by_name.items()}
+    if brief and not any(map(isnan, moments)):
+        return {name: (steps, values, moments) for name, values in found.items()}  # type: ignore[misc]
+    if brief:
+        return _split_uniform(text, False)
+    columns: Columns = {}
+    for name, values in found.items():
+        add_column(columns, name, steps, values, moments)
+    return columns
+
+
+@lru_cache(maxsize=4)
+def _parse_steps(cells: tuple[str, ...]) -> tuple[float, ...] | None:
+    """Runs of one study mostly have the same."""
+    steps = parse_numbers(cells)
+    return None if steps is None else tuple(steps)
 
 
 def _parse_logx_lines(data: bytes, state: State, *, final: bool) -> ParsedColumns:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from assay.values.state import State
 _FOREIGN_MARKS = (layout.HPARAMS_FILE, layout.LOGX_METRICS_FILE, layout.MLRUNNER_PARAM_FILE)
 # no set: to hash a state takes longer than to compare it with three. A damaged run may be repaired within a file
 _CHANGING = (State.QUEUED, State.RUNNING, State.DAMAGED)
+_OWN_FILES = {"runx": layout.LOGX_METRICS_FILE, "mlrunner": layout.MLRUNNER_STAT_FILE}
 _UNSETTLED_S = 0.05  # a file changed this recently may change again within one tick of its clock
 
 
@@ -30,6 +31,8 @@ class Change(NamedTuple):
     stamp: float
     is_ours: bool
     known_at: float | None = None  # when the directory that the index knows was made; None: it knows none
+    names: Sequence[str] | None = None  # what is in it; None: it could not be listed
+    is_new: bool = False  # the index does not know it
 
 
 class Changes(NamedTuple):
@@ -53,9 +56,10 @@ def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
     changed: list[Change] = []
     gone = list(unseen)
     for name, row in sorted(suspects, key=itemgetter(0)):
-        change = _build_change(f"{study_dir}/{name}")
+        change = build_change(f"{study_dir}/{name}")
         if change is not None:
-            changed.append(change._replace(known_at=row.created_at if row is not None else None))
+            known_at = row.created_at if row is not None else None
+            changed.append(change._replace(known_at=known_at, is_new=row is None))
         elif row is not None:  # the folder stayed, the run in it went
             gone.append(row.key)
     return Changes(changed, sorted(gone))
@@ -82,24 +86,32 @@ def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
     return row.stamp >= _stamp(path, row.origin, row.attempt, folder)
 
 
-def _build_change(path: str) -> Change | None:
-    is_ours = is_run_dir(path)
-    if not is_ours and not is_foreign_dir(path):
+def build_change(path: str) -> Change | None:
+    """None: there is no run in this folder."""
+    changed = _modified(path, None)  # before it is listed: what appears later changes it again
+    try:
+        names: list[str] | None = os.listdir(path)
+    except OSError:
+        names = None
+    is_ours = is_run_dir(path) if names is None else has_traces(path, names)
+    marks = [mark for mark in _FOREIGN_MARKS if names is None or mark in names]
+    if not is_ours and not any(os.path.exists(f"{path}/{mark}") for mark in marks):
         return None
-    theirs = "mlrunner" if os.path.exists(f"{path}/{layout.MLRUNNER_PARAM_FILE}") else "runx"
-    stamp = _stamp(path, "assay" if is_ours else theirs, 0)
-    return Change(path, min(stamp, time.time() - _UNSETTLED_S), is_ours)
+    theirs = "mlrunner" if layout.MLRUNNER_PARAM_FILE in marks else "runx"
+    stamp = _stamp(path, "assay" if is_ours else theirs, 0, changed=changed)
+    return Change(path, min(stamp, time.time() - _UNSETTLED_S), is_ours, names=names)
 
 
-def _stamp(path: str, origin: str, attempt: int, folder: int | None = None) -> float:
-    """The newest modification time that shows a change; where a folder is given, the path begins there."""
-    if origin == "runx":  # logx writes a line whenever there is news; a tag changes the folder
-        return max(_modified(f"{path}/{layout.LOGX_METRICS_FILE}", folder), _modified(path, folder))
-    if origin == "mlrunner":
-        return max(_modified(f"{path}/{layout.MLRUNNER_STAT_FILE}", folder), _modified(path, folder))
-    # run.json may be edited by hand, or be damaged, without a trace in its folder
-    changed = max(_modified(f"{path}/{layout.RUN_FILE}", folder), _modified(path, folder))
-    if attempt == 0:  # nobody supervises it: its script may still be writing
+def _stamp(path: str, origin: str, attempt: int, folder: int | None = None, changed: float | None = None) -> float:
+    """The newest modification time that shows a change; where a folder is given, the path begins there.
+
+    `changed` is that of the path itself. Next to it counts the file that may change without a trace in its folder: logx
+    writes a line whenever there is news, run.json may be edited by hand, or be damaged.
+    """
+    own = _OWN_FILES.get(origin, layout.RUN_FILE)
+    changed = _modified(path, folder) if changed is None else changed
+    changed = max(_modified(f"{path}/{own}", folder), changed)
+    if origin not in _OWN_FILES and attempt == 0:  # nobody supervises it: its script may still be writing
         return max(_newest(f"{path}/{layout.METRICS_DIR}", folder), changed)
     return changed
 
@@ -142,12 +154,13 @@ def is_run_dir(path: str) -> bool:
     return os.path.exists(f"{path}/{layout.RUN_FILE}") or has_traces(path)
 
 
-def has_traces(path: str) -> bool:
+def has_traces(path: str, names: Sequence[str] | None = None) -> bool:
     """Whether only our runs leave what is in this folder."""
-    try:
-        names = os.listdir(path)
-    except OSError:
-        return False
+    if names is None:
+        try:
+            names = os.listdir(path)
+        except OSError:
+            return False
     if layout.RUN_FILE in names or (layout.JOB_FILE in names and layout.ENVIRONMENT_FILE in names):
         return True
     return any(layout.parse_numbered(name) for name in names) or (

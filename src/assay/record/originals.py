@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any, Literal, cast, get_args
 
 from assay.system.fast_dataclasses import dataclass, field
-from assay.system.files import write_atomic
+from assay.system.files import read_text, write_atomic
 from assay.system.locks import locked
 from assay.values.layout import HPARAMS_FILE, MLRUNNER_PARAM_FILE, MLRUNNER_STAT_FILE, SUBMIT_SCRIPT
 from assay.values.study import Params, Value
@@ -202,11 +202,8 @@ def write_mlrunner_stat(folder: str, stat: Mapping[str, StatWord]) -> None:
 
 
 def _load_text(folder: str, name: str, problems: list[str]) -> str | None:
-    path = os.path.join(folder, name)
     try:
-        # newline="": metrics.csv ends its lines with CRLF, and a lone CR does not end a line
-        with open(path, encoding="utf-8", errors="replace", newline="") as file:
-            return file.read()
+        return read_text(f"{folder}/{name}", "replace")
     except FileNotFoundError:
         return None
     except OSError as error:

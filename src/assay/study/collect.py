@@ -17,6 +17,7 @@ from assay.observe.extract import Extractor
 from assay.observe.readings import ProcessTable, TreeSampler, parse_reading, render_reading
 from assay.record import run_directory
 from assay.record.index.base import Cursor, Index, RunRow
+from assay.record.index.digest import Tally
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.study.locations import StudyLocation
 from assay.study.supervise import Entry
@@ -50,14 +51,22 @@ class Source:
 # ---------------------------------------------------------------- which files, read how
 
 
-def find_sources(run_dir: str, spec: RunSpec, names: Sequence[str] | None = None) -> list[Source]:
-    """The newest log of each command, the script's own series, logx's csv, and the files that the study names."""
+def find_sources(
+    run_dir: str, spec: RunSpec, names: Sequence[str] | None = None, *, brief: bool = False
+) -> list[Source]:
+    """The newest log of each command, the script's own series, logx's csv, and the files that the study names.
+
+    `brief`: for summaries, which need no times but the first and the last.
+    """
     present = names if names is not None else os.listdir(run_dir)
     sources = list(_log_sources(spec, present))
     newest, _ = _split_series(run_dir, present)
     sources += [Source(f"{layout.METRICS_DIR}/{name}", _parse_file("jsonl", None)) for name in newest]
     if layout.LOGX_METRICS_FILE in present:
-        sources.append(Source(layout.LOGX_METRICS_FILE, _parse_logx))
+        parse = files.parse_logx_columns
+        sources.append(
+            Source(layout.LOGX_METRICS_FILE, lambda data, state, final: parse(data, state, final=final, brief=brief))
+        )
     for pattern in spec.patterns:
         if isinstance(pattern, MetricFile):
             sources += _file_sources(run_dir, pattern)
@@ -129,11 +138,38 @@ def _parse_file(kind: str, step: str | None) -> Parse:
     return lambda data, state, final: parse(data, state, step=step, final=final)
 
 
-def _parse_logx(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:
-    return files.parse_logx_columns(data, state, final=final)
-
-
 # ---------------------------------------------------------------- from a file into the index
+
+
+class Summaries:
+    """Takes points as an index does and keeps what their summaries need: a table of runs that nobody has read before
+    is shown without storing them."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, Mapping[str, Any]] = {}  # by source
+        self.tallies: dict[str, Tally] = {}
+        self.is_broken = False  # a file was replaced while it was read
+
+    def load_cursor(self, _key: str, source: str) -> Cursor:
+        return Cursor(0, self.states.get(source, {}))
+
+    def add_columns(
+        self, _key: str, source: str, cursor: Cursor, columns: Mapping[str, Any], *, expected_offset: int
+    ) -> bool:
+        del expected_offset  # there is no other reader
+        self.states[source] = cursor.state
+        for metric, column in columns.items():
+            if metric not in self.tallies:
+                self.tallies[metric] = Tally()
+            self.tallies[metric].extend(*column)
+        return True
+
+    def forget_points(self, _key: str, _source: str | None = None) -> None:
+        self.is_broken = True
+
+    def carry(self) -> dict[str, tuple[bytes, float]]:
+        """As `Index.add_summaries` takes them."""
+        return {metric: tally.carry() for metric, tally in self.tallies.items()}
 
 
 @dataclass(slots=True)
@@ -148,11 +184,13 @@ class Follower:
     listen: Listen | None = None
 
     @classmethod
-    def open(cls, index: Index, key: str, run_dir: str, source: Source, listen: Listen | None = None) -> Follower:
+    def open(
+        cls, index: Index | Summaries, key: str, run_dir: str, source: Source, listen: Listen | None = None
+    ) -> Follower:
         cursor = index.load_cursor(key, source.name)
         return cls(key, source, Tail(os.path.join(run_dir, source.name), cursor.offset), cursor, listen=listen)
 
-    def read(self, index: Index, final: bool = False) -> None:
+    def read(self, index: Index | Summaries, final: bool = False) -> None:
         """Everything there is to read now; with `final` also a last line that nothing ended."""
         size = READ_BYTES
         while True:
@@ -168,7 +206,7 @@ class Follower:
             elif self._store(index, columns, Cursor(self.cursor.offset + consumed, state)) and is_all:
                 return
 
-    def _store(self, index: Index, columns: Columns, cursor: Cursor) -> bool:
+    def _store(self, index: Index | Summaries, columns: Columns, cursor: Cursor) -> bool:
         """False: another reader was faster, and we stand where it stood."""
         is_stored = index.add_columns(self.key, self.source.name, cursor, columns, expected_offset=self.cursor.offset)
         if not is_stored:
@@ -183,7 +221,7 @@ class Follower:
         self.tail.offset = cursor.offset
         return is_stored
 
-    def _restart_if_replaced(self, index: Index) -> None:
+    def _restart_if_replaced(self, index: Index | Summaries) -> None:
         if self.tail.restarts:
             self.tail.restarts = 0
             index.forget_points(self.key, self.source.name)
@@ -191,7 +229,7 @@ class Follower:
 
 
 def read_sources(
-    index: Index,
+    index: Index | Summaries,
     key: str,
     run_dir: str,
     spec: RunSpec,
@@ -209,7 +247,7 @@ def read_sources(
     for name in old:
         if index.load_cursor(key, name).offset:
             index.forget_points(key, name)
-    for source in find_sources(run_dir, spec, present):
+    for source in find_sources(run_dir, spec, present, brief=isinstance(index, Summaries)):
         Follower.open(index, key, run_dir, source, listen).read(index, final=final)
 
 

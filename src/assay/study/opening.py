@@ -23,6 +23,19 @@ def open_index(
     `is_needed=False`: where a server cannot be used, `warn` hears it, and an index in memory takes its place, since
     the run directories are what counts. `renew`: an index of another format is replaced on a server too.
     """
+    index = _open(root, warn, is_needed, renew)
+
+    def store_points(key: str) -> None:
+        from assay.study import refresh
+        from assay.study.locations import StudyLocation
+
+        refresh.store_points(index, StudyLocation(os.fspath(root), key.partition("/")[0]))
+
+    index.store_points = store_points
+    return index
+
+
+def _open(root: str | os.PathLike[str], warn: Notify, is_needed: bool, renew: bool) -> Index:
     address = find_address()
     if not address:
         return sqlite.open_index(root, warn)

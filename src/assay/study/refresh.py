@@ -6,101 +6,161 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from assay.errors import AssayError, InfrastructureError
 from assay.execute.local import LocalExecutor
 from assay.record import run_directory
-from assay.record.folders import Changes, find_changes
+from assay.record.folders import Change, Changes, build_change, find_changes
 from assay.record.index.base import Index, RunRow, VerdictRow
-from assay.record.tags import find_tags_file, load_marks
-from assay.show.console import SILENT, Console
+from assay.record.index.packing import pack_row, unpack_rows
+from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
+from assay.show.console import SILENT, CollectingConsole, Console
 from assay.study.attempts import Action, Decision, RetryPolicy, decide
-from assay.study.collect import UNREAD, build_row, read_sources
+from assay.study.collect import UNREAD, Summaries, build_row, read_sources
 from assay.study.locations import StudyLocation, find_studies
 from assay.study.opening import open_index
 from assay.system.fast_dataclasses import replace
 from assay.system.files import append_line
+from assay.system.processes import map_in_two
 from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 from assay.values.run import JobHandle, Liveness, RunSpec, State
 from assay.values.secrets import hide_named
 from assay.values.verdict import Verdict
 
+_TRIES = 3
 _SIBLINGS = 20  # runs of a study that are asked for its file
 
 
-def refresh_root(index: Index, root: str, console: Console = SILENT) -> int:
+def refresh_root(index: Index, root: str, console: Console = SILENT, *, stores_points: bool = False) -> int:
     """Every study under the root; how many runs were read."""
-    return sum(refresh_study(index, StudyLocation(root, name), console) for name in find_studies(root))
+    locations = [StudyLocation(root, name) for name in find_studies(root)]
+    return sum(refresh_study(index, location, console, stores_points=stores_points) for location in locations)
 
 
-def refresh_study(index: Index, location: StudyLocation, console: Console = SILENT) -> int:
-    """Read what changed since the index saw it; how many runs that were."""
+def refresh_study(
+    index: Index, location: StudyLocation, console: Console = SILENT, *, stores_points: bool = False
+) -> int:
+    """Read what changed since the index saw it; how many runs that were.
+
+    Of runs that it has never seen it takes the summaries alone, unless their points are asked for.
+    """
     with suppress(OSError):
         read_verdicts(index, location)
-    return apply_changes(
-        index, location, find_changes(location.dir, location.name, index.load_runs([location.name])), console
-    )
+    changes = find_changes(location.dir, location.name, index.load_runs([location.name]))
+    return apply_changes(index, location, changes, console, stores_points=stores_points)
 
 
-def apply_changes(index: Index, location: StudyLocation, changes: Changes, console: Console) -> int:
+def apply_changes(
+    index: Index, location: StudyLocation, changes: Changes, console: Console = SILENT, *, stores_points: bool = False
+) -> int:
     if not changes:
         return 0
-    with index.batch():
-        for path, stamp, is_ours, known_at in changes.changed:
-            try:
-                refresh_run(index, location, path, stamp, is_ours, known_at)
-            except (AssayError, OSError) as error:
-                console.warning(f"{path}: {error.message if isinstance(error, AssayError) else error}")
+    changed = changes.changed
+    stores_points = stores_points or index.store_points is None  # nobody would read them later
+    summarised = set() if all(each.is_new for each in changed) else set(index.find_summarised([location.name]))
+    with index.batch() as refused:
+        read = set() if stores_points else _summarise_foreign_runs(index, location, changed)
+        for change in changed:
+            key = location.key(change.path)
+            if key in summarised:
+                index.forget_points(key)
+            if key not in read:
+                _try_refresh(index, location, change, console, stores_points=stores_points)
         if changes.gone:
             index.forget_runs(changes.gone)
-    return len(changes.changed)
+    for _ in range(_TRIES):  # another process was faster with these; it may have ended since, so the rest is read here
+        again = {key for key, _ in refused}
+        with index.batch() as refused:
+            for change in changed if again else ():
+                if location.key(change.path) in again:
+                    _try_refresh(index, location, change, console, stores_points=True)
+    return len(changed)
+
+
+def _try_refresh(
+    index: Index, location: StudyLocation, change: Change, console: Console, *, stores_points: bool
+) -> None:
+    try:
+        refresh_run(index, location, change, stores_points=stores_points)
+    except (AssayError, OSError) as error:
+        console.warning(f"{change.path}: {error.message if isinstance(error, AssayError) else error}")
+
+
+def store_points(index: Index, location: StudyLocation) -> None:
+    """Store the points of all runs of a study of which summaries alone are stored."""
+    summarised = set(index.find_summarised([location.name]))
+    rows = [row for row in index.load_runs([location.name]) if row.key in summarised]
+    index.put_runs([row._replace(stamp=UNREAD) for row in rows])  # should this process die, the next one reads them
+    found = [build_change(os.path.join(location.root, row.key)) for row in rows]
+    changed = [change for change in found if change is not None]  # what is gone is forgotten by the next look
+    console = CollectingConsole()
+    apply_changes(index, location, Changes(changed, []), console, stores_points=True)
+    if console.lines:
+        raise InfrastructureError("\n".join(console.lines), "its points cannot be shown: repair or move the run")
 
 
 def refresh_one(index: Index, location: StudyLocation, run_dir: str) -> None:
     """Bring the index up to date with a single run of ours."""
-    known = index.load_runs(keys=[location.key(run_dir)])
-    refresh_run(index, location, run_dir, os.stat(run_dir).st_mtime, True, known[0].created_at if known else None)
+    key = location.key(run_dir)
+    known = index.load_runs(keys=[key])
+    if known and key in index.find_summarised([location.name]):
+        index.put_runs([known[0]._replace(stamp=UNREAD)])
+        index.forget_points(key)
+    change = Change(run_dir, os.stat(run_dir).st_mtime, True, known[0].created_at if known else None)
+    refresh_run(index, location, change, stores_points=True)
 
 
-def refresh_run(
-    index: Index, location: StudyLocation, path: str, stamp: float, is_ours: bool, known_at: float | None
-) -> None:
-    """`known_at`: what was read of a directory that was made at another time, and removed since, is forgotten."""
-    key = location.key(path)
-    marks = load_marks(find_tags_file(path))
-    if not is_ours:
-        row = _foreign_row(key, path, stamp)
-        read_sources(index, key, path, RunSpec(row.id, row.name, row.params, ()))
+def refresh_run(index: Index, location: StudyLocation, change: Change, *, stores_points: bool) -> None:
+    key, path = location.key(change.path), change.path
+    marks = _load_marks(change)
+    if not change.is_ours:
+        row = _foreign_row(key, change, marks)
+        read_sources(index, key, path, RunSpec(row.id, row.name, row.params, ()), change.names)
         started_at = index.load_cursor(key, layout.LOGX_METRICS_FILE).state.get("start")
-        reason = "; ".join(filter(None, (row.reason, marks.problem)))
-        index.put_runs([row._replace(started_at=started_at, tags=marks.tags, note=marks.note, reason=reason)])
+        index.put_runs([row._replace(started_at=started_at)])
         return
     record = run_directory.try_record(path)
     if record is None:
         name, study = os.path.basename(path), key.partition("/")[0]
         reason = describe_damage(path)
-        row = RunRow(key, study, name, "", State.DAMAGED, 0, {}, reason=reason, stamp=stamp)
+        row = RunRow(key, study, name, "", State.DAMAGED, 0, {}, reason=reason, stamp=change.stamp)
         index.put_runs([row._replace(tags=marks.tags, note=marks.note)])
         return
     history = load_history(path)
     last = history.last
     outcome, handle = (last.outcome, last.handle) if last else (None, None)
     number = last.number if last else 0
-    row = build_row(record.spec, record, key, history.state, number, outcome, handle, stamp, marks)
+    row = build_row(record.spec, record, key, history.state, number, outcome, handle, change.stamp, marks)
     row = replace_state(row, path, record, history)
-    if known_at is not None and known_at != record.created_at:
+    if change.known_at is not None and change.known_at != record.created_at:  # of a directory that was removed since
         index.forget_points(key)
     try:
-        read_sources(index, key, path, record.spec, final=row.state.is_over)
+        if stores_points or not change.is_new or not row.state.is_over or not _summarise(index, key, path, record.spec):
+            read_sources(index, key, path, record.spec, final=row.state.is_over)
     except (AssayError, OSError):  # listed all the same, and read again by whoever looks next
         index.put_runs([row._replace(stamp=UNREAD)])
         raise
     index.put_runs([row])
+
+
+def _load_marks(change: Change) -> Marks:
+    has_none = change.names is not None and layout.TAGS_FILE not in change.names
+    return NO_MARKS if has_none else load_marks(find_tags_file(change.path))
+
+
+def _summarise(index: Index, key: str, path: str, spec: RunSpec) -> bool:
+    """Store the summaries of a run's metrics without the points; False: it cannot be read so."""
+    found = Summaries()
+    read_sources(found, key, path, spec)
+    if not found.is_broken:
+        index.add_summaries(key, found.states, found.carry())
+    return not found.is_broken
 
 
 # ---------------------------------------------------------------- damaged runs
@@ -193,25 +253,60 @@ def liveness(handle: JobHandle, run_dir: str) -> Liveness:
 # ---------------------------------------------------------------- directories that the originals filled
 
 
-def _foreign_row(key: str, path: str, stamp: float) -> RunRow:
+def _foreign_row(key: str, change: Change, marks: Marks) -> RunRow:
     """What could not be read is said as the row's reason, and costs no other row anything."""
     from assay.record import originals
 
-    name, study = os.path.basename(path), key.partition("/")[0]
-    if os.path.exists(os.path.join(path, layout.MLRUNNER_PARAM_FILE)):
-        run = originals.load_mlrunner_run(path)
-        row = RunRow(
-            key, study, name, "", _mlrunner_state(run.stat), 1, hide_named(run.params), origin="mlrunner", stamp=stamp
-        )
-        return row._replace(reason="; ".join(run.problems))
+    path, state, origin = change.path, State.DONE, "runx"
+    name = os.path.basename(path)
     problems: list[str] = []
-    hparams = originals.load_hparams(path, problems) or originals.load_submitted_params(path)
-    # what was LOGDIR in the file differs in every run and says nothing
-    params = hide_named(
-        {key: value for key, value in hparams.items() if key != "logdir" or not str(value).endswith(name)}
+    if os.path.exists(f"{path}/{layout.MLRUNNER_PARAM_FILE}"):
+        run = originals.load_mlrunner_run(path)
+        params, state, origin = run.params, _mlrunner_state(run.stat), "mlrunner"
+        problems += run.problems
+    else:
+        hparams = originals.load_hparams(path, problems) or originals.load_submitted_params(path)
+        # what was LOGDIR in the file differs in every run and says nothing
+        params = {key: value for key, value in hparams.items() if key != "logdir" or not str(value).endswith(name)}
+    return RunRow(
+        key,
+        key.partition("/")[0],
+        name,
+        "",
+        state,
+        1,
+        hide_named(params),
+        reason="; ".join(filter(None, (*problems, marks.problem))),
+        origin=origin,
+        tags=marks.tags,
+        note=marks.note,
+        stamp=change.stamp,
     )
-    row = RunRow(key, study, name, "", State.DONE, 1, params, origin="runx", stamp=stamp)
-    return row._replace(reason="; ".join(problems))
+
+
+def _summarise_foreign_runs(index: Index, location: StudyLocation, changed: Sequence[Change]) -> set[str]:
+    """Store the summaries of runs that the index does not know yet; their keys."""
+    new = [change for change in changed if change.is_new and not change.is_ours]
+    found = [each for each in map_in_two(partial(_summarise_foreign, location), new) if each is not None]
+    rows = unpack_rows([row for row, _, _ in found])
+    index.put_runs(rows)
+    for row, (_, states, summaries) in zip(rows, found, strict=True):
+        index.add_summaries(row.key, states, summaries)
+    return {row.key for row in rows}
+
+
+def _summarise_foreign(location: StudyLocation, change: Change) -> tuple[bytes, Any, Any] | None:
+    """A packed row and what `add_summaries` takes, for another process as well; None: it cannot be read so."""
+    key, found = location.key(change.path), Summaries()
+    try:
+        row = _foreign_row(key, change, _load_marks(change))
+        read_sources(found, key, change.path, RunSpec(row.id, row.name, row.params, ()), change.names)
+    except (AssayError, OSError):  # the ordinary way finds the same, and says so
+        return None
+    if found.is_broken:
+        return None
+    started_at = found.load_cursor(key, layout.LOGX_METRICS_FILE).state.get("start")
+    return pack_row(row._replace(started_at=started_at)), found.states, found.carry()
 
 
 def _mlrunner_state(stat: Mapping[str, str]) -> State:

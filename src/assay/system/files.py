@@ -191,7 +191,7 @@ class Flusher:
 # ---------------------------------------------------------------- reading
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, errors: str = "surrogateescape") -> str:
     """The text of a small file. Raises OSError for what is not one; a pipe reads as empty, and is not waited for."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -202,7 +202,7 @@ def read_text(path: str) -> str:
                 raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
     finally:
         os.close(fd)
-    return b"".join(pieces).decode("utf-8", "surrogateescape")
+    return b"".join(pieces).decode("utf-8", errors)
 
 
 def read_end(path: str, size: int) -> str:

@@ -14,6 +14,7 @@ from functools import cache
 TYPE_CHECKING = False  # as `typing` has it, which takes milliseconds to load
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
     Pid = int | str  # also "self"
 
@@ -391,6 +392,49 @@ def _prctl(option: int, value: int) -> bool:
         return bool(ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
+
+
+# ---------------------------------------------------------------- work in two processes
+
+_LEAST_FORKED = 200
+
+
+def map_in_two(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """What the function gives for each item, in order. The second half is done by a forked child where there are many
+    items, a CPU for it and no threads; what it could not hand over is done here. The function only reads, and its
+    results are such as `marshal` takes."""
+    import marshal
+    import threading
+
+    half = len(items) // 2
+    if len(items) < _LEAST_FORKED or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
+        return list(map(function, items))
+    source, target = os.pipe()
+    try:
+        child = os.fork()
+    except OSError:
+        os.close(source)
+        os.close(target)
+        return list(map(function, items))
+    if child == 0:
+        with contextlib.suppress(BaseException), os.fdopen(target, "wb") as file:
+            os.close(source)
+            file.write(marshal.dumps(list(map(function, items[half:]))))
+        os._exit(0)  # nothing of what the parent has open is ended
+    os.close(target)
+    try:
+        with os.fdopen(source, "rb") as file:
+            first = list(map(function, items[:half]))
+            try:
+                rest = marshal.loads(file.read())  # noqa: S302 our own child wrote it
+            except (EOFError, ValueError, TypeError):
+                rest = list(map(function, items[half:]))
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        os.waitpid(child, 0)
+    return [*first, *rest]
 
 
 # ---------------------------------------------------------------- the machine

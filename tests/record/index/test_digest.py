@@ -37,7 +37,7 @@ def tally_of(*batches: list[float], steps: bool = True) -> Tally:
     tally, start = Tally(), 0
     for batch in batches:
         counted = [float(start + index) for index in range(len(batch))]
-        tally.extend(build_series((counted if steps else None, batch, None)))
+        tally.extend(*build_series((counted if steps else None, batch, None)))
         start += len(batch)
     return tally
 
@@ -60,8 +60,8 @@ def test_a_restored_tally_goes_on_as_if_nothing_had_been(first: list[float], sec
     tally = tally_of(first)
     restored = Tally.restore(tally.pack(), tally.total)
     more = build_series((None, second, None))
-    tally.extend(more)
-    restored.extend(more)
+    tally.extend(*more)
+    restored.extend(*more)
     assert (restored.pack(), restored.total) == (tally.pack(), tally.total)
 
 
@@ -110,10 +110,10 @@ def test_the_first_and_last_known_time_are_kept(
 ) -> None:
     tally = Tally()
     for time in times:
-        tally.extend(build_series((None, [1.0], [time])))
+        tally.extend(*build_series((None, [1.0], [time])))
     one_by_one = summary_of(tally)
     tally = Tally()
-    tally.extend(build_series((None, [1.0] * len(times), times)))
+    tally.extend(*build_series((None, [1.0] * len(times), times)))
     at_once = summary_of(tally)
     assert (one_by_one.first_time, one_by_one.last_time) == (at_once.first_time, at_once.last_time) == expected
 
@@ -121,7 +121,7 @@ def test_the_first_and_last_known_time_are_kept(
 def test_nothing_added_changes_nothing() -> None:
     tally = tally_of([1.0])
     before = tally.pack()
-    tally.extend(build_series((None, array("d"), None)))
+    tally.extend(*build_series((None, array("d"), None)))
     assert tally.pack() == before
 
 
@@ -173,7 +173,7 @@ def test_runs_with_the_same_metrics_are_packed_alike() -> None:
 
 
 def test_a_standing_begins_with_nothing_of_another() -> None:
-    MetricDigest().tally.extend(build_series((None, [1.0], None)))
+    MetricDigest().tally.extend(*build_series((None, [1.0], None)))
     assert (MetricDigest().tally.count, MetricDigest().loose) == (0, 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -177,6 +177,7 @@ class Index(ABC):
     reset_reason: str = ""
     is_temporary: bool = False  # nothing is kept beyond this process
     place: str = ""  # where it is, for people; without passwords
+    store_points: Callable[[str], None] | None = None  # reads the files of a run of which summaries alone are stored
 
     # ---------------------------------------------------------------- runs
 
@@ -220,8 +221,23 @@ class Index(ABC):
         """
 
     @abstractmethod
+    def add_summaries(
+        self, key: str, states: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, tuple[bytes, float]]
+    ) -> None:
+        """Store the summaries of a run's metrics, each as `Tally.carry` gives it, without the points.
+
+        `states`: the sources that they come from, each with what its reader remembers. Their cursors stay at the
+        beginning, so the first points that are stored of the run replace all this. Refused, with "" as the source, for
+        a run of which points are stored.
+        """
+
+    @abstractmethod
+    def find_summarised(self, studies: Sequence[str] | None = None) -> list[str]:
+        """The keys of the runs of which summaries are stored, and no points yet."""
+
+    @abstractmethod
     def load_series(self, key: str, metric: str) -> Series:
-        """Empty when there is no such run or metric."""
+        """Empty when there is no such run or metric. Points that are not stored yet are read by `store_points`."""
 
     @abstractmethod
     def forget_points(self, key: str, source: str | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
 from assay.record.index.base import Columns, Cursor, Index, Refused, RunRow, Series
@@ -26,30 +27,40 @@ class Entry:
     columns: dict[str, list[Series]]
 
 
+Summaries = tuple[Mapping[str, Mapping[str, Any]], Mapping[str, tuple[bytes, float]]]  # states and summaries
+
+
 @dataclass(slots=True)
 class Buffer:
-    """To be written in this order: forget, rows, points."""
+    """To be written in this order: forget, rows, summaries, points."""
 
     forgotten: dict[tuple[str, str | None], None] = field(default_factory=dict)  # in order, once each
     rows: dict[str, RunRow] = field(default_factory=dict)
+    summaries: dict[str, Summaries] = field(default_factory=dict)  # by key, of runs without points
     entries: dict[str, list[Entry]] = field(default_factory=dict)  # by key
     weight: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.forgotten or self.rows or self.entries)
+        return bool(self.forgotten or self.rows or self.summaries or self.entries)
 
     def cursor(self, key: str, source: str) -> Cursor | None:
         """The cursor of the source after the flush; None when nothing that waits touches it."""
         for entry in reversed(self.entries.get(key, ())):
             if entry.source == source:
                 return entry.cursor
-        return _BEGINNING if (key, source) in self.forgotten or (key, None) in self.forgotten else None
+        is_begun = (key, source) in self.forgotten or (key, None) in self.forgotten or key in self.summaries
+        return _BEGINNING if is_begun else None
 
     def put(self, row: RunRow) -> None:
         self.rows[row.key] = row
         self.weight += _ROW_WEIGHT
 
+    def summarise(self, key: str, summaries: Summaries) -> None:
+        self.summaries[key] = summaries
+        self.weight += _ROW_WEIGHT
+
     def add(self, key: str, entry: Entry) -> None:
+        self.summaries.pop(key, None)
         self.weight += sum(len(piece.values) for pieces in entry.columns.values() for piece in pieces)
         entries = self.entries.setdefault(key, [])
         if not entries or entries[-1].source != entry.source:
@@ -63,6 +74,7 @@ class Buffer:
         kept = [entry for entry in self.entries.pop(key, ()) if source is not None and entry.source != source]
         if kept:
             self.entries[key] = kept
+        self.summaries.pop(key, None)
         self.forgotten[key, source] = None
         self.weight += _ROW_WEIGHT
 
@@ -105,6 +117,13 @@ class BufferedIndex(Index):
             return False  # whether it fits what is stored is seen when it is written
         self._buffer.add(key, Entry(source, expected_offset, cursor, pieces))
         return (key, source) not in self._settle()
+
+    def add_summaries(
+        self, key: str, states: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, tuple[bytes, float]]
+    ) -> None:
+        _check_key(key)
+        self._buffer.summarise(key, (states, summaries))
+        self._settle()
 
     def forget_points(self, key: str, source: str | None = None) -> None:
         self._buffer.forget(key, source)

@@ -24,7 +24,6 @@ from assay.record.index.packing import DamagedError, checksum, unseal, unseal_al
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from assay.record.index.base import Series
     from assay.values.series import Summary
 
 FIELDS = MetricColumns._fields[1:]
@@ -64,9 +63,10 @@ class Tally:
         tally.count, tally.bad, tally.total = int(count), int(bad), total
         return tally
 
-    def extend(self, series: Series) -> None:
-        steps, times = series.steps, series.times
-        values = series.values.tolist()  # an array would create its floats again in each of the passes below
+    def extend(self, steps: Sequence[float], values: Sequence[float], times: Sequence[float]) -> None:
+        """Of the times the first and the last are enough, where both are there."""
+        if isinstance(values, array):
+            values = values.tolist()  # an array would create its floats again in each of the passes below
         if not values:
             return
         total = reduce(add, values, self.total)
@@ -83,7 +83,7 @@ class Tally:
             self.first_time = known[0] if isnan(self.first_time) else self.first_time
             self.last_time = known[-1]
 
-    def _extend_finite(self, values: list[float], steps: array[float]) -> None:
+    def _extend_finite(self, values: Sequence[float], steps: Sequence[float]) -> None:
         """The slow way, when some values are not finite, or the sum is not any more."""
         indices = [index for index, value in enumerate(values) if isfinite(value)]
         self.bad += len(values) - len(indices)
@@ -120,6 +120,10 @@ class Tally:
             self.first_time,
             self.last_time,
         )
+
+    def carry(self) -> tuple[bytes, float]:
+        """Everything, for another process as well."""
+        return self.pack(), self.total
 
 
 def parse_summaries(metrics: Iterable[str], packed: Iterable[bytes]) -> list[Summary]:
@@ -174,12 +178,20 @@ Digest = dict[int, MetricDigest]  # by the metric's number
 
 def pack_digest(digest: Digest) -> Packed:
     """By number, so that runs with the same metrics are packed alike."""
-    numbers = sorted(digest)
+    return _pack({number: (*each.tally.carry(), each.loose) for number, each in digest.items()})
+
+
+def pack_summaries(summaries: Mapping[int, tuple[bytes, float]]) -> Packed:
+    """The same of a run without chunks."""
+    return _pack({number: (*each, 0) for number, each in summaries.items()})
+
+
+def _pack(known: Mapping[int, tuple[bytes, float, int]]) -> Packed:
+    numbers = sorted(known)
     if not numbers:
         return Packed()
-    statuses = [digest[number] for number in numbers]
-    summaries = b"".join([each.tally.pack() for each in statuses])
-    carried = array("d", [value for each in statuses for value in (each.tally.total, each.loose)]).tobytes()
+    summaries = b"".join([known[number][0] for number in numbers])
+    carried = array("d", [value for number in numbers for value in known[number][1:]]).tobytes()
     metrics = array("q", numbers).tobytes()
     return Packed(metrics, summaries + checksum(metrics, summaries), carried + checksum(metrics, carried))
 

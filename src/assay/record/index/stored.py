@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from assay.errors import UsageError
+from assay.errors import InfrastructureError, UsageError
 from assay.record.index.base import Cursor, Database, Refused, RunRow, Series, StudyRow, Table, VerdictRow
 from assay.record.index.buffer import Buffer, BufferedIndex
 from assay.record.index.digest import (
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
 _NAME = "SELECT number FROM names WHERE name = ?"
 _CURSOR = """SELECT c.run, c.source, c.bytes_read, c.state FROM runs r JOIN cursors c ON c.run = r.run
-    WHERE r.key = ? AND c.source = (SELECT number FROM names WHERE name = ?)"""
+    WHERE r.key = ? AND c.source = (SELECT number FROM names WHERE name = ?) AND c.bytes_read > 0"""
+_SUMMARISED = "SELECT DISTINCT r.key FROM cursors c JOIN runs r ON r.run = c.run WHERE c.bytes_read = 0"
 _CURSORS = """SELECT r.key, c.run, c.source, c.bytes_read, c.state FROM cursors c JOIN runs r ON r.run = c.run
     WHERE c.source = (SELECT number FROM names WHERE name = ?)"""
 _SERIES = """SELECT run, metric, parts, step_data, value_data, time_data FROM chunks
@@ -141,13 +142,15 @@ class StoredIndex(BufferedIndex):
 
     @_collector_paused()
     def _write(self, buffer: Buffer) -> list[Refused]:
-        from assay.record.index.writing import forget_points, write_points, write_rows  # readers do not need them
+        # readers do not need them
+        from assay.record.index.writing import forget_points, write_points, write_rows, write_summaries
 
         with self._transaction() as db:
             for key, source in buffer.forgotten:
                 forget_points(db, key, None if source is None else storable(source))
             write_rows(db, buffer.rows.values())
-            return write_points(db, buffer.entries, self._number)
+            refused = write_summaries(db, buffer.summaries, self._number)
+            return refused + write_points(db, buffer.entries, self._number)
 
     def _number(self, name: str) -> int:
         """The number of a metric or a source, given when it is new; only inside a transaction that writes."""
@@ -231,14 +234,34 @@ class StoredIndex(BufferedIndex):
             last[study] = max(last_activity(row), last.get(study, 0.0))
         return [StudyRow(study, dict(sorted(counts[study].items())), last[study] or None) for study in sorted(counts)]
 
+    def find_summarised(self, studies: Sequence[str] | None = None) -> list[str]:
+        where, chosen = _build_choice(studies, None)
+        with self._reading() as db:
+            return [key for (key,) in db.execute(f"{_SUMMARISED}{where}", chosen)]
+
     def load_series(self, key: str, metric: str) -> Series:
+        series = self._load_stored_series(key, metric)
+        if series is None and self.store_points is not None:
+            self.store_points(key)
+            series = self._load_stored_series(key, metric)
+        if series is None:
+            raise InfrastructureError(
+                f"the points of {key} are not stored, and its files cannot be read", "see why: assay index rebuild"
+            )
+        return fill_series(series)
+
+    def _load_stored_series(self, key: str, metric: str) -> Series | None:
+        """None: only its summary is stored."""
         with self._reading() as db:
             found = db.execute(_SERIES, (key, storable(metric)))
             chunks = [unpack_chunk(name_owner(run, number), *row) for run, number, *row in found]
             series = join_series([chunk.series for chunk in chunks])
             if len(series.values) != self._load_count(key, metric):
+                where, chosen = _build_choice(None, [key])
+                if not chunks and db.execute(f"{_SUMMARISED}{where}", chosen).fetchone():
+                    return None
                 raise DamagedError("points are missing")
-        return fill_series(series)
+        return series
 
     def _load_count(self, key: str, metric: str) -> int:
         """How many points the summary of a metric speaks of."""

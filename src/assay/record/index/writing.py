@@ -13,7 +13,16 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from assay.record.index.base import RunRow, VerdictRow
-from assay.record.index.digest import FIELDS, LAYOUT, Digest, MetricDigest, Packed, pack_digest, unpack_digest
+from assay.record.index.digest import (
+    FIELDS,
+    LAYOUT,
+    Digest,
+    MetricDigest,
+    Packed,
+    pack_digest,
+    pack_summaries,
+    unpack_digest,
+)
 from assay.record.index.packing import (
     FULL_CHUNK_POINTS,
     MAX_LOOSE_CHUNKS,
@@ -35,7 +44,7 @@ from assay.system.fast_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from assay.record.index.base import Database, Refused
-    from assay.record.index.buffer import Entry
+    from assay.record.index.buffer import Entry, Summaries
     from assay.record.index.packing import Chunk
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=plain_object).encode
@@ -66,6 +75,7 @@ _ADD_VERDICT = f"""INSERT INTO verdicts ({", ".join(_VERDICT_COLUMNS)})
     VALUES ({", ".join("?" * len(_VERDICT_COLUMNS))})"""  # noqa: S608
 _SET_VERDICT_OFFSET = """INSERT INTO verdict_files (study, bytes_read) VALUES (?, ?)
     ON CONFLICT (study) DO UPDATE SET bytes_read = excluded.bytes_read"""
+_AMONG_RUNS = "WHERE run IN (SELECT value FROM json_each(?))"
 _LARGEST = 2**63 - 1
 
 
@@ -116,6 +126,34 @@ def _storable_value(value: Any) -> Any:
     return value if value is None or isinstance(value, float) else storable(str(value))
 
 
+# ---------------------------------------------------------------- summaries without points
+
+
+def write_summaries(db: Database, summarised: Mapping[str, Summaries], number: Callable[[str], int]) -> list[Refused]:
+    """Of every run that has no points; the others are returned. A cursor at 0 marks what is to be read again."""
+    if not summarised:
+        return []
+    runs = _load_numbers(db, list(summarised))
+    query = f"SELECT run, max(bytes_read) FROM cursors {_AMONG_RUNS} GROUP BY run"  # noqa: S608
+    known = dict(db.execute(query, (json.dumps(list(runs.values())),)).fetchall())
+    packed: dict[int, Packed] = {}
+    cursors: list[tuple[int, int, int, str]] = []
+    for key, (states, summaries) in summarised.items():
+        run = runs[key]
+        if known.get(run):
+            continue
+        if run in known:  # another process did the same
+            _forget_run(db, run)
+        packed[run] = pack_summaries({number(metric): found for metric, found in summaries.items()})
+        for name, state in states.items():
+            source = number(name)
+            cursors.append((run, source, 0, seal_cursor(run, source, 0, _encode(dict(state)))))
+    db.executemany(_SET_CURSOR, cursors)
+    db.executemany(_SET_SUMMARY, [row for run, digest in packed.items() for row in _build_summaries(run, digest)])
+    db.executemany(_SET_DIGEST, [(*digest, run) for run, digest in packed.items()])
+    return [(key, "") for key in summarised if known.get(runs[key])]
+
+
 # ---------------------------------------------------------------- points
 
 
@@ -160,7 +198,7 @@ def _take(work: _Work, run: int, entry: Entry, number: Callable[[str], int]) -> 
         digested = digest.get(metric)
         if digested is None:
             digested = digest[metric] = MetricDigest()
-        digested.tally.extend(series)
+        digested.tally.extend(*series)
         digested.loose += 1
         work.touched[run, metric] = digested
         parts = pack_parts([(source, len(series.values))], series, name_owner(run, metric))
@@ -168,16 +206,23 @@ def _take(work: _Work, run: int, entry: Entry, number: Callable[[str], int]) -> 
     return True
 
 
-def _load_work(db: Database, keys: Iterable[str]) -> _Work:
-    runs = _load_numbers(db, list(keys))
+def _load_work(db: Database, entries: Mapping[str, Sequence[Entry]]) -> _Work:
+    runs = _load_numbers(db, list(entries))
     chosen = json.dumps(list(runs.values()))
-    among = "WHERE run IN (SELECT value FROM json_each(?))"
-    offsets = db.execute(f"SELECT run, source, bytes_read, state FROM cursors {among}", (chosen,))  # noqa: S608
+    query = f"SELECT run, source, bytes_read, state FROM cursors {_AMONG_RUNS}"  # noqa: S608
+    offsets = db.execute(query, (chosen,)).fetchall()
     known = {(run, source): offset for run, source, offset, state in offsets if open_cursor(run, source, offset, state)}
+    summarised = {run for (run, _), offset in known.items() if not offset}
+    for key, per_source in entries.items():
+        if runs[key] in summarised and not all(entry.expected_offset for entry in per_source):
+            _forget_run(db, runs[key])
+    known = {place: offset for place, offset in known.items() if place[0] not in summarised}
     if not known:  # no cursor, no points
         return _Work(runs, {}, {})
-    query = f"SELECT run, metrics, summaries, carried FROM run_cache {among}"  # noqa: S608
-    digests = {run: unpack_digest(Packed(*packed)) for run, *packed in db.execute(query, (chosen,))}
+    query = f"SELECT run, metrics, summaries, carried FROM run_cache {_AMONG_RUNS}"  # noqa: S608
+    digests = {
+        run: unpack_digest(Packed(*packed)) for run, *packed in db.execute(query, (chosen,)) if run not in summarised
+    }
     if not digests.keys() >= {run for run, _ in known}:
         raise DamagedError("the summaries of a run are missing")
     return _Work(runs, known, digests)
@@ -252,16 +297,20 @@ def forget_points(db: Database, key: str, source: str | None) -> None:
     row = db.execute("SELECT run FROM runs WHERE key = ?", (key,)).fetchone()
     if row is None:
         return
-    query = "SELECT source, name FROM cursors JOIN names ON number = source WHERE run = ?"
+    query = "SELECT source, name, bytes_read FROM cursors JOIN names ON number = source WHERE run = ?"
     sources = db.execute(query, row).fetchall()
-    kept = [number for number, name in sources if source is not None and name != source]
+    kept = [number for number, name, offset in sources if source is not None and name != source and offset]
     if not kept:
-        for table in ("chunks", "cursors", "metric_summaries"):
-            db.execute(f"DELETE FROM {table} WHERE run = ?", row)  # noqa: S608
-        db.execute(_SET_DIGEST, (*Packed(), row[0]))
+        _forget_run(db, row[0])
         return
-    for number in {number for number, _ in sources}.difference(kept):
+    for number in {number for number, _, _ in sources}.difference(kept):
         _forget_source(db, row[0], number)
+
+
+def _forget_run(db: Database, run: int) -> None:
+    for table in ("chunks", "cursors", "metric_summaries"):
+        db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608
+    db.execute(_SET_DIGEST, (*Packed(), run))
 
 
 def _forget_source(db: Database, run: int, source: int) -> None:
@@ -286,7 +335,7 @@ def _keep_others(db: Database, run: int, metric: int, source: int) -> MetricDige
             continue
         if kept.parts != chunk.parts:
             _set_chunk(db, number, kept, name_owner(run, metric))
-        digested.tally.extend(kept.series)
+        digested.tally.extend(*kept.series)
         digested.loose += 1
     return digested
 

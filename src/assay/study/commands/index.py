@@ -50,6 +50,7 @@ class IndexStatus:
     metrics: int
     points: int
     unread: int  # runs on disk that the index does not know yet
+    summarised: int = 0  # runs whose points are not stored yet
     is_temporary: bool = False
     reset_reason: str = ""
 
@@ -93,6 +94,7 @@ def load_status(root: str) -> IndexStatus:
             metrics=len(table.metrics),
             points=int(sum(sum(column.count) for column in table.metrics.values())),
             unread=len(on_disk - {row.key for row in table.rows}),
+            summarised=len(index.find_summarised()),
             is_temporary=index.is_temporary,
             reset_reason=index.reset_reason,
         )
@@ -103,7 +105,9 @@ def _build_status_facts(status: IndexStatus) -> list[tuple[str, str]]:
     if not status.exists:
         return [*facts, ("state", f"not made yet; {render_count(status.unread, 'run')} on disk")]
     facts.append(("size", render_size(status.size_bytes)))
-    facts += [(name, str(getattr(status, name))) for name in ("studies", "runs", "metrics", "points")]
+    facts += [(name, str(getattr(status, name))) for name in ("studies", "runs", "metrics")]
+    waiting = f"; those of {render_count(status.summarised, 'run')} are stored when a plot, export or query needs them"
+    facts.append(("points", f"{status.points}{waiting if status.summarised else ''}"))
     if status.unread:
         facts.append(("not read yet", f"{render_count(status.unread, 'run')}; the next command that looks reads them"))
     if status.is_temporary:
@@ -128,7 +132,7 @@ def rebuild(request: RebuildRequest, console: Console) -> int:
     for root in load_roots(request.root):
         with open_index(root, renew=True) as index:
             index.clear()
-            count = refresh_root(index, root, console)
+            count = refresh_root(index, root, console, stores_points=True)
         console.print(f"{root}: {render_count(count, 'run')} read")
     return 0
 
@@ -168,9 +172,9 @@ def query(request: QueryRequest, console: Console) -> int:
     """
     from assay.errors import InfrastructureError
     from assay.show.table import render_csv
-    from assay.study.locations import find_roots
+    from assay.study.locations import StudyLocation, find_roots
     from assay.study.opening import open_index
-    from assay.study.refresh import refresh_root
+    from assay.study.refresh import refresh_root, store_points
     from assay.values.table import Column, Table
 
     if request.as_json and request.as_csv:
@@ -179,6 +183,9 @@ def query(request: QueryRequest, console: Console) -> int:
     with open_index(root, console.warning) as index:
         try:
             refresh_root(index, root, console)
+            if "chunks" in request.statement.lower() or "cursors" in request.statement.lower():
+                for study in sorted({key.partition("/")[0] for key in index.find_summarised()}):
+                    store_points(index, StudyLocation(root, study))
         except InfrastructureError as error:  # who may only read can still ask
             console.warning(f"not up to date: {error.message}")
         names, rows = index.query(request.statement)
