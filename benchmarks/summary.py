@@ -40,7 +40,8 @@ MLFLOW_RUNS = 1000
 _TABLE = """
 import gc, json, sys, time
 gc.set_threshold(50_000, 20, 50)
-from assay.study.locations import find_locations, open_index_of
+from assay.study.locations import find_locations
+from assay.study.opening import open_index_of
 from assay.study.summary import SummaryOptions, summarise
 from assay.show.table import render_table
 times = []

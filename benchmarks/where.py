@@ -37,7 +37,8 @@ import gc, json, sys, time
 gc.set_threshold(50_000, 20, 50)
 from assay.show.table import render_table
 from assay.study import choosing
-from assay.study.locations import find_locations, open_index_of
+from assay.study.locations import find_locations
+from assay.study.opening import open_index_of
 from assay.study.summary import SummaryOptions, summarise
 from assay.values.where import parse_where
 expressions = [None, *sys.argv[3:]]

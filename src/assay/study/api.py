@@ -21,13 +21,12 @@ if TYPE_CHECKING:
         find_locations,
         find_roots,
         find_studies,
-        open_index_of,
         show_command,
     )
     from assay.study.logs import find_log
     from assay.study.mlrunner_files import format_time, render_script
     from assay.study.notify import check_receivers
-    from assay.study.opening import open_index
+    from assay.study.opening import open_index, open_index_of
     from assay.study.page_view import TABS, StudyView
     from assay.study.prepared import (
         Again,
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
         wanted_commands,
     )
     from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, find_pareto_runs, sort_rows
-    from assay.study.refresh import apply_changes, record_verdicts, refresh_root, refresh_study
+    from assay.study.refresh import apply_changes, refresh_root, refresh_study
     from assay.study.report import build_study_report, render_report
     from assay.study.run_reader import LoadedRuns, load_fresh_table, load_objectives, load_points, load_study_runs
     from assay.study.run_status import load_states
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from assay.study.summary import SummaryOptions, select_rows, summarise
     from assay.study.supervise import Entry, Event, Observer
     from assay.study.sweep import Listen, RunHooks, prepare, run_study
+    from assay.study.verdicts import record_verdicts
 
 HOMES = {
     "assay.study.attempts": "RetryPolicy",
@@ -63,14 +63,13 @@ HOMES = {
     "assay.study.choosing": "choose_rows match_rows",
     "assay.study.collect": "Source closing_quietly find_sources",
     "assay.study.locations": (
-        "FoundRun StudyLocation check_writable choose_root find_locations find_roots find_studies open_index_of "
-        "show_command"
+        "FoundRun StudyLocation check_writable choose_root find_locations find_roots find_studies show_command"
     ),
     "assay.study.farms": "choose_farm",
     "assay.study.logs": "find_log",
     "assay.study.mlrunner_files": "format_time render_script",
     "assay.study.notify": "check_receivers",
-    "assay.study.opening": "open_index",
+    "assay.study.opening": "open_index open_index_of",
     "assay.study.page_view": "TABS StudyView",
     "assay.study.prepared": (
         "Again Prepared Report RunOptions build_dry_lines "
@@ -78,7 +77,7 @@ HOMES = {
     ),
     "assay.study.report": "build_study_report render_report",
     "assay.study.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows",
-    "assay.study.refresh": "apply_changes record_verdicts refresh_root refresh_study",
+    "assay.study.refresh": "apply_changes refresh_root refresh_study",
     "assay.study.run_reader": "LoadedRuns load_fresh_table load_objectives load_points load_study_runs",
     "assay.study.run_status": "load_states",
     "assay.study.runner": "build_bare_study find_study_location run_specs",
@@ -89,5 +88,6 @@ HOMES = {
     "assay.study.summary": "SummaryOptions select_rows summarise",
     "assay.study.supervise": "Entry Event Observer",
     "assay.study.sweep": "Listen RunHooks prepare run_study",
+    "assay.study.verdicts": "record_verdicts",
 }
 __getattr__ = build_getattr(__name__, HOMES)

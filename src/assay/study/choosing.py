@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.record.index.base import RunRow, Table
-from assay.study.locations import ALL_RUNS, FoundRun, StudyLocation, find_runs, open_index_of
+from assay.study.locations import ALL_RUNS, FoundRun, StudyLocation, find_runs
+from assay.study.opening import open_index_of
 from assay.study.ranking import best_values
 from assay.study.run_reader import load_fresh_table
 from assay.values.series import direction_of

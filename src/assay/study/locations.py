@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError, did_you_mean
 from assay.record.folders import find_folders, find_foreign_dirs, find_run_dirs, is_foreign_dir, is_run_dir
-from assay.record.index.base import Index
-from assay.show.console import Console
-from assay.study.opening import open_index
 from assay.values import layout
 
 if TYPE_CHECKING:
@@ -393,13 +390,3 @@ def need_one_run(name: str, runs: Sequence[FoundRun]) -> FoundRun:
     shown = [os.path.join(show_study(run.location), os.path.basename(run.dir)) for run in runs[:6]]
     listed = ", ".join(shown) + (" …" if len(runs) > 6 else "")
     raise UsageError(f"{name!r} names {len(runs)} runs", f"choose one of: {listed}")
-
-
-def open_index_of(locations: Sequence[StudyLocation]) -> Index:
-    """The index of the root that these studies share."""
-    roots = {location.root for location in locations}
-    if len(roots) > 1:
-        raise UsageError(
-            "these studies lie under different roots: " + ", ".join(sorted(roots)), "take them one after another"
-        )
-    return open_index(roots.pop(), Console().warning)

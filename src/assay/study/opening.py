@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from assay.errors import AssayError, InfrastructureError
+from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.record.index import sqlite
+from assay.show.console import Console
+from assay.study.locations import StudyLocation
 from assay.values.notify import Notify, ignore
 
 if TYPE_CHECKING:
@@ -27,12 +30,21 @@ def open_index(
 
     def store_points(key: str) -> None:
         from assay.study import refresh
-        from assay.study.locations import StudyLocation
 
         refresh.store_points(index, StudyLocation(os.fspath(root), key.partition("/")[0]))
 
     index.store_points = store_points
     return index
+
+
+def open_index_of(locations: Sequence[StudyLocation]) -> Index:
+    """The index of the root that these studies share."""
+    roots = {location.root for location in locations}
+    if len(roots) > 1:
+        raise UsageError(
+            "these studies lie under different roots: " + ", ".join(sorted(roots)), "take them one after another"
+        )
+    return open_index(roots.pop(), Console().warning)
 
 
 def _open(root: str | os.PathLike[str], warn: Notify, is_needed: bool, renew: bool) -> Index:

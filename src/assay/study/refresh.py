@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,12 +22,10 @@ from assay.show.console import SILENT, CollectingConsole, Console
 from assay.study.attempts import Action, Decision, RetryPolicy, decide
 from assay.study.collect import UNREAD, Summaries, build_row, read_sources
 from assay.study.locations import StudyLocation, find_studies
-from assay.study.opening import open_index
 from assay.system.fast_dataclasses import replace
-from assay.system.files import append_line
 from assay.system.processes import map_in_two
 from assay.values import layout
-from assay.values.plain import build_plain, parse_plain
+from assay.values.plain import parse_plain
 from assay.values.run import JobHandle, Liveness, RunSpec, State
 from assay.values.secrets import hide_named
 from assay.values.verdict import Verdict
@@ -321,32 +318,9 @@ def _mlrunner_state(stat: Mapping[str, str]) -> State:
 # ------------------------------------------------------------ verdicts, kept in .assay/verdicts.jsonl of their study
 
 
-def record_verdicts(
-    location: StudyLocation, source: str, verdicts: Mapping[Any, Verdict], index: Index | None = None
-) -> list[str]:
-    """Keep what was judged, by run name (None: the study as a whole); what went wrong with that, as warnings.
-
-    A verdict that cannot be kept is still the caller's answer, so nothing is raised.
-    """
-    if not verdicts:
-        return []
-    facts = [{"run": run, **build_plain(verdict)} for run, verdict in verdicts.items()]
-    try:
-        os.makedirs(os.path.join(location.dir, layout.STUDY_META_DIR), exist_ok=True)
-        append_line(_find_file(location), {"at": time.time(), "source": source, "verdicts": facts})
-        if index is not None:
-            read_verdicts(index, location)
-        else:
-            with open_index(location.root) as opened:
-                read_verdicts(opened, location)
-    except (InfrastructureError, OSError) as error:
-        return [f"the verdict was not recorded: {error}"]
-    return []
-
-
 def read_verdicts(index: Index, location: StudyLocation) -> None:
     """Read what the file holds beyond what the index has seen; all of it where it is shorter than before."""
-    path, known = _find_file(location), index.load_verdict_offset(location.name)
+    path, known = find_verdicts_file(location), index.load_verdict_offset(location.name)
     size = os.stat(path).st_size if os.path.exists(path) else 0
     if size == known:
         return
@@ -361,7 +335,7 @@ def read_verdicts(index: Index, location: StudyLocation) -> None:
     index.add_verdicts(location.name, rows, start=start, end=start + len(data), expected_offset=known)
 
 
-def _find_file(location: StudyLocation) -> str:
+def find_verdicts_file(location: StudyLocation) -> str:
     return os.path.join(location.dir, layout.STUDY_META_DIR, layout.VERDICTS_FILE)
 
 

@@ -27,7 +27,8 @@ from assay.stage.mirror import Fetching, Folder, Manifest
 from assay.stage.remote import Remote
 from assay.stage.transfer import is_inside
 from assay.study.choosing import find_chosen_runs, need_rows
-from assay.study.locations import FoundRun, StudyLocation, find_locations, find_runs, open_index_of, show_path
+from assay.study.locations import FoundRun, StudyLocation, find_locations, find_runs, show_path
+from assay.study.opening import open_index_of
 from assay.study.run_reader import load_fresh_table
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import rename

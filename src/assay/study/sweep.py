@@ -381,7 +381,7 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
     checks = prepared.study.checks
     if not checks or not done:
         return None, []
-    from assay.study.refresh import record_verdicts
+    from assay.study.verdicts import record_verdicts
 
     summaries = index.load_summaries(keys=list(done))
     if not all(summaries.get(key) or entry.finished_here for key, entry in done.items()):

@@ -21,7 +21,8 @@ from assay.record.index import schema
 from assay.record.index.base import Cursor, VerdictRow
 from assay.record.index.sqlite import SqliteIndex
 from assay.study.locations import StudyLocation
-from assay.study.refresh import read_verdicts, record_verdicts
+from assay.study.refresh import read_verdicts
+from assay.study.verdicts import record_verdicts
 from assay.values.run import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 

@@ -41,7 +41,8 @@ def best(request: BestRequest, console: Console) -> int:
     A run goes by the best value of the metric. Only runs that are done count. Several metrics give the Pareto set: the
     runs that no other beats in all of them.
     """
-    from assay.study.locations import find_patterns, open_index_of, show_command
+    from assay.study.locations import find_patterns, show_command
+    from assay.study.opening import open_index_of
     from assay.study.run_reader import load_fresh_table, load_objectives
     from assay.study.summary import select_rows
 

@@ -137,7 +137,8 @@ def export_mlflow(request: MlflowRequest, console: Console) -> int:
 @contextmanager
 def _selected(request: ExportRequest | MlflowRequest, console: Console) -> Iterator[Selection]:
     from assay.study import export
-    from assay.study.locations import find_patterns, open_index_of
+    from assay.study.locations import find_patterns
+    from assay.study.opening import open_index_of
 
     locations, patterns = find_patterns(request.studies, request.root)
     with open_index_of(locations) as index:

@@ -31,7 +31,8 @@ def importance(request: ImportanceRequest, console: Console) -> int:
     the best value of the metric, and only runs that are done count.
     """
     from assay.study.importance import build_importance_document, measure_importance
-    from assay.study.locations import find_patterns, open_index_of
+    from assay.study.locations import find_patterns
+    from assay.study.opening import open_index_of
     from assay.study.run_reader import load_fresh_table, load_objectives
     from assay.study.summary import select_rows
 

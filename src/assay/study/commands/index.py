@@ -220,7 +220,8 @@ def reparse(request: ReparseRequest, console: Console) -> int:
     """
     from assay.record import run_directory
     from assay.study.collect import read_sources
-    from assay.study.locations import find_locations, open_index_of
+    from assay.study.locations import find_locations
+    from assay.study.opening import open_index_of
     from assay.study.refresh import describe_damage, refresh_study
     from assay.system.fast_dataclasses import replace
 

@@ -80,7 +80,8 @@ def _list_runs(name: str, request: LsRequest, console: Console) -> int:
     from assay.show.formatting import clean, wrap
     from assay.show.table import render_json
     from assay.study.listing import ListOptions, build_run_facts, build_run_table, describe_total, list_runs
-    from assay.study.locations import find_patterns, open_index_of
+    from assay.study.locations import find_patterns
+    from assay.study.opening import open_index_of
 
     locations, patterns = find_patterns([name], request.root)
     if len(locations) != 1:
@@ -118,7 +119,7 @@ def show(request: ShowRequest, console: Console) -> int:
 
     RUN is STUDY/RUN, a run's name or id, or its folder.
     """
-    from assay.study.locations import open_index_of
+    from assay.study.opening import open_index_of
     from assay.study.run_description import build_document, describe_run
 
     if request.job and (request.as_json or request.with_environment):
@@ -230,7 +231,8 @@ class DiffRequest(Request):
 
 def diff(request: DiffRequest, console: Console) -> int:
     """Compare two runs: parameters, commands, environment, code, metrics."""
-    from assay.study.locations import find_one_run, open_index_of
+    from assay.study.locations import find_one_run
+    from assay.study.opening import open_index_of
     from assay.study.run_diff import build_document, compare, render_code_diff
 
     if request.code and request.as_json:

@@ -71,7 +71,8 @@ def summarise(request: SumRequest, console: Console) -> int:
     """
     from assay.show.formatting import render_count, unguard
     from assay.study import summary
-    from assay.study.locations import find_patterns, open_index_of
+    from assay.study.locations import find_patterns
+    from assay.study.opening import open_index_of
 
     forms = request.as_csv or request.csv_raw, request.as_json, request.as_markdown
     if sum(forms) > 1:
@@ -205,7 +206,8 @@ class PlotRequest(Request):
 
 def plot(request: PlotRequest, console: Console) -> int:
     """Plot metrics of studies or of single runs: over steps, epochs or time, or over parameters."""
-    from assay.study.locations import find_patterns, open_index_of
+    from assay.study.locations import find_patterns
+    from assay.study.opening import open_index_of
     from assay.study.plotting import load_selection
 
     form = _choose_form(request)
