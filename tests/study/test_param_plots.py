@@ -42,7 +42,58 @@ def chart_of(plots: Sequence[Any]) -> Chart:
 LOGS = select([({"lr": 10.0**-n, "opt": opt}, float(n)) for n in range(1, 5) for opt in ("adam", "sgd")])
 
 
+def select_two(runs: Sequence[tuple[float, float, State]]) -> Selection:
+    """Runs with a loss and a time."""
+    loss = select([({}, first, state) for first, _, state in runs])
+    time = select([({}, second, state) for _, second, state in runs], "time")
+    table = Table(loss.data.rows, {**loss.data.metrics, **time.data.metrics})
+    return Selection(table, loss.keep, (), {"loss": 1, "time": 1}, ("loss:min", "time:min"))
+
+
+# ---------------------------------------------------------------- two metrics
+
+
+def test_runs_that_none_beats_in_both_metrics() -> None:
+    runs = [(1.0, 9.0), (2.0, 5.0), (2.0, 6.0), (3.0, 1.0), (4.0, 4.0)]
+    some = select_two([*((*run, State.DONE) for run in runs), (0.5, 0.5, State.FAILED)])
+    chart = chart_of(param_plots.build_pareto(some, ParamOptions()))
+    found = {line.label: list(zip(line.xs, line.ys, strict=True)) for line in chart.lines}
+    assert found == {
+        "Pareto set": [runs[0], runs[1], runs[3]],
+        "other runs": [runs[2], runs[4]],
+        "failed": [(0.5, 0.5)],
+    }
+    assert [line.look for line in chart.lines] == ["dots", "dots", "crosses"]
+
+
+def test_the_better_end_of_each_metric_can_be_chosen() -> None:
+    some = select_two([(1.0, 9.0, State.DONE), (2.0, 5.0, State.DONE)])
+    chart = chart_of(param_plots.build_pareto(some, ParamOptions(metrics=("loss:min", "time:max"))))
+    assert [list(line.xs) for line in chart.lines] == [[1.0], [2.0]]
+    assert chart.lines[0].label == "Pareto set"
+
+
+@pytest.mark.parametrize("metrics", [("loss",), ("loss", "time", "loss2")])
+def test_a_pareto_plot_is_of_two_metrics(metrics: tuple[str, ...]) -> None:
+    some = select_two([(1.0, 9.0, State.DONE)])
+    some.data.metrics["loss2"] = some.data.metrics["loss"]  # type: ignore[index]
+    some.counts["loss2"] = 1  # type: ignore[index]
+    with pytest.raises(UsageError, match="needs two metrics"):
+        param_plots.build_pareto(some, ParamOptions(metrics=metrics))
+
+
 # ---------------------------------------------------------------- scatter
+
+
+def test_what_a_search_chooses_on_a_logarithmic_scale_is_drawn_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = select([({"lr": value, "width": value}, 1.0) for value in (0.01, 0.02, 0.03)])
+    monkeypatch.setattr("assay.study.plotting.load_log_params", lambda _: frozenset({"lr"}))
+    scales = [chart_of(param_plots.build_scatters(some, name, ParamOptions())).x_scale for name in ("lr", "width")]
+    assert scales == ["log", "linear"]
+    axes = chart_of(param_plots.build_parallels(some, ParamOptions(params=("lr", "width")))).axes
+    assert [axis.name for axis in axes] == ["lr (log)", "width", "loss"]
+    zero = select([({"lr": value}, 1.0) for value in (0.0, 0.02)])
+    assert chart_of(param_plots.build_scatters(zero, "lr", ParamOptions())).x_scale == "linear"
 
 
 def test_each_run_is_a_point_at_its_parameter() -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from array import array
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.study.workbench import Bench
 
 from assay.record.index.base import RunRow, Series
-from assay.show.chart import Line
+from assay.record.search_file import SearchFile, find_search_file, write_search
+from assay.show.chart import Line, choose_colors
 from assay.study import plotting
+from assay.study.locations import StudyLocation
+from assay.study.run_reader import load_log_params
 from assay.values.run import State
+from assay.values.study import Objective
 
 
 def row(name: str, study: str = "s", **params: Any) -> RunRow:
@@ -47,6 +53,49 @@ def test_lines_are_ranked_by_their_best_value() -> None:
 def test_a_file_per_metric() -> None:
     assert plotting.build_paths("a/p.png", ["loss"]) == ["a/p.png"]
     assert plotting.build_paths("a/p.png", ["loss", "val/acc"]) == ["a/p-loss.png", "a/p-val_acc.png"]
+
+
+# ---------------------------------------------------------------- colours
+
+
+def test_a_place_in_the_table_has_its_colour_where_no_other_has_it() -> None:
+    assert choose_colors([0, 3, 7]) == {0: 0, 3: 3, 7: 7}
+    assert choose_colors([11, 3]) == {3: 3, 11: 4}
+    many = choose_colors(range(0, 40, 2))
+    assert len(set(many.values())) == 20
+    assert set(list(many.values())[:8]) == set(range(8))
+
+
+def test_a_run_has_one_colour_in_all_charts(cli: Any, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another is best, and where runs are left out."""
+    seen: list[dict[str, int | None]] = []
+    real = plotting.build_plots
+
+    def build(*arguments: Any) -> list[plotting.Plot]:
+        plots = real(*arguments)
+        seen.extend({line.label: line.number for line in plot.chart.lines} for plot in plots)  # type: ignore[union-attr]
+        return plots
+
+    monkeypatch.setattr(plotting, "build_plots", build)
+    assert cli("plot", "fit", "-m", "loss:min", "-m", "test.acc:max").code == 0
+    assert cli("plot", "fit", "-m", "loss:max", "--where", "lr==0.1").code == 0
+    loss, acc, some = seen
+    assert len(set(loss.values())) == len(loss) == 4
+    assert all(loss[label] == number for label, number in acc.items())
+    assert sorted(number for number in some.values() if number is not None) == [0, 1]
+    shown = cli("plot", "fit", "-g", "n")
+    assert shown.code == 0
+
+
+def test_the_parameters_that_a_search_chooses_on_a_logarithmic_scale(tmp_path: Path) -> None:
+    location = StudyLocation(str(tmp_path), "s")
+    assert load_log_params([location]) == frozenset()
+    (tmp_path / "s" / ".assay").mkdir(parents=True)
+    space = ({"lr": {"log_uniform": [0.01, 1]}, "n": {"log_int": [1, 9]}, "w": {"int": [1, 2]}, "k": [1, 2]},)
+    write_search(location.dir, SearchFile("random", (Objective("loss", "min"),), 0, "best", space, {}))
+    assert load_log_params([location]) == {"lr", "n"}
+    Path(find_search_file(location.dir)).write_text("{")
+    assert load_log_params([location]) == frozenset()
 
 
 # ---------------------------------------------------------------- the x axis

@@ -30,7 +30,8 @@ class Line:
     mean and deviation of the runs' last values (runs may end at different steps), `others` runs that do not count.
 
     `raw`: the values before they were smoothed. `names`: which run each point is. `shade`: a colour between the worst
-    (0) and the best (1) of a scale instead of one of its own.
+    (0) and the best (1) of a scale instead of one of its own. `number`: which colour, so that a run has the same one in
+    every chart; None: by its place among the lines.
     """
 
     label: str
@@ -44,6 +45,7 @@ class Line:
     names: Sequence[str] = ()
     look: Look = "line"
     shade: float | None = None
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,27 @@ class Chart:
     x_marks: Sequence[float] = ()
     axes: Sequence[Axis] = ()
     shades: tuple[str, str, str] | None = None
+
+
+COLORS = 8  # of a chart; lines beyond differ by their dashes as well
+
+
+def choose_colors(places: Iterable[int]) -> dict[int, int]:
+    """A colour for each place in a table: that of the place, or the next one that none of the others has. Colours are
+    used again when all are taken."""
+    chosen: dict[int, int] = {}
+    taken: set[int] = set()
+    for place in sorted(set(places)):
+        turn = len(taken) // COLORS * COLORS
+        free = (turn + (place + step) % COLORS for step in range(COLORS))
+        chosen[place] = next(number for number in free if number not in taken)
+        taken.add(chosen[place])
+    return chosen
+
+
+def number_lines(lines: Sequence[Line]) -> list[tuple[int, Line]]:
+    """Each line with the number of its colour."""
+    return [(index if line.number is None else line.number, line) for index, line in enumerate(lines)]
 
 
 # ---------------------------------------------------------------- lines from lines

@@ -18,9 +18,12 @@ from assay.show.chart import (
     Line,
     Scale,
     build_band_edges,
+    build_log_ticks,
     build_shown,
     last_value,
+    number_lines,
     render_end_value,
+    render_log_ticks,
     thin_line,
 )
 from assay.system.files import replacing
@@ -124,7 +127,7 @@ def _build_figure(chart: Chart, width: float, height: float) -> Figure:
     elif len(chart.lines) > 1:
         _label_ends(axes, chart)
     else:
-        axes.set_title(_label(chart.lines[0]), loc="right", fontsize=9, color=_color(0))
+        axes.set_title(_label(chart.lines[0]), loc="right", fontsize=9, color=_color(number_lines(chart.lines)[0][0]))
     return figure
 
 
@@ -169,8 +172,8 @@ def _draw_chart(axes: Axes, chart: Chart) -> list[Any]:
     axes.set_yscale(chart.scale)
     axes.set_xscale(chart.x_scale)
     artists = []
-    for number, line in enumerate(chart.lines):
-        kind = sum(each.look == line.look for each in chart.lines[:number])  # points of each line have their own shape
+    for index, (number, line) in enumerate(number_lines(chart.lines)):
+        kind = sum(each.look == line.look for each in chart.lines[:index])  # points of each line have their own shape
         drawn = _draw_points(axes, line, number, kind) if line.look != "line" else None
         artists.append(drawn or _draw_line(axes, line, number, len(chart.lines), chart.scale))
     _dress(axes, chart)
@@ -282,6 +285,11 @@ def _dress(axes: Axes, chart: Chart) -> None:
     elif chart.x_marks:
         axes.set_xticks(chart.x_marks, [formatting.render_number(mark) for mark in chart.x_marks])
         axes.minorticks_off()
+    elif chart.x_scale == "log":  # matplotlib's own names of ticks within a decade cover each other
+        low, high = axes.get_xlim()
+        ticks = render_log_ticks(build_log_ticks(low, high, 6))
+        axes.set_xticks([value for value, _ in ticks], [text for _, text in ticks])
+        axes.minorticks_off()
     axes.set_xlabel(_as_it_is(chart.x_name))
     axes.set_ylabel(_as_it_is(chart.y_name))
     values: list[tuple[Any, list[float]]] = [(axes.yaxis, [y for line in chart.lines for y in line.ys])]
@@ -312,7 +320,7 @@ def _label_ends(axes: Axes, chart: Chart) -> None:
     """Names beside the ends of their lines, moved apart so that none covers another."""
     to_axes = axes.transScale + axes.transLimits
     axes.autoscale_view()
-    drawn = [(number, line) for number, line in enumerate(chart.lines) if math.isfinite(last_value(line))]
+    drawn = [(number, line) for number, line in number_lines(chart.lines) if math.isfinite(last_value(line))]
     heights = [float(to_axes.transform((1.0, last_value(line)))[1]) for _, line in drawn]
     for (number, line), height in zip(drawn, spread_apart(heights, 0.058), strict=True):
         where = axes.transAxes

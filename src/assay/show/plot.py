@@ -13,6 +13,7 @@ from assay.show.chart import (
     build_log_ticks,
     build_shown,
     build_ticks,
+    number_lines,
     render_end_value,
     render_log_ticks,
     render_ticks,
@@ -66,6 +67,7 @@ def render_plot(chart: Chart, *, width: int = 80, height: int = 20, color: bool 
     margin = max(map(len, ticks.values()))
     area = replace(area, columns=max(wide - margin - 4, 8))
     signs = _choose_signs(shown, plain)
+    hues = [PALETTE[number % len(PALETTE)] for number, _ in number_lines(shown.lines)] if color else ()
     ends = _find_ends(shown, area) if len(shown.lines) > 1 and not plain else {}
     most = max(1, int(wide * _MOST_ENDS))
     area = replace(area, columns=max(wide - margin - 3 - min(most, max(map(len, ends.values()), default=1)), 8))
@@ -73,13 +75,13 @@ def render_plot(chart: Chart, *, width: int = 80, height: int = 20, color: bool 
     if len(shown.lines) > 1 and not plain:
         _put_marks(cells, shown, area, ends)
     axis_lines = (
-        f"{row}{_render_ends(ends.get(number, ()), most, color)}".rstrip()
-        for number, row in enumerate(_render_rows(cells, area, ticks, margin, signs, color=color, plain=plain))
+        f"{row}{_render_ends(ends.get(number, ()), most, hues)}".rstrip()
+        for number, row in enumerate(_render_rows(cells, area, ticks, margin, signs, hues=hues, plain=plain))
     )
     foot = _render_x_axis(shown, area, margin, plain)
     title = [formatting.shorten(formatting.clean(chart.title), wide)] if chart.title else []
     name = [" " * (margin + 2) + formatting.clean(chart.x_name).center(area.columns).rstrip()] if chart.x_name else []
-    legend = _render_legend(shown, wide, signs, color=color, plain=plain)
+    legend = _render_legend(shown, wide, signs, hues=hues, plain=plain)
     more = [f"and {formatting.render_count(left_out, 'more line')}, not drawn"] if left_out > 0 else []
     return "\n".join((*title, *axis_lines, *foot, *name, *legend, *more)) + "\n"
 
@@ -173,7 +175,7 @@ def _render_rows(
     margin: int,
     signs: Sequence[str],
     *,
-    color: bool,
+    hues: Sequence[str],
     plain: bool,
 ) -> Iterator[str]:
     tick, bar = ("+", "|") if plain else ("┤", "│")
@@ -186,7 +188,7 @@ def _render_rows(
                 continue
             owner = cell.line if cell.mark is None else cell.mark
             sign = signs[owner] if plain or cell.mark is not None else chr(0x2800 + cell.dots)
-            body += _paint_mark(sign, owner, color)
+            body += _paint_mark(sign, owner, hues)
         yield f"{ticks.get(row, '').rjust(margin)} {tick if row in ticks else bar}{body} "
 
 
@@ -241,11 +243,11 @@ def _put_end(cells: Cells, area: _Area, number: int, end: tuple[int, int, int]) 
         cells[place] = _Cell(line=number, mark=number)
 
 
-def _render_ends(numbers: Sequence[int], most: int, color: bool) -> str:
+def _render_ends(numbers: Sequence[int], most: int, hues: Sequence[str]) -> str:
     """Lines that end in the same row stand one after the other, so that each mark is in the row of its own line."""
     shown = numbers if len(numbers) <= most else numbers[: most - 1]
     rest = "…" if len(shown) < len(numbers) else ""
-    return "".join(_paint_mark(_MARKS[number], number, color) for number in shown) + rest
+    return "".join(_paint_mark(_MARKS[number], number, hues) for number in shown) + rest
 
 
 def _list_x_ticks(chart: Chart, area: _Area, plain: bool) -> Iterator[tuple[float, str]]:
@@ -279,7 +281,9 @@ def _render_x_axis(chart: Chart, area: _Area, margin: int, plain: bool) -> Itera
     yield " " * (margin + 2) + "".join(labels).rstrip()
 
 
-def _render_legend(chart: Chart, width: int, signs: Sequence[str], *, color: bool, plain: bool) -> Iterator[str]:
+def _render_legend(
+    chart: Chart, width: int, signs: Sequence[str], *, hues: Sequence[str], plain: bool
+) -> Iterator[str]:
     """One entry per line with its end value, in as many columns as fit."""
     entries = []
     for number, line in enumerate(chart.lines):
@@ -292,10 +296,11 @@ def _render_legend(chart: Chart, width: int, signs: Sequence[str], *, color: boo
         chosen = list(enumerate(entries))[start : start + across]
         padded = (formatting.pad(text, column - 3) for _, text in chosen)
         numbers = (number for number, _ in chosen)
-        painted = (_paint_mark(text, number, color) for text, number in zip(padded, numbers, strict=True))
+        painted = (_paint_mark(text, number, hues) for text, number in zip(padded, numbers, strict=True))
         yield "   ".join(painted).rstrip()
 
 
-def _paint_mark(text: str, number: int, color: bool) -> str:
+def _paint_mark(text: str, number: int, hues: Sequence[str]) -> str:
+    """`hues`: of each line; none: without colours."""
     mark, space, rest = text.partition(" ")
-    return terminal.paint(mark, PALETTE[number % len(PALETTE)]) + space + rest if color else text
+    return terminal.paint(mark, hues[number]) + space + rest if hues else text

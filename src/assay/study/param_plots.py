@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import RunRow
-from assay.show.chart import Axis, Chart, Line, Scale, build_log_ticks, build_ticks
+from assay.show.chart import Axis, Chart, Line, Look, Scale, build_log_ticks, build_ticks
 from assay.show.formatting import render_count, render_number
 from assay.study.plotting import Plot, Selection, choose_metrics, describe_value
-from assay.study.ranking import best_values, differing_params, parse_number, sort_values
+from assay.study.ranking import best_values, differing_params, find_pareto_runs, parse_number, sort_values
 from assay.values.document import Bars
 from assay.values.series import Direction
 from assay.values.state import State
@@ -96,7 +96,8 @@ def build_scatters(selection: Selection, param: str, options: ParamOptions) -> l
 
 
 def _build_scatter(selection: Selection, trials: Trials, param: str, options: ParamOptions) -> Chart:
-    place = _choose_places([trial.row.params.get(param) for trial in trials.items], options.log_x)
+    values = [trial.row.params.get(param) for trial in trials.items]
+    place = _choose_places(values, options.log_x, selection.is_log(param))
     lines = _color_points(trials, param, place, options.color)
     return Chart(
         (*lines, *_mark_unfinished(trials, lambda trial: place.at(trial.row.params.get(param)))),
@@ -187,6 +188,46 @@ def _choose_params(selection: Selection, options: ParamOptions) -> tuple[list[st
     return found[:MOST_PARAMS], notes if len(found) > MOST_PARAMS else []
 
 
+# ---------------------------------------------------------------- two metrics against each other
+
+
+def build_pareto(selection: Selection, options: ParamOptions) -> list[Plot]:
+    """A point for each run, one metric over another, and the runs that no other beats in both."""
+    found = load_trials(selection, options)
+    if len(found) != 2:
+        raise UsageError(
+            f"--pareto needs two metrics, and {'these are' if len(found) > 2 else 'this is'} {len(found)}",
+            "name two: -m loss -m time, or loss:min and acc:max",
+        )
+    across, up = found
+    heights = {trial.row.key: trial.value for trial in up.items}
+    both = [trial for trial in across.items if trial.row.key in heights]
+    done = [trial for trial in both if trial.row.state is State.DONE]
+    if not done:
+        raise UsageError(f"no finished run has both {across.metric} and {up.metric}")
+    keys = [f"{each.metric}:{each.direction}" for each in found]
+    front = {selection.data.rows[i].key for i in find_pareto_runs(selection.data, selection.keep, keys)}
+    best = sorted((trial for trial in done if trial.row.key in front), key=lambda trial: trial.value)
+
+    def build(label: str, chosen: Sequence[Trial], look: Look) -> Line:
+        xs, ys = [trial.value for trial in chosen], [heights[trial.row.key] for trial in chosen]
+        return Line(label, xs, ys, names=[trial.label for trial in chosen], look=look)
+
+    others = [trial for trial in done if trial.row.key not in front]
+    points = [build("Pareto set", best, "dots"), *([build("other runs", others, "dots")] if others else [])]
+    states = dict.fromkeys(trial.row.state for trial in both if trial.row.state is not State.DONE)
+    crosses = [build(str(state), [t for t in both if t.row.state is state], "crosses") for state in states]
+    chart = Chart(
+        (*points, *crosses),
+        title=f"{selection.studies}: {up.metric} and {across.metric}, {len(best)} of {len(done)} in the Pareto set",
+        x_name=across.y_name,
+        y_name=up.y_name,
+        scale="log" if options.log else "linear",
+        x_scale="log" if options.log_x else "linear",
+    )
+    return [Plot("pareto", chart, tuple(dict.fromkeys((*across.notes, *up.notes))))]
+
+
 # ---------------------------------------------------------------- in the order of finishing
 
 
@@ -248,7 +289,10 @@ def _build_parallel(selection: Selection, trials: Trials, options: ParamOptions)
         raise UsageError(f"no finished run has {trials.metric}", "parallel coordinates are drawn of finished runs")
     columns = [[trial.row.params.get(param) for trial in done] for param in params]
     values = [trial.value for trial in done]
-    uprights = [_build_upright(param, column, False) for param, column in zip(params, columns, strict=True)]
+    uprights = [
+        _build_upright(param, column, False, selection.is_log(param))
+        for param, column in zip(params, columns, strict=True)
+    ]
     axis, places = _build_upright(trials.metric, values, options.log)
     uprights.append((axis, places))
     low, high = min(values), max(values)
@@ -279,9 +323,9 @@ def _describe_trial(trial: Trial, params: Sequence[str], metric: str) -> str:
     return "\n".join((trial.label, *shown, f"{metric} {render_number(trial.value)}"))
 
 
-def _build_upright(name: str, values: Sequence[Any], log: bool) -> tuple[Axis, list[float]]:
+def _build_upright(name: str, values: Sequence[Any], log: bool, prefers_log: bool = False) -> tuple[Axis, list[float]]:
     """The axis of a parameter or of the metric, and where each value is on it."""
-    place = _choose_places(values, log, is_upright=True)
+    place = _choose_places(values, log, prefers_log, is_upright=True)
     ticks: list[tuple[float, str]]
     if place.ticks:
         step = -(-len(place.ticks) // _MOST_CATEGORY_TICKS)
@@ -340,9 +384,9 @@ class _Places:
     marks: Sequence[float] = ()  # the numbers themselves, where they are few
 
 
-def _choose_places(values: Sequence[Any], log: bool, *, is_upright: bool = False) -> _Places:
+def _choose_places(values: Sequence[Any], log: bool, prefers_log: bool, *, is_upright: bool = False) -> _Places:
     """Numbers where all values are numbers; otherwise a column for each value, in their order. A value that is missing
-    has a column of its own, or (`is_upright`) NaN among numbers."""
+    has a column of its own, or (`is_upright`) NaN among numbers. `prefers_log`: logarithmic where that is possible."""
     numbers = [parse_number(value) for value in values]
     known = [number for number in numbers if number is not None and math.isfinite(number)]
     is_missing = [value is None for value in values]
@@ -350,7 +394,8 @@ def _choose_places(values: Sequence[Any], log: bool, *, is_upright: bool = False
         if log and min(known) <= 0:
             raise UsageError("a logarithmic axis has no place for zero and below", "leave out --log or --log-x")
         few = sorted({float(number) for number in known})
-        return _Places(_read_number, "log" if log else _choose_scale(known), marks=few if len(few) <= _FEW else ())
+        scale: Scale = "log" if log or (prefers_log and min(known) > 0) else _choose_scale(known)
+        return _Places(_read_number, scale, marks=few if len(few) <= _FEW else ())
     if log:
         raise UsageError("a logarithmic axis needs numbers, and these are not all numbers", "leave out --log-x")
     texts = dict.fromkeys(_describe(value) for value in values)

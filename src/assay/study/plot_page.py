@@ -18,6 +18,7 @@ from assay.show.chart import (
     build_log_ticks,
     build_shown,
     build_ticks,
+    number_lines,
     render_end_value,
     render_log_ticks,
     render_ticks,
@@ -62,14 +63,14 @@ def _build_blocks(plot: Plot) -> Iterator[doc.Block]:
 def _build_chart(chart: Chart, is_wide: bool) -> doc.Chart:
     curves: list[doc.Curve] = []
     areas = []
-    for number, line in enumerate(chart.lines):
+    for index, (number, line) in enumerate(number_lines(chart.lines)):
         style = _style(line, number)
         if line.spread:
             lower, upper = (_place(chart, line, edge) for edge in build_band_edges(line, chart.scale))
             areas.append(doc.Area(upper, lower, f"spread {style}"))
         if line.raw:
             curves.append(doc.Curve(_place(chart, line, line.raw), f"raw {style}"))
-        kind = sum(each.look == line.look for each in chart.lines[:number])
+        kind = sum(each.look == line.look for each in chart.lines[:index])
         curves.append(_build_curve(line, style, kind, _place(chart, line, line.ys), chart))
     xs, ys = ([point[side] for curve in curves for point in curve.points] for side in (0, 1))
     uprights = [doc.Curve([(index, 0.0), (index, 1.0)], "upright") for index in range(len(chart.axes))]
@@ -136,8 +137,8 @@ def _list_keys(chart: Chart, is_single: bool) -> Iterator[tuple[str, str, str]]:
         yield from ((f"s{shade}", "own", "") for shade in range(2, _SHADES - 1, 2))
         yield f"s{_SHADES - 1}", "own", best
         return
-    for number, line in enumerate(chart.lines):
-        kind = sum(each.look == line.look for each in chart.lines[:number])
+    for index, (number, line) in enumerate(number_lines(chart.lines)):
+        kind = sum(each.look == line.look for each in chart.lines[:index])
         shape = {"line": "line", "dots": _MARKERS[kind % len(_MARKERS)], "crosses": "crossed"}[line.look]
         count = f", {render_count(len(line.ys), 'point')}" if not line.names else ""
         text = f"{line.label}  {render_end_value(line)}{count}" if is_single else line.label

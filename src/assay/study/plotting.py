@@ -16,11 +16,11 @@ from assay.errors import FormatError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, Series
 from assay.record.index.base import Table as IndexTable
-from assay.show.chart import Chart, Line, build_bands, resample, smooth
+from assay.show.chart import Chart, Line, build_bands, choose_colors, resample, smooth
 from assay.show.console import Console
 from assay.study.locations import HOW_TO_START, StudyLocation, show_command
 from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, parse_sort, sort_groups
-from assay.study.run_reader import find_step_name, load_fresh_table, load_objectives
+from assay.study.run_reader import find_step_name, load_fresh_table, load_log_params, load_objectives
 from assay.study.summary import is_checkpoint, select_rows
 from assay.values.document import Bars
 from assay.values.series import Direction, direction_of, metric_priority
@@ -72,6 +72,10 @@ class Selection:
     def studies(self) -> str:
         return ", ".join(dict.fromkeys(row.study for row in self.rows))
 
+    def is_log(self, param: str) -> bool:
+        """Whether a search chooses its values on a logarithmic scale."""
+        return param in load_log_params(self.locations)
+
 
 def load_selection(
     index: Index,
@@ -118,9 +122,16 @@ def choose_metrics(
 
 
 def build_plots(index: Index, selection: Selection, options: PlotOptions) -> list[Plot]:
-    """A chart of lines for each metric."""
+    """A chart of lines for each metric. A run, or a group, has the same colour in all of them, by its place in the
+    table."""
     chosen, notes = choose_metrics(selection, options.metrics)
-    return [_build(index, selection, key, options, notes) for key in chosen]
+    plots = [_build(index, selection, key, options, notes) for key in chosen]
+    charts = [plot.chart for plot in plots if isinstance(plot.chart, Chart)]
+    numbers = choose_colors(line.number or 0 for chart in charts for line in chart.lines)
+    return [
+        replace(plot, chart=replace(chart, lines=tuple(replace(e, number=numbers[e.number or 0]) for e in chart.lines)))
+        for plot, chart in zip(plots, charts, strict=True)
+    ]
 
 
 def describe_metrics(location: StudyLocation) -> str:
@@ -152,7 +163,8 @@ def _build(index: Index, selection: Selection, key: SortKey, options: PlotOption
         notes += [f"{label}: not drawn, since none of its runs is done and has {metric}" for label in empty]
     else:
         labels = build_labels(selection.rows)
-        named = [replace(curves[i], label=label) for i, label in zip(keep, labels, strict=True) if i in curves]
+        pairs = [(i, label) for i, label in zip(keep, labels, strict=True) if i in curves]
+        named = [replace(curves[i], label=label, number=i) for i, label in pairs]
         lines = rank_lines(named, key.direction)
     shown = lines[: options.best or MOST_LINES]
     if len(shown) < len(lines):
@@ -173,7 +185,9 @@ def _build_groups(
 ) -> tuple[list[Line], list[str]]:
     """A line for each group, in the order and with the numbers of the table that `assay sum -g` prints."""
     column = data.metrics[key.name]
-    groups = sort_groups(data, build_groups(data, keep, options.group_by), [key])
+    built = build_groups(data, keep, options.group_by)
+    places = {id(group): place for place, group in enumerate(built)}
+    groups = sort_groups(data, built, [key])
     several = len({group.study for group in groups}) > 1
     lines, empty = [], []
     for group in groups:
@@ -190,7 +204,7 @@ def _build_groups(
         if options.smooth:
             (before,) = build_bands([(label, [replace(each, ys=each.raw) for each in members])])
             band = replace(band, raw=before.ys)
-        lines.append(replace(band, end=(value.mean, value.sd), others=group.others))
+        lines.append(replace(band, end=(value.mean, value.sd), others=group.others, number=places[id(group)]))
     if not lines:
         raise UsageError(f"no finished run has {key.name}", "without -g, runs that are not done are drawn as well")
     return lines, empty

@@ -104,6 +104,23 @@ def _load_study_objectives(location: StudyLocation, data: Table) -> tuple[str, .
     return tuple(f"{each.metric}:{each.direction}" for each in search.objectives) if search else ()
 
 
+def load_log_params(locations: Sequence[StudyLocation]) -> frozenset[str]:
+    """The parameters that the searches of these studies choose on a logarithmic scale."""
+    from contextlib import suppress
+
+    from assay.errors import FormatError
+    from assay.record.search_file import load_search
+
+    found: set[str] = set()
+    for location in locations:
+        with suppress(FormatError):
+            search = load_search(location.dir)
+            for name, values in (pair for sweep in (search.space if search else ()) for pair in sweep.items()):
+                if isinstance(values, dict) and any(kind.startswith("log_") for kind in values):
+                    found.add(name)
+    return frozenset(found)
+
+
 def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> Table:
     """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
     names = [location.name for location in locations]

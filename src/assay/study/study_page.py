@@ -136,7 +136,13 @@ def build_curves(index: Index, location: StudyLocation, table: Table, view: Stud
 def _build_curve(line: Line, chart: Chart) -> dict[str, Any]:
     """`points`: how many there are behind what is sent."""
     xs, ys = thin_line(line.xs, line.ys, _MOST_POINTS)
-    curve: dict[str, Any] = {"name": line.label, "points": len(line.ys), "x": _plain(xs), "y": _plain(ys)}
+    curve: dict[str, Any] = {
+        "name": line.label,
+        "color": line.number or 0,
+        "points": len(line.ys),
+        "x": _plain(xs),
+        "y": _plain(ys),
+    }
     if line.spread:
         lower, upper = build_band_edges(line, chart.scale)
         curve["x_band"], curve["low"] = map(_plain, thin_line(line.xs, lower, _MOST_POINTS))

@@ -184,6 +184,9 @@ class PlotRequest(Request):
         "--parallel", default=False, help="Parallel coordinates: a line for each run through its parameters; needs -o."
     )
     history: bool = option("--history", default=False, help="The runs in the order of finishing, and the best so far.")
+    pareto: bool = option(
+        "--pareto", default=False, help="A point for each run: one metric over another, and the Pareto set of both."
+    )
     importance: bool = option(
         "--importance", default=False, help="A bar for each parameter: how much it decides about the metric."
     )
@@ -234,6 +237,7 @@ _FORMS = {  # what each kind of plot takes beside what all of them take
     "slices": ("color", "params", "log"),
     "parallel": ("params", "log"),
     "history": ("log",),
+    "pareto": ("log", "log_x"),
     "importance": (),
 }
 
@@ -299,6 +303,7 @@ def _build_plots(form: str, index: Index, selection: Selection, request: PlotReq
         "slices": param_plots.build_slices,
         "parallel": param_plots.build_parallels,
         "history": param_plots.build_histories,
+        "pareto": param_plots.build_pareto,
         "importance": param_plots.build_importances,
     }
     return builders[form](selection, wish)

@@ -16,10 +16,10 @@ function join(curves) {
 function build(place, answer) {
   const data = join(answer.curves);
   const axis = { stroke: color("--soft"), grid: { stroke: color("--grid"), width: 1 }, ticks: { stroke: color("--rule"), width: 1 } };
-  const series = answer.curves.map((curve, i) => ({
+  const series = answer.curves.map((curve) => ({
     label: curve.name,
-    stroke: color(`--c${i % 8}`),
-    dash: [[], [7, 4], [2, 4], [8, 3, 2, 3]][Math.floor(i / 8) % 4],
+    stroke: color(`--c${curve.color % 8}`),
+    dash: [[], [7, 4], [2, 4], [8, 3, 2, 3]][Math.floor(curve.color / 8) % 4],
     width: 1.6,
     spanGaps: true,
     points: { show: curve.points === 1 },
