@@ -11,6 +11,7 @@ import sys
 # Loaded by name: the process of a benchmark loads the standard library and nothing of the command line.
 CHILDREN = {
     "bench": "assay.bench.child:main",
+    "bench-trial": "assay.bench.trial:main",
     "command-profile": "assay.bench.command_profile:main",
     "model": "assay.models.child:main",
     "readings": "assay.observe.node:main",

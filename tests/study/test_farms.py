@@ -9,7 +9,7 @@ import pytest
 from assay.config.load import load_study
 from assay.config.settings import Settings, load_settings
 from assay.errors import ConfigError, NotFoundError
-from assay.study.farms import choose_farm
+from assay.study.farms import choose_asked_farm, choose_farm
 from assay.values.study import Study
 
 FILE = "command: echo {a}\nparams: {a: [1]}\n"
@@ -126,3 +126,15 @@ def test_a_bad_section_of_the_settings_matters_to_those_who_use_it(folder: Path)
         choose_farm(study, "big", settings)
     assert "assay.toml:3" in str(caught.value.render())
     assert "farms.big.time: must be a duration" in str(caught.value.render())
+
+
+def test_a_measurement_moves_only_when_its_call_says_so(folder: Path) -> None:
+    study, settings = write(folder, project="[farms.cluster]\nkind = 'slurm'\n", ASSAY_FARM="cluster")
+    assert choose_farm(study, None, settings) is not None
+    assert choose_asked_farm(study, None, settings) is None
+    assert choose_asked_farm(study, "local", settings) is None
+    found = choose_asked_farm(study, "cluster", settings)
+    assert found is not None
+    assert found.kind == "slurm"
+    with pytest.raises(NotFoundError, match="clustre"):
+        choose_asked_farm(study, "clustre", settings)

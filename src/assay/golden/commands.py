@@ -14,6 +14,7 @@ from assay.values.options import (
     Group,
     Request,
     argument,
+    farm_option,
     jobs_option,
     json_option,
     option,
@@ -77,11 +78,7 @@ class GoldenRequest(Request):
     tests: tuple[str, ...] = tests_option()
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
-    on: str | None = option(
-        "--on",
-        metavar="FARM",
-        help="Submit to a farm: a name, slurm, ray or ssh:HOST; local: here.",
-    )
+    on: str | None = farm_option()
     root: str | None = root_option("Where the runs go.  [default: ./runs]")
     timeout: float | None = option(
         "--timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of each run, as in 90s or 2h."

@@ -146,6 +146,9 @@ class ForeignLoad:
         self._marks.clear()
 
 
+BEFORE_S = 0.25  # how long the load of others is measured before a run: more than the 0.2 s that count as measured
+
+
 def load_own_cpu_s(*whose: int) -> float:
     """`resource.RUSAGE_SELF`, `RUSAGE_CHILDREN`: of those that have ended."""
     used = [resource.getrusage(who) for who in whose or (resource.RUSAGE_SELF,)]

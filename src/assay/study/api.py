@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from assay.study.best import choose_best
     from assay.study.choosing import choose_rows, match_rows
     from assay.study.collect import Source, closing_quietly, find_sources
-    from assay.study.farms import choose_farm
+    from assay.study.farms import LOCAL, choose_asked_farm, choose_farm
     from assay.study.locations import (
         FoundRun,
         StudyLocation,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from assay.study.report import build_study_report, render_report
     from assay.study.run_reader import LoadedRuns, load_fresh_table, load_objectives, load_points, load_study_runs
     from assay.study.run_status import load_states
-    from assay.study.runner import build_bare_study, find_study_location, run_specs
+    from assay.study.runner import NODE_PYTHON, build_bare_study, find_study_location, run_specs
     from assay.study.shared_folder import shared_folder
     from assay.study.slot_choice import choose_slots
     from assay.study.stop import StopOptions, stop
@@ -65,7 +65,7 @@ HOMES = {
     "assay.study.locations": (
         "FoundRun StudyLocation check_writable choose_root find_locations find_roots find_studies show_command"
     ),
-    "assay.study.farms": "choose_farm",
+    "assay.study.farms": "LOCAL choose_asked_farm choose_farm",
     "assay.study.logs": "find_log",
     "assay.study.mlrunner_files": "format_time render_script",
     "assay.study.notify": "check_receivers",
@@ -80,7 +80,7 @@ HOMES = {
     "assay.study.refresh": "apply_changes refresh_root refresh_study",
     "assay.study.run_reader": "LoadedRuns load_fresh_table load_objectives load_points load_study_runs",
     "assay.study.run_status": "load_states",
-    "assay.study.runner": "build_bare_study find_study_location run_specs",
+    "assay.study.runner": "NODE_PYTHON build_bare_study find_study_location run_specs",
     "assay.study.shared_folder": "shared_folder",
     "assay.study.slot_choice": "choose_slots",
     "assay.study.stop": "StopOptions stop",

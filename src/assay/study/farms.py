@@ -21,6 +21,11 @@ def choose_farm(study: Study, asked: str | None, settings: Settings) -> Farm | N
     return None if name is None or name == LOCAL else find_farm(study, name, settings)
 
 
+def choose_asked_farm(study: Study, asked: str | None, settings: Settings) -> Farm | None:
+    """For measurements and checks, which move to another machine only when the call says so. None: here."""
+    return None if asked is None or asked == LOCAL else find_farm(study, asked, settings)
+
+
 def find_farm(study: Study, name: str, settings: Settings) -> Farm:
     """The study's farm of this name, else the settings', else the engine itself. Raises where it cannot be used."""
     farm = _find_farm(study, name, settings)

@@ -9,8 +9,12 @@ from assay.config.settings import Settings, load_settings
 from assay.study.locations import StudyLocation, choose_root
 from assay.study.prepared import Prepared, Report, RunOptions
 from assay.study.sweep import RunHooks, run_study
+from assay.values import layout
 from assay.values.run import Plan, RunSpec
 from assay.values.study import CodePolicy, Farm, Resources, Study
+
+# On a farm: the interpreter that submitted, where the node sees it; else the node's own, which needs Assay.
+NODE_PYTHON = f'"$(command -v "${layout.ENV_PYTHON}" || echo python3)"'
 
 
 def build_bare_study(name: str, source: str, folder: str) -> Study:

@@ -204,6 +204,7 @@ class RunHooks:
     one_by_one: bool = False  # no slots: one run after another, devices untouched (runx -i)
     leaves: bool = False  # go when the farm has everything
     slots_name: str | None = None  # of slots apart from those of trainings
+    at_once: int | None = None  # runs on a farm at a time; None: all, and the farm decides
     use: Use = "run"  # what it is to the machine lease
     max_wait_s: float | None = None  # for the machine lease; None: as the settings have it
     observe: Callable[[Observer], Observer] = lambda observer: observer  # put something of its own around the collector
@@ -420,11 +421,11 @@ def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple
         pool = SlotPool(build_entries(slots.labels), directory, slots.usable, prepared.study.priority)
         return build_executor("local", owns_process=hooks.owns_process), pool, None
     if prepared.farm.is_engine:
-        return build_executor(prepared.farm.kind, farm=prepared.farm), None, None
+        return build_executor(prepared.farm.kind, farm=prepared.farm), None, hooks.at_once
     from assay.execute.farm import is_shell
 
     limit = len(slots.labels) if is_shell(prepared.farm) else None
-    return build_executor("submit", farm=prepared.farm), None, limit
+    return build_executor("submit", farm=prepared.farm), None, hooks.at_once or limit
 
 
 def _find_slots(name: str | None) -> str:

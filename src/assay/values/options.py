@@ -185,6 +185,12 @@ def jobs_option(text: str = "N runs at once on the CPU: --slots cpu:N.") -> Any:
     return option("-j", "--jobs", type=int, minimum=1, metavar="N", help=text)
 
 
+def farm_option(*names: str) -> Any:
+    """`--farm` in every command that runs something, `--on` where that is free."""
+    help_text = "Submit to a farm: a name, slurm, ray or ssh:HOST; local: here."
+    return option(*(names or ("--on", "--farm")), metavar="FARM", help=help_text)
+
+
 def split_commas(value: Any, _flag: str) -> tuple[str, ...]:
     """`A,B`, or several of these."""
     texts = (value,) if isinstance(value, str) else value

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from tests.bench.laboratory import request
 from assay.bench.commands.options import parse_commands
 from assay.bench.flow import run
 from assay.bench.flow.archive import find_location, load_executions
+from assay.bench.flow.execution_builder import JobContext
 from assay.bench.flow.history import HistoryOptions, build_history
-from assay.bench.flow.run import resolve_methods, run_benchmarks
+from assay.bench.flow.machine_watch import load_context, write_context
+from assay.bench.flow.run import _make_exclusive, resolve_methods, run_benchmarks
 from assay.bench.records import BENCH_FILE, hold_queue, load_execution, take_queue
 from assay.bench.values.execution import COMPARED, BenchExecution, BenchMethod, BenchVariant, parse_windows
 from assay.errors import ExitCode, UsageError
@@ -27,6 +30,9 @@ from assay.record import run_directory
 from assay.show.console import CollectingConsole
 from assay.study.opening import open_index
 from assay.study.sweep import RunHooks
+from assay.values.environment import GitState
+from assay.values.machine import GpuState, Machine
+from assay.values.study import Farm
 
 
 def by_method(executions: tuple[BenchExecution, ...]) -> dict[str, BenchExecution]:
@@ -438,3 +444,59 @@ def test_a_benchmark_waits_for_model_checks_and_says_so_when_its_limit_is_over(l
     assert "nothing was started within 0.5 s: model checks are running" in (report.problem or "")
     assert run_benchmarks(request("mod.B.good")).exit_code is ExitCode.OK
     assert MachineLease("run").try_enter()  # what it held is free again
+
+
+# ---------------------------------------------------------------- on a farm
+
+FARM = "[farms.shell]\nsubmit = 'bash -c {command}'\n"
+
+
+def test_a_farm_s_trials_are_observed_where_they_run(lab: Path) -> None:
+    """The wrapper on the node sees what the supervisor sees here: the same machine, peaks and environment."""
+    (lab / "assay.toml").write_text(FARM)
+    (here,) = run_benchmarks(request("mod.B.large")).executions
+    (there,) = run_benchmarks(request("mod.B.large", farm="shell")).executions
+    assert there.succeeded
+    assert there.fingerprint == here.fingerprint
+    assert there.machine.host == here.machine.host
+    assert there.contaminated == ()
+    assert there.peaks.max_rss == pytest.approx(here.peaks.max_rss, rel=0.2)
+    assert run_directory.load_history(there.run_dir).attempts[0].handle.executor == "submit"
+
+
+def test_a_farm_s_trials_alternate_and_never_overlap(lab: Path) -> None:
+    (lab / "assay.toml").write_text(FARM)
+    variants = tuple(BenchVariant(name, env=(("MARK", name),)) for name in "ab")
+    report = run_benchmarks(request("mod.B.environment", trials=2, farm="shell", variants=variants))
+    assert [execution.label for execution in report.executions] == ["a", "b", "b", "a"]
+    assert [execution.result.extras["value"] for execution in report.executions] == ["a", "b", "b", "a"]
+    spans = [(execution.started_at, execution.ended_at) for execution in report.executions]
+    assert all(ended <= began for (_, ended), (began, _) in pairwise(spans))
+
+
+def test_a_farm_s_trials_beside_one_another_where_that_is_asked(lab: Path) -> None:
+    (lab / "assay.toml").write_text(FARM)
+    asked = replace(request(farm="shell", slots=("cpu", "cpu")), methods=parse_commands(["a=sleep 2", "b=sleep 2"]))
+    first, second = run_benchmarks(asked).executions
+    assert max(first.started_at, second.started_at) < min(first.ended_at, second.ended_at)
+
+
+def test_what_a_node_saw_and_a_node_that_could_not_say_it(tmp_path: Path) -> None:
+    machine = Machine(host="n7", foreign_cpu=0.5, gpus=(GpuState(0, "G", processes=(7,)),), packages={"a": "1"})
+    seen = JobContext(machine, GitState("c" * 40, "main", True, "s"), "c" * 40, oom_kills=2)
+    write_context(str(tmp_path), seen)
+    assert load_context(str(tmp_path)) == seen
+    for damaged in ("", "[]", '{"machine": 3}', '{"machine": {"host": "n7"'):
+        (tmp_path / "machine.json").write_text(damaged)
+        assert load_context(str(tmp_path)).is_observed is False
+    (tmp_path / "machine.json").unlink()
+    assert load_context(str(tmp_path)).is_observed is False
+
+
+def test_slurm_keeps_the_node_for_one_trial() -> None:
+    farm = Farm("c", "slurm", options={"flags": ("--nice",)})
+    assert _make_exclusive(farm).options["flags"] == ("--nice", "--exclusive")
+    given = Farm("c", "slurm", options={"flags": ("--exclusive=user",)})
+    assert _make_exclusive(given) is given
+    other = Farm("p", "ssh", options={"hosts": ("h",)})
+    assert _make_exclusive(other) is other

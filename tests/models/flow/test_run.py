@@ -102,6 +102,21 @@ def test_a_process_that_left_no_word_is_told_with_the_end_of_its_log(tmp_path: P
     assert "without a report" in _find_error(str(tmp_path), "").message
 
 
+# ---------------------------------------------------------------- on a farm
+
+
+def test_a_farm_runs_the_check_and_its_times_are_not_this_machine_s(chain: Path, tmp_path: Path) -> None:
+    (tmp_path / "assay.toml").write_text("[farms.shell]\nsubmit = 'bash -c {command}'\n")
+    finished = go(ask(chain, tmp_path), on="shell")
+    assert finished.report is not None
+    assert finished.report.verdict.kind is VerdictKind.PASS
+    assert json.loads((Path(finished.run_dir) / "lease.1").read_text())["executor"] == "submit"
+    assert any("measured on shell" in note for note in finished.notes)
+    assert load_executions(StudyLocation(str(tmp_path / "runs"), "bench")) == []
+    with pytest.raises(AssayError, match="shel"):
+        go(ask(chain, tmp_path), on="shel")
+
+
 # ---------------------------------------------------------------- the run
 
 

@@ -17,7 +17,16 @@ from assay.errors import InfrastructureError, UsageError
 from assay.show.console import Console
 from assay.show.report_files import STDOUT, ReportFiles, check_targets, write_document
 from assay.system.files import parse_json
-from assay.values.options import Request, jobs_option, json_option, option, quiet_option, root_option, slots_option
+from assay.values.options import (
+    Request,
+    farm_option,
+    jobs_option,
+    json_option,
+    option,
+    quiet_option,
+    root_option,
+    slots_option,
+)
 from assay.values.secrets import hide_text
 from assay.values.units import parse_slot_flags, parse_timeout
 
@@ -173,6 +182,7 @@ class ExecuteRequest(Request):
     )
     slots: str | None = slots_option("one at a time")
     jobs: int | None = jobs_option("N at once on the CPU: they disturb each other.")
+    farm: str | None = farm_option("--farm")  # --on names a metric in `assay bench bisect`
     python: str | None = option(
         "--python",
         metavar="PATH",
@@ -264,6 +274,7 @@ def build_request(
         patterns=request.patterns,
         refuse_contaminated=request.refuse_contaminated,
         max_wait_s=request.max_wait,
+        farm=request.farm,
         foreign_limit=request.foreign_limit,
         command_line=tuple(sys.argv),
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.bench.flow.execution_builder import JobContext, build_environment, build_execution, build_fingerprint
+from assay.bench.flow.machine_watch import load_context
 from assay.bench.importers.formats import Foreign, load_foreign_file
 from assay.bench.importers.result import DIGEST, identify_result
 from assay.bench.records import BENCH_FILE, load_execution, write_execution, write_points
@@ -103,7 +104,9 @@ def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
         return None
     known = run_directory.load_environment(run_dir) or {}  # written before the run began
     git = _build_git(known, record.commit)
-    around = JobContext(_build_machine(known), git, record.commit, is_observed=False)
+    around = load_context(run_dir)  # of a farm
+    if not around.is_observed:
+        around = JobContext(_build_machine(known), git, record.commit, is_observed=False)
     execution = build_execution(run_dir, record.spec, last.outcome if last else None, str(row.state), around)
     with suppress(OSError):  # a read-only folder: it is built again the next time
         write_execution(run_dir, execution)

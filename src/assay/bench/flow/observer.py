@@ -7,53 +7,23 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from assay.bench.child_report import load_root
 from assay.bench.flow.execution_builder import JobContext, build_execution
+from assay.bench.flow.machine_watch import MachineWatch, load_context
 from assay.bench.records import write_execution, write_points
-from assay.bench.values.execution import BENCH_REPORT_FILE, BenchExecution, BenchRequest, BenchVariant
+from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.execute import process
 from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_environment
-from assay.observe.machine import (
-    CpuMeter,
-    ForeignLoad,
-    add_aftermath,
-    load_gpus,
-    load_machine,
-    load_own_cpu_s,
-    open_meter,
-)
-from assay.observe.memory import GpuMemory, TreePeaks, TreeWatch
+from assay.observe.machine import BEFORE_S, ForeignLoad
 from assay.show.console import Console
 from assay.study.api import Entry, Observer
 from assay.system import processes
-from assay.system.processes import load_oom_kills
 from assay.values.environment import Environment
-from assay.values.machine import GpuState, Machine
 from assay.values.run import JobHandle, State, Usage
 
-_GPU_INTERVAL_S = 2.0  # at most; a run that has just started is read with every tick
-_BEFORE_S = 0.25  # how long foreign load is measured before the first run: more than the 0.2 s that count as measured
-
-
 Told = Callable[[BenchExecution, int, int], None]  # an execution that has just ended; which one, of how many
-
-
-@dataclass(slots=True)
-class _Live:
-    machine: Machine
-    environment: Environment
-    meter: CpuMeter | None
-    watch: TreeWatch
-    memory: GpuMemory
-    began: float = field(default_factory=time.time)
-    own_cpu_s: float = field(default_factory=load_own_cpu_s)
-    oom_kills: int | None = field(default_factory=load_oom_kills)
-    next_gpu_reading: float = 0.0
-    gpus: dict[int, GpuState] = field(default_factory=dict)  # foreign processes seen during the run
-    tree: TreePeaks | None = None  # when the run has ended
 
 
 class BenchObserver:
@@ -72,7 +42,7 @@ class BenchObserver:
         self._variants = variants
         self._devices = Devices()
         self._environments: dict[str, Environment] = {}
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, MachineWatch] = {}
         self._handles: dict[str, JobHandle | None] = {}
         self._inner: Observer | None = None
         self._outlook = ForeignLoad(os.cpu_count() or 1)
@@ -82,13 +52,15 @@ class BenchObserver:
     def around(self, inner: Observer) -> BenchObserver:
         """Before anything runs: slow queries, and the load of other processes."""
         self._inner = inner
+        if self._request.farm is not None:  # observed where it runs
+            return self
         began = time.monotonic()
         self._outlook.mark()
         for folder in {self._find_folder(variant) for variant in self._variants.values()}:
             self._load_environment(folder)
         load_accelerators()
         if self._request.foreign_limit < 1:  # otherwise there is no limit
-            time.sleep(max(0.0, began + _BEFORE_S - time.monotonic()))
+            time.sleep(max(0.0, began + BEFORE_S - time.monotonic()))
         return self
 
     @property
@@ -97,15 +69,13 @@ class BenchObserver:
         return self._inner
 
     def started(self, entry: Entry) -> None:
+        if self._request.farm is not None:
+            self.inner.started(entry)
+            return
         before = None if self._is_disturbed() else self._outlook.mark()
-        gpus = _gpus_of(entry)
-        report = os.path.join(entry.dir, BENCH_REPORT_FILE)
-        watch = TreeWatch(entry.handle.pid if entry.handle else 0, lambda: load_root(report))
-        watch.start()
-        memory = GpuMemory(self._devices, gpus)
         environment = self._load_environment(self._find_folder(self._variants[entry.spec.name]))
-        machine = replace(load_machine(environment, self._devices, gpus), foreign_cpu_before=before)
-        self._live[entry.dir] = _Live(machine, environment, open_meter(), watch, memory)
+        job = entry.handle.pid if entry.handle else 0
+        self._live[entry.dir] = MachineWatch.start(entry.dir, job, environment, self._devices, _gpus_of(entry), before)
         self._handles[entry.dir] = entry.handle
         self.inner.started(entry)
 
@@ -124,23 +94,14 @@ class BenchObserver:
             self._outlook.mark()
         for entry in running:
             live = self._live.get(entry.dir)
-            if live is not None and now >= live.next_gpu_reading and _gpus_of(entry):
-                live.next_gpu_reading = now + min(_GPU_INTERVAL_S, now - live.began)
-                self._read_gpus(entry, live)
-
-    def _read_gpus(self, entry: Entry, live: _Live) -> None:
-        live.memory.look(entry.handle.tag if entry.handle else None, live.watch.pids)
-        for state in load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None):
-            before = live.gpus.get(state.index)
-            throttle = tuple(sorted({*state.throttle, *(before.throttle if before else ())}))
-            processes = tuple(sorted({*state.processes, *(before.processes if before else ())}))
-            live.gpus[state.index] = replace(state, throttle=throttle, processes=processes)
+            if live is not None:
+                live.tick(now, _tag_of(entry))
 
     def usage(self, entry: Entry) -> Usage | None:
         """The run has ended, and processes that it left are still there: the last reading of their memory."""
         live = self._live.get(entry.dir)
-        if live is not None and live.tree is None:
-            live.tree = live.watch.finish(find_left_behind(entry))
+        if live is not None and live.peaks is None:
+            live.finish_tree(find_left_behind(entry))
         return self.inner.usage(entry)
 
     def ended(self, entry: Entry) -> None:
@@ -158,35 +119,19 @@ class BenchObserver:
     def flush(self) -> None:
         self.inner.flush()
 
-    def _measure_surroundings(self, entry: Entry, live: _Live | None) -> JobContext:
-        if live is None:
-            limit = self._request.foreign_limit
+    def _measure_surroundings(self, entry: Entry, live: MachineWatch | None) -> JobContext:
+        limit = self._request.foreign_limit
+        if live is None and self._request.farm is None:
             return JobContext(foreign_limit=limit, own_peak_bytes=_own_peak_bytes(), is_observed=False)
-        tree = live.tree if live.tree is not None else live.watch.finish()
-        if live.gpus:
-            self._read_gpus(entry, live)
-        after = load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None)
-        after = tuple(
-            replace(state, processes=live.gpus[state.index].processes) if state.index in live.gpus else state
-            for state in after
-        )
-        seen = [reason for state in live.gpus.values() for reason in state.throttle]
-        outcome, now = entry.outcome, load_oom_kills()
+        outcome, variant = entry.outcome, self._variants[entry.spec.name]
         cpu_s = outcome.cpu_s if outcome and outcome.cpu_s else 0.0
-        own_s = cpu_s + load_own_cpu_s() - live.own_cpu_s
-        foreign = live.meter.foreign_fraction(own_s, live.machine.logical_cpus) if live.meter else None
-        variant = self._variants[entry.spec.name]
-        git = live.environment.git
-        return JobContext(
-            machine=add_aftermath(live.machine, after, seen, foreign),
-            git=git,
-            commit=(variant.commit if variant else None) or (git.commit if git else None),
-            foreign_limit=self._request.foreign_limit,
+        seen = load_context(entry.dir) if live is None else live.build_context(cpu_s, _tag_of(entry))
+        return replace(
+            seen,
+            commit=(variant.commit if variant else None) or seen.commit,
+            foreign_limit=limit,
             refuses=self._request.refuse_contaminated,
-            own_peak_bytes=_own_peak_bytes(),
-            tree=tree,
-            gpu=live.memory.peak,
-            oom_kills=now - live.oom_kills if now is not None and live.oom_kills is not None else None,
+            own_peak_bytes=0 if live is None else _own_peak_bytes(),
             # the supervisor ended processes that would disturb the next measurement: the run's reason names them
             notes=(f"it {outcome.reason}",) if outcome and outcome.state is State.DONE and outcome.reason else (),
         )
@@ -220,6 +165,10 @@ def find_left_behind(entry: Entry) -> set[int]:
 
 def _own_peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _tag_of(entry: Entry) -> str | None:
+    return entry.handle.tag if entry.handle else None
 
 
 def _gpus_of(entry: Entry) -> tuple[int, ...]:

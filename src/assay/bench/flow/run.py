@@ -25,6 +25,7 @@ from assay.bench.values.execution import (
     BENCH_PROFILE_DIR,
     BENCH_REPORT_FILE,
     COMPARED,
+    ENV_SOURCE,
     ENV_TF_REPORT,
     PROFILE,
     STUDY,
@@ -37,17 +38,26 @@ from assay.bench.values.execution import (
 from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
 from assay.observe.devices import Devices
-from assay.study.api import RunHooks, StudyLocation, build_bare_study, find_study_location, run_specs
+from assay.study.api import (
+    NODE_PYTHON,
+    RunHooks,
+    StudyLocation,
+    build_bare_study,
+    choose_asked_farm,
+    find_study_location,
+    run_specs,
+)
 from assay.system.files import parse_json
 from assay.values import layout
 from assay.values.run import Command, RunSpec, spec_id
-from assay.values.study import CodePolicy, Pattern, Resources
+from assay.values.study import CodePolicy, Farm, Pattern, Resources
 from assay.values.units import CPU
 
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 _COMMAND_SCRIPT = os.path.join(_SOURCE, "assay", "bench", "command.py")
 _FAULTHANDLER = "PYTHONFAULTHANDLER"
 _LIST_TIMEOUT_S = 300.0
+_MAX_WAIT_S = 3600.0
 _ID_FORMAT = "%Y-%m-%d-%H-%M-%S-%f"
 
 
@@ -64,6 +74,11 @@ def run_benchmarks(
         request = replace(request, extra={**request.extra, PROFILE: asked})
     settings = load_settings(os.getcwd(), os.environ)
     location = find_study_location(STUDY, request.root, settings)
+    study = build_bare_study(STUDY, "assay bench", request.folder or "")
+    farm = choose_asked_farm(study, request.farm, settings)
+    request = replace(request, farm=farm.name if farm else None)
+    if farm is not None and not request.slots:
+        farm = _make_exclusive(farm)
     methods = resolve_methods(request)
     folder, is_continued = request.folder or "", _is_continued(request)
     forgotten = take_queue(location.dir, folder) if is_continued else []
@@ -75,15 +90,18 @@ def run_benchmarks(
         given,
         use="benchmark",
         max_wait_s=request.max_wait_s or given.max_wait_s,
+        at_once=len(request.slots or (CPU,)),
         observe=lambda inner: given.observe(observer.around(inner)),
     )
     with hold_queue(location.dir, folder, specs) if is_continued else nullcontext():
         report = run_specs(
-            build_bare_study(STUDY, "assay bench", folder),
+            study,
             location,
             specs,
             watched,
             slots=_choose_slots(request, settings),
+            farm=farm,
+            settings=settings,
             grace_s=request.grace_s,
             command_line=request.command_line,
         )
@@ -99,9 +117,18 @@ def run_benchmarks(
 
 def _is_continued(request: BenchRequest) -> bool:
     """Whether the next call runs what this one leaves when it is killed. Comparisons, searches, profiles and PerfZero's
-    calls have trees or output of their own, and are not continued. Other keys of `extra` are stored with each run."""
+    calls have trees or output of their own, and are not continued; what a farm has goes on there. Other keys of `extra`
+    are stored with each run."""
     is_own_work = any(key in request.extra for key in (PROFILE, *COMPARED))
-    return not (is_own_work or request.profile or request.variants or request.output_root)
+    return not (is_own_work or request.profile or request.variants or request.output_root or request.farm)
+
+
+def _make_exclusive(farm: Farm) -> Farm:
+    """Slurm can keep the jobs of others from the node as well."""
+    flags = tuple(farm.options.get("flags") or ())
+    if farm.kind != "slurm" or any(flag.partition("=")[0] == "--exclusive" for flag in flags):
+        return farm
+    return replace(farm, options={**farm.options, "flags": (*flags, "--exclusive")})
 
 
 def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
@@ -262,21 +289,37 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
     steps = [f"mkdir -p {quoted}"]
     if variant is not None and variant.folder is not None:
         steps.append(f"cd {shlex.quote(variant.folder)}")
+    here, script = _find_tools(request)
     if method.kind == "command":
-        words, flags = [sys.executable, "-I", "-S", _COMMAND_SCRIPT, method.text], []
+        words, flags = [here, "-I", "-S", script, shlex.quote(method.text)], []
         if request.profile:  # started together with the command, by its wrapper
-            profiler = [sys.executable, "-m", "assay", "child", "command-profile"]
-            flags = [*profiler, *_profile_flags(request, output)]
+            words += [here, "-m", "assay", "child", "command-profile"]
+            flags = _profile_flags(request, output)
     else:
-        words, flags = [*_python(request), "run", method.text], _child_flags(request, output)
-    return " && ".join([*steps, " ".join([*map(shlex.quote, words), *map(_quote, flags)])])
+        python = shlex.join(_python(request)) if request.python else f"{here} -m assay child bench"
+        words, flags = [python, "run", shlex.quote(method.text)], _child_flags(request, output)
+    text = " && ".join([*steps, " ".join([*words, *map(_quote, flags)])])
+    if request.farm is None:
+        return text
+    wait = "-" if request.slots and len(request.slots) > 1 else f"{request.max_wait_s or _MAX_WAIT_S:g}"
+    trial = [NODE_PYTHON, "-m", "assay", "child", "bench-trial", f'"{layout.RUN_DIR_REFERENCE}"']
+    folder = (variant.folder if variant else None) or request.folder or ""
+    return " ".join([*trial, shlex.quote(folder), wait, shlex.quote(text)])
+
+
+def _find_tools(request: BenchRequest) -> tuple[str, str]:
+    """Our interpreter and our wrapper of commands, for the shell; on a farm the node's own."""
+    if request.farm is None:
+        return shlex.quote(sys.executable), shlex.quote(_COMMAND_SCRIPT)
+    return f'"${layout.ENV_PYTHON}"', f'"${ENV_SOURCE}/assay/bench/command.py"'
 
 
 def _python(request: BenchRequest) -> list[str]:
     """Our own interpreter; another one finds us at the end of its path, after everything of its own."""
     if request.python is None:
         return [sys.executable, "-m", "assay", "child", "bench"]
-    code = f"import sys; sys.path.append({_SOURCE!r}); from assay.bench.child import main; sys.exit(main())"
+    source = repr(_SOURCE) if request.farm is None else f"os.environ[{ENV_SOURCE!r}]"
+    code = f"import os, sys; sys.path.append({source}); from assay.bench.child import main; sys.exit(main())"
     return [request.python, "-c", code]
 
 

@@ -27,8 +27,10 @@ SITE_PACKAGES = "site_package_info"  # in `extra`: repositories that were checke
 PROFILE = "profile"  # in `extra` of executions that were profiled: windows, profiler; notes where a window has none
 NOT_OBSERVED = "the machine was not observed while it ran: its supervisor was killed"  # among `contaminated`
 BENCH_REPORT_FILE = "report.jsonl"  # in the run directory, as are these
+BENCH_MACHINE_FILE = "machine.json"  # of a trial on a farm: what was seen of its machine
 BENCH_OUTPUT_DIR = "output"
 BENCH_PROFILE_DIR = "profile"
+ENV_SOURCE = "ASSAY_SOURCE"  # on a farm: the folder that the node has Assay in
 ENV_TF_REPORT = "TEST_REPORT_FILE_PREFIX"  # TensorFlow's own: what its result files begin with
 COMPARED = {"part_of": "comparison"}  # in `extra` of executions that are not in the order of their commits
 
@@ -166,6 +168,7 @@ class BenchRequest:
     variants: tuple[BenchVariant, ...] = ()  # each method runs once per variant and trial, interleaved
     extra: Mapping[str, Any] = field(default_factory=dict)  # JSON-like, stored with each execution
     max_wait_s: float | None = None  # for checks that run, and for another benchmark
+    farm: str | None = None  # None: here
     grace_s: float = 5.0
     command_line: tuple[str, ...] = ()
 

@@ -15,7 +15,7 @@ from assay.models.values.flags import ModelFlags
 from assay.show.console import Console
 from assay.show.formatting import unguard
 from assay.show.report_files import STDOUT, ReportPages, check_targets, write_document
-from assay.values.options import json_option, option, quiet_option, root_option
+from assay.values.options import farm_option, json_option, option, quiet_option, root_option
 from assay.values.units import parse_timeout
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class RunRequest(ReportPages, ModelFlags):
         parse=parse_timeout,
         help="Limit for waiting for a benchmark or for checks of others.  [default: 1h]",
     )
+    on: str | None = farm_option()
     quiet: bool = quiet_option()
     as_json: bool = json_option("Print the report as JSON.")
     every: bool = option("--all", default=False, help="Every layer in the table, also of a very long model.")
@@ -90,7 +91,9 @@ def _run(request: RunRequest, goal: Goal, console: Console, keep_timings: KeepTi
 
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
     asked = build_request(request, goal)
-    choice = RunChoice(request.root, request.timeout, tuple(sys.argv), request.label, request.jobs, request.max_wait)
+    choice = RunChoice(
+        request.root, request.timeout, tuple(sys.argv), request.label, request.jobs, request.max_wait, request.on
+    )
     with _following(request, console) as hooks:
         finished = run_model(asked, choice, hooks, keep_timings)
     for note in finished.notes:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError
 from assay.execute.machine_lease import Use
 from assay.models.records import load_report
@@ -23,10 +24,13 @@ from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
 from assay.observe.machine import CpuMeter, find_contamination, load_machine
 from assay.study.api import (
+    LOCAL,
+    NODE_PYTHON,
     Report,
     RunHooks,
     StudyLocation,
     build_bare_study,
+    choose_asked_farm,
     find_study_location,
     record_verdicts,
     run_specs,
@@ -59,6 +63,7 @@ class RunChoice:
     label: str | None = None
     jobs: int | None = None  # checks at once on this machine; None: one for each core
     max_wait_s: float | None = None  # for a benchmark that has the machine, or of one for checks
+    on: str | None = None  # a farm; None: here
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,10 @@ def run_model(
     request: ModelRequest, choice: RunChoice, hooks: RunHooks | None = None, keep_timings: KeepTimings | None = None
 ) -> Finished:
     """Raises what the run's process could not do: a model that is none, inputs that do not fit, a missing extra."""
-    location = find_study_location(STUDY, choice.root)
+    settings = load_settings(os.getcwd(), os.environ)
+    location = find_study_location(STUDY, choice.root, settings)
+    study = build_bare_study(STUDY, "assay model", os.getcwd())
+    farm = choose_asked_farm(study, choice.on, settings)
     request = replace(request, folder=request.folder or os.getcwd())
     spec = build_spec(request, choice, location)
     observer = MachineObserver()
@@ -84,11 +92,13 @@ def run_model(
     is_profiling = request.compile_profile_dir is not None or request.run_profile_dir is not None
     use: Use = "benchmark" if is_profiling else "check"
     watched = run_specs(
-        build_bare_study(STUDY, "assay model", os.getcwd()),
+        study,
         location,
         [spec],
         replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=choice.max_wait_s or given.max_wait_s),
         slots=(CPU,) * (choice.jobs or len(os.sched_getaffinity(0))),
+        farm=farm,
+        settings=settings,
         command_line=choice.command_line,
     )
     finished = conclude(watched)
@@ -96,7 +106,9 @@ def run_model(
         return finished
     verdicts = {os.path.basename(finished.run_dir): finished.report.verdict}
     notes = [*finished.notes, *record_verdicts(location, f"model {request.goal}", verdicts)]
-    if keep_timings is not None:
+    if farm is not None and is_whole(request, finished.report):
+        notes.append(f"the times are not in the benchmark history: they were measured on {farm.name}, not here")
+    elif keep_timings is not None:
         outcome = watched.entries[0].outcome
         try:
             cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
@@ -128,7 +140,8 @@ def build_spec(request: ModelRequest, choice: RunChoice, location: StudyLocation
     stem = os.path.splitext(os.path.basename(request.model))[0]
     now = datetime.now().strftime("%Y-%m-%d-%H-%M-%S-%f")  # noqa: DTZ005 in local time, as benchmarks
     text = render_request(request, location)
-    words = [shlex.quote(sys.executable), "-m", "assay", "child", "model", f'"{layout.RUN_DIR_REFERENCE}"']
+    python = shlex.quote(sys.executable) if choice.on in (None, LOCAL) else NODE_PYTHON
+    words = [python, "-m", "assay", "child", "model", f'"{layout.RUN_DIR_REFERENCE}"']
     commands = (Command(COMMAND, " ".join([*words, shlex.quote(text)])),)
     params = {
         "model": request.model,

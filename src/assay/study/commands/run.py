@@ -17,6 +17,7 @@ from assay.show.formatting import escape_json
 from assay.values.options import (
     Request,
     argument,
+    farm_option,
     jobs_option,
     json_option,
     option,
@@ -51,11 +52,7 @@ class RunRequest(Request):
     dry_run: bool = option("-n", "--dry-run", default=False, help="Print what would run; write nothing.")
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
-    on: str | None = option(
-        "--on",
-        metavar="FARM",
-        help="Submit to a farm: a name, slurm, ray or ssh:HOST; local: here.",
-    )
+    on: str | None = farm_option()
     root: str | None = root_option("Output root.  [default: ./runs]")
     study: str | None = option("--study", metavar="NAME", help="Another name for the study.")
     titles: tuple[str, ...] = option(

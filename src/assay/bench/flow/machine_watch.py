@@ -1,0 +1,117 @@
+"""What the machine of one benchmark goes through, before, during and after; kept in a file where a farm runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from assay.bench.child_report import load_root
+from assay.bench.flow.execution_builder import JobContext
+from assay.bench.values.execution import BENCH_MACHINE_FILE, BENCH_REPORT_FILE
+from assay.observe.devices import Devices
+from assay.observe.machine import CpuMeter, add_aftermath, load_gpus, load_machine, load_own_cpu_s, open_meter
+from assay.observe.memory import GpuMemory, TreePeaks, TreeWatch
+from assay.system.files import parse_json, write_atomic
+from assay.system.processes import load_oom_kills
+from assay.values.environment import Environment
+from assay.values.machine import GpuState, Machine
+from assay.values.plain import build_plain, parse_strict
+
+_GPU_INTERVAL_S = 2.0  # at most; a run that has just started is read with every tick
+
+
+@dataclass(slots=True)
+class MachineWatch:
+    """From the start of a benchmark to its end. Not for several threads at once."""
+
+    environment: Environment
+    devices: Devices
+    gpus: tuple[int, ...]
+    tree: TreeWatch
+    machine: Machine
+    memory: GpuMemory
+    meter: CpuMeter | None
+    began: float = field(default_factory=time.time)
+    own_cpu_s: float = field(default_factory=load_own_cpu_s)
+    oom_kills: int | None = field(default_factory=load_oom_kills)
+    next_reading: float = 0.0
+    seen: dict[int, GpuState] = field(default_factory=dict)  # foreign processes during the run
+    peaks: TreePeaks | None = None  # when the run has ended
+
+    @classmethod
+    def start(
+        cls,
+        run_dir: str,
+        job: int,
+        environment: Environment,
+        devices: Devices,
+        gpus: tuple[int, ...],
+        foreign_before: float | None,
+    ) -> MachineWatch:
+        """`job`: the pid of the benchmark's shell. `foreign_before`: the load of others before it began."""
+        report = os.path.join(run_dir, BENCH_REPORT_FILE)
+        tree = TreeWatch(job, lambda: load_root(report))
+        tree.start()
+        memory = GpuMemory(devices, gpus)
+        machine = replace(load_machine(environment, devices, gpus), foreign_cpu_before=foreign_before)
+        return cls(environment, devices, gpus, tree, machine, memory, open_meter())
+
+    def tick(self, now: float, tag: str | None) -> None:
+        if self.gpus and now >= self.next_reading:
+            self.next_reading = now + min(_GPU_INTERVAL_S, now - self.began)
+            self._read_gpus(tag)
+
+    def _read_gpus(self, tag: str | None) -> None:
+        self.memory.look(tag, self.tree.pids)
+        for state in load_gpus(self.devices, self.gpus, tag):
+            before = self.seen.get(state.index)
+            throttle = tuple(sorted({*state.throttle, *(before.throttle if before else ())}))
+            processes = tuple(sorted({*state.processes, *(before.processes if before else ())}))
+            self.seen[state.index] = replace(state, throttle=throttle, processes=processes)
+
+    def finish_tree(self, left: Collection[int] = ()) -> None:
+        """The run has ended; `left` are its processes that have not: the last reading of their memory."""
+        if self.peaks is None:
+            self.peaks = self.tree.finish(left)
+
+    def build_context(self, cpu_s: float, tag: str | None) -> JobContext:
+        """When the run has ended. `cpu_s`: what it used."""
+        self.finish_tree()
+        if self.seen:
+            self._read_gpus(tag)
+        after = tuple(
+            replace(state, processes=self.seen[state.index].processes) if state.index in self.seen else state
+            for state in load_gpus(self.devices, self.gpus, tag)
+        )
+        throttled = [reason for state in self.seen.values() for reason in state.throttle]
+        own_s, oom_kills = cpu_s + load_own_cpu_s() - self.own_cpu_s, load_oom_kills()
+        foreign = self.meter.foreign_fraction(own_s, self.machine.logical_cpus) if self.meter else None
+        git = self.environment.git
+        return JobContext(
+            machine=add_aftermath(self.machine, after, throttled, foreign),
+            git=git,
+            commit=git.commit if git else None,
+            tree=self.peaks or TreePeaks(),
+            gpu=self.memory.peak,
+            oom_kills=oom_kills - self.oom_kills if oom_kills is not None and self.oom_kills is not None else None,
+        )
+
+
+# ---------------------------------------------------------------- on a farm
+
+
+def write_context(run_dir: str, context: JobContext) -> None:
+    write_atomic(os.path.join(run_dir, BENCH_MACHINE_FILE), json.dumps(build_plain(context)))
+
+
+def load_context(run_dir: str) -> JobContext:
+    """What was seen where a farm ran it. Not observed: its wrapper was killed, or never began."""
+    try:
+        with open(os.path.join(run_dir, BENCH_MACHINE_FILE), encoding="utf-8") as file:
+            content = parse_json(file.read())
+        return parse_strict(JobContext, {**content, "machine": content["machine"]})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return JobContext(is_observed=False)

@@ -1,0 +1,65 @@
+"""One trial where a farm runs it: `python -m assay child bench-trial RUN_DIR FOLDER WAIT_S COMMAND`.
+
+Waits until nothing else is measured on this machine, as `assay bench` does at home, observes the machine while COMMAND
+runs in a shell, and leaves what it saw in the run directory. WAIT_S: for the machine; `-`: others may run beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+from assay.bench.flow.machine_watch import MachineWatch, write_context
+from assay.bench.values.execution import ENV_SOURCE
+from assay.errors import ExitCode
+from assay.execute.machine_lease import MachineLease
+from assay.observe.devices import Devices, load_accelerators
+from assay.observe.environment import load_environment
+from assay.observe.machine import BEFORE_S, ForeignLoad, load_own_cpu_s
+from assay.values import layout
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_TICK_S = 0.1
+_ASK_S = 0.25
+
+
+def main() -> int:
+    run_dir, folder, wait, text = sys.argv[1:]
+    lease = MachineLease("benchmark") if wait != "-" else None
+    if lease is not None and not _enter(lease, float(wait)):
+        print(f"assay: this machine was not free within {wait} s: other benchmarks or checks run here", file=sys.stderr)
+        return int(ExitCode.INTERNAL)
+    outlook, began, devices = ForeignLoad(os.cpu_count() or 1), time.monotonic(), Devices()
+    outlook.mark()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    gpus = tuple(int(part) for part in visible if part.strip().isdecimal())
+    environment = load_environment(folder, (), devices, complain=lambda line: print(line, file=sys.stderr))
+    load_accelerators()
+    time.sleep(max(0.0, began + BEFORE_S - time.monotonic()))
+    env = {**os.environ, **(lease.env if lease else {}), layout.ENV_PYTHON: sys.executable, ENV_SOURCE: SOURCE}
+    before = outlook.mark()
+    job = subprocess.Popen(["bash", "-c", text], env=env)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # all of the job gets it: the command decides
+    watch = MachineWatch.start(run_dir, job.pid, environment, devices, gpus, before)
+    tag = os.environ.get(layout.ENV_ATTEMPT)
+    while True:
+        try:
+            code = job.wait(_TICK_S)
+            break
+        except subprocess.TimeoutExpired:
+            watch.tick(time.time(), tag)
+    write_context(run_dir, watch.build_context(load_own_cpu_s(resource.RUSAGE_CHILDREN), tag))
+    return code if code >= 0 else 128 - code
+
+
+def _enter(lease: MachineLease, wait_s: float) -> bool:
+    deadline = time.monotonic() + wait_s
+    while not lease.try_enter():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_ASK_S)
+    return True
