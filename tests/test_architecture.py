@@ -272,7 +272,12 @@ def is_offered(part: str, target: str) -> bool:
     offered = {
         "cli": (f"{product}.api", f"{product}.commands"),
         "pytest_plugin": (f"{product}.api", f"{product}.pytest_support"),
-        "__main__": (f"{product}.child", f"{product}.command_profile", f"{product}.worker"),  # `assay child`
+        "__main__": (
+            f"{product}.child",
+            f"{product}.command_profile",
+            f"{product}.trial",
+            f"{product}.worker",
+        ),  # `assay child`
     }
     return any(is_inside(target, each) for each in offered.get(part, (f"{product}.api",)))
 
