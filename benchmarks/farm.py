@@ -6,6 +6,9 @@ task, and against submitit's `map_array` (a Python per job). Every contestant en
 
 Ray (a cluster of one node, started here): `assay run --on ray` against a program that connects, starts a task for each
 job, each of which runs the same script, and waits for all; both as whole processes, import of Ray included.
+
+ssh (an sshd on loopback, started here): `assay run --on` a host with two slots against a loop of `ssh HOST bash
+train.sh`, two at a time, over one connection (ControlMaster); and `assay run` on this machine with two slots.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from measuring import (
 
 sys.path.insert(0, str(ROOT))
 from tests.slurm_cluster import start_cluster  # the tests know how to start one
+from tests.ssh_hosts import Hosts, open_hosts
 
 TRIVIAL = "true\n"
 LIMIT_S = 300.0
@@ -175,7 +179,58 @@ def ray(folder: Path, jobs: int) -> Iterator[dict[str, Callable[[], Taken]]]:
         shutil.rmtree(session, ignore_errors=True)
 
 
-ENGINES = {"slurm": slurm, "ray": ray}  # each: contestants, ours first, then the engine's own means
+_SSH_LOOP = """
+ssh="ssh -F $2 -o ControlPath=$PWD/s"; $ssh -MNf near; cat train.sh | $ssh near 'cat > "$HOME/train.sh"'
+seq "$1" | xargs -P 2 -I% $ssh near 'cd "$HOME"; bash train.sh %; : > out.%.$?'
+$ssh -O exit near 2> /dev/null
+"""
+
+
+class SshJobs:
+    def __init__(self, folder: Path, hosts: Hosts, jobs: int) -> None:
+        self._folder, self._hosts, self._jobs, self._env = folder, hosts, jobs, build_env(folder)
+
+    def fresh(self) -> Path:
+        for work in (self._folder / "work", self._hosts.home("near")):
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
+        work = self._folder / "work"
+        (work / "train.sh").write_text(TRIVIAL)
+        options = f"ssh_options: [-F, '{self._hosts.config}']"
+        values = ", ".join(map(str, range(self._jobs)))
+        (work / "study.yml").write_text(
+            f"study: farm\ncommand: 'bash train.sh {{i}}'\nparams: {{i: [{values}]}}\n"
+            f"farms: {{pool: {{kind: ssh, hosts: [near], slots: 2, {options}}}}}\n"
+        )
+        return work
+
+    def _assay(self, *words: str) -> Taken:
+        work = self.fresh()
+        taken = run_process([*ASSAY, "run", "study.yml", *words, "--quiet", "--root", "runs"], work, self._env)
+        assert len(list(work.glob("runs/farm/*/run.exit.0"))) == self._jobs
+        return taken
+
+    def assay(self) -> Taken:
+        return self._assay("--on", "pool")
+
+    def local(self) -> Taken:
+        return self._assay("--slots", "2")
+
+    def plain(self) -> Taken:
+        work = self.fresh()
+        taken = run_process(["bash", "-c", _SSH_LOOP, "-", self._jobs, self._hosts.config], work, self._env)
+        assert len(list(self._hosts.home("near").glob("out.*.0"))) == self._jobs
+        return taken
+
+
+@contextmanager
+def ssh(folder: Path, jobs: int) -> Iterator[dict[str, Callable[[], Taken]]]:
+    with open_hosts(folder / "hosts", "near") as hosts:
+        made = SshJobs(folder, hosts, jobs)
+        yield {"assay": made.assay, "ssh loop": made.plain, "assay, local": made.local}
+
+
+ENGINES = {"slurm": slurm, "ray": ray, "ssh": ssh}  # each: contestants, ours first, then the engine's own means
 
 
 def main() -> None:
@@ -192,7 +247,7 @@ def main() -> None:
             print(f"{name:<8}{entry:<20}{options.jobs} jobs in {wall(values):.2f} s")
         (_, ours), *others = taken.items()
         for index, (entry, values) in enumerate(others):
-            target = TARGETS[name] if index == 0 else None
+            target = TARGETS.get(name) if index == 0 else None
             print(render_ratio(f"{name}: assay / {entry}", wall(ours) / wall(values), at_most=target))
 
 

@@ -141,6 +141,7 @@ def test_logs_and_metrics_are_there_while_it_runs(hosts: Hosts, make, runs: Runs
 # ---------------------------------------------------------------- connections
 
 
+@pytest.mark.long
 def test_connections_that_break(hosts: Hosts, make, runs: Runs) -> None:
     made = [runs.make("for i in $(seq 40); do echo $i >> ran; echo $i; sleep 0.05; done; cat ran") for _ in range(4)]
     executor = make()

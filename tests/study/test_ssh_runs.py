@@ -28,7 +28,7 @@ params: {{a: [{values}]}}
 metrics: {{loss: 'loss ({{number}})'}}
 on: pool
 farms:
-  pool: {{kind: ssh, hosts: [near, far], slots: {{near: 2}}, lost_after: 3s, ssh_options: [-F, '{config}']}}
+  pool: {{kind: ssh, hosts: [near, far], slots: {{near: 2}}, lost_after: {lost_after}, ssh_options: [-F, '{config}']}}
 """
 JOB = """
 echo "$1" >> "$HOME/ran"; echo "loss 0.$1"
@@ -46,9 +46,9 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def write_study(hosts: Hosts, count: int) -> None:
+def write_study(hosts: Hosts, count: int, lost_after: str = "60s") -> None:
     values = ", ".join(map(str, range(1, count + 1)))
-    (hosts.client / "s.yml").write_text(STUDY.format(values=values, config=hosts.config))
+    (hosts.client / "s.yml").write_text(STUDY.format(values=values, config=hosts.config, lost_after=lost_after))
     (hosts.client / "job.bash").write_text(JOB)
 
 
@@ -127,7 +127,7 @@ def test_connections_that_drop(hosts: Hosts, drops: int) -> None:
 
 
 def test_a_host_that_is_gone_for_good(hosts: Hosts) -> None:
-    write_study(hosts, 5)
+    write_study(hosts, 5, "3s")
     (hosts.home("far") / "wait").touch()
     with start(hosts, "run", "s.yml") as process:
         until((hosts.home("far") / "ran").exists, "a job has begun there")
@@ -146,8 +146,9 @@ def test_a_host_that_is_gone_for_good(hosts: Hosts) -> None:
     assert len(list((hosts.client / "runs/s").glob("*/result"))) == 5
 
 
+@pytest.mark.long
 def test_a_host_that_comes_back_after_it_was_given_up(hosts: Hosts) -> None:
-    write_study(hosts, 3)
+    write_study(hosts, 3, "3s")
     (hosts.home("far") / "wait").touch()
     with start(hosts, "run", "s.yml", "--quiet") as process:
         until((hosts.home("far") / "ran").exists, "a job has begun there")

@@ -61,18 +61,14 @@ find_tagged() {  # TAG: into tagged, the processes of an attempt
   done
 }
 list() {  # TAG: files and links but the code, with sizes and hashes; and what still runs
-  local name files=() pid round
+  local name pid round not_code=(\( -path ./code -o -path './code.*' \) -type d -prune -o)
   for round in 1 2 3 4 5; do  # what has ended may need a moment to be gone
     find_tagged "$1"; [ -n "$tagged" ] || break; nap 0.02
   done
   for pid in $tagged; do read -r name 2>/dev/null < "/proc/$pid/comm" && say P "$pid $name"; done
-  while IFS= read -r -d '' name; do
-    if [ -L "$name" ]; then say L "${name#./}" "$(readlink -- "$name")"; else files+=("$name"); fi
-  done < <(find . \( -path ./code -o -path './code.*' \) -type d -prune -o \( -type f -o -type l \) -print0)
-  [ ${#files[@]} = 0 ] || {
-    say "${files[@]}" | xargs -0 stat --printf='N\0%n\0%s\0' --
-    say "${files[@]}" | xargs -0 sha256sum -z -- | while IFS= read -r -d '' name; do say H "${name:66}" "${name:0:64}"; done
-  } 2>/dev/null
+  say N
+  find . "${not_code[@]}" \( -type f -o -type l \) -printf '%y\0%P\0%s\0%l\0' 2>/dev/null; say ''
+  find . "${not_code[@]}" -type f -exec sha256sum -z -- {} + 2>/dev/null; say ''
 }
 of_session() {  # PID: into members, everything in the session that it opened
   local file stat; members=
@@ -92,33 +88,37 @@ hello() {
   [ -w "$root/runs" ] && [ -w "$root/code" ] || refuse 6 "$root cannot be written"
   cd "$root" || exit 6
   message=$({ echo > .write-test; } 2>&1) && rm .write-test || refuse 6 "${message##*: }"
-  rm -rf .old-*; find code -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf {} +
+  touch -d yesterday .yesterday; rm -rf .old-*; find code -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf {} +
   find . -maxdepth 1 -name '.new-*' -mtime +0 -exec rm -rf {} +
   find runs -mindepth 1 -maxdepth 1 -mtime +0 ! -exec test -e {}/job.sh \; -exec rm -rf {} +  # cancelled before they came
 } 2>/dev/null
 started() { [ -e "$dir/token.$n" ] || [ -e "$dir/.start.$n" ]; }
 stage() {  # UID N HASH VARIABLE=VALUE...; answers `started`, or what it needs: `run` or `code`; then come the files, as a tar
-  local uid=$1 n=$2 hash=$3 dir=runs/$1 stat boot code why; shift 3
+  local uid=$1 n=$2 hash=$3 dir=runs/$1 stat boot why; shift 3
   cd "$root" 2>/dev/null || refuse 6 "$root is not there"
   ! started || { say started; return; }
   new=.new-$uid.$BASHPID
   message=$(mkdir -m 700 "$new" 2>&1) || exit 6
-  if [ "$hash" = - ] || { [ -d "code/$hash" ] && touch "code/$hash"; }; then say run; else say code; fi
-  message=$(chunks | { tar -x -p -o -f - -C "$new" 2>&1; code=$?; cat > /dev/null; exit $code; }) || {
+  if [ "$hash" = - ] || [ -d "code/$hash" ]; then say run; else say code; fi
+  message=$(chunks | { tar -x -p -o -f - -C "$new" 2>&1 || { cat > /dev/null; exit 1; }; }) || {
     why=$(head -c 100000 /dev/zero 2>&1 > "$new/full") || message=${why##*: }; exit 6
   }
   [ -e "$new/.whole" ] || exit 255  # the connection broke
-  if [ -d "$new/code" ]; then mv -T "$new/code" "code/$hash" 2>/dev/null; touch "code/$hash"; fi
+  if [ -d "$new/.code-copy" ]; then
+    mv -T "$new/.code-copy" "code/$hash" 2>/dev/null || rm -rf "$new/.code-copy"
+    touch "code/$hash"
+  elif [ "$hash" != - ] && [ ! "code/$hash" -nt .yesterday ]; then touch "code/$hash"; fi
   exec 9< . && flock 9 2>/dev/null  # an earlier connection may have brought the same
   ! started || { say started; return; }
   if [ "$hash" != - ] && { [ ! -d "$dir/code" ] || [ "$(cat "$dir/.code" 2>/dev/null)" != "$hash" ]; }; then
-    rm -rf "$dir/code"; message=$(cp -a "code/$hash" "$new/run/code" 2>&1) || exit 6
+    [ ! -d "$dir/code" ] || rm -rf "$dir/code"
+    message=$(cp -a "code/$hash" "$new/code" 2>&1) || exit 6
   fi
-  message=$({ printf '%s' "$hash" > "$new/run/.code"; } 2>&1) || exit 6
-  if [ -d "$dir" ]; then message=$(cp -a --remove-destination "$new/run/." "$dir/" 2>&1) || exit 6
-  else message=$(mv -T "$new/run" "$dir" 2>&1) || exit 6; fi
+  { printf '%s' "$hash" > "$new/.code"; } 2>/dev/null || refuse 6 "$root cannot be written"
+  if [ -d "$dir" ]; then message=$(cp -a --remove-destination "$new/." "$dir/" 2>&1) || exit 6
+  else message=$(mv -T "$new" "$dir" 2>&1) || exit 6; fi
   cd "$dir" || exit 6
-  setsid env "$@" bash job.sh < /dev/null >> job.log 2>&1 8>&- 9>&- &
+  { export "$@"; exec setsid bash job.sh; } < /dev/null >> job.log 2>&1 8>&- 9>&- &
   IFS= read -r stat 2>/dev/null < "/proc/$!/stat"; read -r boot < /proc/sys/kernel/random/boot_id
   set -- x x ${stat##*) }; echo "$! ${22:-0} $boot" > ".start.$n"
   say started
@@ -157,7 +157,7 @@ send() {  # UID, then for each file: NAME OFFSET SIZE; answers with their bytes 
     for ((i = 0; i < ${#all[@]}; i += 3)); do
       [ "${all[i + 1]}" = 0 ] && whole+=("${all[i]}") || tail -c "+$((all[i + 1] + 1))" -- "${all[i]}"
     done
-    [ ${#whole[@]} = 0 ] || say "${whole[@]}" | xargs -0 cat --
+    if [ ${#whole[@]} -gt 500 ]; then say "${whole[@]}" | xargs -0 cat --; elif [ ${#whole[@]} -gt 0 ]; then cat -- "${whole[@]}"; fi
     head -c "$total" /dev/zero  # where a file has shrunk: the hashes show it
   } 2>/dev/null | head -c "$total"
 }
@@ -191,7 +191,9 @@ cancel() {  # ROUNDS of a tenth of a second before KILL, then for each job UID N
 }
 remove() {  # UID: at once gone, or not at all
   cd "$root" 2>/dev/null || return 0
-  [ ! -d "runs/$1" ] || { mv -T "runs/$1" ".old-$1.$BASHPID" && rm -rf ".old-$1.$BASHPID" > /dev/null 2>&1 8>&- & }
+  local old=.old-$1.$BASHPID
+  [ ! -d "runs/$1" ] || mv -T "runs/$1" "$old" 2>/dev/null
+  rm -rf "$old" > /dev/null 2>&1 8>&- &
 }
 
 say 'assay ready'
@@ -200,7 +202,7 @@ while IFS= read -r -d '' count; do
   words=(); for ((; count > 0; count--)); do IFS= read -r -d '' word || exit 1; words+=("$word"); done
   (
     message= new=
-    trap 'code=$?; [ -z "$new" ] || rm -rf "$root/$new"; [ $code = 0 ] || say Z $code "$message"; exit $code' EXIT
+    trap 'code=$?; [ -z "$new" ] || [ ! -d "$root/$new" ] || rm -rf "$root/$new"; [ $code = 0 ] || say Z $code "$message"; exit $code' EXIT
     "${words[@]}"
     say Z 0 ''
   )

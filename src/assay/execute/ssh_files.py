@@ -15,6 +15,7 @@ from assay.values import layout
 
 NO_CODE = "-"
 _PART = ".assay-part-"
+_WHOLE = ".whole"
 _GROWING = ("*.log", "log.*", "*.jsonl", "*.csv", "*.timeout", "*.exit.*")  # as in remote.sh
 _NOT_SENT = (
     *("lease.*", "outcome.*", "stop.*", "token.*", "end.*", "submit.*", "unreachable.*"),
@@ -24,6 +25,7 @@ _OURS = frozenset(
     (
         *(layout.RUN_FILE, layout.JOB_FILE, layout.SECRETS_FILE, layout.ENVIRONMENT_FILE, layout.TAGS_FILE),
         ".code",
+        _WHOLE,
     )
 )
 
@@ -32,21 +34,18 @@ _OURS = frozenset(
 
 
 def write_tar(stream: IO[bytes], run_dir: str, *, with_code: bool) -> None:
-    """The run's directory as `run`, its code as `code`, and at the end an empty file: all of it has arrived."""
+    """The run's directory, its code as `.code-copy`, and at the end an empty file: all of it has arrived."""
     with tarfile.open(
         fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape"
     ) as archive:
-        folder = tarfile.TarInfo("run")
-        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-        archive.addfile(folder)
         for name in sorted(os.listdir(run_dir)):
             path = os.path.join(run_dir, name)
             is_code = (name == layout.CODE_DIR or name.startswith(f"{layout.CODE_DIR}.")) and os.path.isdir(path)
             if not is_code and not any(fnmatch.fnmatchcase(name, pattern) for pattern in _NOT_SENT):
-                archive.add(path, f"run/{name}")
+                archive.add(path, name)
         if with_code:
-            archive.add(os.path.join(run_dir, layout.CODE_DIR), "code")
-        archive.addfile(tarfile.TarInfo(".whole"))
+            archive.add(os.path.join(run_dir, layout.CODE_DIR), ".code-copy")
+        archive.addfile(tarfile.TarInfo(_WHOLE))
 
 
 class CodeHashes:

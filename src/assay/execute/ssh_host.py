@@ -114,6 +114,7 @@ class Host:
         pause_s, retry_s = 0.0, _FIRST_RETRY_S
         while not self._is_closed:
             self._wake.clear()
+            self._session.forget_wake()
             self._is_busy = False
             try:
                 self._session.connect()
@@ -203,8 +204,7 @@ class Host:
             self._report(job)  # another supervisor has fetched it, or nothing of it was ever sent
             sent.remove(job)
         if sent:
-            is_urgent = self._wake.is_set() or self._is_busy
-            for job, state, listing in self._look(sent, 0.02 if is_urgent else pause_s):
+            for job, state, listing in self._look(sent, _SHORTEST_PAUSE_S if self._is_busy else pause_s):
                 self._conclude(job, state, listing)
         with self._changed:
             return not self.jobs and not self._cancels
@@ -294,19 +294,25 @@ class Host:
                     found.append((job, state, _Listing()))
             elif kind == "F":
                 self._store(job)
-            elif kind == "N":
-                name, size = take().removeprefix("./"), take()
-                found[-1][2].files[name] = int(size)
-            elif kind == "H":
-                name, digest = take().removeprefix("./"), take()
-                found[-1][2].hashes[name] = digest
-            elif kind == "L":
-                name, target = take(), take()
-                found[-1][2].links[name] = target
-            else:
+            elif kind == "P":
                 found[-1][2].processes.append(take())
+            else:
+                self._take_listing(found[-1][2])
         self._session.end()
         return found
+
+    def _take_listing(self, listing: _Listing) -> None:
+        """Type, name, size and target of everything, then what sha256sum prints; an empty field ends each."""
+        take = self._session.take
+        while kind := take():
+            name, size, target = take(), int(take()), take()
+            if kind == "l":
+                listing.links[name] = target
+            elif kind == "f":
+                listing.files[name] = size
+        while line := take():
+            digest, _, name = line.partition("  ")
+            listing.hashes[name.removeprefix("./")] = digest
 
     def _note_state(self, job: Job, state: str, token: str) -> None:
         with contextlib.suppress(FileNotFoundError):

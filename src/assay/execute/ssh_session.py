@@ -53,14 +53,13 @@ class Session:
     def __init__(self, address: HostAddress) -> None:
         self._host = address
         hint = f"a key without a password prompt is needed; try: ssh -o BatchMode=yes {address.name} true"
-        options = (*address.options, *_ONE_CONNECTION)
-        self._address = Address(address.name, options=options, connect_s=_CONNECT_S, noun="host", key_hint=hint)
+        self._address = Address(address.name, options=address.options, connect_s=_CONNECT_S, noun="host", key_hint=hint)
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] = io.BytesIO()  # what ssh itself prints
         self._buffer = b""
         self.refusal = ""  # why it takes no jobs; those that it has can be followed
         self._writing = threading.Lock()  # a request, or the field that ends a wait
-        self._is_waiting = False
+        self._is_waiting = self._is_woken = False
 
     # ------------------------------------------------------------ connecting
 
@@ -72,7 +71,7 @@ class Session:
         self.refusal = ""
         command = "exec bash -c " + shlex.join([_load_script(), "assay", self._host.root])
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        argv = [find_client("host"), *self._address.words, self._address.name, command]
+        argv = [find_client("host"), *_ONE_CONNECTION, *self._address.words, self._address.name, command]
         self._process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
         )
@@ -149,15 +148,23 @@ class Session:
         data = "".join(f"{word}\0" for word in (str(len(words)), *words)).encode("utf-8", "surrogateescape")
         with self._writing:
             self.send(data)
-            self._is_waiting = may_wait
+            if may_wait and self._is_woken:
+                self.send(b"\0")
+            self._is_waiting = may_wait and not self._is_woken
+            self._is_woken = self._is_woken and not may_wait
 
     def wake(self) -> None:
         """From another thread: a request that waits for something to happen on the host is answered now."""
         with self._writing:
+            self._is_woken = not self._is_waiting  # then the next one does not wait
             if self._is_waiting:
                 self._is_waiting = False
                 with contextlib.suppress(LostError):
                     self.send(b"\0")
+
+    def forget_wake(self) -> None:
+        """What it was for is about to be done."""
+        self._is_woken = False
 
     def send(self, data: bytes) -> None:
         """As it is: content that belongs to a request."""

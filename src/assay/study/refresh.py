@@ -19,7 +19,7 @@ from assay.record.index.base import Index, RunRow, VerdictRow
 from assay.record.index.packing import pack_row, unpack_rows
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.show.console import SILENT, CollectingConsole, Console
-from assay.study.attempts import Action, Decision, RetryPolicy, decide
+from assay.study.attempts import Decision, RetryPolicy, decide
 from assay.study.collect import UNREAD, Summaries, build_row, read_sources
 from assay.study.locations import StudyLocation, find_studies
 from assay.system.fast_dataclasses import replace
@@ -224,7 +224,7 @@ def conclude(path: str, history: run_directory.History, commands: tuple[str, ...
             run_directory.load_history(path), commands, lambda handle: liveness(handle, path), RetryPolicy()
         )
     handle = decision.handle
-    if decision.action is Action.FOLLOW and handle and handle.executor != "local":
+    if decision.state is State.RUNNING and handle and handle.executor != "local":
         from assay.execute.submit import has_begun
 
         return decision if has_begun(handle, path) else replace(decision, state=State.QUEUED)
