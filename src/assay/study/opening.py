@@ -10,6 +10,7 @@ from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.record.index import sqlite
 from assay.show.console import Console
 from assay.study.locations import StudyLocation
+from assay.system.files import read_text
 from assay.values.notify import Notify, ignore
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _open(root: str | os.PathLike[str], warn: Notify, is_needed: bool, renew: bo
 def find_address() -> str:
     """Of a shared index; "": there is none."""
     found = os.environ.get("ASSAY_INDEX", "").strip()
-    if not found:
+    if not found and _may_have_settings(os.getcwd()):
         from assay.config.settings import load_settings
 
         try:
@@ -73,3 +74,24 @@ def find_address() -> str:
         except (AssayError, OSError):  # a command that needs the settings says so; with --root it goes on without
             return ""
     return "" if found == LOCAL else found
+
+
+def _may_have_settings(folder: str) -> bool:
+    """Whether `load_settings` would find a file: to load what reads one takes as long as a table of 500 runs."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    if os.path.exists(os.path.join(base, "assay", "config.toml")):
+        return True
+    while True:
+        own, shared = os.path.join(folder, "assay.toml"), os.path.join(folder, "pyproject.toml")
+        if os.path.exists(own) or _speaks_of_assay(shared):
+            return True
+        folder, before = os.path.dirname(folder), folder
+        if folder == before:
+            return False
+
+
+def _speaks_of_assay(path: str) -> bool:
+    try:
+        return "assay" in read_text(path)
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)

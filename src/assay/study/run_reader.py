@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import glob
-import json
 import os
-import re
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +29,8 @@ class LoadedRuns(NamedTuple):
 
 def load_study_runs(study: str, root: str | None) -> LoadedRuns:
     """All runs of a study, of which a pattern may choose some; a damaged run is a Python warning."""
+    import warnings
+
     from assay.study.refresh import refresh_study
 
     locations, patterns = find_patterns([study], root)
@@ -150,6 +148,9 @@ def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow], m
 
 def _find_metric_units(run_dir: str, metric: str) -> Iterator[str]:
     """How the script counts this metric: its first line in the files of `assay.log` tells."""
+    import glob
+    import json
+
     key = f",{json.dumps(metric)}:".encode()
     for path in sorted(glob.glob(os.path.join(glob.escape(run_dir), layout.METRICS_DIR, "*.jsonl"))):
         if not os.path.isfile(path):
@@ -162,6 +163,8 @@ def _find_metric_units(run_dir: str, metric: str) -> Iterator[str]:
 def _find_units(run_dir: str, row: RunRow) -> set[str]:
     if row.origin == "runx":
         return {"epoch"}  # logx counts the validations of runx's runs by epoch
+    import re
+
     patterns = load_patterns(run_dir)
     if patterns is None:
         return {"step"}
@@ -177,6 +180,8 @@ _GROUP_NAME = r"\(\?P<(\w+)>"
 
 def _find_script_units(folder: str) -> set[str]:
     """What `assay.log` was given: the first line of each process tells."""
+    import glob
+
     units: set[str] = set()
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.jsonl"))):
         if not os.path.isfile(path):

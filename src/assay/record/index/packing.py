@@ -85,8 +85,8 @@ def last_activity(row: RunRow) -> float:
 
 
 def pack_row(row: RunRow) -> bytes:
-    head, tail = row[:_STATE], row[_STATE + 1 : _PARAMS]
-    whole: Any = (*head, row.state.value, *tail, dict(row.params), *row[_PARAMS + 1 :])
+    whole: list[Any] = list(row)  # not a tuple, so that its state can be replaced where it is
+    whole[_STATE], whole[_PARAMS] = row.state.value, dict(row.params)
     try:
         packed = marshal.dumps(whole, _FORMAT)
     except ValueError:  # something that is not JSON-like
@@ -96,7 +96,7 @@ def pack_row(row: RunRow) -> bytes:
             value if isinstance(value, tuple) else json.loads(json.dumps(value, default=plain_object))
             for value in whole
         ]
-        packed = marshal.dumps(tuple(plain), _FORMAT)
+        packed = marshal.dumps(plain, _FORMAT)
     return packed + checksum(packed)
 
 
@@ -107,8 +107,9 @@ def plain_object(value: object) -> Any:
 def unpack_rows(packed: Sequence[bytes]) -> list[RunRow]:
     """First all values, then all rows: so rows are next to each other in memory, and iterating is faster."""
     whole = list(map(marshal.loads, unseal_all(packed)))
-    build = partial(tuple.__new__, RunRow)  # without the Python of its own `__new__`
-    return [build((*row[:_STATE], _STATES[row[_STATE]], *row[_STATE + 1 :])) for row in whole]
+    for row in whole:
+        row[_STATE] = _STATES[row[_STATE]]
+    return list(map(partial(tuple.__new__, RunRow), whole))  # without the Python of its own `__new__`
 
 
 def storable(text: str) -> str:

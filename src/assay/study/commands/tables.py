@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -92,6 +91,8 @@ def summarise(request: SumRequest, console: Console) -> int:
     )
     with open_index_of(locations) as index:
         if request.tensorboard is not None:
+            import shlex
+
             count = write_hparams_events(index, locations, request.tensorboard, options)
             console.print(f"{count} runs written; show them: tensorboard --logdir {shlex.quote(request.tensorboard)}")
             return 0
