@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from tests.postgres import PASSWORD, PostgresServer, run_postgres
@@ -61,6 +63,54 @@ def test_runs_go_on_while_the_server_is_away(server: PostgresServer, tmp_path: P
     assert load_counts(tmp_path, server) == expected
     kept = [path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()]
     assert PASSWORD.encode() not in b"".join(kept)
+
+
+LOOK = """
+from pathlib import Path
+secrets = [Path(name).read_text() for name in ("plain", "quoted")]
+for path in Path("/proc").glob("[0-9]*/cmdline"):
+    try:
+        text = path.read_bytes().decode("utf-8", "replace")
+    except OSError:
+        continue
+    assert not any(secret in text for secret in secrets), path
+print("loss 1")
+"""
+
+
+def test_the_password_is_in_no_file_no_output_and_no_command_line(
+    server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path / "cache"))
+    secrets = {"plain": PASSWORD, "quoted": quote(PASSWORD, safe="")}
+    work, aside = tmp_path / "work", tmp_path / "aside"  # what is next to the study file is kept with the runs
+    for folder in (work, aside):
+        folder.mkdir()
+    for name, secret in {**secrets, "look.py": LOOK}.items():
+        (aside / name).write_text(secret)
+    command = f"cd {shlex.quote(str(aside))} && {shlex.quote(sys.executable)} look.py"
+    study = {"study": "look", "command": command, "params": {"seed": [1, 2]}, "metrics": {"loss": "loss ({number})"}}
+    (work / "look.yml").write_text(json.dumps(study))
+    told = ""
+    for arguments, code in {
+        ("run", "look.yml", "--slots", "0", "--json"): 0,
+        ("run", "look.yml", "--dry-run"): 0,
+        ("sum", "look", "--json"): 0,
+        ("show", "look/seed=1", "--json"): 0,
+        ("doctor", "--json"): None,
+        ("index", "status", "--json"): 0,
+        ("index", "query", "SELECT nothing"): 2,
+        ("index", "rebuild"): 0,
+    }.items():
+        process = start(work, server, *arguments)
+        out, err = process.communicate(timeout=120)
+        assert code is None or process.returncode == code, (arguments, out + err)
+        told += out + err
+    folders = [work, tmp_path / "cache"]
+    kept = b"".join(path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file())
+    for secret in secrets.values():
+        assert secret not in told
+        assert secret.encode() not in kept
 
 
 def test_a_run_without_the_server_is_in_the_index_later(server: PostgresServer, tmp_path: Path) -> None:

@@ -780,6 +780,13 @@ class IndexContract:
             *("DELETE FROM runs", "SELECT 1; DELETE FROM runs", "WITH x AS (SELECT 1) DELETE FROM runs", "COMMIT", ""),
             *("DROP TABLE runs", "SELECT 1; COMMIT; DELETE FROM runs", "ATTACH 'x' AS y", "SELECT nothing", "SELEC 1"),
             *("COPY runs TO '/dev/null'", "-- SELECT\nDELETE FROM runs", "EXPLAIN ANALYZE DELETE FROM runs"),
+            *("WITH x AS (DELETE FROM runs RETURNING key) SELECT * FROM x", "COPY (SELECT 1) TO PROGRAM 'false'"),
+            *("PRAGMA journal_mode = DELETE", "VACUUM INTO 'x'", "SELECT load_extension('x')", "(SELECT 1) UNION"),
+            *(
+                "SELECT key INTO copied FROM runs",
+                "SELECT * FROM runs FOR UPDATE",
+                "/* SELECT */ CREATE TABLE x (y TEXT)",
+            ),
         ],
     )
     def test_a_query_that_would_write_or_is_wrong_is_refused(self, index: Index, statement: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
@@ -157,12 +158,62 @@ def test_a_user_who_may_only_read_reads(server: PostgresServer, store: PostgresS
     server.sql("DROP OWNED BY guest", "DROP ROLE guest")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(
+            "pg_terminate_backend(0)",
+            "pg_advisory_lock(1)",
+            "pg_read_file('x')",
+            "lo_create(0)",
+            "\"lo_export\" (1, 'x')",
+        ),
+        *("set_config('transaction_read_only', 'off', false)", "query_to_xml('DELETE FROM runs', true, true, '')"),
+        *("nextval('runs_run_seq')", "setval('runs_run_seq', 99)"),
+    ],
+)
+def test_a_query_calls_nothing_that_acts(store: PostgresStore, call: str) -> None:
+    with store.open() as index:
+        index.put_runs([row()])
+        for statement in (f"SELECT {call}", f"WITH x AS (SELECT 1) SELECT key FROM runs WHERE {call} IS NULL"):
+            with pytest.raises(UsageError, match="refused"):
+                index.query(statement)
+        assert index.query("SELECT pg_typeof(key) AS kind FROM runs").rows == [("text",)]
+        index.put_runs([row("grid/b")])
+        assert index.query("SELECT max(run) FROM runs").rows == [(2,)]
+
+
+def test_a_server_without_room_is_named_and_what_waits_is_written_later(
+    server: PostgresServer, store: PostgresStore
+) -> None:
+    full = "BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END"
+    with store.open() as index, index.batch():
+        read_plain(
+            server,
+            store.root,
+            f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {full} $$;"
+            "CREATE TRIGGER refuse BEFORE INSERT ON chunks FOR EACH ROW EXECUTE FUNCTION refuse()",
+        )
+        index.put_runs([row()])
+        assert index.add_columns("grid/a", "a.log", Cursor(1), {"loss": (None, [1.0], None)}, expected_offset=0)
+        with pytest.raises(InfrastructureError, match="No space left on device") as caught:
+            index.flush()
+        assert "no room" in (caught.value.hint or "")
+        assert read_plain(server, store.root, "SELECT key FROM runs") == []  # the whole transaction is undone
+        read_plain(server, store.root, "DROP TRIGGER refuse ON chunks")
+        assert index.flush() == []
+        assert list(index.load_series("grid/a", "loss").values) == [1.0]
+
+
 def test_a_wrong_password_is_named_and_never_shown(server: PostgresServer, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="password authentication failed") as caught:
         PostgresIndex(server.address(password="wr@ng-s3cret"), tmp_path)
     assert "wr@ng" not in repr(caught.value) + str(caught.value.hint)
     assert caught.value.__cause__ is None
     assert ".pgpass" in (caught.value.hint or "")
+    told = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
+    assert "wr@ng" not in told.replace("wr@ng-s3cret", "", told.count('password="wr@ng-s3cret"'))
+    assert "s3cret" not in repr(parse_address(server.address(password="wr@ng-s3cret")))
 
 
 def test_a_database_that_is_not_there(server: PostgresServer, tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ _WAITS_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5, 2.0)  # before each attempt to connect
 _LARGEST = 2**63 - 1
 _ESCAPED_NUL = r"(?<!\\)((?:\\\\)*)\\u0000"  # in JSON; jsonb does not take it
 _AMONG = r"([\w.]+) IN \(SELECT value FROM json_each\(\?\)\)"
+# Functions that a read-only transaction does not keep from acting on the server, its files or other sessions.
+_SIDE_EFFECTS = r'\b(pg_(?!typeof|size_pretty)\w+|lo_\w+|dblink\w*|set_config|query_to_\w+)"?\s*\('
 _LOCAL = "or use an index on this machine alone: ASSAY_INDEX=local assay …"
 
 
@@ -47,6 +49,9 @@ class Address(NamedTuple):
     """Where the database is, as libpq's own keywords; never shown whole."""
 
     keywords: dict[str, str]
+
+    def __repr__(self) -> str:
+        return f"Address({self.shown!r})"
 
     @property
     def shown(self) -> str:
@@ -346,6 +351,8 @@ class PostgresIndex(StoredIndex):
         import psycopg
 
         check_query(statement)
+        if found := re.search(_SIDE_EFFECTS, statement, re.IGNORECASE):
+            raise UsageError(f"the query was refused: {found[1]} may do more than read", "use psql for it")
         self._write_waiting()
         with self._translated():
             self._begin(writes=False)
