@@ -20,7 +20,7 @@ from assay.study.locations import StudyLocation, check_writable, show_path
 from assay.study.refresh import liveness, load_history
 from assay.study.supervise import Entry
 from assay.system.fast_dataclasses import dataclass, field, replace
-from assay.system.files import blake2b
+from assay.system.files import blake2b, list_names
 from assay.values import layout
 from assay.values.run import SHELL_WORDS, JobRequest, Plan, RunSpec, State, build_command
 from assay.values.secrets import hide_assignment, holds_secrets
@@ -414,14 +414,6 @@ def build_dry_lines(prepared: Prepared) -> Iterator[str]:
     if kept:
         runs = f"{kept} of {len(prepared.plan.runs)} runs"
         yield f"# {runs} {'is' if kept == 1 else 'are'} kept: finished, under way, or failed"
-
-
-def list_names(folder: str) -> set[str]:
-    """Every name in a study's folder, also of what is not a run: one look instead of one for each run."""
-    try:
-        return set(os.listdir(folder))
-    except OSError:
-        return set()
 
 
 def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, run_dir: str = "") -> str:

@@ -20,11 +20,11 @@ from assay.record.folders import is_run_dir
 from assay.show.formatting import render_count
 from assay.stage.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.study.locations import show_command, show_path
-from assay.study.prepared import Prepared, list_names
+from assay.study.prepared import Prepared
 from assay.study.refresh import liveness
 from assay.study.supervise import Entry
 from assay.system.fast_dataclasses import dataclass, field, replace
-from assay.system.files import Flusher, keep_damaged, read_text, rename, write_atomic
+from assay.system.files import Flusher, keep_damaged, list_names, read_text, rename, write_atomic
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.run import Liveness, Plan, Private, RunSpec, State, build_command

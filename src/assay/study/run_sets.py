@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from assay.errors import FormatError, UsageError
 from assay.record.formats import stamp
-from assay.study.prepared import Prepared, list_names
+from assay.study.prepared import Prepared
 from assay.study.run_status import load_status
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.system.files import parse_json, publish
+from assay.system.files import list_names, parse_json, publish
 from assay.values import layout
 from assay.values.run import LazyRuns, RunSpec, State, build_command
 

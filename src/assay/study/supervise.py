@@ -24,6 +24,7 @@ from assay.study.attempts import DEATH, TAKEN_BACK, Action, Decision, RetryPolic
 from assay.study.slot_choice import describe_holders, describe_lease
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.files import list_names
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, RunSpec, State, Stop, StopKind, Usage
 
@@ -162,8 +163,10 @@ class Supervisor:
 
     def run(self) -> None:
         """Until every run is over, or somebody says stop."""
+        present = {folder: list_names(folder) for folder in {os.path.dirname(entry.dir) for entry in self.entries}}
         for entry in self.entries:
-            self._look(entry)
+            folder, name = os.path.split(entry.dir)
+            self._look(entry, is_new=name not in present[folder])
         settings = self.settings
         next_tick = next_look = settings.clock()
         while (self.queue or self.running or self.count_left()) and not self.interrupted and not self.leave:
@@ -473,9 +476,9 @@ class Supervisor:
 
     # ------------------------------------------------------------ looking
 
-    def _look(self, entry: Entry) -> None:
-        """Decide from the files what this run needs, and do it."""
-        entry.is_here = entry.is_here or os.path.exists(os.path.join(entry.dir, layout.RUN_FILE))
+    def _look(self, entry: Entry, *, is_new: bool = False) -> None:
+        """Decide from the files what this run needs, and do it. `is_new`: it had no directory a moment ago."""
+        entry.is_here = entry.is_here or (not is_new and os.path.exists(os.path.join(entry.dir, layout.RUN_FILE)))
         try:
             history, decision = self._decide(entry)
             if decision.action in (Action.CLOSE, Action.CLEAN):

@@ -45,6 +45,7 @@ from assay.study.run_dir_builder import DirBuilder
 from assay.study.slot_choice import Slots, WaitNotice, choose_slots
 from assay.study.supervise import Entry, Event, LoopSettings, Observer, Supervisor
 from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.files import list_names
 from assay.system.terminal import find_terminals
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State, replace_texts
@@ -580,7 +581,8 @@ def _build_report(prepared: Prepared, supervisor: Supervisor, builder: DirBuilde
 def _forget_removed(prepared: Prepared, entries: Sequence[Entry], index: Index) -> None:
     """What the index holds of directories that were removed is not mixed with that of the new ones."""
     location = prepared.location
-    new = [location.key(entry.dir) for entry in entries if not os.path.isdir(entry.dir)]
+    present = list_names(location.dir)
+    new = [location.key(entry.dir) for entry in entries if entry.spec.name not in present]
     with suppress(InfrastructureError):
         known = index.load_runs(
             [location.name] if prepared.search is not None else None, None if prepared.search else new

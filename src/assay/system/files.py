@@ -205,6 +205,14 @@ def read_text(path: str, errors: str = "surrogateescape") -> str:
     return b"".join(pieces).decode("utf-8", errors)
 
 
+def list_names(folder: str) -> set[str]:
+    """Every name in a folder; none where it cannot be read. One look instead of one for each name."""
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
+
+
 def read_end(path: str, size: int) -> str:
     """The last `size` bytes of a text, which may begin within a line; empty where it cannot be read."""
     try:
