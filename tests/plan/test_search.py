@@ -89,10 +89,10 @@ def test_a_rebuilt_search_proposes_the_same(
         kept.prepare(number + 1)
         return proposal
 
-    first = play(space, search, 30, parallel, propose)
-    again = play(space, search, 30, parallel, lambda trials, number: Proposer(space, search).propose(trials, number))
+    first = play(space, search, 20, parallel, propose)
+    again = play(space, search, 20, parallel, lambda trials, number: Proposer(space, search).propose(trials, number))
     assert [trial.point for trial in first] == [trial.point for trial in again]
-    assert len({trial.point for trial in first}) == 30
+    assert len({trial.point for trial in first}) == 20
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "qmc", "grid"])

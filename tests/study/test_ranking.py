@@ -106,7 +106,7 @@ POINTS = st.integers(1, 4).flatmap(
 
 
 @given(POINTS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_front_is_what_nothing_beats(points: list[tuple[float, ...]]) -> None:
     expected = [i for i, point in enumerate(points) if not any(beats(other, point) for other in points)]
     front = find_front(points)

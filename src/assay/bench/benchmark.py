@@ -25,10 +25,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from assay.script import build_number
+from assay.system.fast_dataclasses import dataclass
 
 ENV_BENCH_REPORT = "ASSAY_BENCH_REPORT"  # where a child reports to
 _METRIC_KEYS = ("name", "value", "min_value", "max_value", "samples")

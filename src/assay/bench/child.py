@@ -20,13 +20,13 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from assay.bench.benchmark import ENV_BENCH_REPORT, Benchmark, write_line
 from assay.bench.framework import find_framework, find_packages, is_library, load_peaks
 from assay.errors import did_you_mean
+from assay.system.fast_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from assay.bench.profiling import Profile

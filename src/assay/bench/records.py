@@ -7,12 +7,12 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from assay.bench.values.execution import BenchExecution
 from assay.record import run_directory
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
+from assay.system.fast_dataclasses import asdict, dataclass, replace
 from assay.system.files import append_line, load_lines, parse_json, write_atomic
 from assay.system.locks import try_lock_file
 from assay.values import layout

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal, cast
 
 from assay.config.fields import Fields, build_duplicate_warnings
@@ -25,6 +24,7 @@ from assay.golden.values import (
     Operator,
     Rule,
 )
+from assay.system.fast_dataclasses import replace
 from assay.values.study import STUDY_NAME_RULE, Pattern, Problem, is_study_name
 
 Mode = Literal["gather", "run"]

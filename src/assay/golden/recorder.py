@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 from assay.golden.values import Track
 from assay.observe.columns import parse_number
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.series import NUMBER
 from assay.values.study import Pattern
 

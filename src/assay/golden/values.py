@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from assay.errors import ExitCode
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.run import LogStream, State
 from assay.values.study import MetricFile, Pattern, Position, Problem, Resources, Study
 from assay.values.verdict import Verdict, VerdictKind

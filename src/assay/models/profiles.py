@@ -25,13 +25,13 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from assay.errors import InfrastructureError
 from assay.models.trace import Slice, render_perfetto, render_slices_csv
 from assay.models.values.model import Job, Step, StepOutcome
+from assay.system.fast_dataclasses import replace
 from assay.system.files import replacing, write_atomic
 
 _LARGEST_BYTES = 512 * 1024**2

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
 from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import ModelReport
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
+from assay.system.fast_dataclasses import replace
 from assay.system.files import write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain, parse_plain

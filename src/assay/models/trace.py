@@ -19,11 +19,11 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
 from assay.show.formatting import to_json
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values import protobuf
 
 

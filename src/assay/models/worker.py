@@ -17,13 +17,13 @@ import select
 import sys
 import time
 import traceback
-from dataclasses import fields, replace
 from typing import Any, Literal
 
 from assay.errors import AssayError
 from assay.models.backends.base import Backend, BackendError, Made, first_line
 from assay.models.backends.registry import BACKENDS, OwnCode, build_backend, locate
 from assay.models.values.model import Ending, Job, Step, StepOutcome, Target
+from assay.system.fast_dataclasses import fields, replace
 from assay.system.processes import adopt_orphans, die_with_parent, end_descendants, load_size
 from assay.values.plain import build_plain, parse_plain
 

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 from assay import errors
@@ -24,6 +23,7 @@ from assay.errors import AssayError, InfrastructureError, MissingExtraError
 from assay.models.backends.captured_output import load_excerpt
 from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.values.model import Ending, Job, Limits, Step, StepOutcome, Target
+from assay.system.fast_dataclasses import replace
 from assay.system.files import Tail
 from assay.system.processes import end_descendants, find_descendants, measure_memory
 from assay.values.plain import build_plain, parse_plain

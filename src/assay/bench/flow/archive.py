@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.bench.flow.execution_builder import JobContext, build_environment, build_execution, build_fingerprint
@@ -32,6 +31,7 @@ from assay.study.api import (
     open_index,
     refresh_study,
 )
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.environment import GitState
 from assay.values.machine import Machine, Timings
 from assay.values.run import RunSpec, spec_id

@@ -12,7 +12,6 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 from assay.bench.flow.compare import CompareOptions, Contest, Run
@@ -25,6 +24,7 @@ from assay.execute.machine_lease import keeping_lease
 from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
 from assay.show.console import SILENT, Console
 from assay.stage.checkout import Commit, load_commit, load_parents
+from assay.system.fast_dataclasses import asdict, dataclass, replace
 from assay.system.files import append_line, load_lines
 from assay.values.plain import parse_plain
 from assay.values.verdict import VerdictKind

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from assay.bench.flow.archive import find_location, is_named, load_executions, load_file_executions
 from assay.bench.flow.history import advise_all, list_invalid
@@ -45,6 +44,7 @@ from assay.show.console import SILENT, Console
 from assay.stage.checkout import load_commit
 from assay.stage.transfer import is_inside
 from assay.study.api import record_verdicts
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.series import Direction, direction_of
 from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind

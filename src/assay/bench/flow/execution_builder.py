@@ -9,7 +9,6 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -35,6 +34,7 @@ from assay.observe.machine import find_contamination
 from assay.observe.memory import GpuPeak, TreePeaks
 from assay.observe.readings import parse_reading
 from assay.record import run_directory
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import parse_json, read_end
 from assay.values import layout
 from assay.values.environment import GitState

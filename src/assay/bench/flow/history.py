@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 from assay.bench.flow.archive import find_location, is_named, load_executions
 from assay.bench.judge.changepoint import find_change_points
@@ -46,6 +45,7 @@ from assay.bench.values.comparison import (
 from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.show.console import SILENT, Console
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.series import Direction, direction_of
 
 LAST = "last"

@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
 
 from assay.bench.child_report import load_root
 from assay.bench.flow.execution_builder import JobContext
@@ -14,6 +13,7 @@ from assay.bench.values.execution import BENCH_MACHINE_FILE, BENCH_REPORT_FILE
 from assay.observe.devices import Devices
 from assay.observe.machine import CpuMeter, add_aftermath, load_gpus, load_machine, load_own_cpu_s, open_meter
 from assay.observe.memory import GpuMemory, TreePeaks, TreeWatch
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import parse_json, write_atomic
 from assay.system.processes import load_oom_kills
 from assay.values.environment import Environment

@@ -7,7 +7,6 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from assay.bench.flow.execution_builder import JobContext, build_execution
 from assay.bench.flow.machine_watch import MachineWatch, load_context
@@ -20,6 +19,7 @@ from assay.observe.machine import BEFORE_S, ForeignLoad
 from assay.show.console import Console
 from assay.study.api import Entry, Observer
 from assay.system import processes
+from assay.system.fast_dataclasses import replace
 from assay.values.environment import Environment
 from assay.values.run import JobHandle, State, Usage
 

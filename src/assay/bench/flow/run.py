@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -47,6 +46,7 @@ from assay.study.api import (
     find_study_location,
     run_specs,
 )
+from assay.system.fast_dataclasses import replace
 from assay.system.files import parse_json
 from assay.values import layout
 from assay.values.run import Command, RunSpec, spec_id

@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 
 from assay.bench.judge.environments import describe_differences, match_environments, name_environments, shorten
 from assay.bench.judge.history import count_executions
@@ -17,6 +16,7 @@ from assay.errors import UsageError
 from assay.show.console import SILENT, Console
 from assay.stage.checkout import Commit, build, find_repository, open_tree, switch
 from assay.study.api import find_study_location
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.locks import hold
 from assay.values import layout
 

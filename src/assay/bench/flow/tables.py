@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.history import advise_all, find_doubt, list_invalid
@@ -14,6 +13,7 @@ from assay.bench.values.comparison import INTERRUPTED
 from assay.bench.values.execution import BenchExecution
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.show.console import SILENT, Console
+from assay.system.fast_dataclasses import dataclass, field
 
 BENCHMARK = "benchmark"
 _METHODS = (BENCHMARK, "method")

@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from assay.bench.importers.result import FieldError, Fields, ImportedResult, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
 from assay.record.importers.sample import Sample
+from assay.system.fast_dataclasses import dataclass
 from assay.system.files import parse_json
 from assay.values.machine import Machine
 from assay.values.series import ASV_TRACKED

@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import median
 from typing import Any
@@ -28,6 +27,7 @@ from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution
 from assay.errors import UsageError
 from assay.record.importers.registry import choose_importer, describe_known, resolve
 from assay.record.importers.sample import Sample
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.machine import Machine
 from assay.values.run import build_command
 

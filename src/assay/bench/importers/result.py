@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +20,7 @@ from assay.bench.values.execution import (
     Framework,
     Peaks,
 )
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.machine import Machine
 from assay.values.plain import NO_DATE, render_date
 from assay.values.verdict import Finding, VerdictKind

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -46,6 +45,7 @@ from assay.bench.judge.noise import (
 from assay.bench.values.comparison import Step
 from assay.errors import MissingExtraError
 from assay.judge.statistics import Array, load_numpy, t_quantile
+from assay.system.fast_dataclasses import dataclass, replace
 
 SHORTEST_PIECE = 3
 YOUNG = 120  # points; a shorter series is a young one

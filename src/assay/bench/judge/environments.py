@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
 from assay.bench.values.comparison import Cause, Comparison
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import VerdictKind
 
 QUESTION = "environment or code?"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from assay.bench.judge.changepoint import (
     ASSUMED_AUTOCORRELATION,
@@ -32,6 +31,7 @@ from assay.bench.judge.noise import (
 from assay.bench.judge.samples import Question, build_pair, compare_pairs, find_fewest, find_median, relate_medians
 from assay.bench.values.comparison import Change, MetricHistory, MetricSeries, Step
 from assay.judge.statistics import Array, load_numpy, normal_quantile
+from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _MOVE_ALPHA = 0.05  # of a move to another environment, which is tested once and not searched for

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from assay.judge.statistics import Array, load_numpy
+from assay.system.fast_dataclasses import dataclass, replace
 
 SHORTEST_SERIES = 6  # finite values; fewer show no change point
 LEAST_AUTOCORRELATION = 0.2  # a smaller one counts as 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.bench.values.execution import NOT_REPORTED, BenchMetric, BenchResult, Ending, Story
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import parse_json
 from assay.values.verdict import Finding, VerdictKind
 

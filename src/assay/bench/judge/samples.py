@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median_high, median_low
 
 from assay.bench.judge.trials import describe_trials
 from assay.bench.values.comparison import Comparison, NextStep, Samples
 from assay.judge.statistics import Array, load_numpy, normal_quantile
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.series import Direction
 from assay.values.verdict import Finding, VerdictKind
 

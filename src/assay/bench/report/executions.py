@@ -6,7 +6,6 @@ import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from assay.bench.judge.trials import merge_reasons
@@ -14,6 +13,7 @@ from assay.bench.values.comparison import INTERRUPTED
 from assay.bench.values.execution import BenchExecution, BenchReport
 from assay.show.formatting import clean, render_duration, render_number, render_size
 from assay.show.junit import ALLOWED
+from assay.system.fast_dataclasses import asdict
 from assay.values.document import Block, Case, Document, Heading, Notes, Only, Suite, TableBlock, Text
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind

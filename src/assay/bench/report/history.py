@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from assay.judge.bisection import build_culprit, build_suspects
 from assay.show import table as tables
 from assay.show.formatting import clean, render_count
 from assay.show.terminal_report import render_terminal
+from assay.system.fast_dataclasses import asdict
 from assay.values.document import Block, Document, Findings, Notes, Span, TableBlock, Text
 from assay.values.plain import render_date
 from assay.values.table import Column, Table

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.series import Direction
 from assay.values.verdict import Finding, Verdict, VerdictKind
 

@@ -6,11 +6,11 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Literal
 
 from assay.errors import ExitCode, UsageError
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.environment import GitState
 from assay.values.machine import Machine
 from assay.values.state import State

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import time
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
@@ -25,6 +24,7 @@ from assay.golden.values import GoldenFile, GoldenTest, GoldenTestReport
 from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
 from assay.stage.checkout import Commit, Tree, build, find_repository, load_commit, load_parents, open_tree, switch
 from assay.study.api import RunHooks, StudyLocation
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import append_line, load_lines
 from assay.system.locks import hold
 from assay.values import layout

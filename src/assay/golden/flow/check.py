@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from assay.errors import ConfigError
 from assay.golden import manifests
@@ -35,6 +34,7 @@ from assay.golden.values import (
     Track,
 )
 from assay.study.api import Entry, Report, RunHooks, record_verdicts
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.run import RunSpec, State
 from assay.values.study import Problem
 from assay.values.verdict import Finding, Verdict, VerdictKind

@@ -8,7 +8,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.errors import AssayError, FormatError, UsageError
@@ -34,6 +33,7 @@ from assay.golden.recorder import LogReader, RunRecorder
 from assay.golden.values import Golden, GoldenFile, GoldenReport, GoldenTest, GoldenTestReport, Rule
 from assay.judge.statistics import load_numpy, t_quantile
 from assay.study.api import RunHooks, first_program
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.plain import parse_plain
 from assay.values.verdict import Finding, Verdict, VerdictKind
 

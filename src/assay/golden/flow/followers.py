@@ -6,13 +6,13 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from assay.golden.flow.segments import COMMAND
 from assay.golden.recorder import Logged, LogReader, RunRecorder, Values
 from assay.golden.values import GoldenTest
 from assay.study.api import Entry, Observer, Source, find_sources
+from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import Tail, read_end
 from assay.values import layout
 from assay.values.run import Usage

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from assay.errors import FormatError, UsageError
 from assay.golden import manifests
@@ -45,6 +44,7 @@ from assay.golden.recorder import LogReader, Recording, TrainingRecorder, Values
 from assay.golden.values import Golden, GoldenTest, GoldenTestReport, Segment, SegmentRun, Track
 from assay.show.console import CollectingConsole, Console
 from assay.study.api import Entry, Report, RunHooks
+from assay.system.fast_dataclasses import replace
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 

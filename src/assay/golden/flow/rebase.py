@@ -11,7 +11,6 @@ import getpass
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from assay.errors import AssayError, ExitCode, FormatError, UsageError
@@ -44,6 +43,7 @@ from assay.golden.values import Golden, Segment
 from assay.observe.environment import load_environment
 from assay.record import run_directory
 from assay.study.api import Entry, RetryPolicy, RunHooks
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import write_atomic
 from assay.values.run import RunSpec, State
 from assay.values.verdict import VerdictKind

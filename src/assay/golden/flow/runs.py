@@ -12,7 +12,6 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError, UsageError
@@ -36,6 +35,7 @@ from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
 from assay.stage.tree import FileEntry, Selection, load_tree
 from assay.study.api import Entry, FoundRun, Report, RunHooks, StopOptions, first_program, stop
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.locks import hold_file
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, VerdictKind

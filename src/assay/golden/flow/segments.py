@@ -6,7 +6,6 @@ import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.config.settings import Settings, load_settings
@@ -23,6 +22,7 @@ from assay.study.api import (
     choose_root,
     run_specs,
 )
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.git import find_git_root
 from assay.values.run import Command, LogStream, RunSpec, spec_id
 from assay.values.secrets import hide_spec

@@ -7,7 +7,6 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from assay.errors import ExitCode, UsageError
 from assay.golden import manifests
@@ -16,6 +15,7 @@ from assay.golden.flow.check import check_variants
 from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_check_command, build_context, choose_tests
 from assay.golden.values import Fault, Golden, Segment, SegmentReport
 from assay.study.api import RunHooks, StudyLocation
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import VerdictKind
 
 _SCALE = re.compile(r"[x*]\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")

@@ -6,13 +6,13 @@ Everything here is a pure function of recorded values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from assay.golden.judge.effects import find_rule_problem
 from assay.golden.judge.pairing import CheckRun, Pair, describe_subject, find_labels, line_up
 from assay.golden.judge.pointwise import find_failing, find_margin_problem, judge_exact, judge_margin
 from assay.golden.judge.window import judge_spikes, judge_unmatched, judge_windows
 from assay.golden.values import Golden, Rule, Segment, Track
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 

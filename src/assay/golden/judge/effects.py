@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.values import Rule, Track
 from assay.judge.statistics import Array, load_numpy, t_quantile
+from assay.system.fast_dataclasses import dataclass
 from assay.values.series import find_direction
 
 LONGEST_WINDOW = 50

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from assay.golden.judge.convergence import count_peers
@@ -31,6 +30,7 @@ from assay.golden.judge.pointwise import has_equal_replicas, measure_relative
 from assay.golden.judge.window import second_half
 from assay.golden.values import Golden, Rule, Segment
 from assay.judge.statistics import Array, load_numpy, normal_quantile, t_quantile
+from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import Finding, VerdictKind
 
 MOST_CHECKS = 3

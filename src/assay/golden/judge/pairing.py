@@ -10,10 +10,10 @@ import itertools
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from assay.errors import did_you_mean
 from assay.golden.values import Rule, Segment, Track
+from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import Finding, VerdictKind
 
 CheckRun = Mapping[str, Mapping[str, Track]]  # metric -> label -> what one run of a segment logged

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from assay.golden.judge.effects import (
     ENOUGH_RECORDINGS,
@@ -37,6 +36,7 @@ from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.judge.pointwise import has_equal_replicas, render_bounded, render_effect, render_fraction
 from assay.golden.values import Rule, Track
 from assay.judge.statistics import Array, load_numpy
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
 
 ENOUGH_REPLICAS = 3  # to compare other seeds

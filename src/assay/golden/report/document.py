@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
 from typing import Any
 
 from assay.golden.report.charts import LEGEND, build_check_charts, build_recording_charts
@@ -26,6 +25,7 @@ from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricRe
 from assay.show import formatting
 from assay.show.formatting import to_json
 from assay.show.junit import ALLOWED
+from assay.system.fast_dataclasses import asdict, replace
 from assay.values.document import (
     Block,
     Case,

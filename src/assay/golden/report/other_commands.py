@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import UsageError
@@ -14,6 +13,7 @@ from assay.golden.values import Golden, GoldenReport, GoldenTestReport
 from assay.judge.bisection import build_commit_facts, build_culprit, build_suspects
 from assay.show.formatting import render_count
 from assay.show.table import render_json
+from assay.system.fast_dataclasses import asdict
 from assay.values.document import (
     Block,
     Chart,

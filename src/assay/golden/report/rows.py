@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from assay.golden.judge.pointwise import render_effect
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport, Rule, SegmentReport
 from assay.show import formatting
+from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import SEVERITY, Finding, VerdictKind
 
 RUN = "run"  # instead of the metric in a row about a segment's runs

@@ -9,12 +9,12 @@ import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError, did_you_mean
 from assay.models.values.model import Ending, Job, Step, Target
+from assay.system.fast_dataclasses import dataclass
 from assay.system.processes import load_cpu_fields
 
 # Which of our extras brings a library.

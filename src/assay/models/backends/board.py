@@ -21,12 +21,12 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO
 
 from assay.errors import InfrastructureError
 from assay.models.backends.captured_output import CapturedOutput, listen
+from assay.system.fast_dataclasses import dataclass
 from assay.system.ssh import Address, Connection
 
 _BEAT_S = 5.0

@@ -10,9 +10,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO
 
+from assay.system.fast_dataclasses import dataclass
 from assay.system.processes import name_descriptor
 
 KEPT_BYTES = 64 * 1024  # of each stream: half from the beginning, half from the end

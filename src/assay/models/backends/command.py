@@ -23,7 +23,6 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.errors import UsageError, did_you_mean
@@ -51,6 +50,7 @@ from assay.models.backends.tensors_io import is_numpy_type, write_outputs, write
 from assay.models.graph.tensorfile import load_array, load_refs
 from assay.models.values.model import Ending, Job, Step, Target
 from assay.models.values.tensors import Dim, TensorRef, TensorSpec
+from assay.system.fast_dataclasses import dataclass, replace
 
 KNOWN: dict[str, tuple[str, ...]] = {
     "import": ("model", "out", "case", "chip", "hardware", "folder"),

@@ -11,7 +11,6 @@ import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from assay.models.backends.base import Backend, BackendError, Made, describe_cpu, first_line, name_program
@@ -30,6 +29,7 @@ from assay.models.backends.tensors_io import is_numpy_type, load_inputs, warm_up
 from assay.models.graph.tensorfile import load_refs, load_tensors
 from assay.models.values.model import Ending, Job, Step, Target
 from assay.models.values.tensors import TensorSpec
+from assay.system.fast_dataclasses import dataclass
 
 Array = Any  # numpy.ndarray
 

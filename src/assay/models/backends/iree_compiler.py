@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from assay.errors import InfrastructureError
@@ -21,6 +20,7 @@ from assay.models.backends.onnx_backend import build_input_specs, build_output_s
 from assay.models.graph.onnx_library import Model, find_opset
 from assay.models.values.model import Ending
 from assay.models.values.tensors import TensorSpec
+from assay.system.fast_dataclasses import dataclass
 
 Importer = Callable[[str], Any]  # Backend.import_library
 

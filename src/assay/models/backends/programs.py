@@ -20,10 +20,10 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from assay.errors import InfrastructureError, UsageError, did_you_mean
 from assay.models.backends.captured_output import Excerpt
+from assay.system.fast_dataclasses import dataclass
 
 # ---------------------------------------------------------------- templates
 

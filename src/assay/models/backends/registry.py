@@ -14,13 +14,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import cache_from_source, find_spec
 
 from assay.errors import NotFoundError
 from assay.models.backends.base import Backend
 from assay.models.values.model import Target
+from assay.system.fast_dataclasses import dataclass
 
 BACKENDS: dict[str, str] = {
     "ort": "assay.models.backends.ort:OrtBackend",

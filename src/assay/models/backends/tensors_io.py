@@ -11,7 +11,6 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from assay.models.backends.base import BackendError, Made
@@ -20,6 +19,7 @@ from assay.models.graph.onnx_library import import_onnx
 from assay.models.graph.tensorfile import load_ref, load_tensors, name_dtype, parse_dtype, write_tensors
 from assay.models.values.model import Ending, Job, Step
 from assay.models.values.tensors import TensorRef, TensorSpec
+from assay.system.fast_dataclasses import replace
 
 Array = Any  # numpy.ndarray
 

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import ExitCode
@@ -15,6 +14,7 @@ from assay.models.values.flags import ModelFlags
 from assay.show.console import Console
 from assay.show.formatting import unguard
 from assay.show.report_files import STDOUT, ReportPages, check_targets, write_document
+from assay.system.fast_dataclasses import replace
 from assay.values.options import farm_option, json_option, option, quiet_option, root_option
 from assay.values.units import parse_timeout
 

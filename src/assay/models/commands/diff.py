@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from assay.errors import UsageError
@@ -15,6 +14,7 @@ from assay.models.values.model import Tolerances
 from assay.models.values.tensors import TensorComparison, TensorDiff, Tolerance
 from assay.show.console import Console
 from assay.show.report_files import STDOUT, check_targets, write_text
+from assay.system.fast_dataclasses import replace
 from assay.values.options import Request, argument, json_option, option
 from assay.values.verdict import Verdict
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
 
 from assay.errors import ExitCode, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
@@ -18,6 +17,7 @@ from assay.models.values.flags import InputFlags, ModelFlags, group_option, only
 from assay.models.values.model import ModelRequest, Outline
 from assay.show import formatting
 from assay.show.console import Console
+from assay.system.fast_dataclasses import asdict, dataclass
 from assay.values.options import Request, argument, json_option, option
 from assay.values.plain import build_plain
 

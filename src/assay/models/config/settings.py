@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from assay.config.fields import Fields
@@ -24,6 +23,7 @@ from assay.config.source import Entry, Node, Problems, join_key
 from assay.errors import UsageError, did_you_mean
 from assay.models.values.model import DEFAULT_GROUPS, InputChoice, Tolerances
 from assay.models.values.tensors import Tolerance
+from assay.system.fast_dataclasses import dataclass, field, fields, replace
 
 DEFAULT_FOLDER = "tests/testdata/onnx_models"
 DEFAULT_REFERENCE = "ort"

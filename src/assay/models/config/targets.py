@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.config.fields import describe
@@ -22,6 +21,7 @@ from assay.config.settings import Settings
 from assay.config.source import Node, Problems
 from assay.errors import ConfigError, InfrastructureError, NotFoundError, UsageError, did_you_mean
 from assay.models.values.model import Target
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import parse_json
 from assay.values.study import Position, Problem
 

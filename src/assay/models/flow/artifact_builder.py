@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from assay.errors import UsageError
@@ -31,6 +30,7 @@ from assay.models.trace import Slice
 from assay.models.values.model import Job, Limits, Step, StepOutcome, Target
 from assay.models.values.tensors import TensorSpec
 from assay.models.worker_process import WorkerProcess
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.plain import build_plain, parse_plain
 
 _UNREPEATABLE = ("ir_dir", "profile_dir")  # of a job: dumps are written by doing the work, not by remembering it

@@ -9,7 +9,6 @@ full model does ends with the layer that is searched for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Case, Cases, Tensors, Trial
@@ -28,6 +27,7 @@ from assay.models.values.model import (
     sign_failure,
 )
 from assay.models.values.tensors import TensorComparison
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import Finding, VerdictKind
 
 

@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +28,7 @@ from assay.models.graph.submodel import build_marked, build_typed, describe_arra
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
 from assay.models.values.model import Ending, Layer, ModelRequest, Outline, StepOutcome
 from assay.models.values.tensors import TensorRef, TensorSpec
+from assay.system.fast_dataclasses import dataclass, field, replace
 
 Arrays = Mapping[str, Any]  # name → numpy array
 _CONVERT = re.compile(r"assay model convert MODEL --opset (?P<opset>\d+)")

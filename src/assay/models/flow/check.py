@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +31,7 @@ from assay.models.values.model import (
     Tolerances,
 )
 from assay.models.values.tensors import TensorComparison, Tolerance
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Report = Callable[[CaseReport], None]

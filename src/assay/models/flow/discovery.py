@@ -12,7 +12,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import count, islice
 
 from assay.config.settings import load_settings
@@ -22,6 +21,7 @@ from assay.models.config.targets import read_target_tables
 from assay.models.graph.graph import build_outline
 from assay.models.graph.operators import is_operator
 from assay.models.values.model import FULL_MODEL, Outline, Tolerances
+from assay.system.fast_dataclasses import dataclass, field
 
 SUFFIX = ".onnx"
 SKIPPED = "disable"  # names that begin with it: models, and whole folders, that somebody has put aside

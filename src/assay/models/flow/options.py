@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from typing import Literal
 
 from assay.errors import UsageError
@@ -37,6 +36,7 @@ from assay.models.store.artifacts import choose_store_folder, parse_limit
 from assay.models.values.flags import ModelFlags
 from assay.models.values.model import DEFAULT_GROUPS, InputChoice, Limits, ModelRequest, Target, Tolerances
 from assay.models.values.tensors import Tolerance
+from assay.system.fast_dataclasses import fields, replace
 
 Goal = Literal["check", "bisect", "reduce"]
 

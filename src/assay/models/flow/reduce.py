@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
@@ -25,6 +24,7 @@ from assay.models.graph.tensorfile import write_tensors
 from assay.models.judge.layers import Found
 from assay.models.values.model import WRONG, CaseReport, Layer, ModelReport, ModelRequest, Signature, build_signature
 from assay.show.formatting import render_count
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
 
 

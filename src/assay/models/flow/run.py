@@ -10,7 +10,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from assay.config.settings import load_settings
@@ -35,6 +34,7 @@ from assay.study.api import (
     record_verdicts,
     run_specs,
 )
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import parse_json, read_end, write_atomic
 from assay.values import layout
 from assay.values.machine import KeepTimings, Machine, Timings

@@ -15,12 +15,12 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 
 from assay.errors import InfrastructureError
 from assay.models.backends.base import BackendError
 from assay.models.backends.onnx_backend import find_external
 from assay.models.values.model import Job, StepOutcome, Target
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import write_atomic
 
 MOST_BYTES = 64 * 1024 * 1024  # of one thing: what is larger stays where it is, and its command with it

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.errors import UsageError
@@ -20,6 +19,7 @@ from assay.models.flow.cases import Arrays, Case, Cases, StepFailedError, Tensor
 from assay.models.flow.check import Examination
 from assay.models.graph.tensorfile import load_refs, write_tensors
 from assay.models.values.model import CaseReport, ModelRequest, Step, StepOutcome, Target
+from assay.system.fast_dataclasses import dataclass, field, replace
 
 Samples = list[dict[str, Any]]  # arrays by name
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.config.settings import Settings, load_settings
@@ -35,6 +34,7 @@ from assay.models.graph.operators import Magnitudes, compute_model_float64, draw
 from assay.models.judge.tensors import judge_outputs
 from assay.models.values.model import Target, Tolerances
 from assay.models.values.tensors import Tolerance
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.study import Problem
 from assay.values.verdict import VerdictKind
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 
 from assay.errors import UsageError
 from assay.models.graph.graph import load_model, measure_weights, write_model
 from assay.models.graph.onnx_library import Model, find_opset, import_onnx
+from assay.system.fast_dataclasses import dataclass
 
 _CONVERTED_BYTES = 1_800_000_000  # the library converts a model in one piece
 _TRIED_BYTES = 100_000_000  # a second or so

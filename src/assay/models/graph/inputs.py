@@ -15,7 +15,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -36,6 +35,7 @@ from assay.models.graph.tensorfile import (
 )
 from assay.models.values.model import Outline
 from assay.models.values.tensors import Dim, TensorSpec
+from assay.system.fast_dataclasses import dataclass, replace
 
 DEFAULT_SEED = 1234
 Range = tuple[float, float] | float  # one number: always this

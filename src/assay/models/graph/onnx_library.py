@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from assay.errors import MissingExtraError
 from assay.models.values.tensors import Dim, TensorSpec
+from assay.system.fast_dataclasses import dataclass
 
 Model = Any  # onnx.ModelProto: the library is loaded inside functions only
 Node = Any  # onnx.NodeProto

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.errors import UsageError
@@ -22,6 +21,7 @@ from assay.models.graph.split import Folding, build_folding, check
 from assay.models.graph.submodel import build_submodel, copy_model, describe_array
 from assay.models.graph.tensorfile import Array, name_dtype
 from assay.models.values.tensors import Dim, TensorSpec
+from assay.system.fast_dataclasses import dataclass, field, replace
 
 Sample = Mapping[str, Array]
 

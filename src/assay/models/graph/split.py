@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections import ChainMap
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
@@ -33,6 +32,7 @@ from assay.models.graph.submodel import build_cut, build_submodel, build_value, 
 from assay.models.graph.tensorfile import Array
 from assay.models.values.model import Layer, Outline
 from assay.models.values.tensors import TensorSpec
+from assay.system.fast_dataclasses import dataclass, field, replace
 
 SMALL = 4096  # elements: what is computed from shapes may still be a large mask, and stays an activation then
 

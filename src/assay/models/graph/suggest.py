@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring, import_onnx
 from assay.models.graph.submodel import load_constant
 from assay.models.values.tensors import TensorSpec
+from assay.system.fast_dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

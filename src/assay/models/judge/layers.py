@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from assay.models.values.model import WRONG, CaseReport, Layer, build_signature, find_same
 from assay.models.values.tensors import TensorComparison
+from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 JUMP = 4.0  # an error that is at most so many times that of the inputs has grown, it was not born

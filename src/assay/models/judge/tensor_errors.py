@@ -29,13 +29,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from assay.errors import MissingExtraError, UsageError
 from assay.models.judge.tolerances import FLOATS, SMALL_INTEGERS
 from assay.models.values.tensors import Tolerance
+from assay.system.fast_dataclasses import dataclass
 
 Array = Any  # numpy.ndarray: the library is loaded inside functions only
 Block = tuple[slice, ...]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from assay.models.judge.tensor_errors import (
@@ -22,6 +21,7 @@ from assay.models.judge.tensor_errors import (
 )
 from assay.models.judge.tolerances import complete_tolerance
 from assay.models.values.tensors import Element, Heat, Histogram, Number, Tolerance
+from assay.system.fast_dataclasses import dataclass, field
 
 _LEAST = 1e-300  # nothing is divided by less
 _UNBOUNDED = 1e250  # such a relative error comes from dividing by nothing

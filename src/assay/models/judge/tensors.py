@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -42,6 +41,7 @@ from assay.models.values.tensors import (
     TensorComparison,
     Tolerance,
 )
+from assay.system.fast_dataclasses import replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 WORST = 10  # elements that are named

@@ -18,10 +18,10 @@ before it, and Reshape is not to be blamed for that.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 from assay.errors import UsageError
 from assay.models.values.tensors import Tolerance
+from assay.system.fast_dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import shlex
 import shutil
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import PosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ import pytest
 
 from assay.errors import AssayError
 from assay.models.pytest_support.options import Given, Plan
+from assay.system.fast_dataclasses import replace
 
 if TYPE_CHECKING:
     from assay.models.flow.artifact_builder import Product

@@ -19,7 +19,6 @@ import re
 import types
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -35,6 +34,7 @@ from assay.models.pytest_support.case import (
     report_reasons,
 )
 from assay.models.pytest_support.options import Given, ModelOptions, get_plan, set_plan
+from assay.system.fast_dataclasses import dataclass
 
 _LINE = re.compile(
     r"(?P<name>\S.*?)(?:\s+\[?(?P<issue>[\w.-]+/[\w.-]+#\d+|#\d+|https?://\S+?/\d+)\]?)?(?:\s+#(?:\s.*)?)?\s*"

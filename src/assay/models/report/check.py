@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from assay.models.report.summary import (
@@ -32,6 +31,7 @@ from assay.models.report.summary import (
 )
 from assay.models.values.model import WRONG, CaseReport, ModelReport, Step
 from assay.show import formatting
+from assay.system.fast_dataclasses import asdict
 from assay.values.document import (
     Block,
     Case,

@@ -6,11 +6,11 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from assay.models.values.model import FULL_MODEL, WRONG, CaseReport, ModelReport, Step, StepOutcome
 from assay.models.values.tensors import OTHER_LARGEST, TensorComparison
 from assay.show import formatting
+from assay.system.fast_dataclasses import dataclass
 from assay.values.document import Chart, Curve, Panel
 from assay.values.verdict import Finding, VerdictKind
 

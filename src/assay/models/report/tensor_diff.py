@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from assay.models.values.tensors import Heat, Histogram, TensorComparison, TensorDiff
 from assay.show import formatting
+from assay.system.fast_dataclasses import asdict
 from assay.values.document import (
     Bars,
     Block,

@@ -25,7 +25,6 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
 from datetime import UTC
 from functools import partial
 from typing import Any, Self
@@ -44,6 +43,7 @@ from assay.models.store.entry import (
     relocate,
     render_miss,
 )
+from assay.system.fast_dataclasses import asdict, dataclass, field
 from assay.system.files import cache_dir, rename, write_atomic
 from assay.system.locks import RangeLocks
 from assay.values.plain import render_date

@@ -15,11 +15,11 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from typing import Any
 
 from assay.errors import InfrastructureError
+from assay.system.fast_dataclasses import dataclass
 from assay.values.plain import parse_strict
 
 MANIFEST = "manifest.json"

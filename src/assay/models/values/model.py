@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
 from assay.errors import ExitCode
 from assay.models.values.tensors import TensorComparison, TensorSpec, Tolerance
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 STUDY = "model"  # every check, bisection and reduction is a run of this study

@@ -5,8 +5,7 @@ No array is ever in a value: `graph` and `judge` load them where they are needed
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import Verdict, VerdictKind
 
 EXPECTED_CONSTANT = "expected is constant"  # flags that are asked for; "… is all zero" comes next to them
