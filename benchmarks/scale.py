@@ -39,13 +39,13 @@ from measuring import build_env, quick_folder
 from assay.execute import process
 from assay.execute.base import Executor, Publish
 from assay.study import sweep
+from assay.study.attempts import MAX_DEATHS
 from assay.study.prepared import RunOptions
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, State
 
 FILES_PER_RUN = 10
 BYTES_PER_RUN = 40_000
-MAX_DEATHS = 3  # attempts in a row that vanish before a run is left lost
 
 
 class SimulatedFarm(Executor):
