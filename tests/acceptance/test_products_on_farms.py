@@ -84,7 +84,7 @@ def test_a_trial_waits_for_the_node_s_own_lease(engines: Engines, tmp_path: Path
     write_module(tmp_path)
     words = ("bench", "run", "--command", "own=true", "--farm", SSH, "--max-wait", "0.5s", "--foreign-limit", "1")
     slots = engines.env["ASSAY_SLOTS_DIR"]
-    holder = engines.start(tmp_path, "bench", "run", "--command", "long=sleep 30", "--foreign-limit", "1", "-q")
+    holder = engines.start(tmp_path, "bench", "run", "--command", "long=sleep 300", "--foreign-limit", "1", "-q")
     try:
         while not list(tmp_path.glob("runs/bench/*/bench.log")):
             assert holder.poll() is None, holder.communicate()

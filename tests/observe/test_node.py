@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,15 +106,6 @@ def test_where_assay_is_not_installed_the_reason_is_recorded(run: Run, tmp_path:
     assert load_absence(str(run.path("readings.jsonl"))) == json.loads(line)["absent"]
     assert load_readings_summary(str(run.path("readings.jsonl"))) is None
     assert run.markers() == {"train.exit.143"}, "the run itself is as it would be"
-
-
-def test_a_short_job_starts_nobody(tmp_path: Path) -> None:
-    run = Runs(tmp_path).make("true")
-    with start(run, ASSAY_PYTHON=sys.executable) as job:
-        job.wait(60)
-    time.sleep(1.5)
-    assert load_lines(run) == []
-    assert load_absence(str(run.path("readings.jsonl"))) is None
 
 
 def test_without_arguments_it_only_says_that_it_is_there() -> None:
