@@ -60,6 +60,11 @@ def build_job_command(farm: Farm, request: JobRequest) -> str:
     return f"env {_assignments(request)} bash {script}"
 
 
+def build_exec_command(farm: Farm, request: JobRequest) -> str:
+    """The same for a bash that is replaced by it."""
+    return f"{_assignments(request)} exec bash {shlex.quote(f'{build_state_dir(farm, request.dir)}/{layout.JOB_FILE}')}"
+
+
 def build_job_script(farm: Farm, request: JobRequest) -> str:
     """The same as a file, for farms that take a script (qsub, bsub <)."""
     return f"#!/usr/bin/env bash\nexec {build_job_command(farm, request)}\n"

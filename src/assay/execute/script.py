@@ -33,7 +33,8 @@ from assay.values.study import quote_inside
 #   job.sh waits a moment for a TERM of its own before it writes the marker.
 # - By hand: a supervisor looks for the token right before it links its lease; a moment later we look for that lease.
 # - The processes of an attempt are found in plain bash: a `grep` would be tagged like them and find itself for ever.
-# - What few jobs need comes after the `exit`, where bash does not read it: a tenth of a millisecond per job.
+# - What few jobs need comes after the `exit`, where bash does not read it: a tenth of a millisecond per job. Such jobs
+#   read their last lines themselves, and wait by `read`: a process for each would cost two milliseconds.
 # - The exit code is in the marker's name: creating a name is atomic and survives a full disk.
 # - `timeout` only where a limit is set, since it costs a process; 124 alone proves nothing: the duration is compared.
 #   It reaches its own process group only: what moved to another session is ended by tag afterwards.
@@ -56,7 +57,7 @@ _s=; [ "$_n" = 1 ] || _s=.$_n
 """
 
 _GATE = r"""
-_more() { eval "$(sed '1,/^#:on-demand:/d' "${0##*/}")"; }
+_more() { local IFS=$'\n' lines; mapfile -t lines < "${0##*/}"; eval "${lines[*]: -{on_demand}}"; }
 if [ -n "${ASSAY_GATE:-}" ]; then
   IFS= read -r -N 1 -u "$ASSAY_GATE" _ || exit 0
   exec {ASSAY_GATE}<&-; unset ASSAY_GATE
@@ -76,7 +77,7 @@ _ON_DEMAND = r"""_finish() {  # TERM to all of them, KILL to what is left after 
   done 2>/dev/null
 }
 _watch() {  # until stop.N is there, or job.sh has died and nothing of it is left
-  local round=0 self=$BASHPID; trap '' TERM INT HUP; exec {_nap}<> <(:)
+  local round=0 self=$BASHPID; trap '' TERM INT HUP
   until [ -e "stop.$_n" ]; do
     read -r -t 0.5 -u "$_nap" _; [ $? -gt 128 ] || sleep 0.5
     if [ $((round += 1)) = 2 ]; then _measure "$self" & fi
@@ -93,7 +94,9 @@ _measure() {  # readings.jsonl: by Assay, where a Python of this host has it
   local reason="Assay is not installed for python3 on ${HOSTNAME//[^[:alnum:].-]/}"
   [ -s readings.jsonl ] || echo "{\"absent\":\"$reason\"}" > readings.jsonl
 }
-_settle() { sleep 0.02; }  # a TERM to all of the job may reach the command a moment before it reaches us
+_settle() {  # a TERM to all of the job may reach the command a moment before it reaches us
+  read -r -t 0.02 -u "$_nap" _; [ $? -gt 128 ] || sleep 0.02
+}
 _leave() {  # after a stop the watcher has the last word
   [ -e "stop.$_n" ] || { kill -KILL $_watcher; : > "end.$_n"; } 2>/dev/null
 }
@@ -109,6 +112,7 @@ _TAKE_TOKEN = r"""  printf -v now '%(%s)T' -1
     echo "a supervisor has just started attempt $_n" >&2; exit 4
   fi
   [ -t 1 ] || exec >> job.log 2>&1
+  exec {_nap}<> <(:)
   _watch > /dev/null 2>&1 < /dev/null &
   _watcher=$!; trap _leave EXIT
 }
@@ -140,7 +144,8 @@ def render_job(spec: RunSpec, job: JobText) -> str:
         secrets = _SECRETS.format(file=layout.SECRETS_FILE, name=first, log=_log_name(spec.log_name, first))
     exports = secrets + _render_exports(_environment(spec))
     body = "".join(_render_command(spec, command.name, job.workdir) for command in spec.commands)
-    return head + _GATE + exports + limits + body + _END
+    gate = _GATE.replace("{on_demand}", str(_END.removeprefix(_TAIL).count("\n")))
+    return head + gate + exports + limits + body + _END
 
 
 def is_whole_job(text: str) -> bool:

@@ -29,7 +29,7 @@ from itertools import groupby
 from assay.errors import InfrastructureError, UsageError
 from assay.execute import process
 from assay.execute.base import EndKind, Publish
-from assay.execute.farm import build_job_command
+from assay.execute.farm import build_exec_command
 from assay.execute.slurm_queue import (
     VANISHED,
     SlurmQueue,
@@ -66,7 +66,7 @@ mapfile -d '' -t -s $((2 * ${{SLURM_ARRAY_TASK_ID:-0}})) -n 2 _task < {list}
 exec >> "${{_task[0]}}/{log}" 2>&1
 {body}
 """
-_RUN = 'eval "exec ${_task[1]}"'
+_RUN = 'eval "${_task[1]}"'
 # Slurm tells the batch shell alone. The run's programs get the signal, its shells do not: it would end most of them.
 _FORWARD = r"""trap '_tell $$ {signal} 2>/dev/null' {signal}
 eval "${{_task[1]}} &"; _job=$!
@@ -172,7 +172,7 @@ class SlurmExecutor(SubmitExecutor):
         base = os.path.join(folder, number)
         try:
             os.makedirs(folder, exist_ok=True)
-            tasks = "".join(f"{each.dir}\0{build_job_command(self.farm, each)}\0" for each in requests)
+            tasks = "".join(f"{each.dir}\0{build_exec_command(self.farm, each)}\0" for each in requests)
             write_new(f"{base}.list", tasks.encode("utf-8", "surrogateescape"))
             write_new(f"{base}.sh", build_script(self.farm, f"{base}.list").encode("utf-8", "surrogateescape"))
             indices = [str(index) for index in range(len(requests))] if len(requests) > 1 else ["-"]
