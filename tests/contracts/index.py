@@ -413,6 +413,19 @@ class IndexContract:
         index.forget_points("grid/c", "b.log")
         assert list(index.load_summaries()) == ["grid/a"]
 
+    def test_a_run_that_was_expected_to_be_new_is_compared_all_the_same(self, index: Index, other: Index) -> None:
+        put_points(other, "grid/a", [1.0])
+        with index.batch() as refused:
+            index.expect_new(["grid/a", "grid/b"])
+            for key in ("grid/a", "grid/b"):
+                assert index.load_cursor(key, "a.log") == Cursor()
+                put_points(index, key, [5.0, 6.0])
+                assert index.load_cursor(key, "a.log") == Cursor(2)
+        assert refused == [("grid/a", "a.log")]
+        assert index.load_cursor("grid/a", "a.log") == Cursor(1)
+        assert list(index.load_series("grid/a", "loss").values) == [1.0]
+        assert list(index.load_series("grid/b", "loss").values) == [5.0, 6.0]
+
     def test_points_may_come_before_their_run(self, index: Index) -> None:
         put_points(index, "grid/a", [1.0])
         assert (index.load_runs(), index.load_studies(), index.load_table().rows) == ([], [], [])

@@ -62,6 +62,7 @@ def apply_changes(
     stores_points = stores_points or index.store_points is None  # nobody would read them later
     summarised = set() if all(each.is_new for each in changed) else set(index.find_summarised([location.name]))
     with index.batch() as refused:
+        index.expect_new(location.key(change.path) for change in changed if change.is_new)
         read = set() if stores_points else _summarise_foreign_runs(index, location, changed)
         for change in changed:
             key = location.key(change.path)

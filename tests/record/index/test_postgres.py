@@ -19,6 +19,8 @@ from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.record.index import postgres, schema
 from assay.record.index.base import Cursor, VerdictRow
 from assay.record.index.postgres import PostgresIndex, name_schema, parse_address
+from assay.study.opening import open_index
+from assay.study.refresh import refresh_root
 
 pytestmark = pytest.mark.services("postgres")
 
@@ -219,6 +221,42 @@ def test_a_wrong_password_is_named_and_never_shown(server: PostgresServer, tmp_p
 def test_a_database_that_is_not_there(server: PostgresServer, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="does not exist"):
         PostgresIndex(server.address(database="nowhere"), tmp_path)
+
+
+# ---------------------------------------------------------------- how often the server is asked
+
+
+def test_forty_new_runs_need_no_more_questions_than_two(
+    server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_INDEX", server.address())
+    plain = postgres._Connection.execute
+    asked: list[str] = []
+
+    def execute(self: postgres._Connection, sql: str, parameters: tuple[object, ...] = ()) -> object:
+        asked.append(sql)
+        return plain(self, sql, parameters)
+
+    counts = []
+    for number in (2, 40):
+        root = tmp_path / str(number)
+        for run in range(number):
+            (root / "study" / f"run-{run}").mkdir(parents=True)
+            (root / "study" / f"run-{run}" / "metrics.csv").write_text("val,loss,1.5,epoch,0,timestamp,1.0\n" * 3)
+        with monkeypatch.context() as patch, open_index(root) as index:
+            patch.setattr(postgres._Connection, "execute", execute)
+            steps = []
+            for stores_points in (False, None, True):  # summaries, then their points, then all of it again
+                asked.clear()
+                if stores_points is None:
+                    assert len(index.load_series("study/run-1", "loss").values) == 3
+                else:
+                    index.clear()
+                    assert refresh_root(index, str(root), stores_points=stores_points) == number
+                steps.append(len(asked))
+            assert len(index.load_series("study/run-1", "loss").values) == 3
+            counts.append(steps)
+    assert counts[0] == counts[1]
 
 
 # ---------------------------------------------------------------- restarts

@@ -304,6 +304,11 @@ class Index(ABC):
         """Let writes wait and go together. Gives a list that fills with what was refused. May be nested."""
 
     @abstractmethod
+    def expect_new(self, keys: Iterable[str]) -> None:
+        """In this batch: runs that the index did not know when the caller looked. Their cursors are not asked for one
+        by one; where another process has stored some since, that is refused when it is written."""
+
+    @abstractmethod
     def flush(self) -> list[Refused]:
         """Write what waits; what was refused since the last flush."""
 

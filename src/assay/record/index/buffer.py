@@ -86,6 +86,7 @@ class BufferedIndex(Index):
         self._buffer = Buffer()
         self._batches: list[list[Refused]] = []  # the lists of the open batches, the outermost first
         self._refused: list[Refused] = []
+        self._new: set[str] = set()  # runs of which nothing is stored, as whoever opened the batch has seen
         self._stale: set[Refused] = set()  # refused in a batch, and their reader has not asked for the cursor since
 
     @abstractmethod
@@ -105,6 +106,8 @@ class BufferedIndex(Index):
     def load_cursor(self, key: str, source: str) -> Cursor:
         self._stale.discard((key, source))
         waiting = self._buffer.cursor(key, source)
+        if waiting is None and key in self._new:
+            return _BEGINNING
         return self._load_stored_cursor(key, source) if waiting is None else waiting
 
     def add_columns(
@@ -144,8 +147,12 @@ class BufferedIndex(Index):
         self._batches.pop()
         self._end_batch(refused)
 
+    def expect_new(self, keys: Iterable[str]) -> None:
+        self._new.update(keys if self._batches else ())
+
     def _end_batch(self, refused: list[Refused]) -> None:
         if not self._batches:
+            self._new.clear()
             self._write_waiting(refused)
             self._refused = []  # the list has it
 
@@ -170,6 +177,7 @@ class BufferedIndex(Index):
         if not self._buffer:
             return []
         refused = self._write(self._buffer)
+        self._new.difference_update(self._buffer.entries)
         self._buffer = Buffer()
         self._refused += refused
         if self._batches:

@@ -146,8 +146,7 @@ class StoredIndex(BufferedIndex):
         from assay.record.index.writing import forget_points, write_points, write_rows, write_summaries
 
         with self._transaction() as db:
-            for key, source in buffer.forgotten:
-                forget_points(db, key, None if source is None else storable(source))
+            forget_points(db, buffer.forgotten)
             write_rows(db, buffer.rows.values())
             refused = write_summaries(db, buffer.summaries, self._number)
             return refused + write_points(db, buffer.entries, self._number)

@@ -136,14 +136,13 @@ def write_summaries(db: Database, summarised: Mapping[str, Summaries], number: C
     runs = _load_numbers(db, list(summarised))
     query = f"SELECT run, max(bytes_read) FROM cursors {_AMONG_RUNS} GROUP BY run"  # noqa: S608
     known = dict(db.execute(query, (json.dumps(list(runs.values())),)).fetchall())
+    _forget_runs(db, [run for run, offset in known.items() if not offset])  # another process did the same
     packed: dict[int, Packed] = {}
     cursors: list[tuple[int, int, int, str]] = []
     for key, (states, summaries) in summarised.items():
         run = runs[key]
         if known.get(run):
             continue
-        if run in known:  # another process did the same
-            _forget_run(db, run)
         packed[run] = pack_summaries({number(metric): found for metric, found in summaries.items()})
         for name, state in states.items():
             source = number(name)
@@ -213,9 +212,8 @@ def _load_work(db: Database, entries: Mapping[str, Sequence[Entry]]) -> _Work:
     offsets = db.execute(query, (chosen,)).fetchall()
     known = {(run, source): offset for run, source, offset, state in offsets if open_cursor(run, source, offset, state)}
     summarised = {run for (run, _), offset in known.items() if not offset}
-    for key, per_source in entries.items():
-        if runs[key] in summarised and not all(entry.expected_offset for entry in per_source):
-            _forget_run(db, runs[key])
+    begun = [key for key, each in entries.items() if not all(entry.expected_offset for entry in each)]
+    _forget_runs(db, [runs[key] for key in begun if runs[key] in summarised])
     known = {place: offset for place, offset in known.items() if place[0] not in summarised}
     if not known:  # no cursor, no points
         return _Work(runs, {}, {})
@@ -293,24 +291,36 @@ def open_cursor(run: int, source: int, offset: int, sealed: str) -> str:
 # ---------------------------------------------------------------- forgetting
 
 
-def forget_points(db: Database, key: str, source: str | None) -> None:
+def forget_points(db: Database, forgotten: Collection[tuple[str, str | None]]) -> None:
+    whole = {key for key, source in forgotten if source is None}
+    if whole:
+        query = "SELECT run FROM runs WHERE key IN (SELECT value FROM json_each(?))"
+        _forget_runs(db, [run for (run,) in db.execute(query, (json.dumps(sorted(whole)),)).fetchall()])
+    for key, source in forgotten:
+        if source is not None and key not in whole:
+            _forget_points_of(db, key, storable(source))
+
+
+def _forget_points_of(db: Database, key: str, source: str) -> None:
     row = db.execute("SELECT run FROM runs WHERE key = ?", (key,)).fetchone()
     if row is None:
         return
     query = "SELECT source, name, bytes_read FROM cursors JOIN names ON number = source WHERE run = ?"
     sources = db.execute(query, row).fetchall()
-    kept = [number for number, name, offset in sources if source is not None and name != source and offset]
+    kept = [number for number, name, offset in sources if name != source and offset]
     if not kept:
-        _forget_run(db, row[0])
+        _forget_runs(db, row)
         return
     for number in {number for number, _, _ in sources}.difference(kept):
         _forget_source(db, row[0], number)
 
 
-def _forget_run(db: Database, run: int) -> None:
-    for table in ("chunks", "cursors", "metric_summaries"):
-        db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608
-    db.execute(_SET_DIGEST, (*Packed(), run))
+def _forget_runs(db: Database, runs: Sequence[int]) -> None:
+    if runs:
+        for table in ("chunks", "cursors", "metric_summaries"):
+            db.execute(f"DELETE FROM {table} {_AMONG_RUNS}", (json.dumps(runs),))  # noqa: S608
+        empty = f"UPDATE run_cache SET metrics = NULL, summaries = NULL, carried = NULL {_AMONG_RUNS}"  # noqa: S608
+        db.execute(empty, (json.dumps(runs),))
 
 
 def _forget_source(db: Database, run: int, source: int) -> None:
