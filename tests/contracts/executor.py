@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -135,6 +136,8 @@ STUBBORN = {
 class ExecutorContract:
     """Subclasses give the `executor` fixture; `another` builds one as a second process would."""
 
+    many_s: ClassVar[float] = PATIENCE_S * 2  # for two hundred jobs
+
     @pytest.fixture
     def executor(self, surroundings: None) -> Iterator[Executor]:
         members()  # before anything is cancelled: see there
@@ -262,7 +265,7 @@ class ExecutorContract:
     def run_many(self, executor: Executor, runs: Runs, count: int, width: int = 8) -> None:
         made = [runs.make(f"exit {i % 5}") for i in range(count)]
         waiting, active = list(made), set()
-        deadline = time.monotonic() + PATIENCE_S * 2
+        deadline = time.monotonic() + self.many_s
         while waiting or active:
             assert time.monotonic() < deadline
             while waiting and len(active) < width:

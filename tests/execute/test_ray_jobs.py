@@ -52,6 +52,7 @@ def runs(tmp_path: Path) -> Runs:
 class TestContract(ExecutorContract):
     """A job takes more than a second, since each has a process of Ray's."""
 
+    many_s = 900.0
     farm: ClassVar[Farm]
 
     @pytest.fixture
