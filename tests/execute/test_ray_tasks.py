@@ -118,7 +118,9 @@ DYING = {
 
 
 class TestDeaths:
-    @pytest.mark.parametrize("kind", DYING)
+    @pytest.mark.parametrize(
+        "kind", ["plain", "answers TERM with exit 0", pytest.param("own session, ignores TERM", marks=pytest.mark.long)]
+    )
     def test_a_killed_worker_takes_its_job_along(self, executor: RayExecutor, runs: Runs, kind: str) -> None:
         run = runs.make(DYING[kind])
         handle = start(executor, run)
@@ -130,6 +132,7 @@ class TestDeaths:
         until(lambda: run.path("end.1").exists(), "its guard has said so")
         assert executor.liveness(handle, run.dir) is Liveness.GONE
 
+    @pytest.mark.long
     def test_workers_are_killed_again_and_again(self, executor: RayExecutor, runs: Runs) -> None:
         """Every attempt begins once, and none begins before the one before it is gone."""
         run = runs.make("echo $ASSAY_ATTEMPT_NUMBER >> ran; touch up; [ $ASSAY_ATTEMPT_NUMBER = 6 ] || sleep 1000")
