@@ -149,7 +149,7 @@ look() {  # WAIT, then for each run: UID N TAG OWNERLESS COUNT, then COUNT times
   done
 }
 send() {  # UID, then for each file: NAME OFFSET SIZE; answers with their bytes from there on, one after another
-  local uid=$1 total=0 whole=() parts=() i; shift; local all=("$@")
+  local uid=$1 total=0 whole=() i; shift; local all=("$@")
   cd "$root/runs/$uid" 2>/dev/null || refuse 7 "the run's folder is not there"
   for ((i = 0; i < ${#all[@]}; i += 3)); do total=$((total + all[i + 2] - all[i + 1])); done
   say "$total"
