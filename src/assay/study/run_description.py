@@ -70,8 +70,10 @@ class RunDescription:
         return {c.name: layout.show_command(c.text, self.dir) for c in self.status.record.spec.commands}
 
 
-def describe_run(index: Index, location: StudyLocation, run_dir: str) -> RunDescription:
-    """Raises FormatError where run.json is damaged."""
+def describe_run(
+    index: Index, location: StudyLocation, run_dir: str, children: Sequence[str] | None = None
+) -> RunDescription:
+    """Raises FormatError where run.json is damaged. `children`: where they are known already."""
     status = load_shown(run_dir)
     key = location.key(run_dir)
     refresh_one(index, location, run_dir)
@@ -85,7 +87,7 @@ def describe_run(index: Index, location: StudyLocation, run_dir: str) -> RunDesc
         no_readings=load_absence(os.path.join(run_dir, layout.READINGS_FILE)),
         environment=run_directory.load_environment(run_dir),
         files=tuple(load_files(run_dir)),
-        children=tuple(find_children(location, key)),
+        children=tuple(find_children(location, key) if children is None else children),
         marks=load_marks(find_tags_file(run_dir)),
     )
 

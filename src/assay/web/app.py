@@ -18,12 +18,12 @@ from starlette.types import ASGIApp
 
 from assay.errors import AssayError, NotFoundError, UsageError
 from assay.web import assets, login
-from assay.web.pages import studies, study
+from assay.web.pages import run, studies, study
 from assay.web.routes import build_route
 from assay.web.security import Guard
 from assay.web.site import FOLDER, Site, get_site
 
-MODULES = (assets, login, studies, study)
+MODULES = (assets, login, studies, study, run)
 _SMALLEST_PACKED = 1024
 
 

@@ -28,7 +28,7 @@ function build(place, answer) {
   const chart = new uPlot(
     {
       width: Math.max(280, place.clientWidth - 32),
-      height: 380,
+      height: place.classList.contains("small") ? 220 : 380,
       scales: { x: { time: false, distr: answer.log_x ? 3 : 1 }, y: { distr: answer.log ? 3 : 1 } },
       axes: [
         { ...axis, label: answer.x },
