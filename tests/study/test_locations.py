@@ -16,6 +16,7 @@ from assay.study.locations import (
     StudyLocation,
     check_writable,
     choose_root,
+    find_runs,
     find_studies,
     find_study,
     is_study,
@@ -157,6 +158,15 @@ class TestFinding:
         assert find_study(str(tmp_path / "root" / "study"), Roots(())) == location
         monkeypatch.chdir(tmp_path)
         assert find_study("root/study", Roots(())) == location
+
+    def test_the_runs_of_a_study_by_its_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As hints name a study that lies elsewhere: `assay stop /data/runs/fit`."""
+        run = make_run(tmp_path / "elsewhere", "fit", "a")
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here")
+        for name in (str(run.parent), f"{run.parent}/", "../elsewhere/fit"):
+            assert [found.dir for found in find_runs(name, None)] == [str(run)], name
+        assert [found.dir for found in find_runs(str(run), None)] == [str(run)]
 
     def test_a_study_that_is_not_there(self, tmp_path: Path) -> None:
         make_run(tmp_path, "norm-ablation", "a")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from assay.study.best import choose_best
     from assay.study.choosing import choose_rows, match_rows
     from assay.study.collect import Source, closing_quietly, find_sources
+    from assay.study.compare_page import build_comparison
     from assay.study.farms import LOCAL, choose_asked_farm, choose_farm
     from assay.study.locations import (
         FoundRun,
@@ -62,6 +63,7 @@ HOMES = {
     "assay.study.background": "go_to_background",
     "assay.study.best": "choose_best",
     "assay.study.choosing": "choose_rows match_rows",
+    "assay.study.compare_page": "build_comparison",
     "assay.study.collect": "Source closing_quietly find_sources",
     "assay.study.locations": (
         "FoundRun StudyLocation check_writable choose_root find_locations find_roots find_studies show_command"

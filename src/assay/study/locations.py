@@ -304,6 +304,8 @@ def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[Fou
         ]
     if not slash:
         return _find_without_study(name, roots, foreign)
+    if is_path and (locations := _existing([path])):  # the folder of a study, as `show_study` names it from elsewhere
+        return [FoundRun(locations[0], run_dir) for run_dir in _find_dirs(locations[0], foreign)]
     location = find_study(study, roots)
     matches = _match(location, run, foreign)
     if not matches:

@@ -76,7 +76,9 @@ def compare(index: Index, other_index: Index, left: FoundRun, right: FoundRun) -
         state=None if first.state is second.state else Difference("state", str(first.state), str(second.state)),
         params=differ(first.record.spec.params, second.record.spec.params),
         commands=differ(_commands(first), _commands(second)),
-        environment=differ(_environment(left.dir, first), _environment(right.dir, second)),
+        environment=differ(
+            flatten_environment(left.dir, first.record.commit), flatten_environment(right.dir, second.record.commit)
+        ),
         code=code,
         metrics=tuple(MetricPair(name, ours.get(name), theirs.get(name)) for name in sorted({*ours, *theirs})),
         code_note=note,
@@ -106,13 +108,13 @@ def _load_metrics(index: Index, run: FoundRun) -> dict[str, Summary]:
     return index.load_summaries(keys=[run.key]).get(run.key, {})
 
 
-def _environment(run_dir: str, status: RunStatus) -> dict[str, str]:
+def flatten_environment(run_dir: str, commit: str | None) -> dict[str, str]:
     """The facts of environment.json that two runs are compared by, flat."""
     fields = run_directory.load_environment(run_dir) or {}
     flat = {name: str(fields[name]) for name in _ENVIRONMENT if fields.get(name) is not None}
     flat.update({f"GPU {gpu.get('index')}": str(gpu.get("name")) for gpu in fields.get("gpus") or ()})
     git = fields.get("git") or {}
-    if commit := status.record.commit or git.get("commit"):
+    if commit := commit or git.get("commit"):
         flat["commit"] = f"{commit}{' (changed)' if git.get('dirty') else ''}"
     for key, prefix in (("packages", "package"), ("job_packages", "package of the runs")):
         flat.update({f"{prefix} {name}": str(version) for name, version in (fields.get(key) or {}).items()})

@@ -110,6 +110,11 @@ class _Token(NamedTuple):
     column: int
 
 
+def quote_where(text: str) -> str:
+    """As a text in an expression."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def parse_where(text: str) -> Where:
     """Raises UsageError with the position of what was not understood."""
     if len(text) > MOST_CHARACTERS:

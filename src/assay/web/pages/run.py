@@ -9,6 +9,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 from assay.errors import UsageError
 from assay.study.api import StudyView, build_run_blocks, find_file, list_files, load_log, search_log
+from assay.values.where import quote_where
 from assay.web.routes import get
 from assay.web.site import Site, get_site
 from assay.web.snapshots import Snapshot
@@ -38,12 +39,8 @@ def show(request: Request) -> Response:
         problem=problem,
         metrics=[name for name, column in table.metrics.items() if column.count[number] > 1],
         files=list_files(run_dir),
-        query=StudyView(tab="curves", where=f"name == {_quote(row.name)}").to_query(),
+        query=StudyView(tab="curves", where=f"run.name == {quote_where(row.name)}").to_query(),
     )
-
-
-def _quote(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def send_log(request: Request) -> Response:

@@ -1,0 +1,122 @@
+"""What can be done from a page: the commands themselves, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from assay.errors import UsageError
+from assay.system.files import parse_json
+from assay.values import layout
+from assay.web.routes import post
+from assay.web.site import get_site
+from assay.web.snapshots import Snapshot
+
+_LIMIT_S = 60.0
+_MOST_RUNS = 100
+_MOST_SHOWN = 5
+_LONGEST_TEXT = 10_000
+_ACTIONS = ("stop", "rerun", "tag", "untag", "note")
+
+
+async def act(request: Request) -> Response:
+    """`{"action": "stop", "runs": ["lr=0.1"], "text": ""}`; no runs: the whole study."""
+    body = await request.body()
+    return await run_in_threadpool(_act, request, body)
+
+
+def _act(request: Request, body: bytes) -> Response:
+    site = get_site(request)
+    snapshot = site.snapshots.load(request.path_params["study"])
+    action, runs, text = _read(body, snapshot)
+    commands = build_commands(snapshot, action, runs, text)
+    shown = "\n".join(shlex.join(["assay", *words]) for words in commands[:_MOST_SHOWN])
+    code, said = 0, ""
+    for words in commands:
+        if action == "rerun":
+            _start(snapshot, words)
+            said = f"started; its output is in {layout.STUDY_META_DIR}/{layout.SUPERVISOR_LOG}"
+        else:
+            code, said = _call(words)
+        if code:
+            break
+    site.snapshots.refresh(snapshot.slug)
+    return JSONResponse({"command": shown, "code": code, "said": said}, 200 if code == 0 else 409)
+
+
+def _read(body: bytes, snapshot: Snapshot) -> tuple[str, list[str], str]:
+    try:
+        value: Any = parse_json(body.decode())
+    except ValueError:
+        value = None
+    fields = value if isinstance(value, dict) else {}
+    action, runs, text = fields.get("action"), fields.get("runs", []), fields.get("text", "")
+    if action not in _ACTIONS:
+        raise UsageError(f"there is no action {action!r}", f"there are {', '.join(_ACTIONS)}")
+    if not isinstance(runs, list) or not all(isinstance(run, str) for run in runs) or len(runs) > _MOST_RUNS:
+        raise UsageError(f"runs is not a list of at most {_MOST_RUNS} names")
+    if not isinstance(text, str) or len(text) > _LONGEST_TEXT or "\0" in text:
+        raise UsageError(f"text is not a text of at most {_LONGEST_TEXT} characters")
+    for run in runs:
+        snapshot.get_row(run)
+    return action, runs, text.strip()
+
+
+def build_commands(snapshot: Snapshot, action: str, runs: Sequence[str], text: str) -> list[list[str]]:
+    """With paths: a run's own name cannot be taken for an option or for another run."""
+    targets = [os.path.join(snapshot.location.dir, run) for run in runs] or [snapshot.location.dir]
+    if action == "stop":
+        return [["stop", "--", *targets]]
+    if action == "rerun":
+        return [["rerun", "--plain", "--", *targets]]
+    if not text:
+        raise UsageError("a note needs a text" if action == "note" else "which tag?")
+    if action == "note":
+        return [["note", "--", target, text] for target in targets]
+    tags = text.replace(",", " ").split()
+    if action == "tag":
+        return [["tag", "--", target, *tags] for target in targets]
+    return [["tag", *(f"--remove={tag}" for tag in tags), "--", target] for target in targets]
+
+
+def _call(words: Sequence[str]) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "assay", *words],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return 4, f"it was not finished after {_LIMIT_S:g} s"
+    return done.returncode, (done.stdout + done.stderr).strip()[-4000:]
+
+
+def _start(snapshot: Snapshot, words: Sequence[str]) -> None:
+    """A supervisor of its own, which goes on when the server ends."""
+    folder = os.path.join(snapshot.location.dir, layout.STUDY_META_DIR)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, layout.SUPERVISOR_LOG), "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "assay", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    threading.Thread(target=process.wait, daemon=True).start()  # when it has ended, nothing of it is left
+
+
+ROUTES = [post("/api/studies/{study}/actions", act)]

@@ -1,0 +1,115 @@
+"""Actions and comparisons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from tests.study.workbench import BAD, GOOD, LONG, Bench, build_bench, until
+from tests.web.conftest import READER, WRITE, open_client
+
+ACTIONS = "/api/studies/fit/actions"
+OTHER = "lr=0.1,n=8"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = build_bench(tmp_path)
+    for name, value in bench.extra.items():
+        monkeypatch.setenv(name, value)
+    return bench
+
+
+def test_tags_and_notes(bench: Bench) -> None:
+    with open_client(bench.root) as client:
+        answer = client.post(
+            ACTIONS, headers=WRITE, json={"action": "tag", "runs": [GOOD, OTHER], "text": "good, paper"}
+        )
+        assert answer.status_code == 200, answer.text
+        text = "--help is <b>not</b> an option; $(id)"
+        assert (
+            client.post(ACTIONS, headers=WRITE, json={"action": "note", "runs": [GOOD], "text": text}).status_code
+            == 200
+        )
+        shown = json.loads(bench.assay("tag", f"fit/{GOOD}", "--json").stdout)
+        assert shown[0]["tags"] == ["good", "paper"]
+        assert text in bench.assay("note", f"fit/{GOOD}").stdout
+        page = client.get(f"/studies/fit/runs/{GOOD}").text
+        assert "good, paper" in page
+        assert "<b>not" not in page
+        removed = client.post(ACTIONS, headers=WRITE, json={"action": "untag", "runs": [GOOD], "text": "paper"})
+        assert removed.json()["said"].endswith("good")
+        again = client.post(ACTIONS, headers=WRITE, json={"action": "untag", "runs": [GOOD], "text": "paper"})
+        assert again.status_code == 409
+        assert "paper" in again.json()["said"]
+
+
+def test_a_run_is_repeated(bench: Bench) -> None:
+    with open_client(bench.root) as client:
+        answer = client.post(ACTIONS, headers=WRITE, json={"action": "rerun", "runs": [GOOD]})
+        assert answer.status_code == 200
+        assert answer.json()["command"].startswith("assay rerun --plain -- /")
+        until(lambda: list((bench.root / "fit" / GOOD).glob("outcome.2")), "it ran again")
+
+
+def test_a_study_is_stopped(bench: Bench) -> None:
+    bench.write("long.yml", LONG)
+    supervisor = bench.start("run", "long.yml", "-j", "1", "--quiet")
+    try:
+        until(lambda: list(bench.root.glob("long/*/lease.1")), "a run has begun")
+        with open_client(bench.root) as client:
+            answer = client.post("/api/studies/long/actions", headers=WRITE, json={"action": "stop"})
+            assert answer.status_code == 200, answer.text
+            assert "running" not in client.get("/studies/long?states=running").text.partition("<tbody>")[2]
+    finally:
+        supervisor.kill()
+        supervisor.communicate()
+        bench.assay("stop", "long")
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        ({"action": "remove", "runs": []}, 400),
+        ({"action": "stop", "runs": ["../other"]}, 404),
+        ({"action": "stop", "runs": "all"}, 400),
+        ({"action": "tag", "runs": [GOOD]}, 400),
+        ({"action": "note", "runs": [GOOD], "text": 7}, 400),
+        ([], 400),
+        ("x", 400),
+    ],
+)
+def test_mistakes(client: TestClient, value: object, status: int) -> None:
+    assert client.post(ACTIONS, headers=WRITE, json=value).status_code == status
+
+
+def test_what_is_not_json(client: TestClient) -> None:
+    assert client.post(ACTIONS, headers=WRITE, content=b"\xff{").status_code == 400
+    assert client.post(ACTIONS, headers=WRITE, content=b"[" * 100_000).status_code == 400
+
+
+def test_readers_cannot_act(client: TestClient) -> None:
+    body = {"action": "tag", "runs": [GOOD], "text": "x"}
+    assert client.post(ACTIONS, json=body).status_code == 401
+    assert client.post(ACTIONS, headers={"authorization": f"Bearer {READER}"}, json=body).status_code == 403
+
+
+class TestComparison:
+    def test_two_runs(self, client: TestClient) -> None:
+        text = client.get("/studies/fit/compare", params={"run": [GOOD, BAD]}).text
+        assert "2 runs compared" in text
+        assert "assay diff fit/lr=0.1,n=7 fit/lr=0.5,n=7" in text
+        part = text.partition("Parameters that differ")[2].partition("Metrics")[0]
+        assert "lr" in part
+        assert ">n<" not in part
+
+    def test_all_that_a_filter_chooses(self, client: TestClient) -> None:
+        assert "4 runs compared" in client.get("/studies/fit/compare").text
+        assert "2 runs compared" in client.get("/studies/fit/compare?where=n==7").text
+
+    def test_mistakes(self, client: TestClient) -> None:
+        assert client.get("/studies/fit/compare", params={"run": GOOD}).status_code == 400
+        assert client.get("/studies/fit/compare", params={"run": [GOOD, "x"]}).status_code == 404
+        assert client.get("/studies/fit/compare?where=n==").status_code == 400
