@@ -80,7 +80,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     console.print(f"open  http://{shown}:{port}/{secret}")
     if secret:
         console.print("      who has this address may stop and repeat runs; without its last part it only shows them")
-    config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False, date_header=False)
+    config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=1)
     uvicorn.Server(config).run([listening])
     return 0
 

@@ -43,6 +43,13 @@ def show(request: Request) -> Response:
     )
 
 
+def show_head(request: Request) -> Response:
+    """How the runs stand: asked for when an event says that they changed."""
+    site = get_site(request)
+    snapshot = site.snapshots.load(request.path_params["study"])
+    return site.render(request, "parts/study_head.html", snapshot=snapshot, shares=build_shares(snapshot.counts))
+
+
 def send_curves(request: Request) -> Response:
     site = get_site(request)
     snapshot = site.snapshots.load(request.path_params["study"])
@@ -52,4 +59,8 @@ def send_curves(request: Request) -> Response:
     return JSONResponse(curves, headers={"cache-control": "no-store"})
 
 
-ROUTES = [get("/studies/{study}", show), get("/api/studies/{study}/curves", send_curves)]
+ROUTES = [
+    get("/studies/{study}", show),
+    get("/studies/{study}/head", show_head),
+    get("/api/studies/{study}/curves", send_curves),
+]
