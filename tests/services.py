@@ -48,6 +48,7 @@ SERVICES = {
     "postgres": Service((POSTGRES, "setpriv"), "apt-get install -y postgresql"),
     "kills": Service((), ""),  # many deaths, or a whole story: nothing is missing, but each takes ten seconds
     "frameworks": Service((), ""),  # Lightning and transformers, from packages: their import takes many seconds
+    "api": Service((), ""),  # schemathesis, from packages: asks the JSON interface hundreds of questions
     "ray": Service((), ""),  # a package; a cluster takes seconds to start
     "backends": Service((), ""),  # compilers from packages: nothing is missing, but a case takes seconds
 }

@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     from assay.study.mlrunner_files import format_time, render_script
     from assay.study.notify import check_receivers
     from assay.study.opening import open_index, open_index_of
+    from assay.study.page_facts import (
+        build_comparisons,
+        build_listing_facts,
+        build_run_answer,
+        build_series_facts,
+        build_study_facts,
+        build_table_facts,
+        load_verdicts,
+    )
     from assay.study.page_view import TABS, StudyView
     from assay.study.prepared import (
         Again,
@@ -73,6 +82,10 @@ HOMES = {
     "assay.study.mlrunner_files": "format_time render_script",
     "assay.study.notify": "check_receivers",
     "assay.study.opening": "open_index open_index_of",
+    "assay.study.page_facts": (
+        "build_comparisons build_listing_facts build_run_answer build_series_facts build_study_facts "
+        "build_table_facts load_verdicts"
+    ),
     "assay.study.page_view": "TABS StudyView",
     "assay.study.prepared": (
         "Again Prepared Report RunOptions build_dry_lines "

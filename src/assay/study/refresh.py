@@ -332,7 +332,7 @@ def read_verdicts(index: Index, location: StudyLocation) -> None:
             file.seek(start)
             data = file.read()
     data = data[: data.rfind(b"\n") + 1]  # a line without its end is still being written
-    rows = [row for line in data.splitlines() for row in _parse_line(line, location)]
+    rows = [row for line in data.splitlines() for row in parse_verdict_line(line, location)]
     index.add_verdicts(location.name, rows, start=start, end=start + len(data), expected_offset=known)
 
 
@@ -340,7 +340,7 @@ def find_verdicts_file(location: StudyLocation) -> str:
     return os.path.join(location.dir, layout.STUDY_META_DIR, layout.VERDICTS_FILE)
 
 
-def _parse_line(line: bytes, location: StudyLocation) -> Iterable[VerdictRow]:
+def parse_verdict_line(line: bytes, location: StudyLocation) -> Iterable[VerdictRow]:
     """A line that a power cut damaged is ignored."""
     try:
         content = json.loads(line)

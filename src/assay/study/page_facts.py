@@ -1,0 +1,129 @@
+"""What the JSON interface of `assay serve` answers: the facts that the commands print with `--json`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from assay.errors import NotFoundError, UsageError
+from assay.record.index.base import Index, Series, StudyRow
+from assay.record.index.base import Table as IndexTable
+from assay.show.chart import thin
+from assay.show.formatting import to_json
+from assay.show.table import build_keys
+from assay.study import run_description, run_diff
+from assay.study.listing import ListedRun, build_run_facts
+from assay.study.locations import FoundRun, StudyLocation
+from assay.study.page_view import StudyView
+from assay.study.ranking import choose_sort, sort_rows
+from assay.study.refresh import find_verdicts_file, parse_verdict_line
+from assay.study.run_reader import load_objectives
+from assay.study.study_page import Names
+from assay.study.summary import build_summary, select_rows
+from assay.values.state import State
+from assay.values.table import Table
+
+_MOST_VERDICT_BYTES = 64 << 20  # of a study's verdict file: its end
+
+
+def build_study_facts(location: StudyLocation, row: StudyRow) -> dict[str, Any]:
+    return {
+        "name": location.name,
+        "root": location.root,
+        "runs": row.runs,
+        "counts": {str(state): row.counts.get(state, 0) for state in State},
+        "last_activity": row.last_activity,
+    }
+
+
+def build_table_facts(
+    location: StudyLocation, table: IndexTable, view: StudyView, names: Names, *, whole: bool
+) -> list[dict[str, Any]]:
+    """As `assay sum --json`. `whole`: all rows, not a page of them."""
+    options = view.build_options()
+    if not options.sort:
+        options = options._replace(sort=load_objectives([location], table))
+    if whole:
+        options = options._replace(limit=None, offset=0)
+    return _build_rows(build_summary(table, options, names.step).table)
+
+
+def build_listing_facts(
+    location: StudyLocation, table: IndexTable, view: StudyView, *, whole: bool
+) -> list[dict[str, Any]]:
+    """As `assay ls STUDY --json`, of the runs that have a directory."""
+    options = view.build_options()
+    keep = select_rows(table, options.where, (), options.states)
+    if view.sort:
+        params = [row.params for row in table.rows]
+        keep = sort_rows(table, keep, choose_sort(view.sort, table, params), params)
+    if not whole:
+        keep = keep[options.offset : options.offset + (options.limit or len(keep))]
+    columns = table.metrics.items()
+    runs = [
+        ListedRun(table.rows[i], {name: (each.last[i], each.last_step[i]) for name, each in columns if each.count[i]})
+        for i in keep
+    ]
+    return _build_rows(build_run_facts(runs, location, time.time()))
+
+
+def _build_rows(table: Table) -> list[dict[str, Any]]:
+    keys = build_keys(table.columns)
+    return [{key: to_json(value) for key, value in zip(keys, row, strict=True)} for row in table.rows]
+
+
+def build_run_answer(index: Index, location: StudyLocation, run_dir: str, children: Sequence[str]) -> Any:
+    """As `assay show --json`."""
+    return to_json(run_description.build_facts(run_description.describe_run(index, location, run_dir, children)))
+
+
+def build_comparisons(runs: Sequence[tuple[Index, FoundRun]]) -> list[Any]:
+    """The first with each other one, as `assay diff --json`."""
+    if len(runs) < 2:
+        raise UsageError("which runs are to be compared?", "two or more: ?run=STUDY/RUN&run=STUDY/RUN")
+    (index, first), *others = runs
+    return [to_json(run_diff.build_facts(run_diff.compare(index, other, first, run))) for other, run in others]
+
+
+def build_series_facts(series: Series, metric: str, known: Sequence[str], points: int | None) -> dict[str, Any]:
+    """Columns; with `points` about so many of them, and the highest and the lowest of each stretch stay."""
+    if not series.values:
+        raise NotFoundError("metric", metric, known)
+    chosen: Sequence[int] = range(len(series.values))
+    if points is not None and points < len(series.values):
+        chosen = _thin(series.values, points)
+    return {
+        "metric": metric,
+        "points": len(series.values),
+        "is_thinned": len(chosen) < len(series.values),
+        "step": [_build_number(series.steps[i]) for i in chosen],
+        "value": [to_json(series.values[i]) for i in chosen],
+        "time": [_build_number(series.times[i]) for i in chosen],
+    }
+
+
+def _thin(values: Sequence[float], most: int) -> list[int]:
+    """Which points stay; those that are not finite are gaps, of which one each stays."""
+    finite = [(float(i), value) for i, value in enumerate(values) if math.isfinite(value)]
+    gaps = [
+        i for i, value in enumerate(values) if not math.isfinite(value) and (i == 0 or math.isfinite(values[i - 1]))
+    ]
+    return sorted({*(int(i) for i, _ in thin(finite, most)), *gaps[:most]})
+
+
+def _build_number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def load_verdicts(location: StudyLocation) -> list[Mapping[str, Any]]:
+    """Every finding of what was judged, the newest last."""
+    try:
+        with open(find_verdicts_file(location), "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _MOST_VERDICT_BYTES))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return []
+    return [to_json(row._asdict()) for line in lines for row in parse_verdict_line(line, location)]

@@ -1,0 +1,78 @@
+"""The description of the JSON interface, against the routes and their answers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+from starlette.testclient import TestClient
+from tests.study.workbench import GOOD, Bench
+
+from assay.web.app import MODULES, build_app
+from assay.web.openapi import OPERATIONS, build_document
+from assay.web.site import Site
+
+
+def test_every_route_is_described() -> None:
+    entries = [entry for module in MODULES for entry in module.ROUTES if entry.path.startswith("/api/")]
+    routes = {(method, entry.path): entry.scope for entry in entries for method in entry.methods}
+    assert routes == {key: operation.scope for key, operation in OPERATIONS.items()}
+
+
+def test_the_document_is_valid(client: TestClient) -> None:
+    document = client.get("/api/openapi.json").json()
+    assert document == build_document()
+    assert document["openapi"] == "3.1.0"
+    names = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(names) == len(set(names))
+    for schema in document["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            told = {param["name"] for param in operation["parameters"] if param["in"] == "path"}
+            assert told == set(re.findall(r"{(\w+)", path))
+    validate = pytest.importorskip("openapi_spec_validator").validate
+    validate(document)
+
+
+@pytest.mark.parametrize("path", [path for method, path in OPERATIONS if method == "GET"])
+def test_good_answers_match_it(client: TestClient, path: str) -> None:
+    document = build_document()
+    query = {"/api/compare": [("run", f"fit/{GOOD}"), ("run", "fit/lr=0.5,n=7")]}.get(path, [])
+    query += [("metric", "loss")] if path.endswith("/series") else []
+    answer = client.get(path.replace("{study}", "fit").replace("{run}", GOOD), params=query)
+    assert answer.status_code == 200, answer.text
+    schema = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    jsonschema.validate(answer.json(), {**schema, "components": document["components"]})
+
+
+@pytest.mark.services("api")
+@pytest.mark.parametrize("operation", sorted(key for key in OPERATIONS if key[0] == "GET"), ids=" ".join)
+def test_whatever_is_asked_is_answered_as_described(served: Bench, operation: tuple[str, str]) -> None:
+    """schemathesis makes the questions from the document; every second one is about a run that exists."""
+    import hypothesis
+    import schemathesis
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks
+
+    method, path = operation
+    app = build_app(Site((str(served.root),), hosts=("testserver", "127.0.0.1")))
+    api = schemathesis.openapi.from_asgi("/api/openapi.json", app)[path][method]
+    wanted = [
+        not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_schema_conformance,
+    ]
+
+    @hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+    @hypothesis.given(case=api.as_strategy(), is_known=hypothesis.strategies.booleans())
+    def check(case: Any, is_known: bool) -> None:
+        if is_known:
+            names = {"study": "fit", "run": GOOD}
+            case.path_parameters = {name: names[name] for name in case.path_parameters or {}}
+        case.call_and_validate(checks=wanted)
+
+    check()
