@@ -232,7 +232,9 @@ def load(kind: str) -> None:
     import assay
 
     for module in pkgutil.walk_packages(assay.__path__, "assay."):
-        if not module.name.endswith("__main__") and not (kind == "pytest" and "pytest" in module.name):
+        # the page's libraries bring a plugin of pytest
+        is_late = kind == "pytest" and ("pytest" in module.name or module.name.startswith("assay.web"))
+        if not module.name.endswith("__main__") and not is_late:
             with contextlib.suppress(ImportError):
                 import_module(module.name)
 
