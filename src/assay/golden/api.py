@@ -9,6 +9,15 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.golden.commands import DEFAULT_MANIFEST, build_hooks, show_report, store_here
     from assay.golden.flow.files import GoldenOptions, check_file, gather_file
+    from assay.golden.pages import (
+        GoldenCard,
+        GoldenPage,
+        StoredRecording,
+        build_golden_page,
+        build_stored_blocks,
+        find_stored,
+        list_goldens,
+    )
     from assay.golden.report.document import render_golden
     from assay.golden.report.rows import describe_headline
     from assay.golden.values import GoldenReport, MissingFlag, MissingOption, MissingSection
@@ -16,6 +25,9 @@ if TYPE_CHECKING:
 HOMES = {
     "assay.golden.commands": "DEFAULT_MANIFEST build_hooks show_report store_here",
     "assay.golden.flow.files": "GoldenOptions check_file gather_file",
+    "assay.golden.pages": (
+        "GoldenCard GoldenPage StoredRecording build_golden_page build_stored_blocks find_stored list_goldens"
+    ),
     "assay.golden.report.document": "render_golden",
     "assay.golden.report.rows": "describe_headline",
     "assay.golden.values": "GoldenReport MissingFlag MissingOption MissingSection",

@@ -14,6 +14,7 @@ from assay.values.verdict import Verdict, VerdictKind
 Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
 OPERATORS: tuple[str, ...] = get_args(Operator)
 RuleKind = Literal["exact", "paired", "unmatched", "margin"]
+ReportMode = Literal["gather", "check"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +287,7 @@ class GoldenTestReport:
 class GoldenReport:
     """The result of `gather` or `check` of a file; all reports are built from it."""
 
-    mode: Literal["gather", "check"]
+    mode: ReportMode
     source: str
     tests: tuple[GoldenTestReport, ...]
     elapsed_s: float = 0.0

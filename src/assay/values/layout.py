@@ -28,6 +28,7 @@
     .assay/tags.json            the same about the study
     .assay/search.json          the search that the runs trial-0000, trial-0001, … belong to
     .assay/verdicts.jsonl       what was judged: checks of the study, golden and model checks, comparisons
+    .assay/golden/              goldens: the report of each gathering and check, with its curves
     .assay/triage.jsonl         benchmarks: what people noted about changes (ack, invalid, wontfix)
 """
 
@@ -102,8 +103,11 @@ ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by whil
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
 
 _META_NAMES = frozenset(
-    (CODES_FILE, CODE_STORE_DIR, FILES_DIR, PRESENCE_FILE, SEARCH_FILE, VERDICTS_FILE, TAGS_FILE, "triage.jsonl")
-)  # the last: of a product
+    (
+        *(CODES_FILE, CODE_STORE_DIR, FILES_DIR, PRESENCE_FILE, SEARCH_FILE, VERDICTS_FILE, TAGS_FILE),
+        *("triage.jsonl", "golden"),  # of products
+    )
+)
 _META_PREFIXES = (
     SUPERVISOR_PREFIX,
     TEMPORARY_PREFIX,

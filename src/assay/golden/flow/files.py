@@ -30,7 +30,8 @@ from assay.golden.harness_file import Mode
 from assay.golden.judge.effects import default_delta, find_first_delta
 from assay.golden.judge.golden import Noise, find_creep, measure_golden_noise
 from assay.golden.recorder import LogReader, RunRecorder
-from assay.golden.values import Golden, GoldenFile, GoldenReport, GoldenTest, GoldenTestReport, Rule
+from assay.golden.records import write_report
+from assay.golden.values import Golden, GoldenFile, GoldenReport, GoldenTest, GoldenTestReport, ReportMode, Rule
 from assay.judge.statistics import load_numpy, t_quantile
 from assay.study.api import RunHooks, first_program
 from assay.system.fast_dataclasses import dataclass, replace
@@ -79,16 +80,28 @@ def _each_test(file: GoldenFile, options: GoldenOptions, hooks: RunHooks, run: R
     for warning in file.warnings:
         hooks.console.warning(str(warning))
     reports: list[GoldenTestReport] = []
+    mode: ReportMode = "check" if run is check_test else "gather"
     for test in file.tests:
         try:
-            reports.append(run(build_context(file, test, options), hooks))
+            context = build_context(file, test, options)
+            reports.append(run(context, hooks))
+            if run is not count_test:
+                _keep(context, mode, file.source, reports[-1], hooks)
         except AssayError as error:
             manifest = manifests.manifest_path(os.path.abspath(options.store), test.name, options.manifest_name)
             verdict = Verdict.of([Finding(VerdictKind.ERROR, test.name, error.render())], 0)
             reports.append(GoldenTestReport(test.name, manifest, verdict, exit_code=error.exit_code))
         if reports[-1].interrupted:
             break
-    return GoldenReport("check" if run is check_test else "gather", options.file, tuple(reports), time.time() - began)
+    return GoldenReport(mode, options.file, tuple(reports), time.time() - began)
+
+
+def _keep(context: GoldenContext, mode: ReportMode, source: str, report: GoldenTestReport, hooks: RunHooks) -> None:
+    """For the page. A report that cannot be kept is still the caller's answer."""
+    try:
+        write_report(context.location, mode, source, report)
+    except OSError as error:
+        hooks.console.warning(f"the report was not kept for the page: {error}")
 
 
 # ---------------------------------------------------------------- validate

@@ -66,12 +66,19 @@ def _build_recording(recording: Recording, metrics: Sequence[str], curves: bool)
         if name not in golden.metrics:
             known = ", ".join(golden.metrics) or "none"
             raise UsageError(f"the golden recording has no metric {name!r}", f"it has: {known}")
-    title = "Noise; from where on CHANGED; the smallest effect that 1 and 3 checks fail"
-    yield Section((Facts(list(_list_facts(golden, recording.manifest))),))
-    yield Section((TableBlock(_build_noise(recording.sensitivity)),), title)
-    yield Section((TableBlock(_build_drift(golden)),), "Drift")
+    yield from build_recording_blocks(recording)
     for metric in metrics or golden.metrics if curves else ():
         yield Section((_build_curves(golden, metric),))
+
+
+def build_recording_blocks(recording: Recording) -> Iterator[Block]:
+    """Where it comes from, its noise, and how the rebases moved it."""
+    golden = recording.golden
+    title = "Noise; from where on CHANGED; the smallest effect that 1 and 3 checks fail"
+    yield Section((Facts(list(_list_facts(golden, recording.manifest))),))
+    for table, name in ((_build_noise(recording.sensitivity), title), (_build_drift(golden), "Drift")):
+        if table.rows:
+            yield Section((TableBlock(table),), name)
 
 
 def _build_curves(golden: Golden, metric: str) -> Chart:

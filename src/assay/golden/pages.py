@@ -1,0 +1,197 @@
+"""What the page of the goldens shows: tests with their last verdicts, one check or recording, and drift over checks."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from assay.errors import AssayError, FormatError
+from assay.golden.flow.files import load_recordings
+from assay.golden.manifests import list_manifests
+from assay.golden.records import Head, list_ids, load_head, load_report
+from assay.golden.report.document import build_document
+from assay.golden.report.other_commands import build_recording_blocks, build_show_document
+from assay.golden.report.rows import render_percent
+from assay.golden.values import GoldenReport
+from assay.study.api import StudyLocation
+from assay.system.fast_dataclasses import dataclass
+from assay.values.document import Block, Chart, Curve, Details, Legend, Only, Panel, Section, Span
+from assay.values.plain import render_date
+from assay.values.verdict import VerdictKind
+
+_RECENT = 12  # checks of a test in a list
+_MOST_CHECKS = 200  # of a history
+_MOST_FOLDERS = 2000  # looked into for stores
+_POINTS: Mapping[VerdictKind, tuple[str, str]] = {  # style and marker; both tell the verdict
+    VerdictKind.PASS: ("c2 point", "dot"),
+    VerdictKind.CHANGED: ("c6 point", "square"),
+    VerdictKind.INCONCLUSIVE: ("c5 point", "triangle"),
+    VerdictKind.FAIL: ("c1 crossed", "cross"),
+    VerdictKind.ERROR: ("c7 crossed", "cross"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenCard:
+    """`checks`: the newest first. `problems`: reports that cannot be read."""
+
+    slug: str
+    location: StudyLocation
+    test: str
+    checks: tuple[Head, ...]
+    gathered: Head | None
+    problems: tuple[str, ...]
+
+    @property
+    def at(self) -> float:
+        return max((head.at for head in (*self.checks[:1], self.gathered) if head), default=0.0)
+
+
+def list_goldens(locations: Mapping[str, StudyLocation]) -> list[GoldenCard]:
+    """Tests of which a report is kept, the last used first."""
+    cards = []
+    for slug, location in locations.items():
+        known = list_ids(location)
+        if not known:
+            continue
+        problems: list[str] = []
+        checks = list(islice(_load_heads(location, [i for i, mode in known if mode == "check"], problems), _RECENT))
+        gathered = next(_load_heads(location, [i for i, mode in known if mode == "gather"], problems), None)
+        newest = (*checks, gathered)[0]
+        test = newest.test if newest else location.name
+        cards.append(GoldenCard(slug, location, test, tuple(checks), gathered, tuple(problems)))
+    return sorted(cards, key=lambda card: -card.at)
+
+
+def _load_heads(location: StudyLocation, ids: Sequence[str], problems: list[str]) -> Iterator[Head]:
+    for each in ids:
+        try:
+            yield load_head(location, each)
+        except AssayError as error:
+            problems.append(error.message)
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenPage:
+    """`head` None: nothing that could be shown. `blocks`: the report; `history`: all that is kept, the newest first;
+    `drift` and `recording`: what else is known of the test."""
+
+    head: Head | None
+    blocks: Sequence[Block]
+    history: tuple[Head, ...]
+    drift: Sequence[Block]
+    recording: Sequence[Block]
+    problems: tuple[str, ...]
+
+
+def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage:
+    """`wanted`: the id of a check or a gathering; None: the last check, or the gathering where there is none.
+
+    Raises NotFoundError for an id that is not there. What is damaged is a problem on the page.
+    """
+    known, problems = list_ids(location), list[str]()
+    history = tuple(_load_heads(location, [each for each, _ in known][:_MOST_CHECKS], problems))
+    first = next((each for each, mode in known if mode == "check"), known[0][0] if known else None)
+    head, blocks = None, list[Block]()
+    if wanted or first:
+        try:
+            head, report = load_report(location, wanted or first or "")
+            page = build_document(GoldenReport(head.mode, head.source, (report,)))
+            blocks = list(page.blocks)
+        except FormatError as error:
+            problems.append(f"{error.message}: {error.hint}" if error.hint else error.message)
+            head = next((each for each in history if each.id == (wanted or first)), None)
+    checks = [each for each in reversed(history) if each.mode == "check"]
+    manifest = head.manifest if head else ""
+    recording = _build_recording(manifest, problems) if manifest else []
+    return GoldenPage(head, blocks, history, list(build_drift(checks)), recording, tuple(dict.fromkeys(problems)))
+
+
+def _build_recording(manifest: str, problems: list[str]) -> list[Block]:
+    """As it is now in its store, which may be elsewhere, or be gone."""
+    try:
+        return [block for each in load_recordings(manifest) for block in build_recording_blocks(each)]
+    except (AssayError, OSError):  # what a file holds that is not a recording is nobody's business
+        problems.append(f"the golden recording {manifest} cannot be read now")
+        return []
+
+
+# ---------------------------------------------------------------- drift
+
+
+def build_drift(checks: Sequence[Head]) -> Iterator[Block]:
+    """Oldest first: by how much each metric was off in each check, where it was off most."""
+    by_metric: dict[str, list[tuple[int, Head, VerdictKind, float]]] = {}
+    for number, head in enumerate(checks, 1):
+        for metric in dict.fromkeys(row.metric for row in head.rows):
+            rows = [row for row in head.rows if row.metric == metric and row.effect is not None]
+            worst = max(rows, key=lambda row: abs(row.effect or 0.0), default=None)
+            if worst is not None and worst.effect is not None and math.isfinite(worst.effect):
+                by_metric.setdefault(metric, []).append((number, head, worst.kind, worst.effect))
+    if not by_metric:
+        return
+    charts = [_build_drift_chart(metric, points, len(checks)) for metric, points in by_metric.items()]
+    seen = {kind for points in by_metric.values() for _, _, kind, _ in points}
+    keys = [
+        (f"own {style.split()[0]}", _SHAPES.get(marker, marker), str(kind))
+        for kind, (style, marker) in _POINTS.items()
+        if kind in seen
+    ]
+    yield Section([*charts, Legend(keys)], "Drift over checks")
+
+
+_SHAPES = {"cross": "crossed"}  # of a legend
+
+
+def _build_drift_chart(metric: str, points: Sequence[tuple[int, Head, VerdictKind, float]], count: int) -> Chart:
+    curves = [Curve([(float(n), 100 * effect) for n, _, _, effect in points], "allowed")]
+    for kind, (style, marker) in _POINTS.items():
+        mine = [(n, head, effect) for n, head, of, effect in points if of is kind]
+        if mine:
+            places = [(float(n), 100 * effect) for n, _, effect in mine]
+            texts = [f"{render_date(head.at, '%Y-%m-%d %H:%M')}\n{kind} {render_percent(e)}" for _, head, e in mine]
+            curves.append(Curve(places, style, line=False, marker=marker, texts=texts))  # type: ignore[arg-type]
+    return Chart(
+        (Span(metric, "strong"), Span("largest effect of each check, percent", "soft")),
+        (Panel(curves),),
+        f"{metric}: effect of each check in percent",
+        x_range=(0.5, count + 0.5),
+        x_label="check, the newest on the right",
+    )
+
+
+# ---------------------------------------------------------------- stores below the roots
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecording:
+    root: str
+    path: str  # relative to the root
+    at: float
+
+    @property
+    def full(self) -> str:
+        return os.path.join(self.root, self.path)
+
+
+def find_stored(roots: Sequence[str]) -> list[StoredRecording]:
+    """Recordings in the roots themselves, and in their folders: a store beside the runs."""
+    found = []
+    for root in roots:
+        try:
+            folders = [root, *(entry.path for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False))]
+        except OSError:
+            continue
+        for folder in folders[:_MOST_FOLDERS]:
+            manifests = [path for path in list_manifests(folder) if path.endswith(".json")]
+            found += [StoredRecording(root, os.path.relpath(path, root), os.stat(path).st_mtime) for path in manifests]
+    return sorted(found, key=lambda each: -each.at)
+
+
+def build_stored_blocks(stored: StoredRecording) -> Sequence[Block]:
+    recordings = load_recordings(stored.full)
+    page = build_show_document(stored.path, recordings, curves=False)
+    more = [block for each in recordings for block in build_recording_blocks(each)]
+    return [*page.blocks, Only(("html",), [Details("Origin and noise", more)])]
