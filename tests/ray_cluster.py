@@ -33,8 +33,9 @@ _MARK = "TEST_CLUSTER"  # a variable of every process that a test has started, w
 
 
 class RayCluster:
-    def __init__(self, program: subprocess.Popen[str], dashboard: str) -> None:
+    def __init__(self, program: subprocess.Popen[str], dashboard: str, mark: str) -> None:
         self._program = program
+        self._mark = mark
         self.address = self._read("address")
         self.dashboard = dashboard
 
@@ -49,6 +50,10 @@ class RayCluster:
         self._program.stdin.write(arguments + "\n")
         self._program.stdin.flush()
         return int(self._read("node"))
+
+    def kill(self) -> None:
+        """All of its processes at once, and those of its jobs."""
+        end_marked(self._mark)
 
 
 @contextlib.contextmanager
@@ -66,7 +71,7 @@ def start_ray(dashboard_port: int = 0) -> Iterator[RayCluster]:
         start_new_session=True,
     )
     try:
-        yield RayCluster(program, f"http://127.0.0.1:{dashboard_port}")
+        yield RayCluster(program, f"http://127.0.0.1:{dashboard_port}", mark)
     finally:
         program.communicate(timeout=60)
         end_marked(mark)

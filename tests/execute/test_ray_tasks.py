@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -230,6 +232,66 @@ class TestElsewhere:
         assert not run.path("end.1").exists()
 
 
+class TestAnotherCluster:
+    """Leases that name a cluster other than the farm's."""
+
+    @pytest.fixture
+    def executor(self, existing_cluster: Farm) -> Iterator[RayExecutor]:
+        made = RayExecutor(existing_cluster)
+        made._connect()
+        yield made
+        made.close()
+
+    def submitted(self, run: Run, cluster: str) -> JobHandle:
+        """By a supervisor that has died since."""
+        handle = process.build_handle(run.request(), "ray", native_id=cluster)
+        handle = replace(handle, supervisor_pid=0, supervisor_start=0)
+        assert run.publish(handle)
+        run.path("submit.log.1").touch()
+        run.path("submit.exit.1.0").touch()
+        return handle
+
+    @pytest.mark.parametrize("cluster", ["127.0.0.1:1", "http://127.0.0.1:1"])
+    def test_what_waited_in_one_that_is_gone(self, executor: RayExecutor, runs: Runs, cluster: str) -> None:
+        run = runs.make("touch ran")
+        handle = self.submitted(run, cluster)
+        executor.watch(handle, run.dir)
+        finish(executor, [handle])
+        said = executor.explain_end(handle, run.dir)
+        assert said is not None
+        assert said[0] == "taken back"
+        assert cluster in said[1]
+        assert [cluster in line for line in executor.take_messages()] == [True]
+        env = {**os.environ, **process.request_environment(run.request())}
+        subprocess.run(["bash", run.path("job.sh")], env=env, check=True)  # an old copy comes late
+        assert not run.path("code/ran").exists()
+        again = executor.submit(run.request(attempt=2), run.publish)
+        assert again is not None
+        finish(executor, [again])
+        assert run.markers() == {"train.2.exit.0"}
+
+    def test_one_that_is_there_is_waited_for(self, executor: RayExecutor, runs: Runs) -> None:
+        run = runs.make("touch ran")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            cluster = f"127.0.0.1:{server.getsockname()[1]}"
+            handle = self.submitted(run, cluster)
+            assert executor.liveness(handle, run.dir) is Liveness.UNKNOWN
+        assert not run.path("token.1").exists()
+        assert [cluster in line for line in executor.take_messages()] == [True]
+
+    def test_what_had_begun_on_a_node_of_one_that_is_gone(
+        self, executor: RayExecutor, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its nodes end what they run, a while after their head."""
+        run = runs.make("touch ran")
+        handle = self.submitted(run, "127.0.0.1:1")
+        run.path("token.1").write_text("elsewhere 17 17 boot 17\n")
+        assert executor.liveness(handle, run.dir) is Liveness.UNKNOWN
+        monkeypatch.setattr(ray_tasks, "_CLUSTER_DEATH_S", 0.0)
+        monkeypatch.setattr(ray_tasks, "_ELSEWHERE_S", 0.0)
+        until(lambda: executor.liveness(handle, run.dir) is Liveness.GONE, "it is lost")
+
+
 # ---------------------------------------------------------------- resources
 
 
@@ -444,6 +506,21 @@ def test_a_killed_supervisor_with_a_cluster_of_its_own(tmp_path: Path, monkeypat
         nothing_is_left(mark)
         sweep.finish()
         nothing_is_left(mark)
+
+
+@pytest.mark.long
+def test_a_cluster_dies_with_its_queue_and_another_has_another_address(tmp_path: Path, somebody: RayCluster) -> None:
+    pool = "on: pool\nfarms: {pool: {kind: ray, address: 'ADDRESS', cpus: 3}}\n"
+    with start_ray() as doomed:
+        sweep = Sweep(tmp_path, 3, pool.replace("ADDRESS", doomed.address))
+        with sweep.start() as program:
+            sweep.wait_for(1, program)
+            running = sweep.list_running()
+        doomed.kill()
+        sweep.wait_until_gone(running)
+    file = sweep.bench.folder / "study.yml"
+    file.write_text(file.read_text().replace(doomed.address, somebody.address))
+    sweep.finish()
 
 
 POOL = """

@@ -109,6 +109,19 @@ def check_address(address: str) -> None:
     _reach(host, int(port), f"there is no Ray cluster at {address}", hint)
 
 
+def find_absence(address: str) -> str:
+    """Why nobody can be reached at the HOST:PORT or dashboard of a cluster; empty: somebody can."""
+    try:
+        if is_jobs_address(address):
+            _check_dashboard(address)
+        else:
+            host, _, port = address.rpartition(":")
+            _reach(host, int(port), "", "")
+    except (InfrastructureError, UsageError) as error:
+        return error.message.rpartition(": ")[2]
+    return ""
+
+
 def _check_dashboard(address: str) -> None:
     try:
         parts = urlsplit(address)

@@ -20,9 +20,10 @@ from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
 from assay.execute import process, ray_farm, ray_nodes
-from assay.execute.base import Publish
+from assay.execute.base import EndKind, Publish
 from assay.execute.farm import build_job_command
 from assay.execute.ray_bridge import Bridge, find_bridge
+from assay.execute.ray_farm import LOCAL
 from assay.execute.ray_nodes import REFUSED, Ended
 from assay.execute.script import quote_text
 from assay.execute.submit import SubmitExecutor, load_submit_code, write_new
@@ -38,6 +39,8 @@ _RECONNECT_S = 5.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between looks at files, where Ray has nothing more to say
 _ASK_S = 2.0  # between questions to a dashboard about jobs whose files say nothing
 _ELSEWHERE_S = 15.0  # a guard on another node has this long to end what a dead worker has started
+_PROBE_S = 15.0  # between looks whether a cluster that we are not connected to is there
+_CLUSTER_DEATH_S = 90.0  # Ray's nodes end themselves and their workers when the head was away for 60 s
 _LOG_TAIL_BYTES = 4096
 _BATCH_S = 0.05  # what is submitted together waits no longer than this for the others
 
@@ -55,6 +58,11 @@ class RayExecutor(SubmitExecutor):
         self._ends: dict[_Key, Ended | None] = {}  # of watched jobs; None: Ray does not know it
         self._over_since: dict[_Key, float] = {}
         self._asked_at = 0.0
+        self._probes: dict[str, tuple[float, str]] = {}  # by cluster: when it was looked for, why it was not found
+        self._absent_since: dict[str, float] = {}  # by cluster
+        self._taken_back: dict[_Key, str] = {}
+        self._messages: list[str] = []
+        self._told: set[str] = set()
         self._is_gathering = False
         self._gathered: dict[_Key, dict[str, Any]] = {}  # published, and not yet submitted
         self._gathered_at = 0.0
@@ -225,11 +233,11 @@ class RayExecutor(SubmitExecutor):
         return {keys[tag]: end for tag, end in ends.items()}
 
     def _is_shared(self, handle: JobHandle) -> bool:
-        return not handle.native_id.startswith(ray_farm.LOCAL)
+        return not handle.native_id.startswith(LOCAL)
 
     def _is_asked(self, handle: JobHandle) -> bool:
         """Whether the job is on the cluster that we speak to."""
-        if self._bridge is None and self._is_shared(handle) and ray_farm.choose_address(self.farm) != ray_farm.LOCAL:
+        if self._bridge is None and self._is_shared(handle) and ray_farm.choose_address(self.farm) != LOCAL:
             if time.monotonic() - self._failed_at < _RECONNECT_S:
                 return False
             try:
@@ -268,7 +276,7 @@ class RayExecutor(SubmitExecutor):
             return True, True
         if not self._is_asked(handle):
             is_ours = handle.supervisor_pid == os.getpid() and handle.host == processes.host_name()
-            return False, is_ours and not self._is_shared(handle)
+            return False, self._is_cluster_gone(handle, key) if self._is_shared(handle) else is_ours
         found = self._ask({handle.tag: key}, 0.0)
         if key not in found:
             return self._bridge is not None, False
@@ -277,6 +285,53 @@ class RayExecutor(SubmitExecutor):
         # never submitted, or its owner in the cluster has died and everything that it had
         was_submitted = load_submit_code(*key) == 0
         return False, was_submitted or handle.supervisor_pid == os.getpid()
+
+    def _is_cluster_gone(self, handle: JobHandle, key: _Key) -> bool:
+        """Of a job on a cluster that we are not connected to: whether nothing of it can begin or go on there.
+
+        What has not begun is taken back as soon as nobody answers there: its token decides if that was too early.
+        """
+        reason = self._probe(handle.native_id)
+        ours = LOCAL if ray_farm.choose_address(self.farm) == LOCAL else ""
+        ours = self._bridge.cluster if self._bridge is not None else ours
+        if not reason:
+            if ours:
+                self._tell(f"runs of the Ray cluster at {handle.native_id} are waited for, though the farm's is {ours}")
+            return False
+        if self._load_token(*key) is not None:  # a dashboard may be away while its cluster goes on
+            absent_s = time.monotonic() - self._absent_since[handle.native_id]
+            return not ray_farm.is_jobs_address(handle.native_id) and absent_s > _CLUSTER_DEATH_S
+        said = f"the Ray cluster at {handle.native_id} is gone ({reason})"
+        self._tell(f"{said}: " + (f"what waited there goes to {ours}" if ours else "its runs are waited for"))
+        if ours:
+            self._taken_back[key] = f"it waited in the queue, and {said}"
+        return bool(ours)
+
+    def _probe(self, cluster: str) -> str:
+        """Why nobody can be reached there; empty: somebody can."""
+        looked_at, reason = self._probes.get(cluster, (-_PROBE_S, ""))
+        if time.monotonic() - looked_at > _PROBE_S:
+            reason = ray_farm.find_absence(cluster)
+            self._probes[cluster] = time.monotonic(), reason
+            if reason:
+                self._absent_since.setdefault(cluster, time.monotonic())
+            else:
+                self._absent_since.pop(cluster, None)
+        return reason
+
+    def _tell(self, message: str) -> None:
+        """Once."""
+        if message not in self._told:
+            self._told.add(message)
+            self._messages.append(message)
+
+    def take_messages(self) -> Sequence[str]:
+        messages, self._messages = self._messages, []
+        return messages
+
+    def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
+        said = self._taken_back.pop((run_dir, handle.attempt), None)
+        return ("taken back", said) if said and self._is_unbegun(run_dir, handle.attempt) else None
 
     # ------------------------------------------------------------ ending
 
