@@ -52,6 +52,15 @@ if TYPE_CHECKING:
         wanted_commands,
     )
     from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, find_pareto_runs, sort_rows
+    from assay.study.receive import (
+        Limits,
+        RefusedUploadError,
+        StoredRun,
+        make_aside,
+        place_runs,
+        store_archive,
+        unpack,
+    )
     from assay.study.refresh import apply_changes, refresh_root, refresh_study
     from assay.study.report import build_study_report, render_report
     from assay.study.run_page import build_run_blocks, find_file, list_files, load_log, search_log
@@ -93,6 +102,7 @@ HOMES = {
     ),
     "assay.study.report": "build_study_report render_report",
     "assay.study.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows",
+    "assay.study.receive": "Limits RefusedUploadError StoredRun make_aside place_runs store_archive unpack",
     "assay.study.refresh": "apply_changes refresh_root refresh_study",
     "assay.study.run_page": "build_run_blocks find_file list_files load_log search_log",
     "assay.study.run_reader": "LoadedRuns load_fresh_table load_objectives load_points load_study_runs",

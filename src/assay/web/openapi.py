@@ -78,6 +78,7 @@ WISH: Schema = {
     },
 }
 ACTION = record(command=TEXT, code={"type": "integer"}, said=TEXT)  # 409: the command's exit code was not 0
+UPLOAD = record(runs=many(record(study=TEXT, run=TEXT, is_new=FLAG, link=TEXT)), link=TEXT)
 ERROR = record(error=TEXT, hint=TEXT)
 
 SCHEMAS: Mapping[str, Schema] = {
@@ -94,6 +95,8 @@ SCHEMAS: Mapping[str, Schema] = {
     "LogMatches": LOG_MATCHES,
     "Wish": WISH,
     "Action": ACTION,
+    "Upload": UPLOAD,
+    "TorqSession": record(id=TEXT, link=TEXT, runs=COUNT),
     "Error": ERROR,
 }
 
@@ -220,6 +223,32 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         refusals=(400, 404, 409),
         body={"application/json": {"schema": ref("Wish")}},
         scope="write",
+    ),
+    ("POST", "/api/uploads"): Operation(
+        "upload",
+        "Store the runs of a zip archive of STUDY/RUN/FILE; 200: all of them were here already",
+        ref("Upload"),
+        refusals=(400, 409, 415),
+        more=(201,),
+        body={"application/zip": {"schema": {"type": "string", "format": "binary"}}},
+        scope="upload",
+    ),
+    ("POST", "/api/test-sessions/upload_zip/"): Operation(
+        "uploadTorqSession",
+        "Store a session of Torq's tests: a form with the zip archive as its field `file`; each test becomes a run",
+        ref("TorqSession"),
+        refusals=(400, 409, 415),
+        more=(201,),
+        body={
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {"file": {"type": "string", "format": "binary"}},
+                }
+            }
+        },
+        scope="upload",
     ),
     ("GET", "/api/compare"): Operation(
         "compareRuns", "The first run with each other one, as `assay diff --json`", many(ref("Comparison")), (_RUNS,)
