@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from assay.bench.flow.compare import CompareOptions, compare_recorded
     from assay.bench.flow.execution_builder import load_readings
     from assay.bench.flow.run import run_benchmarks
+    from assay.bench.pages import (
+        Archive,
+        Overview,
+        build_comparison,
+        build_environments,
+        build_history_page,
+        build_overview,
+        get_triage_stamp,
+        is_archive,
+        list_columns,
+        load_archive,
+    )
     from assay.bench.records import load_execution, write_execution
     from assay.bench.report.history import render_comparison
     from assay.bench.values.execution import (
@@ -34,6 +46,10 @@ HOMES = {
     "assay.bench.flow.compare": "CompareOptions compare_recorded",
     "assay.bench.flow.execution_builder": "load_readings",
     "assay.bench.flow.run": "run_benchmarks",
+    "assay.bench.pages": (
+        "Archive Overview build_comparison build_environments build_history_page build_overview get_triage_stamp "
+        "is_archive list_columns load_archive"
+    ),
     "assay.bench.records": "load_execution write_execution",
     "assay.bench.report.history": "render_comparison",
     "assay.bench.values.execution": (

@@ -46,7 +46,7 @@ def _act(request: Request, body: bytes) -> Response:
             _start(snapshot, words)
             said = f"started; its output is in {layout.STUDY_META_DIR}/{layout.SUPERVISOR_LOG}"
         else:
-            code, said = _call(words)
+            code, said = call(words)
         if code:
             break
     site.snapshots.refresh(snapshot.slug)
@@ -88,7 +88,7 @@ def build_commands(snapshot: Snapshot, action: str, runs: Sequence[str], text: s
     return [["tag", *(f"--remove={tag}" for tag in tags), "--", target] for target in targets]
 
 
-def _call(words: Sequence[str]) -> tuple[int, str]:
+def call(words: Sequence[str]) -> tuple[int, str]:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "assay", *words],

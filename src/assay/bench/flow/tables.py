@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.history import advise_all, find_doubt, list_invalid
-from assay.bench.records import load_triage
+from assay.bench.records import Triage, load_triage
 from assay.bench.values.comparison import INTERRUPTED
 from assay.bench.values.execution import BenchExecution
 from assay.errors import NotFoundError, UsageError, did_you_mean
@@ -72,9 +72,20 @@ def load_table(
     """Benchmarks are never mixed: where METHOD does not name a single one, each has rows of its own."""
     location = find_location(root)
     executions = load_executions(location, method, console)
+    return build_table(executions, load_triage(location.dir), method, by, metrics, everything)
+
+
+def build_table(
+    executions: Sequence[BenchExecution],
+    said: Sequence[Triage],
+    method: str | None,
+    by: Sequence[str],
+    metrics: Sequence[str] | None,
+    everything: bool = False,
+) -> EnvironmentTable:
     keys = _check_keys(by, executions)
     names = _choose_metrics(metrics, [e for e in executions if e.result.is_measured] or executions)
-    triaged = list_invalid(executions, load_triage(location.dir))
+    triaged = list_invalid(executions, said)
     invalid = {each for (_, metric), ids in triaged.items() if metric in names for each in ids}
     good: list[BenchExecution] = []
     left_out: Counter[str] = Counter()

@@ -188,15 +188,15 @@ Rows = Sequence[tuple[Sequence[str], int, Mapping[str, Sequence[float]]]]  # key
 def render_setups(by: Sequence[str], metrics: Sequence[str], rows: Rows, form: str, width: int | None = None) -> str:
     """For machines medians and quartiles stand in columns of their own."""
     if form == "md":
-        return tables.render_markdown(_build_setup_table(by, metrics, rows))
+        return tables.render_markdown(build_setup_table(by, metrics, rows))
     if form == "text":
-        table = TableBlock(_build_setup_table(by, metrics, rows), hint="choose with -m")
+        table = TableBlock(build_setup_table(by, metrics, rows), hint="choose with -m")
         return render_terminal(Document("", (table,)), width=width)
     found = _build_quartile_table(by, metrics, rows)
     return tables.render_csv(found) if form == "csv" else tables.render_json(found) + "\n"
 
 
-def _build_setup_table(by: Sequence[str], metrics: Sequence[str], rows: Rows) -> Table:
+def build_setup_table(by: Sequence[str], metrics: Sequence[str], rows: Rows) -> Table:
     columns = [
         *(Column(key, cut="left" if key in _NAMES else "anywhere") for key in by),
         Column("n", "number", digits=None),

@@ -1,0 +1,203 @@
+"""The page of the benchmarks, on an archive with a step, a creep of the environment, and results that are damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from tests.bench.laboratory import execution
+from tests.web.conftest import READER, WRITE, open_client
+
+from assay.bench.flow.archive import write_as_run
+from assay.bench.pages import build_overview, load_archive
+from assay.bench.records import BENCH_FILE, load_triage
+from assay.bench.values.execution import BenchExecution, BenchResult
+from assay.study.api import StudyLocation
+from assay.system.fast_dataclasses import replace
+from assay.values.verdict import VerdictKind
+
+STEP = [10.0 + 0.01 * (n % 3) for n in range(12)] + [12.0 + 0.01 * (n % 3) for n in range(12)]
+HISTORY = "/benchmarks/bench/history?method=m.C.f"
+HOSTILE = "m.<script>alert(1)</script>[1]"
+
+
+def write(root: Path, executions: Sequence[BenchExecution]) -> StudyLocation:
+    location = StudyLocation(str(root), "bench")
+    Path(location.dir).mkdir(parents=True, exist_ok=True)
+    for each in executions:
+        assert write_as_run(location, each, each.label)
+    return location
+
+
+def build(root: Path) -> StudyLocation:
+    """`m.C.f` became worse at e0012; `m.C.same` did not change; of a third one there is a single execution."""
+    found = [execution(n, value, label=None) for n, value in enumerate(STEP)]
+    found += [_named(execution(100 + n, 5.0 + 0.01 * (n % 4)), "m.C.same") for n in range(20)]
+    found += [_named(execution(200, 1.0), HOSTILE)]
+    found += [_named(execution(300 + n, 1.0 + 0.01 * n + (n >= 8), label="ab"[n >= 8]), "m.C.sides") for n in range(16)]
+    found += [_named(execution(400 + n, 2.0, setup={"cpu_model": f"cpu{n % 2}"}), "m.C.moved") for n in range(12)]
+    return write(root, found)
+
+
+def _named(each: BenchExecution, method: str, **fields: Any) -> BenchExecution:
+    return replace(each, method=method, result=replace(each.result, name=method), **fields)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("benchmarks")
+    build(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def client(root: Path) -> Iterator[TestClient]:
+    with open_client(root) as client:
+        yield client
+
+
+def find_row(text: str, name: str) -> str:
+    rows = text.partition("<h3>All</h3>")[2].split("<tr>")
+    return next(row for row in rows if name in row)
+
+
+class TestList:
+    def test_verdicts(self, client: TestClient) -> None:
+        text = client.get("/benchmarks").text
+        assert "badge FAIL" in find_row(text, ">m.C.f<")
+        assert "badge PASS" in find_row(text, ">m.C.same<")
+        assert "no history" in find_row(text, "script")
+        assert "PASS" not in find_row(text, "script")
+
+    def test_the_largest_change_that_nobody_judged_is_first(self, client: TestClient, root: Path) -> None:
+        text = client.get("/benchmarks").text
+        first = text.partition("Largest changes")[2].split("<tr>")[2]
+        assert "m.C.f" in first
+        assert "+20.0%" in first or "+19.9%" in first
+        overview = build_overview(load_archive(StudyLocation(str(root), "bench")))
+        assert overview.top[0].finding.kind is VerdictKind.FAIL
+
+    def test_names_are_escaped(self, client: TestClient) -> None:
+        text = client.get("/benchmarks").text
+        assert "<script>alert" not in text
+        assert "<script>alert" not in client.get("/benchmarks/bench/history", params={"method": HOSTILE}).text
+
+    def test_nothing(self, tmp_path: Path) -> None:
+        with open_client(tmp_path) as client:
+            assert "assay bench run" in client.get("/benchmarks").text
+
+
+class TestHistory:
+    def test_its_change(self, client: TestClient) -> None:
+        text = client.get(HISTORY).text
+        assert 'class="badge FAIL"' in text
+        assert 'class="fail"' in text  # the span of the worse level
+        assert "git log --oneline b00000000000..c00000000000" in text
+        assert "assay bench triage wall_time m.C.f e0012 ack" in text
+        assert text.count('class="c0 point"') == len(STEP)
+
+    def test_an_environment_has_its_own_chart(self, client: TestClient) -> None:
+        text = client.get("/benchmarks/bench/history?method=m.C.moved").text
+        assert "cpu_model cpu0" in text
+        assert "cpu_model cpu1" in text
+        assert text.count("<svg") == 2
+
+    @pytest.mark.parametrize(
+        ("path", "said"),
+        [
+            ("/benchmarks/bench/history?method=m.C.g", "m.C.f"),
+            ("/benchmarks/bench/history?method=m.C.f&metric=wall_tim", "wall_time"),
+            ("/benchmarks/bench/history", "no benchmark"),
+            ("/benchmarks/fit/history?method=m.C.f", "no archive"),
+            ("/benchmarks/bench/environments?by=cpu_mode", "cpu_model"),
+            ("/benchmarks/bench/environments?method=nothing", "no benchmark"),
+            ("/benchmarks/bench/compare?base=aaaa1&head=b", "label or commit"),
+        ],
+    )
+    def test_unknown_names(self, client: TestClient, path: str, said: str) -> None:
+        answer = client.get(path)
+        assert answer.status_code == 404
+        assert said in answer.text
+
+
+def test_environments(client: TestClient) -> None:
+    text = client.get("/benchmarks/bench/environments?method=m.C.moved&by=cpu_model").text
+    assert "cpu0" in text.partition("<tbody>")[2]
+    assert "cpu1" in text.partition("<tbody>")[2]
+    assert client.get("/benchmarks/bench/environments").status_code == 200
+
+
+def test_two_sides_with_their_distributions(client: TestClient, root: Path) -> None:
+    text = client.get("/benchmarks/bench/compare?base=a&head=b&method=m.C.sides").text
+    assert "badge FAIL" in text
+    assert text.count('class="c0 point"') == text.count('class="c1 point"') == 8
+    assert "assay bench compare a b --method m.C.sides" in text
+    assert not (root / "bench" / ".assay" / "verdicts.jsonl").exists()  # a page that is looked at records nothing
+    assert client.get("/benchmarks/bench/compare").status_code == 200
+
+
+FORM = {"metric": "wall_time", "method": "m.C.f", "change": "e0012", "judgement": "ack", "note": "known; --root=/x"}
+
+
+class TestTriage:
+    PATH = "/api/benchmarks/bench/triage"
+
+    def test_it_is_the_command(self, tmp_path: Path) -> None:
+        location = write(tmp_path, [execution(n, value) for n, value in enumerate(STEP)])
+        with open_client(tmp_path) as client:
+            assert "badge FAIL" in client.get(HISTORY).text
+            answer = client.post(self.PATH, data=FORM, headers=WRITE)
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["hx-refresh"] == "true"
+            (said,) = load_triage(location.dir)
+            assert (said.execution_id, said.judgement, said.note) == ("e0012", "ack", "known; --root=/x")
+            text = client.get(HISTORY).text
+            assert "badge FAIL" not in text
+            assert "badge FAIL" not in client.get("/benchmarks").text
+            assert "known; --root=/x" in text
+            again = client.post(self.PATH, data={**FORM, "judgement": "open"}, headers=WRITE)
+            assert again.status_code == 200
+            assert "badge FAIL" in client.get(HISTORY).text
+
+    @pytest.mark.parametrize(
+        "headers", [{}, {"authorization": f"Bearer {READER}"}, {**WRITE, "origin": "http://other"}]
+    )
+    def test_who_may_not(self, client: TestClient, root: Path, headers: dict[str, str]) -> None:
+        assert client.post(self.PATH, data=FORM, headers=headers).status_code in (401, 403)
+        assert client.get(self.PATH).status_code in (404, 405)
+        assert load_triage(str(root / "bench")) == []
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"judgement": "fine"}, {"method": "m.C.g"}, {"change": ""}, {"change": "e9999"}, {"note": "x" * 3000}],
+    )
+    def test_mistakes(self, client: TestClient, root: Path, change: dict[str, str]) -> None:
+        answer = client.post(self.PATH, data={**FORM, **change}, headers=WRITE)
+        assert 400 <= answer.status_code < 500
+        assert load_triage(str(root / "bench")) == []
+
+
+def test_damaged_results(tmp_path: Path) -> None:
+    """They are named, the others are shown."""
+    location = write(tmp_path, [execution(n, value) for n, value in enumerate(STEP[:12])])
+    names = sorted(Path(location.dir).glob("e*"))
+    (names[0] / BENCH_FILE).write_text("{")
+    (names[1] / BENCH_FILE).write_bytes(b"\xff\x00")
+    with open_client(tmp_path) as client:
+        answer = client.get("/benchmarks")
+        assert answer.status_code == 200
+        assert names[0].name in answer.text
+        assert client.get(HISTORY).status_code == 200
+
+
+def test_a_benchmark_that_failed_never_passes(tmp_path: Path) -> None:
+    bad = replace(execution(1, 1.0), result=BenchResult("m.C.f", False, wall_time=float("nan")))
+    write(tmp_path, [replace(bad, execution_id=f"e{n:04d}", started_at=1e9 + n) for n in range(8)])
+    with open_client(tmp_path) as client:
+        for path in ("/benchmarks", HISTORY):
+            answer = client.get(path)
+            assert answer.status_code == 200
+            assert "badge PASS" not in answer.text
