@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
-from assay.config.settings import load_settings
-from assay.errors import FormatError, NotFoundError, UsageError
+from assay.config.load import LoadOptions, load_study
+from assay.config.settings import Settings, load_settings
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.observe.environment import load_git
 from assay.record import run_directory
 from assay.stage.snapshot import Snapshot, load_snapshot, place_code, take_snapshot
+from assay.study.farms import LOCAL, choose_asked_farm, choose_farm
 from assay.study.locations import FoundRun, StudyLocation, show_command
-from assay.study.prepared import Prepared, RunOptions
+from assay.study.prepared import Prepared, RunOptions, check_farm
 from assay.study.refresh import describe_damage
 from assay.study.run_status import RunStatus, load_status
 from assay.system.files import rename, write_atomic
 from assay.values import layout
 from assay.values.run import Plan, build_command
-from assay.values.study import CodePolicy, Study
+from assay.values.study import CodePolicy, Farm, Study
 
 
 def prepare_rerun(
@@ -27,6 +31,7 @@ def prepare_rerun(
     commands: tuple[str, ...] | None,
     slots: tuple[str, ...] | None,
     command_line: tuple[str, ...],
+    on: str | None = None,
 ) -> list[Prepared]:
     """One supervised study per study that these runs belong to. Refuses all of them if one cannot be repeated.
 
@@ -50,6 +55,7 @@ def prepare_rerun(
         file="",
         slots=slots,
         commands=commands,
+        on=on,
         force=True,
         names_runs=True,
         command_line=command_line,
@@ -103,8 +109,49 @@ def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: Ru
         code=CodePolicy("live"),  # each run has its own copy; nothing is taken now
     )
     run_options = replace(options, file=first.source, root=location.root)
+    settings = load_settings(os.getcwd(), os.environ)
+    if options.on not in (None, LOCAL) or _find_engine(statuses):
+        study = replace(study, **_load_farms(location, first))
+    farm = choose_rerun_farm(study, options.on, settings, statuses)
+    if farm is not None:
+        check_farm(farm, study)
     plan = Plan(study, tuple(status.record.spec for status in statuses))
-    return Prepared(study, plan, location, True, None, load_settings(os.getcwd(), os.environ), run_options)
+    return Prepared(study, plan, location, True, farm, settings, run_options)
+
+
+# ---------------------------------------------------------------- where
+
+
+def choose_rerun_farm(
+    study: Study, asked: str | None, settings: Settings, statuses: Sequence[RunStatus]
+) -> Farm | None:
+    """Where it is asked for; else here, unless a run was on a farm: it does not move to this machine by itself."""
+    if asked is not None:
+        return choose_asked_farm(study, asked, settings)
+    engine = _find_engine(statuses)
+    farm = choose_farm(study, None, settings) if engine else None
+    if engine and farm is None:
+        raise UsageError(
+            f"{study.name} ran on a farm ({engine}), and nothing says on which it is to run again",
+            "name it: --on FARM; on this machine: --on local",
+        )
+    return farm
+
+
+def _find_engine(statuses: Sequence[RunStatus]) -> str:
+    """What started the last attempt of any of them, where that was a farm."""
+    handles = [status.handle for status in statuses if status.handle is not None]
+    return next((handle.executor for handle in handles if handle.executor != LOCAL), "")
+
+
+def _load_farms(location: StudyLocation, record: run_directory.RunRecord) -> dict[str, Any]:
+    """What the study's file says about farms, as it is now or as it was; nothing where neither can be read alone."""
+    kept = run_directory.load_file(location.dir, record.file_hash) if record.file_hash else None
+    for text in (None, kept) if os.path.isfile(record.source) else (kept,):
+        with suppress(AssayError, OSError):
+            study = load_study(record.source, LoadOptions(dialect=record.dialect, text=text))  # type: ignore[arg-type]
+            return {"farms": study.farms, "farm": study.farm}
+    return {}
 
 
 # ---------------------------------------------------------------- the current code

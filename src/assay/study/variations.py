@@ -17,7 +17,7 @@ from assay.record.run_directory import RunRecord, load_file
 from assay.stage.snapshot import load_snapshot
 from assay.study.locations import FoundRun, StudyLocation, show_command
 from assay.study.prepared import Origin, Prepared, RunOptions
-from assay.study.rerun import find_damaged, refuse_imported, store_of
+from assay.study.rerun import choose_rerun_farm, find_damaged, refuse_imported, store_of
 from assay.study.run_status import RunStatus, load_status
 from assay.study.sweep import fill_output, find_known
 from assay.system.fast_dataclasses import dataclass, replace
@@ -43,7 +43,11 @@ class Change:
 
 
 def prepare_variations(
-    runs: Sequence[FoundRun], change: Change, slots: tuple[str, ...] | None, command_line: tuple[str, ...]
+    runs: Sequence[FoundRun],
+    change: Change,
+    slots: tuple[str, ...] | None,
+    command_line: tuple[str, ...],
+    on: str | None = None,
 ) -> list[Prepared]:
     """One supervised study for each study, and version of its file, that these runs belong to."""
     found = [(run, status) for run in runs if not (status := load_status(run.dir)).is_damaged]
@@ -60,10 +64,12 @@ def prepare_variations(
         overrides=change.overrides,
         settings=change.settings,
         slots=slots,
+        on=on,
         new_code=change.new_code,
         command_line=command_line,
     )
-    return [_join(key[0], parts, settings, options) for key, parts in groups.items()]  # type: ignore[arg-type]
+    statuses = [status for _, status in found]
+    return [_join(key[0], parts, settings, options, statuses) for key, parts in groups.items()]  # type: ignore[arg-type]
 
 
 def _join(
@@ -71,6 +77,7 @@ def _join(
     parts: Sequence[tuple[Study, Plan, dict[str, Origin]]],
     settings: Settings,
     options: RunOptions,
+    statuses: Sequence[RunStatus],
 ) -> Prepared:
     study = parts[0][0]
     specs: dict[str, RunSpec] = {}
@@ -84,7 +91,8 @@ def _join(
     origins = {id_: origin for _, _, found in reversed(parts) for id_, origin in found.items()}
     options = replace(options, file=study.source, root=location.root, origins=origins)
     plan = replace(parts[0][1], runs=tuple(specs.values()))
-    prepared = Prepared(study, find_known(plan, location), location, True, None, settings, options)
+    farm = choose_rerun_farm(study, options.on, settings, statuses)
+    prepared = Prepared(study, find_known(plan, location), location, True, farm, settings, options)
     return fill_output(prepared) if study.is_mlrunner else prepared
 
 

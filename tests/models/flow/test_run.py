@@ -112,6 +112,7 @@ def test_a_farm_runs_the_check_and_its_times_are_not_this_machine_s(chain: Path,
     assert finished.report.verdict.kind is VerdictKind.PASS
     assert json.loads((Path(finished.run_dir) / "lease.1").read_text())["executor"] == "submit"
     assert any("measured on shell" in note for note in finished.notes)
+    assert finished.report.origin.endswith("--farm shell")  # what is advised goes there too
     assert not (tmp_path / "runs/bench").exists()
     with pytest.raises(NotFoundError, match="shel"):
         go(ask(chain, tmp_path), on="shel")

@@ -85,6 +85,8 @@ def run_model(
     study = build_bare_study(STUDY, "assay model", os.getcwd())
     farm = choose_asked_farm(study, choice.on, settings)
     request = replace(request, folder=request.folder or os.getcwd())
+    if farm is not None:  # the commands that are advised go there as well
+        request = replace(request, origin=f"{request.origin} {shlex.join(['--farm', farm.name])}".strip())
     spec = build_spec(request, choice, location)
     observer = MachineObserver()
     given = hooks or RunHooks(tick_s=0.1)

@@ -361,6 +361,7 @@ class RerunRequest(Request):
     start: str | None = option(
         "--from", choices=("checkpoint",), help="A new run that begins with the newest checkpoint of this one."
     )
+    on: str | None = farm_option()
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
     new_code: bool = option(
@@ -396,7 +397,7 @@ def rerun(request: RerunRequest, console: Console) -> int:
     if makes_new:
         prepared = _prepare_variations(runs, overrides, request, slots)
     else:
-        prepared = prepare_rerun(runs, request.commands or None, slots, tuple(sys.argv))
+        prepared = prepare_rerun(runs, request.commands or None, slots, tuple(sys.argv), request.on)
     if request.as_json and len(prepared) > 1:
         raise UsageError("--json reports one study at a time", "name the runs of one study only")
     for each in prepared:
@@ -442,7 +443,7 @@ def _prepare_variations(
     if request.commands:
         raise UsageError("-c chooses commands of runs that are repeated as they are", "leave out -c, or the changes")
     change = Change(overrides, request.settings, request.start is not None, request.new_code)
-    prepared = prepare_variations(runs, change, slots, tuple(sys.argv))
+    prepared = prepare_variations(runs, change, slots, tuple(sys.argv), request.on)
     for each in prepared:
         check_prepared(each)
     return prepared
