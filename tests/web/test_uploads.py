@@ -9,7 +9,6 @@ import shutil
 import socket
 import stat
 import struct
-import threading
 import time
 import warnings
 import zipfile
@@ -18,17 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 from tests.study.workbench import BAD, GOOD, Bench
-from tests.web.conftest import READER, TOKENS, UPLOADER, open_client
+from tests.web.conftest import READER, UPLOADER, open_client
 
 from assay.compat.torq.dashboard import CaseResult, ResultSession, build_archive, publish_session
 from assay.study.receive import PREFIX, Limits, make_aside
 from assay.web import uploads
-from assay.web.app import build_app
 from assay.web.security import Limit
-from assay.web.site import Site
 
 UPLOAD = {"authorization": f"Bearer {UPLOADER}", "content-type": "application/zip"}
 
@@ -289,25 +285,6 @@ class TestWho:
 
     def test_not_from_another_site(self, place: Place) -> None:
         assert place.send(place.pack(GOOD), origin="http://evil.example").status_code == 403
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A real one: its address and its root."""
-    root = tmp_path / "there"
-    root.mkdir()
-    config = uvicorn.Config(build_app(Site((str(root),), TOKENS)), port=0, log_level="error", access_log=False)
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 30
-    while not running.started:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    port = running.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}", root
-    running.should_exit = True
-    thread.join(30)
 
 
 def test_a_sender_that_dies(server: tuple[str, Path]) -> None:
