@@ -35,7 +35,7 @@ _MARK = "TEST_CLUSTER"  # a variable of every process that a test has started, w
 class RayCluster:
     def __init__(self, program: subprocess.Popen[str], dashboard: str, mark: str) -> None:
         self._program = program
-        self._mark = mark
+        self.mark = mark
         self.address = self._read("address")
         self.dashboard = dashboard
 
@@ -53,7 +53,7 @@ class RayCluster:
 
     def kill(self) -> None:
         """All of its processes at once, and those of its jobs."""
-        end_marked(self._mark)
+        end_marked(self.mark)
 
 
 @contextlib.contextmanager

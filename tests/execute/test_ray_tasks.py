@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import pytest
 from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
-from tests.ray_cluster import RayCluster, marked, nothing_is_left, start_ray
+from tests.ray_cluster import RayCluster, find_marked, marked, nothing_is_left, start_ray
 from tests.study.workbench import Bench
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
@@ -104,9 +104,28 @@ def asking(executor: RayExecutor, **options: object) -> RayExecutor:
 
 
 def find_worker(run: Run, attempt: int = 1) -> int:
-    """The process that waits for job.sh."""
-    job = parse_token(run.text(f"token.{attempt}")).pid
-    return int(subprocess.check_output(["ps", "-o", "ppid=", "-p", str(job)]))
+    return find_reader(parse_token(run.text(f"token.{attempt}")).pid)
+
+
+def find_reader(job: int) -> int:
+    """The worker that waits for job.sh: it reads what the parent of that says."""
+    stat = processes.load_stat(job)
+    assert stat is not None
+    pipe = os.readlink(f"/proc/{stat.parent}/fd/3")
+    return next(pid for pid in processes.list_pids() if pid != stat.parent and pipe in list_files(pid))
+
+
+def list_files(pid: int) -> set[str]:
+    with contextlib.suppress(OSError):
+        return {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    return set()
+
+
+def find_owner(somebody: RayCluster) -> int:
+    """The actor that Ray knows as the owner of all tasks."""
+    found = [pid for pid, text in find_marked(somebody.mark).items() if text.startswith("ray::Tasks")]
+    assert len(found) == 1
+    return found[0]
 
 
 # ---------------------------------------------------------------- a worker or a node dies
@@ -133,6 +152,28 @@ class TestDeaths:
         assert run.markers() == set()
         until(lambda: run.path("end.1").exists(), "its guard has said so")
         assert executor.liveness(handle, run.dir) is Liveness.GONE
+
+    def test_the_owner_of_all_tasks_dies(self, somebody: RayCluster, existing_cluster: Farm, runs: Runs) -> None:
+        """Ray ends the workers; until a guard acts, what comes to its end has its marker and is not repeated."""
+        executor = RayExecutor(existing_cluster)
+        run = runs.make("touch up; until [ -e go ]; do sleep 0.02; done")
+        handle = start(executor, run)
+        until(lambda: run.path("code/up").exists(), "the command runs")
+        worker = find_worker(run)
+        guards = find_guards(worker)
+        try:
+            for pid in guards:
+                os.kill(pid, signal.SIGSTOP)
+            os.kill(find_owner(somebody), signal.SIGKILL)
+            until(lambda: not list_files(worker), "Ray has ended the worker")
+            run.path("code/go").touch()
+            until(run.markers, "it comes to its end")
+        finally:
+            for pid in guards:
+                os.kill(pid, signal.SIGCONT)
+        finish(executor, [handle])
+        assert run.markers() == {"train.exit.0"}
+        executor.close()
 
     @pytest.mark.long
     def test_workers_are_killed_again_and_again(self, executor: RayExecutor, runs: Runs) -> None:
@@ -190,7 +231,7 @@ class TestDeaths:
 
 def find_guards(worker: int) -> list[int]:
     """They read a pipe of the worker."""
-    pipes = {os.readlink(path) for path in Path(f"/proc/{worker}/fd").iterdir()}
+    pipes = list_files(worker)
     found = []
     for pid in processes.list_pids():
         with contextlib.suppress(OSError):
@@ -538,7 +579,7 @@ def test_supervisors_workers_and_raylets_are_killed(tmp_path: Path, somebody: Ra
     for _ in range(rounds):
         with sweep.start() as program:
             first = sweep.wait_for(2, program)
-            os.kill(find_parent(first[0][1]), signal.SIGKILL)
+            os.kill(find_waiting(first[0][1]), signal.SIGKILL)
             sweep.wait_until_gone(first[:1])
             sweep.end(first[1])
             sweep.wait_for(1, program)
@@ -550,9 +591,6 @@ def test_supervisors_workers_and_raylets_are_killed(tmp_path: Path, somebody: Ra
     os.kill(raylet, signal.SIGKILL)
 
 
-def find_parent(tag: str) -> int:
+def find_waiting(tag: str) -> int:
     """The worker that waits for job.sh, which opened the session."""
-    pid = next(iter(process.find_members([process.Attempt(0, 0, tag)])))
-    stat = processes.load_stat(os.getsid(pid))
-    assert stat is not None
-    return stat.parent
+    return find_reader(os.getsid(next(iter(process.find_members([process.Attempt(0, 0, tag)])))))

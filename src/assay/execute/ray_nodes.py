@@ -21,6 +21,7 @@ from assay.system import processes
 
 Ended = tuple[str, float, int]  # what went wrong, CPU seconds, peak bytes
 REFUSED = "refused: "  # begins the text of an end where nothing was started
+_HIGHEST_OWN_CODE = 128  # above it: perhaps ended by a signal
 
 
 class Tasks:
@@ -100,8 +101,6 @@ class Tasks:
 
 def run_job(job: dict[str, Any]) -> Ended:
     """In a worker, on any node: start job.sh in a session of its own, and wait for it."""
-    import resource
-
     deadline = time.monotonic() + 5.0  # a network file system may show the directory a little later
     while not os.path.isfile(job["script"]):
         if time.monotonic() > deadline:
@@ -112,39 +111,45 @@ def run_job(job: dict[str, Any]) -> Ended:
     env = {name: value for name, value in os.environ.items() if name not in job["drop"]}
     if env.get("PYTHONBREAKPOINT", "").startswith("ray."):
         del env["PYTHONBREAKPOINT"]
+    env |= job["env"]
     _tell_guard(job["guard"], job["tag"], 0, job["end"])
-    child = subprocess.Popen(
-        [shutil.which("bash") or "/bin/bash", job["script"]],
+    starter = subprocess.Popen(
+        [shutil.which("bash") or "/bin/bash", "-c", RUNNER, job["script"], env.pop("ASSAY_ATTEMPT")],
         cwd=job["dir"],
-        env={**env, **job["env"]},
+        env=env,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        bufsize=0,
     )
-    _tell_guard(job["guard"], job["tag"], child.pid, job["end"])
-    _await_exit(child.pid)
-    _, status, used = os.wait4(child.pid, 0)
-    child.returncode = 0  # waited for; what it ended with is in the markers
-    if os.WIFSIGNALED(status):  # a worker that Ray ends kills its children first, and not what those have started
-        _release_guard(job["end"])
+    said: Any = starter.stdout
+    _tell_guard(job["guard"], job["tag"], int(said.readline() or 0), job["end"])
+    starter.wait()
+    _await_words(said.fileno())
+    with said:
+        words = said.read().decode().split()  # empty: somebody has killed what waits for job.sh
+    if not words or (int(words[0]) > _HIGHEST_OWN_CODE and not os.path.exists(job["end"])):
+        _release_guard(job["end"])  # killed, and what it has started was not
     else:
         _tell_guard(job["guard"], "", 0, "")
-    own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # before exec the child's image was this process
-    peak = used.ru_maxrss * 1024 if used.ru_maxrss > own_peak else 0
-    return "", used.ru_utime + used.ru_stime, peak
+    return "", sum(_parse_minutes(word) for word in words[3:5]), 0
 
 
-def _await_exit(pid: int) -> None:
+def _await_words(fd: int) -> None:
     """Until the job has left. Without its raylet a worker's node is dead to Ray: it leaves, and the guard acts."""
     raylet = os.getppid()
-    pidfd = os.pidfd_open(pid)
     watch = select.poll()
-    watch.register(pidfd, select.POLLIN)
+    watch.register(fd, select.POLLIN)
     while not watch.poll(1000):
         if os.getppid() != raylet:
             os._exit(1)
-    os.close(pidfd)
+
+
+def _parse_minutes(text: str) -> float:
+    """As bash writes times: `1m2.345s`, with the locale's decimal sign."""
+    minutes, _, seconds = text.rstrip("s").replace(",", ".").partition("m")
+    return 60 * float(minutes) + float(seconds)
 
 
 _guards: dict[int, Any] = {}
@@ -193,6 +198,16 @@ def _release_guard(end: str) -> None:
 
 
 # ---------------------------------------------------------------- in bash
+
+# Starts job.sh ($0; its tag is $1), says its pid, then how it ended and CPU time. Ray kills the children of a worker
+# that leaves before the worker itself: job.sh must not be one, or its commands would go on, and come to an end that
+# nobody notes, until the guard acts. What waits for job.sh has no tag, since it is not part of the run. With `set -m`
+# bash does not make what it starts in the background ignore SIGINT; `setsid` does not lead a group there, so it never
+# forks.
+RUNNER = r"""set -m
+{ $(command -v setsid) bash -c 'echo $$ >&3; ASSAY_ATTEMPT=$1 exec bash "$0" 3>&-' "$0" "$1"
+  echo $? >&3; times >&3; } 3>&1 > /dev/null &
+"""
 
 # job.sh is killed first, so that a command that answers TERM with exit 0 does not pass for finished; its watcher
 # outlives it until nothing is left. `_find` is `processes.BASH_FIND_TAGGED`.
