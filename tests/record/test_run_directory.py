@@ -280,7 +280,7 @@ specs = st.builds(
         RunRecord,
         specs,
         texts,
-        texts,
+        st.from_regex(r"[0-9a-f]{0,12}", fullmatch=True),
         st.floats(0, 1e12),
         texts,
         texts,
@@ -304,6 +304,12 @@ def test_a_damaged_record_is_said(run_dir: Path, text: str) -> None:
     (run_dir / "run.json").write_text(text)
     with pytest.raises(FormatError, match=r"run\.json is damaged"):
         run_directory.load_record(str(run_dir))
+
+
+@pytest.mark.parametrize("uid", ["../x", "a/b", "a b", "x\n"])
+def test_a_uid_that_leads_elsewhere_is_damage(uid: str) -> None:
+    with pytest.raises(FormatError, match="uid"):
+        run_directory.parse_record(run_directory.render_record(replace(RECORD, uid=uid)), "run.json")
 
 
 @pytest.mark.parametrize("text", ["[]", "7", '{"format": null}', '{"format": 1, "name": "x"}'])

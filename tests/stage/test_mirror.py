@@ -10,10 +10,11 @@ import pytest
 
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.stage import mirror
+from assay.stage.manifests import build_key, object_key
 from assay.stage.mirror import Fetching, Folder
 from assay.stage.remote import Remote, open_remote
 
-KEY = mirror.build_key("folders", "data")
+KEY = build_key("folders", "data")
 TREE = {
     "a.txt": b"one",
     "empty": b"",
@@ -74,7 +75,7 @@ def test_a_damaged_object_is_noticed_and_sent_again(store: Any, tmp_path: Path) 
     source = fill(tmp_path / "source", TREE)
     remote = open_remote(store.url("p"))
     manifest = push(source, remote).manifest
-    where = mirror.object_key(manifest.files["a.txt"].sha256)
+    where = object_key(manifest.files["a.txt"].sha256)
     store.put(f"p/{where}", b"onE")
     with pytest.raises(FormatError, match=r"its hash is wrong\n.*assay push"):
         fetch(remote, tmp_path / "there")
@@ -128,7 +129,7 @@ def test_what_does_not_arrive_is_an_error_and_no_manifest(here: Remote, tmp_path
 
 def test_a_missing_object_is_named(here: Remote, tmp_path: Path) -> None:
     manifest = push(fill(tmp_path / "source", TREE), here).manifest
-    (tmp_path / "shared" / mirror.object_key(manifest.files["a.txt"].sha256)).unlink()
+    (tmp_path / "shared" / object_key(manifest.files["a.txt"].sha256)).unlink()
     with pytest.raises(FormatError, match="it is missing"):
         fetch(here, tmp_path / "there")
 
@@ -148,6 +149,17 @@ def test_a_missing_object_is_named(here: Remote, tmp_path: Path) -> None:
         {"files": []},
         {"format": 99},
         {"trees": {"code": "0" * 64}},
+        {"files": {"a": [-1, "0" * 64, 420, 0]}},
+        {"files": {"a": ["3", "0" * 64, 420, 0]}},
+        {"files": {"a": [3, "0" * 64, 420, 2**80]}},
+        {"files": {"\ud800": [3, "0" * 64, 420, 0]}},
+        {"links": {"a": "b"}, "files": {"a": [3, "0" * 64, 420, 0]}},
+        {"links": {"a": 5}},
+        {"empty": "abc", "files": {"a": [3, "0" * 64, 420, 0]}},
+        {"name": "other"},
+        {"name": "../data"},
+        {"kind": "run", "name": "folders/data"},
+        {"kind": "nothing"},
     ],
 )
 def test_a_manifest_that_leads_elsewhere_is_refused(here: Remote, tmp_path: Path, change: dict[str, Any]) -> None:
@@ -173,16 +185,18 @@ def test_links_stay_inside(here: Remote, tmp_path: Path) -> None:
     (source / "near").symlink_to("sub/same")
     (source / "far").symlink_to("/etc/passwd")
     (source / "up").symlink_to("../elsewhere")
+    (source / "sub" / "top").symlink_to("..")
+    (source / "through").symlink_to("sub/top/../elsewhere")  # inside by its text alone
     push(source, here)
-    assert sorted(fetch(here, tmp_path / "there").left_out) == ["far", "up"]
+    assert sorted(fetch(here, tmp_path / "there").left_out) == ["far", "through", "up"]
     assert (tmp_path / "there" / "near").read_bytes() == b"one"
     assert fetch(here, tmp_path / "there").files == 0  # links of an earlier call are made again
 
 
 def test_names_of_any_length_have_a_key() -> None:
-    assert mirror.build_key("a", "..") == "a/%2E%2E.json"
-    assert len(mirror.build_key("x" * 255)) < 200
-    assert mirror.build_key("x" * 255) != mirror.build_key("x" * 254)
+    assert build_key("a", "..") == "a/%2E%2E.json"
+    assert len(build_key("x" * 255)) < 200
+    assert build_key("x" * 255) != build_key("x" * 254)
 
 
 def test_an_address_that_cannot_be_used(tmp_path: Path) -> None:
@@ -261,3 +275,69 @@ def test_a_store_that_shows_late_what_it_has(here: Remote, tmp_path: Path, monke
     push(fill(tmp_path / "source", TREE), here)
     fetch(here, tmp_path / "there")
     assert read_tree(tmp_path / "there") == TREE
+
+
+# ---------------------------------------------------------------- a name that changes its kind
+
+
+def make(folder: Path, kind: str) -> None:
+    """`out` as this kind."""
+    out = folder / "out"
+    if out.is_dir() and not out.is_symlink():
+        for each in out.iterdir():
+            each.unlink()
+        out.rmdir()
+    out.unlink(missing_ok=True)
+    if kind == "file":
+        out.write_text("1")
+    elif kind == "link":
+        out.symlink_to("a.txt")
+    else:
+        out.mkdir()
+    if kind == "folder":
+        (out / "f").write_text("2")
+
+
+def keep(folder: Path, remote: Remote) -> mirror.Sent:
+    (sent,) = mirror.push([Folder(KEY, "folder", "data", str(folder), keeps=True)], remote)
+    return sent
+
+
+KINDS = ("file", "link", "folder", "empty folder")
+
+
+@pytest.mark.parametrize(("before", "after"), [(a, b) for a in KINDS for b in KINDS if a != b])
+def test_what_is_here_now_wins_over_another_kind(here: Remote, tmp_path: Path, before: str, after: str) -> None:
+    source = fill(tmp_path / "source", {"a.txt": b"one"})
+    make(source, before)
+    keep(source, here)
+    theirs = fill(tmp_path / "theirs", {"b.txt": b"two"})
+    keep(theirs, here)
+    make(source, after)
+    keep(source, here)
+    fetch(here, tmp_path / "there")
+    out = tmp_path / "there" / "out"
+    kept = before == "folder" and after == "empty folder"  # a file that was removed here stays in the store
+    expected = "folder" if kept else after
+    found = (
+        "link" if out.is_symlink() else "file" if out.is_file() else "folder" if any(out.iterdir()) else "empty folder"
+    )
+    assert found == expected
+    assert (tmp_path / "there" / "b.txt").read_bytes() == b"two"
+
+
+@pytest.mark.parametrize("name", ["a.txt/f", "a.txt"])
+def test_a_manifest_with_two_kinds_is_explained_and_healed(here: Remote, tmp_path: Path, name: str) -> None:
+    manifest = keep(fill(tmp_path / "source", {"a.txt": b"one"}), here).manifest
+    keep(fill(tmp_path / "theirs", {"b.txt": b"two"}), here)
+    fields = json.loads(here.read(KEY) or b"")
+    if name == "a.txt":
+        fields["links"][name] = "b.txt"
+    else:
+        fields["files"][name] = manifest.files["a.txt"]
+    here.send(json.dumps(fields).encode(), KEY)
+    with pytest.raises(FormatError, match=r"as a file and as a (link|folder)\n.*assay push"):
+        fetch(here, tmp_path / "there")
+    keep(tmp_path / "source", here)
+    fetch(here, tmp_path / "there")
+    assert read_tree(tmp_path / "there") == {"a.txt": b"one", "b.txt": b"two"}

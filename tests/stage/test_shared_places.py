@@ -150,15 +150,17 @@ def test_a_cache_fetches_no_more_than_it_has_room_for(
     assert "no room for 1 more" in pulled.err
 
 
+@pytest.mark.parametrize("change", [{"parts": {"case": "another"}}, {"facts": {"path": "@folder@/../../x"}}], ids=str)
 def test_an_artifact_that_is_not_what_its_name_says_is_refused(
-    cli: Any, own_bench: Bench, monkeypatch: pytest.MonkeyPatch
+    cli: Any, own_bench: Bench, monkeypatch: pytest.MonkeyPatch, change: dict[str, dict[str, str]]
 ) -> None:
     make_artifacts(own_bench.folder / "here", 1)
     monkeypatch.setenv("ASSAY_CACHE", str(own_bench.folder / "here"))
     cli("model", "cache", "push", "--to", "shared")
     (manifest,) = (own_bench.folder / "shared/caches/models").glob("*.json")
     content = json.loads(manifest.read_text())
-    content["facts"]["parts"]["case"] = "another"
+    for name, changes in change.items():
+        content["facts"][name] |= changes
     manifest.write_text(json.dumps(content))
     monkeypatch.setenv("ASSAY_CACHE", str(own_bench.folder / "there"))
     refused = cli("model", "cache", "pull", "--from", "shared")

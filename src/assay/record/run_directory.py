@@ -316,6 +316,7 @@ def parse_record(text: str, file: str) -> RunRecord:
         }
         record = parse_strict(RunRecord, {"uid": "", "created_at": 0.0, **fields, "spec": _drop_defaults(spec)})
         _check_log_names(record.spec)
+        _check_uid(record.uid)
     except KeyError as error:
         raise build_damage(file, f"{error} is missing", FORMATS["run"]) from error
     except WrongTypeError as error:
@@ -346,6 +347,12 @@ def _check_log_names(spec: RunSpec) -> None:
     """Raises ValueError where a template holds anything but our own fields."""
     for template in (spec.log_name, spec.other_log_name):
         layout.log_name(template, "", 1, "")
+
+
+def _check_uid(uid: str) -> None:
+    """It becomes a part of paths, here and on other hosts."""
+    if not re.fullmatch(r"[\w-]*", uid):
+        raise WrongTypeError(f"uid is {uid!r:.80}, which Assay does not make")
 
 
 def load_record(run_dir: str) -> RunRecord:

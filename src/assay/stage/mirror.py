@@ -11,79 +11,56 @@ manifest at that time still finds what it names.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.stage.manifests import (
+    Manifest,
+    Stored,
+    build_damage,
+    find_fault,
+    find_folders,
+    leads_outside,
+    object_key,
+    parse,
+    render,
+)
 from assay.stage.remote import Remote, hash_file
 from assay.stage.transfer import copy_data
-from assay.system.files import TEMPORARY_SUFFIX, parse_json, rename
+from assay.system.files import TEMPORARY_SUFFIX, rename
 from assay.values.layout import SECRETS_FILE
 
-FORMAT = 1
 _FOLDERS_AT_ONCE = 4
 _FILES_AT_ONCE = 32
 _MOST_TRIES = 50  # to write a manifest that others write as well
 _SHOWN_AFTER_S = (0.1, 0.4, 1.5)  # some stores do not show at once what they have
 _IN_MEMORY = 8 << 20  # files up to this size are sent from memory: what was hashed is what is sent
 _ASK_FIRST = 1 << 16  # smaller ones are sent without asking whether another folder has brought them
-_LONGEST_NAME = 180  # of a key's last part; a path on this machine may have 255 bytes
 
 
 # ---------------------------------------------------------------- manifests
 
 
-class Stored(NamedTuple):
-    bytes: int
-    sha256: str
-    mode: int
-    mtime_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """A folder as it is in the store. `trees`: folders in it that others have as well, each a listing of its own."""
-
-    kind: str
-    name: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, Stored] = field(default_factory=dict)
-    links: Mapping[str, str] = field(default_factory=dict)
-    trees: Mapping[str, str] = field(default_factory=dict)
-    empty: tuple[str, ...] = ()  # folders without anything in them
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.bytes for file in self.files.values())
-
-
-def build_key(*parts: str) -> str:
-    """A name of a manifest: its parts are quoted, so that none leads elsewhere or is read as a pattern."""
-    return "/".join(map(_quote, parts)) + ".json"
-
-
-def _quote(part: str) -> str:
-    quoted = urllib.parse.quote(os.fsencode(part), safe="=,+~")
-    if quoted.strip(".") == "":
-        quoted = quoted.replace(".", "%2E")
-    if len(quoted) <= _LONGEST_NAME:
-        return quoted
-    return f"{quoted[: _LONGEST_NAME - 40]}~{hashlib.sha256(os.fsencode(part)).hexdigest()[:32]}"
-
-
 def load_manifest(remote: Remote, key: str) -> Manifest | None:
-    """With the listings of its trees. Raises FormatError for one that is damaged or leads out of its folder."""
+    """With the listings of its trees. Raises FormatError for one that is damaged, or may not be used."""
     text = remote.read(key)
-    return None if text is None else _build_whole(text, remote, key)
+    if text is None:
+        return None
+    manifest = _build_whole(text, remote, key)
+    if fault := find_fault(manifest, key):
+        raise FormatError(
+            f"{remote.address}/{key} {fault}",
+            "nothing of it was taken; send it again from where it is whole: assay push NAME --to ADDRESS",
+        )
+    return manifest
 
 
 def load_manifests(remote: Remote, keys: Sequence[str]) -> list[Manifest]:
@@ -93,85 +70,18 @@ def load_manifests(remote: Remote, keys: Sequence[str]) -> list[Manifest]:
 
 
 def _build_whole(text: bytes, remote: Remote, key: str) -> Manifest:
-    manifest = _parse(text, f"{remote.address}/{key}")
+    manifest = parse(text, f"{remote.address}/{key}")
     files, links, empty = dict(manifest.files), dict(manifest.links), list(manifest.empty)
     for folder, sha256 in manifest.trees.items():
         where = object_key(sha256)
         listing = remote.read(where)
         if listing is None or hashlib.sha256(listing).hexdigest() != sha256:
-            raise _damaged(f"{remote.address}/{where}", "it is missing" if listing is None else "its hash is wrong")
-        tree = _parse(listing, f"{remote.address}/{where}")
+            raise build_damage(f"{remote.address}/{where}", "it is missing" if listing is None else "its hash is wrong")
+        tree = parse(listing, f"{remote.address}/{where}")
         files |= {f"{folder}/{name}": file for name, file in tree.files.items()}
         links |= {f"{folder}/{name}": target for name, target in tree.links.items()}
         empty += [f"{folder}/{name}" for name in tree.empty]
-    whole = replace(manifest, files=files, links=links, empty=tuple(empty))
-    _check_names(whole, f"{remote.address}/{key}")
-    return whole
-
-
-def _parse(text: bytes, where: str) -> Manifest:
-    try:
-        fields = parse_json(text)
-        version = fields["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(where, f"{type(error).__name__}: {error}") from error
-    if version != FORMAT:
-        raise FormatError(f"{where} has format {version!r}, this Assay reads {FORMAT}", "update Assay")
-    try:
-        files = {
-            str(name): Stored(int(size), str(sha), int(mode), int(time_ns))
-            for name, (size, sha, mode, time_ns) in fields["files"].items()
-        }
-        links = {str(name): str(target) for name, target in fields["links"].items()}
-        trees = {str(name): str(sha) for name, sha in fields.get("trees", {}).items()}
-        if not all(_is_digest(sha) for sha in (*trees.values(), *(file.sha256 for file in files.values()))):
-            raise _damaged(where, "a hash in it is not one")
-        empty = tuple(map(str, fields.get("empty", ())))
-        return Manifest(str(fields["kind"]), str(fields["name"]), dict(fields["facts"]), files, links, trees, empty)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damaged(where, f"{type(error).__name__}: {error}") from error
-
-
-def _is_digest(text: str) -> bool:
-    return len(text) == 64 and set(text) <= set("0123456789abcdef")
-
-
-def _damaged(where: str, why: str) -> FormatError:
-    return FormatError(
-        f"{where} is damaged: {why}", "send it again from where it is whole: assay push NAME --to ADDRESS --check"
-    )
-
-
-def _check_names(manifest: Manifest, where: str) -> None:
-    """Whoever can write into the store must not be able to write elsewhere on this machine."""
-    names = {*manifest.files, *manifest.links, *manifest.empty}
-    folders = {name[:i] for name in names for i, letter in enumerate(name) if letter == "/"}
-    for name in names:
-        parts = name.split("/")
-        if any(part in ("", ".", "..") for part in parts) or "\0" in name:
-            raise FormatError(f"{where} holds the name {name!r}, which leads elsewhere", "nothing of it was taken")
-        if parts[-1] == SECRETS_FILE:
-            raise FormatError(f"{where} holds {name!r}: secrets are never shared", "nothing of it was taken")
-        if name in folders:
-            raise FormatError(f"{where} holds {name!r} as a file and as a folder", "nothing of it was taken")
-
-
-def render(manifest: Manifest) -> bytes:
-    fields = {
-        "format": FORMAT,
-        "kind": manifest.kind,
-        "name": manifest.name,
-        "facts": manifest.facts,
-        "files": manifest.files,
-        "links": manifest.links,
-        "trees": manifest.trees,
-        "empty": manifest.empty,
-    }
-    return json.dumps(fields, sort_keys=True).encode("utf-8", "surrogateescape")
-
-
-def object_key(sha256: str) -> str:
-    return f"objects/{sha256[:2]}/{sha256}"
+    return replace(manifest, files=files, links=links, empty=tuple(empty))
 
 
 # ---------------------------------------------------------------- sending
@@ -231,6 +141,8 @@ def _push_one(folder: Folder, remote: Remote, pool: Executor, check: bool, dry_r
     here = replace(here, files={name: file for name, file in pool.map(take, names) if file is not None})
     for _ in range(_MOST_TRIES):
         manifest = _merge(folder, here, old)
+        if fault := find_fault(manifest, folder.key):
+            raise UsageError(f"{folder.path} cannot be sent: it {fault}")
         shown, trees = _split_trees(manifest, folder.trees)
         if not dry_run:
             listings = _Sender(remote, set(old.trees.values()) if old else set(), check, dry_run)
@@ -246,11 +158,21 @@ def _push_one(folder: Folder, remote: Remote, pool: Executor, check: bool, dry_r
 def _load_old(folder: Folder, remote: Remote) -> tuple[bytes | None, Manifest | None]:
     text = remote.read(folder.key)
     try:
-        old = None if text is None else _build_whole(text, remote, folder.key)
+        old = None if text is None else _settle(_build_whole(text, remote, folder.key))
     except FormatError:
+        old = None
+    if old is not None and find_fault(old, folder.key):
         old = None  # it is replaced by one that is whole
     _check_same(folder, old, remote)
     return text, old
+
+
+def _settle(old: Manifest) -> Manifest:
+    """Of a name that earlier versions have sent as two kinds, one."""
+    folders = find_folders([*old.files, *old.links])
+    files = {name: each for name, each in old.files.items() if name not in folders}
+    links = {name: each for name, each in old.links.items() if name not in folders and name not in files}
+    return replace(old, files=files, links=links, empty=())
 
 
 def _merge(folder: Folder, here: Manifest, old: Manifest | None) -> Manifest:
@@ -260,10 +182,32 @@ def _merge(folder: Folder, here: Manifest, old: Manifest | None) -> Manifest:
         found = {n: each for n, each in found.items() if (was := folder.base.get(n)) is None or was[:2] != each[:2]}
     elif folder.keeps:
         found = {n: each for n, each in found.items() if n not in known or each.mtime_ns >= known[n].mtime_ns}
+    ours = replace(here, files=found)
     if not folder.keeps or old is None:
-        return replace(here, files=found)
-    facts = old.facts if old.facts.get("stamp", 0) > here.facts.get("stamp", 0) else here.facts
-    return replace(here, facts=facts, files={**known, **found}, links={**old.links, **here.links})
+        return ours
+    if old.facts.get("stamp", 0) > here.facts.get("stamp", 0):
+        ours, facts = _drop_other_kinds(ours, old), old.facts
+    else:
+        old, facts = _drop_other_kinds(old, ours), here.facts
+    files, links = {**old.files, **ours.files}, {**old.links, **ours.links}
+    taken = {*files, *links, *find_folders([*files, *links])}
+    return replace(ours, facts=facts, files=files, links=links, empty=tuple(n for n in ours.empty if n not in taken))
+
+
+def _drop_other_kinds(manifest: Manifest, newer: Manifest) -> Manifest:
+    """Without what the newer one has as another kind: a name that was a file and is a link or a folder, and so on."""
+    leaves = {*newer.files, *newer.links}
+    folders = {*find_folders([*leaves, *newer.empty]), *newer.empty}
+
+    def stays(name: str, others: Mapping[str, object]) -> bool:
+        return name not in folders and name not in others and leaves.isdisjoint(find_folders([name]))
+
+    return replace(
+        manifest,
+        files={name: each for name, each in manifest.files.items() if stays(name, newer.links)},
+        links={name: each for name, each in manifest.links.items() if stays(name, newer.files)},
+        empty=tuple(name for name in manifest.empty if name not in leaves and stays(name, {})),
+    )
 
 
 def _check_same(folder: Folder, old: Manifest | None, remote: Remote) -> None:
@@ -461,8 +405,7 @@ def fetch_files(job: Fetching, remote: Remote) -> Fetched:
     for name, target in job.manifest.links.items():
         if job.wanted is not None and name not in job.wanted:
             continue
-        landing = os.path.normpath(os.path.join(os.path.dirname(name), target))
-        if os.path.isabs(target) or landing == ".." or landing.startswith("../"):
+        if leads_outside(name, target):
             left_out.append(name)
             continue
         path = os.path.join(job.aside, name)
@@ -485,10 +428,12 @@ def _fetch_one(job: Fetching, remote: Remote, name: str, file: Stored) -> int | 
     if is_here and here is not None:
         copy_data(here, part)
     elif not remote.bring(object_key(file.sha256), part):
-        raise _damaged(f"{remote.address}/{object_key(file.sha256)} ({name} of {job.manifest.name})", "it is missing")
+        raise build_damage(
+            f"{remote.address}/{object_key(file.sha256)} ({name} of {job.manifest.name})", "it is missing"
+        )
     if not is_file_of(part, file):
         os.unlink(part)
-        raise _damaged(
+        raise build_damage(
             f"{remote.address}/{object_key(file.sha256)} ({name} of {job.manifest.name})", "its hash is wrong"
         )
     os.chmod(part, (file.mode & 0o755) | 0o600)

@@ -19,9 +19,10 @@ from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
 from assay.stage import mirror
-from assay.stage.mirror import Fetching, Folder, Manifest
+from assay.stage.manifests import FOLDERS, Manifest, build_key, render
+from assay.stage.mirror import Fetching, Folder
 from assay.stage.remote import Remote, hash_file, open_remote
-from assay.study.sharing import FOLDERS, locked, move_into
+from assay.study.sharing import locked, move_into
 from assay.system.files import cache_dir, parse_json, write_atomic
 from assay.system.locks import RangeLocks
 from assay.values.notify import Notify, ignore
@@ -51,7 +52,7 @@ def shared_folder(address: str, *, writes: bool, notify: Notify = ignore) -> Ite
 
 
 def _load(remote: Remote, name: str) -> Manifest:
-    return mirror.load_manifest(remote, mirror.build_key(FOLDERS, name)) or Manifest("folder", name)
+    return mirror.load_manifest(remote, build_key(FOLDERS, name)) or Manifest("folder", name)
 
 
 # ---------------------------------------------------------------- reading
@@ -111,9 +112,9 @@ def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> I
         before = _load_base(base_file)
         manifest = _load(remote, name)
         _fetch(manifest, remote, copy, {each for each in manifest.files if not _stays(manifest, copy, each, before)})
-        write_atomic(base_file, mirror.render(Manifest("folder", name, {}, manifest.files, {})))
+        write_atomic(base_file, render(Manifest("folder", name, {}, manifest.files, {})))
         yield copy
-        key, leaves_out = mirror.build_key(FOLDERS, name), lambda each: each.endswith(".partial")
+        key, leaves_out = build_key(FOLDERS, name), lambda each: each.endswith(".partial")
         folder = Folder(key, "folder", name, copy, leaves_out=leaves_out, base=manifest.files, keeps=True)
         try:
             (sent,) = mirror.push([folder], remote)
@@ -130,7 +131,7 @@ def _stays(manifest: Manifest, copy: str, name: str, before: Mapping[str, Any]) 
     path = os.path.join(copy, name)
     if mirror.is_file_of(path, manifest.files[name]):
         return True
-    return os.path.exists(path) and hash_file(path)[1] != (before.get(name) or ["", ""])[1]
+    return os.path.isfile(path) and hash_file(path)[1] != (before.get(name) or ["", ""])[1]
 
 
 def _load_base(path: str) -> Mapping[str, Any]:

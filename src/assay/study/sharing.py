@@ -1,10 +1,4 @@
-"""Runs, studies and folders in a shared place: what `assay push` sends and how `assay pull` puts it down.
-
-<address>/studies/<study>/study.json        tags, verdicts, sets and files of the study
-<address>/studies/<study>/code/<hash>.json  a snapshot of its code
-<address>/studies/<study>/runs/<run>.json   a run
-<address>/folders/<name>.json               any other folder, such as a store of golden recordings
-"""
+"""Runs, studies and folders in a shared place: what `assay push` sends and how `assay pull` puts it down."""
 
 from __future__ import annotations
 
@@ -23,7 +17,8 @@ from assay.errors import FormatError, InfrastructureError, NotFoundError, UsageE
 from assay.record import run_directory
 from assay.record.index.base import MetricColumns, RunRow, Table
 from assay.stage import mirror
-from assay.stage.mirror import Fetching, Folder, Manifest
+from assay.stage.manifests import FOLDERS, STUDIES, Manifest, build_key, find_folders, leads_outside
+from assay.stage.mirror import Fetching, Folder
 from assay.stage.remote import Remote
 from assay.stage.transfer import is_inside
 from assay.study.choosing import find_chosen_runs, need_rows
@@ -35,15 +30,10 @@ from assay.system.files import rename
 from assay.system.locks import hold_file
 from assay.values import layout
 from assay.values.state import State
-from assay.values.study import is_study_name
 
 if TYPE_CHECKING:
     from assay.values.where import Where
 
-STUDIES = "studies"
-FOLDERS = "folders"
-_STUDY_FILES = (layout.TAGS_FILE, layout.CODES_FILE, layout.SEARCH_FILE, layout.VERDICTS_FILE, "triage.jsonl")
-_HASH = re.compile("[0-9a-f]{8,128}")
 _PULLS_AT_ONCE = 4
 _CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
 
@@ -69,7 +59,7 @@ def choose_folders(names: Sequence[str], where: Where | None, root: str | None) 
             if not os.path.isdir(name) or where is not None:
                 raise
             path = os.path.abspath(name)
-            key = mirror.build_key(FOLDERS, os.path.basename(path))
+            key = build_key(FOLDERS, os.path.basename(path))
             folders.append(Folder(key, "folder", os.path.basename(path), path, keeps=True))
     running: list[str] = []
     private: list[str] = []
@@ -117,7 +107,7 @@ def _build_run(run: FoundRun, table: Table, i: int) -> Folder:
         "metrics": metrics,
     }
     trees = tuple(sorted(name for name in os.listdir(run.dir) if _CODE_TREE.fullmatch(name)))
-    key = mirror.build_key(STUDIES, run.location.name, "runs", os.path.basename(run.dir))
+    key = build_key(STUDIES, run.location.name, "runs", os.path.basename(run.dir))
     return Folder(key, "run", run.key, run.dir, facts, trees, _is_private_to_run, keeps=True)
 
 
@@ -130,7 +120,7 @@ def _build_codes(location: StudyLocation, runs: Sequence[Folder]) -> Iterator[Fo
     store = os.path.join(location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
     for code in sorted({str(run.facts["code"]) for run in runs if run.facts["code"]}):
         if os.path.isdir(os.path.join(store, code)):
-            key = mirror.build_key(STUDIES, location.name, "code", code)
+            key = build_key(STUDIES, location.name, "code", code)
             yield Folder(key, "code", f"{location.name}/{code}", os.path.join(store, code))
 
 
@@ -138,16 +128,15 @@ def _build_study(location: StudyLocation, private: list[str]) -> Folder:
     meta = os.path.join(location.dir, layout.STUDY_META_DIR)
 
     def leaves_out(name: str) -> bool:
-        top, _, rest = name.partition("/")
-        if top == layout.FILES_DIR and rest:
-            if stat.S_IMODE(os.stat(os.path.join(meta, name)).st_mode) & 0o077:
-                return False
-            private.append(os.path.join(meta, name))
+        if not layout.is_shared_of_study(name):
             return True
-        return top != layout.FILES_DIR and top not in _STUDY_FILES and not re.fullmatch(r"set\.\d+\.json", top)
+        is_private = "/" in name and not stat.S_IMODE(os.stat(os.path.join(meta, name)).st_mode) & 0o077
+        if is_private:
+            private.append(os.path.join(meta, name))
+        return is_private
 
     return Folder(
-        mirror.build_key(STUDIES, location.name, "study"),
+        build_key(STUDIES, location.name, "study"),
         "study",
         location.name,
         meta,
@@ -174,15 +163,15 @@ def find_shared(names: Sequence[str], where: Where | None, remote: Remote) -> li
 def _find_named(name: str, remote: Remote) -> list[Manifest]:
     study, slash, pattern = name.partition("/")
     if slash:
-        exact = mirror.load_manifest(remote, mirror.build_key(STUDIES, study, "runs", pattern))
+        exact = mirror.load_manifest(remote, build_key(STUDIES, study, "runs", pattern))
         if exact is not None:
             return [exact]
-    keys = remote.find(mirror.build_key(STUDIES, study, "runs").removesuffix(".json"))
+    keys = remote.find(build_key(STUDIES, study, "runs").removesuffix(".json"))
     runs = mirror.load_manifests(remote, keys)
     chosen = [each for each in runs if not slash or fnmatchcase(each.name.partition("/")[2], pattern)]
     if chosen:
         return chosen
-    folder = mirror.load_manifest(remote, mirror.build_key(FOLDERS, name))
+    folder = mirror.load_manifest(remote, build_key(FOLDERS, name))
     if folder is not None:
         return [folder]
     known = [each.name for each in runs] if slash else list_names(remote)
@@ -204,7 +193,7 @@ def _build_table(runs: Sequence[Manifest]) -> Table:
         rows = [_build_row(run) for run in runs]
         names = dict.fromkeys(name for run in runs for name in run.facts["metrics"])
         return Table(rows, {name: _build_columns(name, runs) for name in names})
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise FormatError(
             f"what the store says about its runs is damaged: {error!r}", "fetch them without --where"
         ) from error
@@ -249,21 +238,8 @@ def check_pull(manifest: Manifest, root: str, into: str | None) -> tuple[str, fr
 
 def _find_target(manifest: Manifest, root: str, into: str | None) -> str:
     if manifest.kind == "folder":
-        return os.path.abspath(into or _check_part(manifest.name, manifest))
-    study, _, run = manifest.name.partition("/")
-    if not is_study_name(study) or "/" in run:
-        raise _hostile(manifest)
-    return os.path.join(root, study, _check_part(run, manifest))
-
-
-def _check_part(name: str, manifest: Manifest) -> str:
-    if not name or name.startswith(".") or "/" in name or "\0" in name:
-        raise _hostile(manifest)
-    return name
-
-
-def _hostile(manifest: Manifest) -> FormatError:
-    return FormatError(f"a manifest has the name {manifest.name!r}, which leads elsewhere", "nothing of it was taken")
+        return os.path.abspath(into or manifest.name)
+    return os.path.join(root, *manifest.name.split("/"))
 
 
 def _find_missing(manifest: Manifest, path: str) -> frozenset[str]:
@@ -273,8 +249,12 @@ def _find_missing(manifest: Manifest, path: str) -> frozenset[str]:
     if record is None or record.uid != manifest.facts.get("uid"):
         what = "is there and is not a run" if record is None else "is another run of the same name"
         raise UsageError(f"{shown} {what}", "move it away, or fetch into another root: --root DIR")
-    missing = set(manifest.files)
-    for name in mirror.list_folder(path)[0]:
+    names, links, _ = mirror.list_folder(path)
+    wanted = {name for name, target in manifest.links.items() if not leads_outside(name, target)}
+    missing = {*manifest.files, *(name for name in wanted if links.get(name) != manifest.links[name])}
+    others = {*manifest.links, *find_folders([*manifest.files, *manifest.links])}
+    newest_ns = max((file.mtime_ns for file in manifest.files.values()), default=0)
+    for name in names:
         file = manifest.files.get(name)
         is_same = file is not None and mirror.is_file_of(os.path.join(path, name), file)
         if is_same:
@@ -282,6 +262,11 @@ def _find_missing(manifest: Manifest, path: str) -> frozenset[str]:
         elif name == layout.TAGS_FILE:
             if file is None or os.stat(os.path.join(path, name)).st_mtime_ns > file.mtime_ns:
                 missing.discard(name)
+        elif file is None and (name in others or find_folders([name]) & {*manifest.files, *manifest.links}):
+            if os.stat(os.path.join(path, name)).st_mtime_ns > newest_ns:
+                raise UsageError(
+                    f"{shown} has gone on here: {name} is of another kind than in the store", "move it away"
+                )
         elif file is None or os.stat(os.path.join(path, name)).st_mtime_ns > file.mtime_ns:
             why = "not in the store" if file is None else "newer than in the store"
             raise UsageError(
@@ -317,7 +302,7 @@ def pull(manifest: Manifest, remote: Remote, root: str, into: str | None = None)
             path, missing = check_pull(manifest, root, into)
             with hold_file(os.path.join(meta, f"{layout.PULL_PREFIX}study.lock"), lambda _fd: None):
                 _pull_study(manifest, remote, os.path.dirname(path))
-            aside = os.path.join(meta, f"{layout.PULL_PREFIX}{manifest.facts['uid']}")
+            aside = os.path.join(meta, layout.PULL_PREFIX + (manifest.facts["uid"] or os.path.basename(path)[:200]))
             return _place(manifest, remote, path, missing, aside)
     except OSError as error:
         raise InfrastructureError(f"{path} cannot be written: {error.strerror or error}") from error
@@ -355,13 +340,20 @@ def _is_marker(name: str) -> bool:
     return layout.parse_exit_marker(name) is not None or name.startswith(("outcome.", "end."))
 
 
-def move_into(aside: str, path: str, names: Sequence[str]) -> None:
+def move_into(aside: str, path: str, names: Sequence[str], *, replaces: bool = True) -> None:
+    """`replaces`: also what has one of the names, or a name above it, as another kind."""
     for name in names:
         target = os.path.join(path, name)
         folder = os.path.dirname(target)
         if not is_inside(folder, path):
             raise UsageError(f"{folder} is a link that leads out of {path}", "remove it")
+        for above in sorted(find_folders([name])) if replaces else ():
+            found = os.path.join(path, above)
+            if os.path.islink(found) or os.path.isfile(found):
+                os.unlink(found)
         os.makedirs(folder, exist_ok=True)
+        if replaces and os.path.isdir(target) and not os.path.islink(target):
+            shutil.rmtree(target)
         rename(os.path.join(aside, name), target)
 
 
@@ -369,23 +361,21 @@ def _pull_study(run: Manifest, remote: Remote, study_dir: str) -> None:
     """The code that the run had, and what the study itself has and is not here yet; nothing here is replaced."""
     study, meta = os.path.basename(study_dir), os.path.join(study_dir, layout.STUDY_META_DIR)
     code = run.facts.get("code")
-    if isinstance(code, str) and _HASH.fullmatch(code):
+    if code:
         target = os.path.join(meta, layout.CODE_STORE_DIR, code)
         manifest = (
-            None
-            if os.path.exists(target)
-            else mirror.load_manifest(remote, mirror.build_key(STUDIES, study, "code", code))
+            None if os.path.exists(target) else mirror.load_manifest(remote, build_key(STUDIES, study, "code", code))
         )
         if manifest is not None:
             aside = os.path.join(meta, f"{layout.PULL_PREFIX}code-{code}")
             mirror.fetch_files(Fetching(manifest, aside), remote)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             rename(aside, target)
-    manifest = mirror.load_manifest(remote, mirror.build_key(STUDIES, study, "study"))
+    manifest = mirror.load_manifest(remote, build_key(STUDIES, study, "study"))
     if manifest is not None:
         missing = frozenset(name for name in manifest.files if not os.path.lexists(os.path.join(meta, name)))
         if missing:
             aside = os.path.join(meta, f"{layout.PULL_PREFIX}study")
             mirror.fetch_files(Fetching(manifest, aside, wanted=missing), remote)
-            move_into(aside, meta, sorted(missing))
+            move_into(aside, meta, sorted(missing), replaces=False)
             shutil.rmtree(aside)

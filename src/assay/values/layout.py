@@ -117,6 +117,9 @@ _META_PREFIXES = (
     "environment-",
     "request-",
 )
+_SHARED_NAMES = (TAGS_FILE, CODES_FILE, SEARCH_FILE, VERDICTS_FILE, "triage.jsonl")
+_SET_FILE = re.compile(r"set\.\d+\.json")
+_UID = re.compile("[0-9a-f]{12}")
 _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
 _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")
 _SERIES_FILE = re.compile(r"a(\d+)-r(\d+)-")
@@ -128,6 +131,19 @@ _SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d+)\.(?P<code>\d+)")
 def is_meta_name(name: str) -> bool:
     """Whether a name inside `.assay` is one of ours: by it a study's folder is recognised."""
     return name in _META_NAMES or name.startswith(_META_PREFIXES)
+
+
+def is_uid(value: object) -> bool:
+    """Of a run: it is a part of names of folders here and on other hosts."""
+    return isinstance(value, str) and _UID.fullmatch(value) is not None
+
+
+def is_shared_of_study(name: str) -> bool:
+    """Whether a file inside `.assay` goes with the study to others, or is a folder of such files."""
+    top, _, rest = name.partition("/")
+    if top == FILES_DIR:
+        return "/" not in rest
+    return not rest and (top in _SHARED_NAMES or _SET_FILE.fullmatch(top) is not None)
 
 
 def is_plan_name(name: str) -> bool:

@@ -90,6 +90,78 @@ def test_only_an_earlier_state_of_the_same_run_is_replaced(cli, own_bench: Bench
     assert (refused.code, "holds another run" in refused.err) == (2, True)
 
 
+def change_manifest(path: Path, **changes: object) -> None:
+    content = json.loads(path.read_text())
+    facts = content["facts"] | changes.pop("facts", {})  # type: ignore[operator]
+    path.write_text(json.dumps({**content, "facts": facts, **changes}))
+
+
+def read_everything(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"facts": {"uid": uid}} for uid in ("x/../../../../victim", "../../victim", "..", "0123456789ag", 5, None)),
+        *({"facts": {"code": code}} for code in ("../../../victim", 7, ["a"])),
+        {"facts": {"stamp": "later"}},
+        {"facts": {"state": "fine"}},
+        {"facts": {"metrics": []}},
+        *({"name": name} for name in ("fit/../../victim", "../victim", "fit/.assay", "fit/a/b", "fit", "other/x", 5)),
+        {"kind": "folder", "name": "victim"},
+        {"kind": "study", "name": "fit"},
+    ],
+    ids=str,
+)
+def test_a_hostile_manifest_changes_nothing(cli, own_bench: Bench, own: Bench, change: dict[str, object]) -> None:
+    cli("push", "fit", "--to", "shared")
+    for name in ("thesis", "deep/x"):
+        (own.folder / "victim" / name).parent.mkdir(parents=True, exist_ok=True)
+        (own.folder / "victim" / name).write_text("precious")
+    change_manifest(own.folder / "shared/studies/fit/runs" / f"{GOOD}.json", **change)
+    before = read_everything(own.folder)
+    for words in (["pull", f"fit/{GOOD}"], ["pull", "fit"], ["pull", "fit", "--where", "n==8"]):
+        refused = cli(*words, "--from", "shared", "--root", "other")
+        assert (refused.code, "assay: " in refused.err) == (4, True)
+    assert read_everything(own.folder) == before
+    assert cli("push", "fit", "--to", "shared").code == 0
+    assert cli("pull", "fit", "--from", "shared", "--root", "other").code == 0
+
+
+@pytest.mark.parametrize("name", ["code/x.py", "supervisor.log", "files/a/b", ".tmp-1", "../x"])
+def test_a_study_brings_its_own_files_alone(cli, own_bench: Bench, own: Bench, name: str) -> None:
+    cli("push", "fit", "--to", "shared")
+    manifest = own.folder / "shared/studies/fit/study.json"
+    (entry,) = list(json.loads(manifest.read_text())["files"].values())[:1]
+    change_manifest(manifest, files={name: entry})
+    assert cli("pull", "fit", "--from", "shared", "--root", "other").code == 4
+    assert not os.path.lexists(own.folder / "other/fit/.assay" / name)
+    assert not (own.folder / "other/fit" / GOOD).exists()
+
+
+def test_a_run_whose_names_change_their_kind(cli, own_bench: Bench, own: Bench) -> None:
+    run, copy = own.root / "fit" / GOOD, own.folder / "other" / "fit" / GOOD
+    (run / "last").symlink_to("job.log")
+    (run / "out").write_text("a")
+    (run / "dir").mkdir()
+    (run / "dir" / "f").write_text("a")
+    for _ in range(2):
+        cli("push", f"fit/{GOOD}", "--to", "shared")
+        assert cli("pull", f"fit/{GOOD}", "--from", "shared", "--root", "other").code == 0
+        assert (read_run(copy), (copy / "last").is_symlink()) == (read_run(run), (run / "last").is_symlink())
+        if (run / "last").is_symlink():
+            (run / "last").unlink()
+            (run / "last").write_text("b")
+            (run / "out").unlink()
+            (run / "out").mkdir()
+            (run / "out" / "f").write_text("b")
+            shutil.rmtree(run / "dir")
+            (run / "dir").symlink_to("out")
+    assert (copy / "dir").readlink() == Path("out")
+    assert "fetched 0 files" in cli("pull", f"fit/{GOOD}", "--from", "shared", "--root", "other").out
+
+
 def test_an_older_copy_does_not_replace_what_is_newer(cli, own_bench: Bench, own: Bench) -> None:
     cli("push", "fit", "--to", "shared")
     cli("pull", "fit", "--from", "shared", "--root", "other")

@@ -13,11 +13,11 @@ from typing import Any
 from assay.errors import FormatError
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.store.entry import build_key, relocate
-from assay.stage import mirror
-from assay.stage.mirror import Fetching, Folder, Manifest, Sent
+from assay.stage import manifests, mirror
+from assay.stage.manifests import MODEL_CACHE, Manifest
+from assay.stage.mirror import Fetching, Folder, Sent
 from assay.stage.remote import Remote
 
-CACHES = "caches/models"
 _FOLDER = "@folder@"  # of the entry, in the paths among its facts
 _AT_ONCE = 4
 
@@ -56,8 +56,10 @@ def pull_artifacts(store: ArtifactStore, remote: Remote, found: list[Manifest]) 
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pull")
 
     def pull(manifest: Manifest) -> Manifest:
-        parts, facts = manifest.facts.get("parts"), manifest.facts.get("facts")
-        if not isinstance(parts, dict) or not isinstance(facts, dict) or build_key(parts) != manifest.name:
+        parts: Any = manifest.facts.get("parts")
+        facts: Any = manifest.facts.get("facts")
+        is_whole = isinstance(parts, dict) and isinstance(facts, dict)
+        if not is_whole or build_key(parts) != manifest.name or not _stays_inside(facts.get("path", "")):
             raise FormatError(
                 f"{remote.address} holds an artifact {manifest.name!r} that is not what its name says",
                 "nothing of it was taken",
@@ -87,9 +89,17 @@ def _can_be_sent(folder: str) -> bool:
     return sum(os.path.islink(path) or not os.path.isdir(path) for path in paths) == len(names) + len(links)
 
 
+def _stays_inside(path: object) -> bool:
+    """What a step has made: relative to its entry, or marked with `_FOLDER`."""
+    if not isinstance(path, str):
+        return False
+    relative = os.path.normpath(path.removeprefix(_FOLDER).lstrip("/") if path.startswith(_FOLDER) else path or ".")
+    return not os.path.isabs(relative) and relative.split("/")[0] != ".." and _FOLDER not in relative
+
+
 def _build_key(key: str) -> str:
-    return mirror.build_key(*CACHES.split("/"), key)
+    return manifests.build_key(*MODEL_CACHE, key)
 
 
 def _list_keys(remote: Remote) -> set[str]:
-    return {key.rpartition("/")[2].removesuffix(".json") for key in remote.find(CACHES)}
+    return {key.rpartition("/")[2].removesuffix(".json") for key in remote.find("/".join(MODEL_CACHE))}

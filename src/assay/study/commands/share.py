@@ -106,7 +106,7 @@ def pull(request: PullRequest, console: Console) -> int:
             path, missing = check_pull(manifest, root, request.into)
             names = manifest.files if missing is None else missing
             how = "new" if missing is None else "updated" if missing else "unchanged"
-            size = sum(manifest.files[name].bytes for name in names)
+            size = sum(manifest.files[name].bytes for name in names if name in manifest.files)
             fact |= {"dir": path, "how": how, "fetched_files": len(names), "fetched_bytes": size}
         else:
             done = next(pulled)

@@ -1,0 +1,235 @@
+"""Manifests: the folders that a shared place has. What one says is checked here, before anything is done with it.
+
+<address>/studies/<study>/study.json        kind study: tags, verdicts, sets and files of the study
+<address>/studies/<study>/code/<hash>.json  kind code: a snapshot of its code
+<address>/studies/<study>/runs/<run>.json   kind run
+<address>/folders/<name>.json               kind folder: any other, such as a store of golden recordings
+<address>/caches/models/<key>.json          kind artifact: an entry of the model cache
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import urllib.parse
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from assay.errors import FormatError
+from assay.system.files import parse_json
+from assay.values.layout import SECRETS_FILE, is_shared_of_study, is_uid
+from assay.values.state import State
+from assay.values.study import is_study_name
+
+FORMAT = 1
+STUDIES, FOLDERS, MODEL_CACHE = "studies", "folders", ("caches", "models")
+_LONGEST_NAME = 180  # of a key's last part; a path on this machine may have 255 bytes
+_LARGEST = 2**63 - 1  # what a file system takes as a size or a time
+_CODE_HASH = re.compile("[0-9a-f]{8,128}")
+_RUN_FACTS: Mapping[str, type | tuple[type, ...]] = {
+    "id": str,
+    "attempt": int,
+    "params": dict,
+    "title": (str, type(None)),
+    "tags": list,
+    "metrics": dict,
+    "stamp": (int, float),
+}
+
+
+class Stored(NamedTuple):
+    bytes: int
+    sha256: str
+    mode: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A folder as it is in the store. `trees`: folders in it that others have as well, each a listing of its own."""
+
+    kind: str
+    name: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Stored] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    trees: Mapping[str, str] = field(default_factory=dict)
+    empty: tuple[str, ...] = ()  # folders without anything in them
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files.values())
+
+
+# ---------------------------------------------------------------- where they are
+
+
+def build_key(*parts: str) -> str:
+    """A name of a manifest: its parts are quoted, so that none leads elsewhere or is read as a pattern."""
+    return "/".join(map(_quote, parts)) + ".json"
+
+
+def _quote(part: str) -> str:
+    quoted = urllib.parse.quote(os.fsencode(part), safe="=,+~")
+    if quoted.strip(".") == "":
+        quoted = quoted.replace(".", "%2E")
+    if len(quoted) <= _LONGEST_NAME:
+        return quoted
+    return f"{quoted[: _LONGEST_NAME - 40]}~{hashlib.sha256(os.fsencode(part)).hexdigest()[:32]}"
+
+
+def object_key(sha256: str) -> str:
+    return f"objects/{sha256[:2]}/{sha256}"
+
+
+def _find_key(kind: str, name: str) -> str | None:
+    """Where such a manifest belongs; None: there is no such kind, or a part of the name is not a single name."""
+    study, _, rest = name.partition("/")
+    own = {"run": "runs", "code": "code"}.get(kind)
+    if own is not None:
+        is_good = is_study_name(study) and (_is_run_name(rest) if kind == "run" else _CODE_HASH.fullmatch(rest))
+        return build_key(STUDIES, study, own, rest) if is_good else None
+    if kind == "study":
+        return build_key(STUDIES, name, "study") if is_study_name(name) else None
+    if kind == "folder":
+        return build_key(FOLDERS, name) if is_single_name(name) else None
+    if kind == "artifact":
+        return build_key(*MODEL_CACHE, name) if _is_digest(name) else None
+    return None
+
+
+def is_single_name(name: str) -> bool:
+    """Of a file or folder directly in another."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
+def _is_run_name(name: str) -> bool:
+    return is_single_name(name) and not name.startswith(".")
+
+
+# ---------------------------------------------------------------- reading
+
+
+def parse(text: bytes, where: str) -> Manifest:
+    """Each field has its type; `find_fault` says whether the whole may be used."""
+    try:
+        fields = parse_json(text)
+        version = fields["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise build_damage(where, f"{type(error).__name__}: {error}") from error
+    if version != FORMAT:
+        raise FormatError(f"{where} has format {version!r}, this Assay reads {FORMAT}", "update Assay")
+    try:
+        files = {str(name): _parse_stored(*entry) for name, entry in fields["files"].items()}
+        links = {str(name): _text(target) for name, target in fields["links"].items()}
+        trees = {str(name): _text(sha) for name, sha in fields.get("trees", {}).items()}
+        if not all(_is_digest(sha) for sha in (*trees.values(), *(file.sha256 for file in files.values()))):
+            raise build_damage(where, "a hash in it is not one")
+        empty = tuple(map(_text, fields.get("empty", ())))
+        return Manifest(_text(fields["kind"]), _text(fields["name"]), dict(fields["facts"]), files, links, trees, empty)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise build_damage(where, f"{type(error).__name__}: {error}") from error
+
+
+def _parse_stored(size: object, sha256: object, mode: object, mtime_ns: object) -> Stored:
+    return Stored(_number(size, 0), _text(sha256), _number(mode, 0), _number(mtime_ns, -_LARGEST))
+
+
+def _number(value: object, least: int) -> int:
+    if type(value) is not int or not least <= value <= _LARGEST:
+        raise ValueError(f"{value!r} is not a number that a file can have here")
+    return value
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")
+
+
+def build_damage(where: str, why: str) -> FormatError:
+    return FormatError(
+        f"{where} is damaged: {why}", "send it again from where it is whole: assay push NAME --to ADDRESS --check"
+    )
+
+
+def render(manifest: Manifest) -> bytes:
+    fields = {
+        "format": FORMAT,
+        "kind": manifest.kind,
+        "name": manifest.name,
+        "facts": manifest.facts,
+        "files": manifest.files,
+        "links": manifest.links,
+        "trees": manifest.trees,
+        "empty": manifest.empty,
+    }
+    return json.dumps(fields, sort_keys=True).encode("utf-8", "surrogateescape")
+
+
+# ---------------------------------------------------------------- what may be used
+
+
+def find_fault(manifest: Manifest, key: str) -> str | None:
+    """Why nothing of it may be used, after the name of what has it. Whoever can write into the store must not be able
+    to write, move or remove anything elsewhere on a machine that fetches from it."""
+    if _find_key(manifest.kind, manifest.name) != key:
+        return f"holds the {manifest.kind!r} {manifest.name!r}, which does not belong there"
+    if manifest.kind == "run" and (fact := _find_wrong_fact(manifest.facts)):
+        return f"says {fact} = {manifest.facts.get(fact)!r:.80}, which is not what it should be"
+    names = [*manifest.files, *manifest.links, *manifest.empty]
+    wrong = (why for name in (*names, *manifest.trees) if (why := _find_wrong_name(name, manifest.kind)))
+    return next(wrong, None) or _find_two_kinds(names)
+
+
+def _find_wrong_name(name: str, kind: str) -> str | None:
+    if not all(map(is_single_name, name.split("/"))):
+        return f"holds the name {name!r}, which leads elsewhere"
+    if name.rpartition("/")[2] == SECRETS_FILE:
+        return f"holds {name!r}: secrets are never shared"
+    if kind == "study" and not is_shared_of_study(name):
+        return f"holds {name!r}, which is not a file of a study"
+    return None
+
+
+def _find_two_kinds(names: Iterable[str]) -> str | None:
+    folders, seen = find_folders(names), set[str]()
+    for name in names:
+        if name in folders or name in seen:
+            return f"holds {name!r} as a file and as a {'folder' if name in folders else 'link'}"
+        seen.add(name)
+    return None
+
+
+def _find_wrong_fact(facts: Mapping[str, Any]) -> str | None:
+    uid, code, state = facts.get("uid"), facts.get("code"), facts.get("state", State.DONE)
+    if not (uid == "" or is_uid(uid)):
+        return "uid"
+    if code is not None and not (isinstance(code, str) and _CODE_HASH.fullmatch(code)):
+        return "code"
+    if state not in list(State):
+        return "state"
+    return next((n for n, kind in _RUN_FACTS.items() if n in facts and not isinstance(facts[n], kind)), None)
+
+
+def find_folders(names: Iterable[str]) -> set[str]:
+    """Above the names."""
+    return {name[:i] for name in names for i, letter in enumerate(name) if letter == "/"}
+
+
+def leads_outside(name: str, target: str) -> bool:
+    """Of a symbolic link. `..` after another name may leave through that, where it is a link too."""
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+    return target.startswith("/") or "\0" in target or ".." in parts[ups:] or ups > name.count("/")
