@@ -9,6 +9,23 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.models.flow.options import build_request
     from assay.models.flow.run import RunChoice, run_model
+    from assay.models.pages import (
+        LEVELS,
+        Check,
+        Graph,
+        ModelPage,
+        SessionPage,
+        build_model_page,
+        build_session_page,
+        build_session_times,
+        build_tensor_blocks,
+        build_times,
+        group_checks,
+        is_model_study,
+        is_session_study,
+        list_checks,
+        list_sessions,
+    )
     from assay.models.pytest_support.case import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE
     from assay.models.pytest_support.options import read_options
     from assay.models.report.check import build_document
@@ -19,6 +36,10 @@ HOMES = {
     "assay.models.flow.options": "build_request",
     "assay.models.values.flags": "ModelFlags",
     "assay.models.flow.run": "RunChoice run_model",
+    "assay.models.pages": (
+        "LEVELS Check Graph ModelPage SessionPage build_model_page build_session_page build_session_times "
+        "build_tensor_blocks build_times group_checks is_model_study is_session_study list_checks list_sessions"
+    ),
     "assay.models.pytest_support.options": "read_options",
     "assay.models.pytest_support.case": "PROPERTY_CASE PROPERTY_ISSUE PROPERTY_PROFILE",
     "assay.models.report.check": "build_document",

@@ -1,0 +1,513 @@
+"""What the page of the models shows: checks with their verdicts, one check with its graph, its tensors and its history,
+and sessions of tests next to a baseline."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.models.commands.diff import HEAT_COLUMNS, HEAT_ROWS, load_side
+from assay.models.judge.tensor_numbers import build_heat, build_histogram, can_draw
+from assay.models.judge.tensors import judge_outputs
+from assay.models.records import load_report
+from assay.models.report import tensor_diff
+from assay.models.report.check import build_document
+from assay.models.report.summary import build_case_metrics, build_diff_commands, label_of, render_error, render_ms
+from assay.models.values.layout import MODEL_FILE
+from assay.models.values.model import STUDY, WRONG, CaseReport, ModelReport, Step, Tolerances
+from assay.models.values.tensors import TensorDiff
+from assay.record.index.base import RunRow
+from assay.record.run_directory import load_record
+from assay.study.api import StudyLocation
+from assay.system.fast_dataclasses import dataclass, field
+from assay.values.document import Block, Chart, Curve, Panel, Section, Span, TableBlock
+from assay.values.plain import render_date
+from assay.values.table import Column, Table
+from assay.values.verdict import VerdictKind
+
+_MOST_CHECKS = 400  # that a list reads
+_MOST_BEFORE = 40  # checks of a history
+_MOST_NODES = 400  # of a graph that is drawn
+_MOST_BYTES = 128 << 20  # of a tensor that is compared for a page
+
+
+def is_model_study(location: StudyLocation) -> bool:
+    return location.name == STUDY
+
+
+# ---------------------------------------------------------------- checks
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a list and a history need of a report. `kind` None: there is no report, and `problem` says why."""
+
+    run: str
+    at: float
+    stem: str
+    target: str
+    reference: str
+    goal: str
+    kind: VerdictKind | None = None
+    first_wrong: str = ""
+    error: float | None = None  # of the full model
+    compile_s: float | None = None
+    run_s: float | None = None
+    problem: str = ""
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        return self.stem, self.target
+
+
+def list_checks(location: StudyLocation, rows: Sequence[RunRow]) -> list[Check]:
+    """The newest first, and of very many only these."""
+    newest = sorted(rows, key=lambda row: -(row.started_at or row.created_at or 0.0))[:_MOST_CHECKS]
+    return [_summarise_row(location, row) for row in newest]
+
+
+def _summarise_row(location: StudyLocation, row: RunRow) -> Check:
+    run = row.key.partition("/")[2]
+    at = row.ended_at or row.started_at or row.created_at or 0.0
+    given: dict[str, Any] = {name: str(row.params.get(name, "")) for name in ("reference", "target", "goal")}
+    stem = row.title or os.path.splitext(os.path.basename(str(row.params.get("model", run))))[0]
+    path = os.path.join(location.dir, run)
+    try:
+        stat = os.stat(os.path.join(path, MODEL_FILE))
+        found = _summarise(path, stat.st_mtime_ns, stat.st_size)
+    except OSError:
+        return Check(run, at, stem, **given, problem=row.reason or f"{row.state}: there is no report")
+    if isinstance(found, str):
+        return Check(run, at, stem, **given, problem=found)
+    return Check(run, at, found.pop("stem"), **{**given, **found})
+
+
+@lru_cache(maxsize=4096)
+def _summarise_cached(path: str, _mtime: int, _size: int) -> Mapping[str, Any] | str:
+    try:
+        report = load_report(path)
+    except (AssayError, OSError) as error:
+        return error.message if isinstance(error, AssayError) else str(error)
+    if report is None:
+        return "there is no report"
+    whole = next((case for case in report.cases if case.layer is None), None)
+    numbers = build_case_metrics(whole) if whole else None
+    first = next((case for case in report.cases if case.name == report.first_wrong), None)
+    return {
+        "stem": report.stem,
+        "target": report.target,
+        "reference": report.reference,
+        "kind": report.verdict.kind,
+        "first_wrong": label_of(first, report) if first else "",
+        "error": numbers.accumulated if numbers else None,
+        "compile_s": numbers.compile_s if numbers else None,
+        "run_s": numbers.run_s if numbers else None,
+    }
+
+
+def _summarise(path: str, mtime: int, size: int) -> dict[str, Any] | str:
+    found = _summarise_cached(path, mtime, size)
+    return found if isinstance(found, str) else dict(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """One model on one target: its checks, the newest first."""
+
+    stem: str
+    target: str
+    checks: tuple[Check, ...]
+
+
+def group_checks(checks: Sequence[Check]) -> list[ModelCard]:
+    groups: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        groups.setdefault(check.subject, []).append(check)
+    return [ModelCard(stem, target, tuple(found)) for (stem, target), found in groups.items()]
+
+
+# ---------------------------------------------------------------- one check
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPage:
+    report: ModelReport | None
+    problem: str
+    blocks: Sequence[Block] = ()
+    graph: Graph | None = None
+    diffs: tuple[tuple[str, int, str], ...] = ()  # case, number, and what the command line would be
+    history: Sequence[Block] = ()
+
+
+def build_model_page(location: StudyLocation, run: str, checks: Sequence[Check]) -> ModelPage:
+    """`checks`: all of the study. A damaged report is a problem on the page."""
+    path = os.path.join(location.dir, run)
+    try:
+        report = load_report(path)
+    except FormatError as error:
+        return ModelPage(None, f"{error.message}: {error.hint}" if error.hint else error.message)
+    if report is None:
+        known = next((check.problem for check in checks if check.run == run), "")
+        return ModelPage(None, known or "there is no report")
+    subject = (report.stem, report.target)
+    mine = [check for check in reversed(checks) if check.subject == subject and check.goal == "check"]
+    diffs = tuple(
+        (case.name, number, command)
+        for case in report.cases
+        for number, command in enumerate(build_diff_commands(case))
+    )
+    return ModelPage(
+        report,
+        "",
+        build_document(report).blocks,
+        build_graph(report),
+        diffs,
+        list(build_history(mine[-_MOST_BEFORE:])),
+    )
+
+
+def build_history(checks: Sequence[Check]) -> Iterator[Block]:
+    """Oldest first: the error of the full model, and how long it took."""
+    if len(checks) < 2:
+        return
+    texts = [
+        "\n".join(
+            (
+                render_date(check.at, "%Y-%m-%d %H:%M"),
+                str(check.kind or check.problem),
+                f"error {render_error(check.error)}",
+            )
+        )
+        for check in checks
+    ]
+    errors = [
+        (float(n), math.log10(max(check.error, 1e-12)) if check.error < math.inf else 2.0, text, check.kind)
+        for n, (check, text) in enumerate(zip(checks, texts, strict=True), 1)
+        if check.error is not None and not math.isnan(check.error)
+    ]
+    good = [each for each in errors if each[3] is VerdictKind.PASS]
+    bad = [each for each in errors if each[3] is not VerdictKind.PASS]
+    if errors:
+        curves = [
+            Curve([(x, y) for x, y, _, _ in errors], "allowed"),
+            Curve(
+                [(x, y) for x, y, _, _ in good], "c2 point", line=False, marker="dot", texts=[t for *_, t, _ in good]
+            ),
+            Curve(
+                [(x, y) for x, y, _, _ in bad], "c1 crossed", line=False, marker="cross", texts=[t for *_, t, _ in bad]
+            ),
+        ]
+        powers = range(math.floor(min(y for _, y, _, _ in errors)), math.ceil(max(y for _, y, _, _ in errors)) + 1)
+        ticks = [(float(p), "0" if p <= -12 else f"1e{p}") for p in powers]
+        title = (Span("error of the full model", "strong"), Span("dot: PASS; cross: not", "soft"))
+        places = (0.5, len(checks) + 0.5)
+        low, high = ticks[0][0] - 0.5, ticks[-1][0] + 0.5
+        error_chart = Chart(
+            title, (Panel(curves, y_range=(low, high), ticks=ticks),), "error over checks", x_range=places,
+            x_label="check, the newest on the right",
+        )  # fmt: skip
+        blocks: list[Block] = [error_chart]
+    else:
+        blocks = []
+    for name, values in (("run", [c.run_s for c in checks]), ("compile", [c.compile_s for c in checks])):
+        points = [(float(n), 1000 * value) for n, value in enumerate(values, 1) if value is not None]
+        if len(points) > 1:
+            said = [f"{render_ms(value / 1000)} ms" for _, value in points]
+            curves = [Curve(points, "allowed"), Curve(points, "c0 point", line=False, marker="dot", texts=said)]
+            said_of = Span(f"{name} time of the full model, ms", "strong")
+            blocks.append(
+                Chart(said_of, (Panel(curves),), f"{name} time over checks", x_range=(0.5, len(checks) + 0.5),
+                      x_label="check, the newest on the right")
+            )  # fmt: skip
+    if blocks:
+        yield Section(blocks, "Accuracy and time over checks")
+
+
+# ---------------------------------------------------------------- the graph
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`local` and `accumulated`: 0 bit-equal, 1 allowed, 2 up to 10 times, 3 up to 100 times, 4 more, 5 broken or not
+    computed; None: not known."""
+
+    name: str
+    label: str
+    x: float
+    y: float
+    local: int | None
+    accumulated: int | None
+    text: str
+    is_first: bool
+    is_wrong: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    width: int
+    height: int
+    nodes: tuple[Node, ...]
+    edges: tuple[tuple[float, float, float, float], ...]
+    left_out: int = 0
+
+
+LEVELS = ("bit-equal", "within the tolerance", "up to 10 times", "up to 100 times", "more", "broken or not computed")
+_NODE_W, _NODE_H, _GAP_X, _GAP_Y = 132, 26, 18, 26
+
+
+def build_graph(report: ModelReport) -> Graph | None:
+    """Layers by their distance from the inputs; of a large model those around the first wrong one."""
+    every = [case for case in report.cases if case.layer is not None]
+    if not every:
+        return None
+    first = next((index for index, case in enumerate(every) if case.name == report.first_wrong), 0)
+    start = max(0, min(first - _MOST_NODES // 2, len(every) - _MOST_NODES))
+    cases = every[start : start + _MOST_NODES]
+    makers: dict[str, int] = {}
+    ranks: list[int] = []
+    links: list[tuple[int, int]] = []
+    for index, case in enumerate(cases):
+        assert case.layer is not None
+        before = sorted({makers[name] for name in case.layer.inputs if name in makers})
+        links += [(other, index) for other in before]
+        ranks.append(max((ranks[other] + 1 for other in before), default=0))
+        makers |= dict.fromkeys(case.layer.outputs, index)
+    columns: dict[int, int] = {}
+    places = []
+    for rank in ranks:
+        column = columns.get(rank, 0)
+        columns[rank] = column + 1
+        places.append((10.0 + column * (_NODE_W + _GAP_X), 10.0 + rank * (_NODE_H + _GAP_Y)))
+    nodes = tuple(_build_node(case, report, *place) for case, place in zip(cases, places, strict=True))
+    half = _NODE_W / 2
+    edges = tuple((places[a][0] + half, places[a][1] + _NODE_H, places[b][0] + half, places[b][1]) for a, b in links)
+    width = 20 + max(columns.values()) * (_NODE_W + _GAP_X)
+    height = 20 + (max(ranks) + 1) * (_NODE_H + _GAP_Y)
+    return Graph(width, height, nodes, edges, len(every) - len(cases))
+
+
+def _build_node(case: CaseReport, report: ModelReport, x: float, y: float) -> Node:
+    numbers = build_case_metrics(case)
+    local = [_rate(each.error, each.tolerance.rel, broken=each.is_broken) for each in case.local]
+    inside = [_rate(each.error, each.tolerance.rel, broken=each.is_broken) for each in case.accumulated]
+    known = (("local error", numbers.local), ("accumulated error", numbers.accumulated))
+    text = [f"{label_of(case, report)}: {case.outcome}", *(f"{n} {render_error(v)}" for n, v in known if v is not None)]
+    failed = 5 if case.failed_step is not None else None
+    return Node(
+        case.name,
+        label_of(case, report),
+        x,
+        y,
+        max(local, default=failed),
+        max(inside, default=None),
+        "\n".join(text),
+        case.name == report.first_wrong,
+        case.verdict.kind in WRONG,
+    )
+
+
+def _rate(error: float, allowed: float | None, *, broken: bool) -> int:
+    if broken or math.isnan(error) or math.isinf(error):
+        return 5
+    if error == 0:
+        return 0
+    ratio = error / allowed if allowed else math.inf
+    return next((level for level, most in ((1, 1.0), (2, 10.0), (3, 100.0)) if ratio <= most), 4)
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def build_tensor_blocks(location: StudyLocation, run: str, case_name: str, number: int) -> Sequence[Block]:
+    """`assay model diff` of one output that differs, by the bounds that it was judged by."""
+    run_dir = os.path.join(location.dir, run)
+    report = load_report(run_dir)
+    cases = {case.name: case for case in report.cases if case.diffs} if report else {}
+    if case_name not in cases:
+        raise NotFoundError("case with tensors that differ", case_name, list(cases))
+    case = cases[case_name]
+    if not 0 <= number < len(case.diffs):
+        raise NotFoundError("pair of tensors", str(number), [str(n) for n in range(len(case.diffs))])
+    paths = case.diffs[number]
+    for path in paths:  # a report that came from elsewhere may name any file
+        if not os.path.realpath(path).startswith(os.path.join(os.path.realpath(run_dir), "")):
+            raise UsageError("the tensors are not in the directory of the run", build_diff_commands(case)[number])
+        if _measure(path) > _MOST_BYTES:
+            raise UsageError("the tensors are too large for a page", build_diff_commands(case)[number])
+    expected, actual = (load_side(path, None, None) for path in paths)
+    if len(expected) == len(actual) == 1:
+        actual = dict(zip(expected, actual.values(), strict=True))
+    known = {each.name: each.tolerance for each in (*case.accumulated, *case.local)}
+    op = case.layer.ops[0] if case.layer and len(case.layer.ops) == 1 else None
+    verdict, compared = judge_outputs(expected, actual, Tolerances(by_tensor=known), op=op)
+    diffs = []
+    for each in compared:
+        plain = TensorDiff(each, *paths)
+        if can_draw(expected[each.name], actual[each.name]):
+            heat = build_heat(expected[each.name], actual[each.name], HEAT_ROWS, HEAT_COLUMNS, each.tolerance, op=op)
+            plain = TensorDiff(each, *paths, build_histogram(expected[each.name], actual[each.name]), heat)
+        diffs.append(plain)
+    return tensor_diff.build_document(diffs, verdict).blocks
+
+
+def _measure(path: str) -> int:
+    try:
+        if not os.path.isdir(path):
+            return os.path.getsize(path)
+        entries = list(os.scandir(path))
+        if any(entry.is_symlink() for entry in entries):
+            raise UsageError(f"{path} holds links")
+        return sum(entry.stat().st_size for entry in entries)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+# ---------------------------------------------------------------- times side by side
+
+
+def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]:
+    """Layers as rows, checks as columns."""
+    reports = []
+    for run in runs:
+        report = load_report(os.path.join(location.dir, run))
+        if report is not None:
+            reports.append(report)
+    names = list(dict.fromkeys(label_of(case, report) for report in reports for case in report.cases))
+    heads = [f"{number}: {report.stem} on {report.target}" for number, report in enumerate(reports, 1)]
+    rows = []
+    for name in names:
+        cells: list[str | None] = []
+        for report in reports:
+            case = next((each for each in report.cases if label_of(each, report) == name), None)
+            seconds = case.seconds(Step.RUN) if case and case.failed_step is None else None
+            cells.append(render_ms(seconds) if seconds is not None else case.outcome if case else None)
+        rows.append([name, *cells])
+    columns = (Column("layer"), *(Column(head, align="right") for head in heads))
+    return [Section([TableBlock(Table(columns, rows))], "Run time of each layer, ms")]
+
+
+# ---------------------------------------------------------------- sessions of tests
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCard:
+    id: str
+    at: float
+    commit: str
+    batch: str
+    counts: Mapping[str, int]  # by outcome
+
+
+@dataclass(frozen=True, slots=True)
+class TestedLine:
+    test: str
+    run: str
+    outcome: str
+    before: str  # in the baseline; "": it was not there
+    issue: str = ""
+
+    @property
+    def change(self) -> str:
+        """Empty where it is as before."""
+        if not self.before:
+            return "new"
+        if not self.outcome:
+            return "gone"
+        if self.outcome == self.before:
+            return ""
+        return "worse" if _GOOD.get(self.outcome, 0) < _GOOD.get(self.before, 0) else "better"
+
+
+_GOOD = {"passed": 3, "xpass": 3, "xfail": 2, "skipped": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    card: SessionCard
+    baseline: SessionCard | None
+    lines: tuple[TestedLine, ...]
+    outcomes: tuple[str, ...]  # that there are: rows and columns of the matrix
+    matrix: Mapping[tuple[str, str], int] = field(default_factory=dict)  # before, now → tests
+
+
+def is_session_study(rows: Sequence[RunRow]) -> bool:
+    return bool(rows) and "session" in rows[0].params and "outcome" in rows[0].params
+
+
+def list_sessions(rows: Sequence[RunRow]) -> list[SessionCard]:
+    groups: dict[str, list[RunRow]] = {}
+    for row in rows:
+        if "session" in row.params:
+            groups.setdefault(str(row.params["session"]), []).append(row)
+    cards = []
+    for session, found in groups.items():
+        counts: dict[str, int] = {}
+        for row in found:
+            outcome = str(row.params.get("outcome", ""))
+            counts[outcome] = counts.get(outcome, 0) + 1
+        at = max(row.ended_at or row.created_at or 0.0 for row in found)
+        cards.append(
+            SessionCard(session, at, found[0].commit or "", str(found[0].params.get("batch_name", "")), counts)
+        )
+    return sorted(cards, key=lambda card: -card.at)
+
+
+def build_session_page(
+    location: StudyLocation, rows: Sequence[RunRow], session: str, baseline: str | None
+) -> SessionPage:
+    """`baseline` None: the session before it."""
+    cards = list_sessions(rows)
+    known = {card.id: card for card in cards}
+    for name in (session, baseline):
+        if name and name not in known:
+            raise NotFoundError("session", name, list(known))
+    earlier = [card for card in cards if card.at < known[session].at]
+    base = known[baseline] if baseline else earlier[0] if earlier else None
+    now = {_name_test(row): row for row in rows if str(row.params.get("session")) == session}
+    then = {_name_test(row): row for row in rows if base and str(row.params.get("session")) == base.id}
+    lines = []
+    for test in sorted({*now, *then}):
+        row, old = now.get(test), then.get(test)
+        outcome = str(row.params.get("outcome", "")) if row else ""
+        before = str(old.params.get("outcome", "")) if old else ""
+        run = (row or old).key.partition("/")[2]  # type: ignore[union-attr]
+        issue = _find_issue(location, run) if outcome in ("xfail", "xpass", "nxpass") else ""
+        lines.append(TestedLine(test, run, outcome, before, issue))
+    matrix: dict[tuple[str, str], int] = {}
+    for line in lines:
+        key = (line.before or "not there", line.outcome or "not there")
+        matrix[key] = matrix.get(key, 0) + 1
+    outcomes = tuple(sorted({name for key in matrix for name in key}))
+    lines.sort(key=lambda line: (("worse", "gone", "new", "better", "").index(line.change), line.test))
+    return SessionPage(known[session], base, tuple(lines), outcomes, matrix if base else {})
+
+
+def _name_test(row: RunRow) -> str:
+    params = row.params
+    name = "::".join(str(params[key]) for key in ("module", "test") if params.get(key))
+    return f"{name}[{params['parameters']}]" if params.get("parameters") else name
+
+
+def _find_issue(location: StudyLocation, run: str) -> str:
+    try:
+        origin = load_record(os.path.join(location.dir, run)).origin or {}
+        return str(origin.get("issue") or "")
+    except (AssayError, OSError):
+        return ""
+
+
+def build_session_times(
+    rows: Sequence[RunRow], numbers: Mapping[str, Sequence[float]], tests: Sequence[str]
+) -> Sequence[Block]:
+    """Measurements as rows, tests as columns. `numbers`: by metric, for each row."""
+    chosen = [(index, row) for index, row in enumerate(rows) if row.key.partition("/")[2] in tests]
+    names = [name for name, values in numbers.items() if any(not math.isnan(values[i]) for i, _ in chosen)]
+    columns = (Column("measurement"), *(Column(_name_test(row), "number") for _, row in chosen))
+    cells: list[list[Any]] = [
+        [name, *(None if math.isnan(numbers[name][i]) else numbers[name][i] for i, _ in chosen)] for name in names
+    ]
+    return [Section([TableBlock(Table(columns, cells))], "Measurements side by side")]

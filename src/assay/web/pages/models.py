@@ -1,0 +1,119 @@
+"""Models: checks with their verdicts; one with its layers, graph and tensors; sessions of tests next to a baseline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from assay.errors import NotFoundError, UsageError
+from assay.models.api import (
+    LEVELS,
+    Check,
+    build_model_page,
+    build_session_page,
+    build_session_times,
+    build_tensor_blocks,
+    build_times,
+    group_checks,
+    is_model_study,
+    is_session_study,
+    list_checks,
+    list_sessions,
+)
+from assay.web.routes import get
+from assay.web.site import get_site
+from assay.web.snapshots import Snapshot
+
+_MOST_COMPARED = 8
+
+
+def show_all(request: Request) -> Response:
+    """Checks of every root, and studies that hold sessions of tests."""
+    snapshots = get_site(request).snapshots
+    checks, sessions = [], []
+    for slug, (location, row) in snapshots.load_studies().items():
+        if is_model_study(location):
+            snapshot = snapshots.load(slug)
+            checks.append((snapshot, group_checks(_load_checks(snapshot)), len(snapshot.table.rows)))
+        elif row.name.startswith("torq-"):
+            snapshot = snapshots.load(slug)
+            if is_session_study(snapshot.table.rows):
+                sessions.append((snapshot, list_sessions(snapshot.table.rows)))
+    return get_site(request).render(request, "models.html", checks=checks, sessions=sessions)
+
+
+def _load_checks(snapshot: Snapshot) -> Sequence[Check]:
+    return snapshot.remember("model checks", lambda: list_checks(snapshot.location, snapshot.table.rows))
+
+
+def _find(request: Request) -> Snapshot:
+    snapshots, slug = get_site(request).snapshots, request.path_params["study"]
+    known = [name for name, location in snapshots.find_locations().items() if is_model_study(location)]
+    if slug not in known:
+        raise NotFoundError("study of models", slug, known)
+    return snapshots.load(slug)
+
+
+def show_check(request: Request) -> Response:
+    snapshot, run = _find(request), request.path_params["run"]
+    snapshot.get_row(run)
+    checks = _load_checks(snapshot)
+    page = build_model_page(snapshot.location, run, checks)
+    me = next((check for check in checks if check.run == run), None)
+    same = [check for check in checks if me and check.subject == me.subject]
+    return get_site(request).render(
+        request, "model.html", snapshot=snapshot, run=run, page=page, same=same, me=me, levels=LEVELS
+    )
+
+
+def show_tensors(request: Request) -> Response:
+    snapshot, run = _find(request), request.path_params["run"]
+    snapshot.get_row(run)
+    case, number = request.query_params.get("case", ""), request.query_params.get("number", "0")
+    if not number.isdecimal() or len(number) > 6:
+        raise UsageError(f"number is not a whole number: {number!r}")
+    blocks = build_tensor_blocks(snapshot.location, run, case, int(number))
+    return get_site(request).render(request, "tensors.html", snapshot=snapshot, run=run, case=case, blocks=blocks)
+
+
+def show_times(request: Request) -> Response:
+    """Layers of several checks side by side."""
+    snapshot, runs = _find(request), request.query_params.getlist("run")[:_MOST_COMPARED]
+    for run in runs:
+        snapshot.get_row(run)
+    blocks = build_times(snapshot.location, runs)
+    return get_site(request).render(request, "times.html", snapshot=snapshot, runs=runs, blocks=blocks)
+
+
+def show_session(request: Request) -> Response:
+    site = get_site(request)
+    snapshot = site.snapshots.load(request.path_params["study"])
+    rows = snapshot.table.rows
+    query = request.query_params
+    page = build_session_page(snapshot.location, rows, request.path_params["session"], query.get("baseline") or None)
+    tests = query.getlist("test")[:_MOST_COMPARED]
+    for test in tests:
+        snapshot.get_row(os.path.basename(test))
+    numbers = {name: column.last for name, column in snapshot.table.metrics.items()}
+    blocks = build_session_times(rows, numbers, tests) if tests else ()
+    return site.render(
+        request,
+        "session.html",
+        snapshot=snapshot,
+        page=page,
+        sessions=list_sessions(rows),
+        blocks=blocks,
+        tests=tests,
+    )
+
+
+ROUTES = [
+    get("/models", show_all),
+    get("/models/{study}/times", show_times),
+    get("/models/{study}/checks/{run}", show_check),
+    get("/models/{study}/checks/{run}/tensors", show_tensors),
+    get("/models/{study}/sessions/{session}", show_session),
+]

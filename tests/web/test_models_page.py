@@ -1,0 +1,241 @@
+"""The page of the models: checks, their graph and tensors, and sessions of tests."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+from tests.models.report.model_reports import bad_report, good_report, large_report, report
+from tests.web.conftest import open_client
+
+from assay.compat.torq.session_runs import store_session
+from assay.execute.script import JobText, render_job
+from assay.models.pages import build_graph, build_history, list_checks
+from assay.models.records import write_report
+from assay.models.values.layout import MODEL_FILE
+from assay.models.values.model import ModelReport
+from assay.record import run_directory
+from assay.study.api import StudyLocation, open_index
+from assay.system.fast_dataclasses import asdict, replace
+from assay.system.files import write_new
+from assay.values import layout
+from assay.values.run import Outcome, RunSpec, spec_id
+from assay.values.state import State
+from assay.values.study import CodePolicy
+from assay.values.verdict import VerdictKind
+
+
+def write(root: Path, name: str, found: ModelReport | None, at: float = 1e9, state: State = State.DONE) -> Path:
+    run_dir = root / "model" / name
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    params = {"model": "models/m.onnx", "goal": "check", "reference": "ort", "target": "iree", "id": name}
+    spec = RunSpec(spec_id((), params), name, params, (), title=name.split("_", maxsplit=1)[0], code=CodePolicy("live"))
+    record = run_directory.RunRecord(spec, "model", run_directory.new_uid(), at, workdir=".")
+
+    def fill(aside: str) -> None:
+        outcome = Outcome(state, 1, reason="its process died" if found is None else "", started_at=at, ended_at=at)
+        write_new(os.path.join(aside, layout.outcome_name(1)), json.dumps(asdict(outcome)))
+
+    run_directory.write_run_dir(str(run_dir), record, render_job(spec, JobText(record.uid, "model", ".")), fill)
+    if found is not None:
+        write_report(str(run_dir), found)
+    return run_dir
+
+
+def with_tensors(run_dir: Path) -> ModelReport:
+    paths = []
+    for word, array in (("expected", np.ones((2, 4), np.float32)), ("actual", np.arange(8.0).reshape(2, 4))):
+        folder = run_dir / "tensors" / "m_layer_MatMul_1" / word
+        folder.mkdir(parents=True)
+        np.save(folder / "t2.npy", array.astype(np.float32))
+        paths.append(str(folder / "t2.npy"))
+    found = bad_report()
+    cases = tuple(replace(case, diffs=(tuple(paths),)) if case.diffs else case for case in found.cases)  # type: ignore[arg-type]
+    return replace(found, cases=cases)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    write(root, "m_iree_1", good_report(), 1e9)
+    bad = write(root, "m_iree_2", good_report(), 1e9 + 60)
+    write_report(str(bad), with_tensors(bad))
+    write(root, "other_1", replace(good_report(), stem="<b>other"), 1e9 + 5)
+    died = write(root, "died_1", None, 1e9 + 70, State.FAILED)
+    assert not (died / MODEL_FILE).exists()
+    broken = write(root, "broken_1", replace(good_report(), stem="broken"), 1e9 + 80)
+    (broken / MODEL_FILE).write_text('{"format": 1, "model"')
+    for number, outcomes in enumerate((("passed", "passed", "xfail"), ("failed", "passed", "xpass", "passed"))):
+        store(root, number, outcomes)
+    return root
+
+
+def store(root: Path, number: int, outcomes: tuple[str, ...]) -> None:
+    folder, aside = root.parent / f"zip{number}{root.name}", root.parent / f"aside{number}{root.name}"
+    folder.mkdir()
+    aside.mkdir()
+    tests: list[dict[str, Any]] = [
+        {"module": "t", "name": f"test_{n}", "outcome": word, "measurements": {"run_ms": 1.5 + n, f"only{n}": 1.0}}
+        for n, word in enumerate(outcomes)
+    ]
+    tests[2]["linked_issue"] = "tracker#7"
+    manifest = {"test_plan": "nightly", "batch_name": f"b{number}", "git_commit": "c" * 40, "test_runs": tests}
+    (folder / "test_session.json").write_text(json.dumps(manifest))
+    store_session(str(folder), str(aside), str(root), 1.7e9 + number)
+
+
+@pytest.fixture(scope="module")
+def client(root: Path) -> Iterator[TestClient]:
+    with open_client(root) as client:
+        yield client
+
+
+def find_row(text: str, name: str) -> str:
+    return next(row for row in text.split("<tr") if name in row)
+
+
+class TestList:
+    def test_the_last_verdict_of_each_model(self, client: TestClient) -> None:
+        text = client.get("/models").text
+        row = find_row(text, "checks/m_iree_2")
+        assert 'class="badge ERROR">ERROR' in row.partition("<a")[0]
+        assert "MatMul_1" in row
+
+    def test_what_has_no_report_is_no_pass(self, client: TestClient) -> None:
+        text = client.get("/models").text
+        row = find_row(text, "checks/broken_1")
+        assert "no result" in row.partition("<a")[0]
+        assert "is damaged" in row
+        assert "<b>other" not in text
+
+    def test_nothing(self, tmp_path: Path) -> None:
+        with open_client(tmp_path) as client:
+            assert "assay model check" in client.get("/models").text
+
+
+class TestCheck:
+    def test_its_document_graph_and_history(self, client: TestClient) -> None:
+        text = client.get("/models/model/checks/m_iree_2").text
+        assert "The first wrong layer is MatMul_1" in text
+        assert "Error by layer" in text
+        assert 'class="node firstwrong"' in text
+        assert 'class="half l4"' in text
+        assert "Accuracy and time over checks" in text
+        assert "checks/m_iree_1" in text
+
+    def test_a_good_one(self, client: TestClient) -> None:
+        text = client.get("/models/model/checks/m_iree_1").text
+        assert 'class="badge PASS"' in text
+        assert "firstwrong" not in text
+
+    @pytest.mark.parametrize(("run", "said"), [("broken_1", "is damaged"), ("died_1", "its process died")])
+    def test_what_cannot_be_read_is_said(self, client: TestClient, run: str, said: str) -> None:
+        answer = client.get(f"/models/model/checks/{run}")
+        assert answer.status_code == 200
+        assert said in answer.text
+        assert "badge PASS" not in answer.text.partition("Checks of this model")[0]
+
+    def test_tensors(self, client: TestClient) -> None:
+        page = "/models/model/checks/m_iree_2/tensors"
+        text = client.get(f"{page}?case=m_layer_MatMul_1&number=0").text
+        assert "Tensor comparison" in text
+        assert "Worst elements" in text
+        for query in ("case=m_layer_MatMul_2", "case=m_layer_MatMul_1&number=9", ""):
+            assert client.get(f"{page}?{query}").status_code == 404
+        assert client.get(f"{page}?case=m_layer_MatMul_1&number=x").status_code == 400
+
+    def test_tensors_elsewhere_are_not_read(self, tmp_path: Path) -> None:
+        secret = tmp_path / "secret.npy"
+        np.save(secret, np.arange(3))
+        root = tmp_path / "runs"
+        found = bad_report()
+        cases = tuple(replace(c, diffs=((str(secret), str(secret)),)) if c.diffs else c for c in found.cases)
+        write(root, "m_1", replace(found, cases=cases))
+        with open_client(root) as client:
+            answer = client.get("/models/model/checks/m_1/tensors?case=m_layer_MatMul_1")
+            assert answer.status_code == 400
+            assert "not in the directory of the run" in answer.text
+
+    @pytest.mark.parametrize("path", ["model/checks/m_iree_9", "mode/checks/m_iree_1", "fit/checks/x"])
+    def test_unknown_names(self, client: TestClient, path: str) -> None:
+        assert client.get(f"/models/{path}").status_code == 404
+
+    def test_layer_times_side_by_side(self, client: TestClient) -> None:
+        text = client.get("/models/model/times?run=m_iree_1&run=m_iree_2").text
+        assert "1: m on iree" in text
+        assert "2: m on iree" in text
+        assert "compile error" in find_row(text, "Gemm_4")
+        assert client.get("/models/model/times").status_code == 200
+        assert client.get("/models/model/times?run=nothing").status_code == 404
+
+
+class TestGraph:
+    def test_layers_lie_below_what_they_read(self) -> None:
+        graph = build_graph(bad_report())
+        assert graph is not None
+        assert [node.y for node in graph.nodes] == sorted(node.y for node in graph.nodes)
+        assert len(graph.edges) == len(graph.nodes) - 1
+        assert [node.local for node in graph.nodes] == [1, 4, 1, 5, 5]
+        assert [node.accumulated for node in graph.nodes] == [1, 4, 4, None, None]
+
+    def test_of_a_large_model_a_part(self) -> None:
+        graph = build_graph(large_report(1000, 700))
+        assert graph is not None
+        assert len(graph.nodes) + graph.left_out == 1000
+        assert any(node.is_first for node in graph.nodes)
+
+    def test_a_report_without_layers(self) -> None:
+        assert build_graph(report()) is None
+
+
+def test_a_history_of_two(root: Path, client: TestClient) -> None:
+    assert client.get("/models").status_code == 200  # the index has read the runs
+    with open_index(str(root)) as index:
+        checks = list_checks(StudyLocation(str(root), "model"), index.load_runs(["model"]))
+    mine = [check for check in reversed(checks) if check.subject == ("m", "iree") and check.kind]
+    assert [check.kind for check in mine] == [VerdictKind.PASS, VerdictKind.ERROR]
+    (section,) = build_history(mine)
+    assert len(section.blocks) == 3  # type: ignore[union-attr]
+    assert not list(build_history(mine[:1]))
+
+
+class TestSession:
+    def address(self, client: TestClient) -> str:
+        text = client.get("/models").text
+        return text.partition("Sessions of torq-nightly")[2].partition('href="')[2].partition('"')[0]
+
+    def test_the_matrix_against_the_session_before(self, client: TestClient) -> None:
+        text = client.get(self.address(client)).text
+        assert "batch b1" in text
+        matrix = text.partition("Outcomes: baseline")[2].partition("</table>")[0]
+        heads = [each.partition("<")[0] for each in matrix.split('class="num">')[1:7]]
+        assert "failed" in heads
+        assert "not there" in heads
+        lines = text.partition("<h3>Tests</h3>")[2]
+        first = lines.split("<tr>")[2]
+        assert "worse" in first
+        assert "t::test_0" in first
+        assert "new" in find_row(lines, "t::test_3")
+
+    def test_expected_failures_name_their_issue(self, client: TestClient) -> None:
+        text = client.get(self.address(client)).text.partition("Expected failures")[2]
+        assert "tracker#7" in find_row(text, "t::test_2")
+
+    def test_measurements_side_by_side(self, client: TestClient) -> None:
+        address = self.address(client)
+        lines = client.get(address).text.partition("<h3>Tests</h3>")[2]
+        runs = [each.partition('"')[0] for each in lines.split('name="test" value="')[1:3]]
+        text = client.get(address, params={"test": runs}).text.partition("Measurements side by side")[2]
+        assert "run_ms" in text
+        assert "only0" in text
+
+    def test_unknown_ones(self, client: TestClient) -> None:
+        assert client.get("/models/torq-nightly/sessions/nothing").status_code == 404
+        assert client.get(self.address(client) + "?baseline=nothing").status_code == 404
+        assert client.get(self.address(client) + "?test=nothing").status_code == 404
