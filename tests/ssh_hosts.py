@@ -57,6 +57,10 @@ class Hosts:
     def root(self, name: str) -> Path:
         return self.home(name) / ROOT
 
+    def jobs(self, name: str, root: str = ROOT) -> Path:
+        """What Assay has made there."""
+        return self.home(name) / root / ".assay-jobs"
+
     def farm(self, *names: str, slots: int | dict[str, int] = 16, **more: object) -> Farm:
         options = {"hosts": names or ("near",), "slots": slots, "root": ROOT, **more}
         return Farm("pool", "ssh", options={"ssh_options": ("-F", str(self.config)), **options})

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,10 @@ from tests.models.backends.loopback import NEEDS_SSHD
 from tests.ssh_hosts import ROOT, Hosts, has_namespaces, open_hosts
 
 from assay.errors import InfrastructureError
+from assay.execute import ssh_session
 from assay.execute.ssh import SshExecutor
 from assay.execute.ssh_jobs import HostAddress, HostSlot, load_liveness, parse_slot
-from assay.execute.ssh_session import Session
+from assay.execute.ssh_session import RefusedError, Session
 from assay.record import run_directory
 from assay.system import processes
 from assay.system.fast_dataclasses import replace
@@ -66,7 +68,7 @@ def runs(hosts: Hosts) -> Runs:
 
 
 def there(hosts: Hosts, run: Run, name: str = "near") -> Path:
-    return hosts.root(name) / "runs" / run.uid
+    return hosts.jobs(name) / "runs" / run.uid
 
 
 class TestSsh(ExecutorContract):
@@ -86,7 +88,7 @@ class TestSsh(ExecutorContract):
 
     def test_twenty_jobs(self, executor: SshExecutor, runs: Runs) -> None:
         self.run_many(executor, runs, 20)
-        assert len(os.listdir(self.hosts.root("near") / "code")) == 1, "one copy of the code for all of them"
+        assert len(os.listdir(self.hosts.jobs("near") / "code")) == 1, "one copy of the code for all of them"
 
 
 # ---------------------------------------------------------------- files
@@ -121,7 +123,93 @@ def test_secrets_stay_their_owners(hosts: Hosts, make, runs: Runs) -> None:
     executor = make(keep=True)
     finish(executor, [start(executor, run)])
     assert (there(hosts, run) / "secrets.sh").stat().st_mode & 0o777 == 0o600
-    assert hosts.root("near").stat().st_mode & 0o777 == 0o700
+    assert hosts.jobs("near").stat().st_mode & 0o777 == 0o700
+
+
+def list_all(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Everything below with its mode and content, but what Assay has made."""
+    paths = [folder, *(path for path in folder.rglob("*") if ".assay-jobs" not in path.parts)]
+    return {
+        str(path): (path.stat().st_mode, b"" if path.is_dir() else path.read_bytes())
+        for path in paths
+        if path.name != ".assay-jobs"
+    }
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_what_the_user_has_in_the_root_stays_as_it_is(hosts: Hosts, make, runs: Runs, is_kept: bool) -> None:
+    root = hosts.root("near")
+    old = time.time() - 40 * 86400
+    uid = "0123456789ab"
+    for name in ("code/thesis", f"code/{uid * 2}01234567", "runs/exp1", f"runs/{uid}", ".old-notes", ".new-notes"):
+        (root / name).mkdir(parents=True)
+        (root / name / "mine").write_text(name)
+        os.utime(root / name, (old, old))
+    root.chmod(0o755)
+    before = list_all(root)
+    executor, run = make(keep=is_kept), runs.make("true")
+    finish(executor, [start(executor, run)])
+    executor.close()
+    SshExecutor.check(hosts.farm())
+    assert list_all(root) == before
+    assert there(hosts, run).exists() is is_kept
+
+
+def test_in_its_own_folder_only_what_assay_makes_is_removed(hosts: Hosts) -> None:
+    SshExecutor.check(hosts.farm())
+    jobs, old = hosts.jobs("near"), time.time() - 40 * 86400
+    uid = "0123456789ab"
+    theirs = [".old-notes", ".new-notes", "code/thesis", "runs/exp1", f"{uid}.1", f"runs/{uid}.tar"]
+    ours = [f".old-{uid}.12", f".new-{uid}.12", f"code/{uid * 2}01234567", f"runs/{uid}"]
+    for name in (*theirs, *ours):
+        (jobs / name).mkdir()
+        (jobs / name / "file").touch()
+        os.utime(jobs / name, (old, old))
+    SshExecutor.check(hosts.farm())
+    assert [name for name in theirs if not (jobs / name / "file").exists()] == []
+    assert [name for name in ours if (jobs / name).exists()] == []
+
+
+def test_a_folder_of_its_name_that_assay_did_not_make_is_refused(hosts: Hosts) -> None:
+    jobs = hosts.jobs("near")
+    (jobs / "runs/0123456789ab").mkdir(parents=True)
+    jobs.chmod(0o755)
+    os.utime(jobs / "runs/0123456789ab", (1e9, 1e9))
+    before = {str(path): path.stat().st_mode for path in (jobs, *jobs.rglob("*"))}
+    with pytest.raises(InfrastructureError, match="was not made by Assay"):
+        SshExecutor.check(hosts.farm())
+    assert {str(path): path.stat().st_mode for path in (jobs, *jobs.rglob("*"))} == before
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="a / that can be read only needs root")
+@pytest.mark.parametrize("root", ["/", "//", "/./", "/tmp/.."])
+def test_the_top_of_the_file_system_is_refused(root: str) -> None:
+    script = Path(ssh_session.__file__).with_name("remote.sh").read_text()
+    text = 'mount -o remount,ro,bind / && exec bash -c "$1" assay "$2"'
+    argv = ["unshare", "--mount", "bash", "-c", text, "-", script, root]
+    said = subprocess.run(argv, input=b"1\0hello\0", capture_output=True, check=False).stdout
+    assert said == b"assay ready\0Z\x006\0runs are not put into /\0"
+
+
+def test_what_is_no_name_of_a_run_is_not_removed(hosts: Hosts) -> None:
+    session = Session(HostAddress("near", ROOT, ("-F", str(hosts.config))))
+    session.connect()
+    (hosts.jobs("near") / "runs/kept").mkdir()
+    for name in ("", ".", "..", "kept", "../code", "0123456789ab/.."):
+        with pytest.raises(RefusedError, match="not the name of a run"):
+            session.ask("remove", name)
+    session.close()
+    assert sorted(os.listdir(hosts.jobs("near") / "runs")) == ["kept"]
+
+
+def test_many_that_connect_at_once(hosts: Hosts) -> None:
+    sessions = [Session(HostAddress("near", ROOT, ("-F", str(hosts.config)))) for _ in range(8)]
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        list(pool.map(Session.connect, sessions))
+    for session in sessions:
+        session.close()
+    assert [session.refusal for session in sessions] == [""] * len(sessions)
+    assert sorted(os.listdir(hosts.root("near"))) == [".assay-jobs"]
 
 
 def test_logs_and_metrics_are_there_while_it_runs(hosts: Hosts, make, runs: Runs) -> None:

@@ -75,8 +75,8 @@ def check_all(hosts: Hosts, count: int) -> None:
     assert load_ran(hosts) == list(range(1, count + 1)), "each once"
     assert len(list((hosts.client / "runs/s").glob("*/result"))) == count
     for name in hosts.boards:
-        assert list((hosts.home(name) / "assay-runs/runs").iterdir()) == [], "nothing is left there"
-        assert len(list((hosts.home(name) / "assay-runs/code").iterdir())) <= 1, "the code was sent once"
+        assert list((hosts.jobs(name, "assay-runs") / "runs").iterdir()) == [], "nothing is left there"
+        assert len(list((hosts.jobs(name, "assay-runs") / "code").iterdir())) <= 1, "the code was sent once"
     assert find_programs(hosts) == set()
 
 

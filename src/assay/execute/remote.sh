@@ -1,10 +1,13 @@
 # What is done on a host that is reached by ssh: bash -c "$(cat remote.sh)" assay ROOT, which reads requests from stdin.
-# ROOT/runs/UID is a run's folder, ROOT/code/HASH a copy of the code that runs are given copies of.
+# Everything is in ROOT/.assay-jobs, made here with a marker file: nothing outside of it is changed, and in it only names
+# that are made here are removed. runs/UID is a run's folder, code/HASH a copy of the code that runs are given copies of.
 # A request is a count and as many fields; fields end with a zero byte in both directions: names may hold anything else.
 # An empty field instead of a count ends the wait of `look`. Each request has a subshell of its own.
 set +eu; export LC_ALL=C
-root=$1
-case $root in '~') root=$HOME ;; '~/'*) root=$HOME/${root#'~/'} ;; /*) ;; *) root=$HOME/$root ;; esac
+given=$1
+case $given in '~') given=$HOME ;; '~/'*) given=$HOME/${given#'~/'} ;; /*) ;; *) given=$HOME/$given ;; esac
+root=$given/.assay-jobs marker=made-by-assay
+uids='[0-9a-f]{12}' hashes='[0-9a-f]{32}'
 exec 8<> <(:)  # nothing ever comes from there: a read with a time limit sleeps without a process
 
 nap() { read -r -t "$1" -u 8 _; [ $? -gt 128 ] || sleep "$1"; }
@@ -79,23 +82,44 @@ of_session() {  # PID: into members, everything in the session that it opened
 }
 chunks() { local size; while IFS= read -r -d '' size && [ "$size" -gt 0 ]; do head -c "$size"; done; }
 
+is_ours() { [ -f "$root/$marker" ] && [ -O "$root" ]; }
+make_root() {  # with its marker, or not at all; what is there already stays as it is
+  local new=$root.$BASHPID.$RANDOM
+  [ -d "$given" ] || message=$(mkdir -p -m 700 "$given" 2>&1) || return
+  message=$(mkdir -m 700 "$new" 2>&1) || return
+  message=$({ echo 'Assay made this folder, and removes what it no longer needs in it.' > "$new/$marker"; } 2>&1) &&
+    mv -n -T "$new" "$root"
+  [ ! -d "$new" ] || { rm -f "$new/$marker"; rmdir "$new"; }  # another was first, or the disk is full
+  [ -e "$root" ]
+}
+remove_old() {  # FOLDER PATTERN TEST...: what has exactly such a name
+  local folder=$1 pattern=$2; shift 2
+  find "$folder" -mindepth 1 -maxdepth 1 -type d -regextype posix-extended -regex "$folder/$pattern" "$@" -exec rm -rf {} +
+}
+check_uid() { [[ $1 =~ ^$uids$ ]] || refuse 9 "not the name of a run: $1"; }
 hello() {
   local program
   for program in tar cp mv stat head tail find grep xargs sha256sum setsid; do
     command -v $program > /dev/null || refuse 6 "$program is not installed there"
   done
-  message=$({ mkdir -p "$root/runs" "$root/code" && chmod 700 "$root"; } 2>&1) || exit 6
-  [ -w "$root/runs" ] && [ -w "$root/code" ] || refuse 6 "$root cannot be written"
+  [ ! "$given" -ef / ] || refuse 6 "runs are not put into /"
+  [ -e "$root" ] || make_root || exit 6
+  is_ours || refuse 6 "$root was not made by Assay for this user, and is left as it is"
+  message=$({ mkdir -p "$root/runs" "$root/code"; } 2>&1) || exit 6
   cd "$root" || exit 6
-  message=$({ echo > .write-test; } 2>&1) && rm .write-test || refuse 6 "${message##*: }"
-  touch -d yesterday .yesterday; rm -rf .old-*; find code -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf {} +
-  find . -maxdepth 1 -name '.new-*' -mtime +0 -exec rm -rf {} +
-  find runs -mindepth 1 -maxdepth 1 -mtime +0 ! -exec test -e {}/job.sh \; -exec rm -rf {} +  # cancelled before they came
+  message=$({ echo > ".write-test.$BASHPID"; } 2>&1) && rm -f ".write-test.$BASHPID" || refuse 6 "${message##*: }"
+  touch -d yesterday .yesterday
+  remove_old . "\\.old-$uids\\.[0-9]+"
+  remove_old . "\\.new-$uids\\.[0-9]+" -mtime +0
+  remove_old code "$hashes" -mtime +30
+  remove_old runs "$uids" -mtime +0 ! -exec test -e {}/job.sh \;  # cancelled before they came
 } 2>/dev/null
 started() { [ -e "$dir/token.$n" ] || [ -e "$dir/.start.$n" ]; }
 stage() {  # UID N HASH VARIABLE=VALUE...; answers `started`, or what it needs: `run` or `code`; then come the files, as a tar
   local uid=$1 n=$2 hash=$3 dir=runs/$1 stat boot why; shift 3
-  cd "$root" 2>/dev/null || refuse 6 "$root is not there"
+  check_uid "$uid"
+  [[ $hash =~ ^(-|$hashes)$ ]] || refuse 9 "not the name of a copy of code: $hash"
+  is_ours && cd "$root" 2>/dev/null || refuse 6 "$root is not there"
   ! started || { say started; return; }
   new=.new-$uid.$BASHPID
   message=$(mkdir -m 700 "$new" 2>&1) || exit 6
@@ -132,14 +156,15 @@ wait_for_end() {  # WAIT in hundredths of a second: until a job has ended, a req
 }
 look() {  # WAIT, then for each run: UID N TAG OWNERLESS COUNT, then COUNT times NAME OFFSET
   local all=("$@") ends=() i uid n tag ownerless count token state
-  [ -d "$root/runs" ] || refuse 7 "$root is not there"
+  is_ours && [ -d "$root/runs" ] || refuse 7 "$root is not there"
   for ((i = 1; i < $#; i += 5 + 2 * all[i + 4])); do ends+=("$root/runs/${all[i]}/end.${all[i + 1]}"); done
   wait_for_end "$1"
   for ((i = 1; i < $#; )); do
     uid=${all[i]} n=${all[i + 1]} tag=${all[i + 2]} ownerless=${all[i + 3]} count=${all[i + 4]}; ((i += 5))
+    check_uid "$uid"
     unset known; declare -A known=()
     for ((; count > 0; count--, i += 2)); do known[${all[i]}]=${all[i + 1]}; done
-    [ "$ownerless" = 0 ] || mkdir -p "$root/runs/$uid"  # what its dead owner has sent may still be on its way
+    [ "$ownerless" = 0 ] || mkdir "$root/runs/$uid" 2>/dev/null  # what its dead owner has sent may still be on its way
     cd "$root/runs/$uid" 2>/dev/null || { say S "$uid" "$n" missing ''; continue; }
     judge "$n"
     if [ "$state" = waiting ] && [ "$ownerless" = 1 ]; then take_token "$n" && state=never; fi
@@ -150,6 +175,7 @@ look() {  # WAIT, then for each run: UID N TAG OWNERLESS COUNT, then COUNT times
 }
 send() {  # UID, then for each file: NAME OFFSET SIZE; answers with their bytes from there on, one after another
   local uid=$1 total=0 whole=() i; shift; local all=("$@")
+  check_uid "$uid"
   cd "$root/runs/$uid" 2>/dev/null || refuse 7 "the run's folder is not there"
   for ((i = 0; i < ${#all[@]}; i += 3)); do total=$((total + all[i + 2] - all[i + 1])); done
   say "$total"
@@ -175,7 +201,8 @@ cancel() {  # ROUNDS of a tenth of a second before KILL, then for each job UID N
     all=${all//  / }; [ -n "${all// /}" ]
   }
   for ((i = 0; i < ${#jobs[@]}; i += 4)); do
-    [ "${jobs[i + 3]}" = 0 ] || mkdir -p "$root/runs/${jobs[i]}"
+    check_uid "${jobs[i]}"
+    [ "${jobs[i + 3]}" = 0 ] || ! is_ours || mkdir "$root/runs/${jobs[i]}" 2>/dev/null
     cd "$root/runs/${jobs[i]}" 2>/dev/null && { take_token "${jobs[i + 1]}"; : >> "stop.${jobs[i + 1]}"; }
   done
   for ((round = 0; ; round++)); do
@@ -190,7 +217,8 @@ cancel() {  # ROUNDS of a tenth of a second before KILL, then for each job UID N
   done
 }
 remove() {  # UID: at once gone, or not at all
-  cd "$root" 2>/dev/null || return 0
+  check_uid "$1"
+  is_ours && cd "$root" 2>/dev/null || return 0
   local old=.old-$1.$BASHPID
   [ ! -d "runs/$1" ] || mv -T "runs/$1" "$old" 2>/dev/null
   rm -rf "$old" > /dev/null 2>&1 8>&- &
