@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import itertools
 import os
 import shutil
 import signal
@@ -19,7 +21,7 @@ from tests.models.backends.loopback import NEEDS_SSHD
 from tests.ssh_hosts import ROOT, Hosts, has_namespaces, open_hosts
 
 from assay.errors import InfrastructureError
-from assay.execute import ssh_session
+from assay.execute import ssh_files, ssh_session
 from assay.execute.ssh import SshExecutor
 from assay.execute.ssh_jobs import HostAddress, HostSlot, load_liveness, parse_slot
 from assay.execute.ssh_session import RefusedError, Session
@@ -224,6 +226,102 @@ def test_logs_and_metrics_are_there_while_it_runs(hosts: Hosts, make, runs: Runs
     finish(executor, [handle])
     assert run.text("train.log") == "one\ntwo\n"
     assert load_liveness(handle, run.dir) is Liveness.GONE
+
+
+KINDS = {
+    "nothing": "",
+    "file": "echo file > out.csv",
+    "folder": "mkdir out.csv; echo in > out.csv/f",
+    "empty folder": "mkdir out.csv",
+    "link": "echo other > other; ln -s other out.csv",
+    "link to a folder": "mkdir b; echo in > b/f; ln -s b out.csv",
+    "link out of the run": "ln -s /etc/hosts out.csv",
+}
+
+
+def describe(path: Path) -> object:
+    if path.is_symlink():
+        return f"-> {os.readlink(path)}"
+    if path.is_dir():
+        return {each.name: describe(each) for each in path.iterdir()}
+    return path.read_text() if path.exists() else None
+
+
+@pytest.mark.parametrize("way", ["between attempts", "while it runs"])
+def test_what_changes_its_kind_is_replaced(hosts: Hosts, make, runs: Runs, tmp_path: Path, way: str) -> None:
+    executor, made = make(), {}
+    for first, second in itertools.permutations(KINDS, 2):
+        if second == "nothing" or ("folder" in first and second == "empty folder" and "link" not in first):
+            continue  # what only vanishes is not replaced
+        if way == "while it runs" and first not in ("file", "link"):
+            continue
+        if way == "between attempts":
+            text = f'if [ "$ASSAY_ATTEMPT_NUMBER" = 1 ]; then {KINDS[first] or ":"}; exit 1; fi; rm -rf out.csv b; '
+        else:
+            text = f"{KINDS[first] or ':'}; sleep 0.5; rm -rf out.csv b; "
+        made[first, second] = runs.make(f'cd "$ASSAY_RUN_DIR"; {text}{KINDS[second]}')
+    if way == "between attempts":
+        finish(executor, [start(executor, run) for run in made.values()])
+    again = {"between attempts": 2, "while it runs": 1}[way]
+    finish(executor, [executor.submit(run.request(attempt=again), run.publish) for run in made.values()])
+    assert executor.take_messages() == []
+    expected = {}
+    for kind, text in KINDS.items():
+        (tmp_path / kind).mkdir()
+        subprocess.run(["bash", "-c", text], cwd=tmp_path / kind, check=True)
+        expected[kind] = describe(tmp_path / kind / "out.csv") if kind != "link out of the run" else None
+    found = {names: describe(run.path("out.csv")) for names, run in made.items()}
+    assert found == {names: expected[names[1]] for names in made}
+
+
+def test_what_this_side_writes_is_never_replaced(hosts: Hosts, make, runs: Runs) -> None:
+    text = 'cd "$ASSAY_RUN_DIR"; rm -rf run.json code lease.1; mkdir run.json; echo x > run.json/f; ln -s x code; '
+    run = runs.make(text + "mkdir lease.1; echo x > lease.1/f; echo > submit.exit.1.5; ln -s run.json tags.json")
+    run.path("code/mine").write_text("mine")
+    before = run.text("run.json")
+    executor = make()
+    finish(executor, [start(executor, run)])
+    assert run.text("run.json") == before
+    assert run.text("code/mine") == "mine"
+    assert run.path("lease.1").is_file()
+    assert not os.path.lexists(run.path("tags.json"))
+    assert not run.path("submit.exit.1.5").exists()
+    assert run.markers() == {"train.exit.0"}
+
+
+@pytest.mark.parametrize("when", ["growing", "ended"])
+def test_what_cannot_be_stored_here_holds_up_no_other_run(
+    hosts: Hosts, make, runs: Runs, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    executor = make(slots=2, lost_after=0.01)
+    bad = runs.make('echo x > "$ASSAY_RUN_DIR/bad.csv"; sleep 0.3')
+    good = [runs.make("echo fine") for _ in range(4)]
+    place = {"growing": ssh_files, "ended": ssh_files.Part}[when]
+    name = {"growing": "open_growing", "ended": "open"}[when]
+    known = getattr(place, name)
+
+    def fail(*words) -> object:
+        run_dir = os.path.dirname(words[0]._target) if when == "ended" else words[0]
+        if run_dir == bad.dir:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return known(*words)
+
+    monkeypatch.setattr(place, name, fail)
+    handle = start(executor, bad)
+    finish(executor, [handle, *(start(executor, run) for run in good)])
+    assert [run.text("train.log") for run in good] == ["fine\n"] * 4
+    assert executor.liveness(handle, bad.dir) is (Liveness.UNKNOWN if when == "ended" else Liveness.GONE)
+    said = list(executor.take_messages())
+    assert len(said) == 1
+    assert bad.dir in said[0]
+    assert "No space left" in said[0]
+    monkeypatch.undo()
+    if when == "ended":
+        later = make()
+        later.watch(handle, bad.dir)
+        finish(later, [handle])
+    assert bad.text("bad.csv") == "x\n"
+    assert bad.markers() == {"train.exit.0"}
 
 
 # ---------------------------------------------------------------- connections

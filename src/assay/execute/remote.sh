@@ -63,14 +63,14 @@ find_tagged() {  # TAG: into tagged, the processes of an attempt
     file=${file#/proc/}; tagged+=" ${file%/*}"
   done
 }
-list() {  # TAG: files and links but the code, with sizes and hashes; and what still runs
+list() {  # TAG: files, links and empty folders but the code, with sizes and hashes; and what still runs
   local name pid round not_code=(\( -path ./code -o -path './code.*' \) -type d -prune -o)
   for round in 1 2 3 4 5; do  # what has ended may need a moment to be gone
     find_tagged "$1"; [ -n "$tagged" ] || break; nap 0.02
   done
   for pid in $tagged; do read -r name 2>/dev/null < "/proc/$pid/comm" && say P "$pid $name"; done
   say N
-  find . "${not_code[@]}" \( -type f -o -type l \) -printf '%y\0%P\0%s\0%l\0' 2>/dev/null; say ''
+  find . "${not_code[@]}" \( -type f -o -type l -o -type d -empty \) -printf '%y\0%P\0%s\0%l\0' 2>/dev/null; say ''
   find . "${not_code[@]}" -type f -exec sha256sum -z -- {} + 2>/dev/null; say ''
 }
 of_session() {  # PID: into members, everything in the session that it opened

@@ -6,6 +6,7 @@ import contextlib
 import fnmatch
 import hashlib
 import os
+import shutil
 import tarfile
 from collections.abc import Iterator
 from typing import IO
@@ -94,17 +95,19 @@ def list_growing(run_dir: str) -> dict[str, int]:
             folder = os.path.join(run_dir, prefix)
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 path = os.path.join(folder, name)
-                if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) and os.path.isfile(path):
+                is_growing = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+                if is_growing and os.path.isfile(path) and not os.path.islink(path):
                     found[prefix + name] = os.path.getsize(path)
     return found
 
 
 def open_growing(run_dir: str, name: str, offset: int) -> IO[bytes] | None:
-    """Where more of a file belongs; None: not inside the run's directory, or that was removed."""
+    """Where more of a file belongs; None: not for the host to say, or the run's directory was removed."""
     path = locate(run_dir, name)
     if path is None or not os.path.isdir(run_dir):
         return None
     make_parents(run_dir, name)
+    _clear(path)
     file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666), "wb")
     file.truncate(max(offset, 0))
     file.seek(offset)
@@ -112,24 +115,31 @@ def open_growing(run_dir: str, name: str, offset: int) -> IO[bytes] | None:
 
 
 def locate(run_dir: str, name: str) -> str | None:
-    """Where a file of the host's copy belongs; None: not inside the run's directory."""
-    path = os.path.normpath(os.path.join(run_dir, name))
-    return path if path.startswith(os.path.normpath(run_dir) + os.sep) else None
+    """Where something of the host's copy belongs; None: not inside the run's directory, or in the place of what this
+    side writes, and is right about."""
+    if not _is_inside(run_dir, name) or _is_ours(run_dir, name):
+        return None
+    return os.path.normpath(os.path.join(run_dir, name))
+
+
+def _is_inside(run_dir: str, name: str) -> bool:
+    return os.path.normpath(os.path.join(run_dir, name)).startswith(os.path.normpath(run_dir) + os.sep)
 
 
 def is_wanted(run_dir: str, name: str, size: int, digest: str) -> bool:
     """Whether a file of the host's copy has to be fetched."""
     path = locate(run_dir, name)
-    return path is not None and not _is_ours(name) and not _is_same(path, size, digest)
+    return path is not None and not (_has_parents(run_dir, name) and _is_same(path, size, digest))
 
 
-def _is_ours(name: str) -> bool:
-    """What this side writes, and is right about."""
-    if "/" in name:
-        return name.rpartition("/")[2].startswith(_PART)
-    if name in _OURS or name.startswith((_PART, ".start.")) or layout.parse_numbered(name):
+def _is_ours(run_dir: str, name: str) -> bool:
+    top, _, rest = os.path.normpath(name).partition("/")
+    if rest.rpartition("/")[2].startswith(_PART):
         return True
-    return name.startswith(("submit.log.", "submit.exit."))
+    if top in _OURS or top.startswith((_PART, ".start.", "submit.log.", "submit.exit.")) or layout.parse_numbered(top):
+        return True
+    is_code = top == layout.CODE_DIR or top.startswith(f"{layout.CODE_DIR}.")
+    return is_code and os.path.isdir(os.path.join(run_dir, top))
 
 
 def _is_same(path: str, size: int, digest: str) -> bool:
@@ -142,12 +152,40 @@ def _is_same(path: str, size: int, digest: str) -> bool:
         return False
 
 
-def make_parents(run_dir: str, name: str) -> None:
-    """Never the run's directory itself: where that was removed, it stays so."""
+def _list_parents(run_dir: str, name: str) -> list[str]:
     parts = name.split("/")[:-1]
-    for count in range(1, len(parts) + 1):
+    return [os.path.join(run_dir, *parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _has_parents(run_dir: str, name: str) -> bool:
+    return all(map(_is_folder, _list_parents(run_dir, name)))
+
+
+def make_parents(run_dir: str, name: str) -> None:
+    """In the place of what is no folder there any more. Never the run's directory itself: where that was removed, it
+    stays so."""
+    for folder in _list_parents(run_dir, name):
+        _make_folder(folder)
+
+
+def _make_folder(path: str) -> None:
+    if not _is_folder(path):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(os.path.join(run_dir, *parts[:count]))
+            os.mkdir(path)
+
+
+def _clear(path: str) -> None:
+    """For a file: a folder or a link of that name was left by an earlier attempt, or replaced by the job."""
+    if os.path.islink(path):
+        os.unlink(path)
+    elif os.path.isdir(path):
+        shutil.rmtree(path)
 
 
 class Part:
@@ -173,22 +211,34 @@ class Part:
     def finish(self) -> bool:
         """Into its place, where it is what the host has."""
         if _is_same(self._path, self.size, self._digest):
+            _clear(self._target)
             rename(self._path, self._target)
             return True
-        os.unlink(self._path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
         return False
 
 
 def make_link(run_dir: str, name: str, target: str) -> None:
-    """Links to the run's own files, as in `last.pt -> step-100.pt`; others mean nothing here."""
+    """Links to the run's own files, as in `last.pt -> step-100.pt`; others mean nothing here, but nor does what was in
+    their place before."""
     path = locate(run_dir, name)
-    if path is None or os.path.isabs(target) or locate(run_dir, os.path.join(os.path.dirname(name), target)) is None:
+    if path is None or (os.path.islink(path) and _has_parents(run_dir, name) and os.readlink(path) == target):
         return
-    with contextlib.suppress(OSError):
-        make_parents(run_dir, name)
-        if os.path.islink(path):
-            os.unlink(path)
+    make_parents(run_dir, name)
+    _clear(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    if not os.path.isabs(target) and _is_inside(run_dir, os.path.join(os.path.dirname(name), target)):
         os.symlink(target, path)
+
+
+def make_folder(run_dir: str, name: str) -> None:
+    """One that is empty there."""
+    path = locate(run_dir, name)
+    if path is not None:
+        make_parents(run_dir, name)
+        _make_folder(path)
 
 
 def sync_names(run_dir: str) -> None:

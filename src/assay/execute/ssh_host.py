@@ -51,6 +51,7 @@ class _Listing:
     files: dict[str, int] = field(default_factory=dict)  # with sizes
     hashes: dict[str, str] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)  # that are empty
     processes: list[str] = field(default_factory=list)
 
 
@@ -141,7 +142,8 @@ class Host:
             if not self.is_ready or self._count_silent_s() > _GIVE_BACK_S:
                 self._give_back()
             if self.is_silent():
-                self._give_up()
+                for job in self._snapshot():
+                    self._give_up(job)
             self._wake.wait(min(left_s, 0.5))
             self._wake.clear()
 
@@ -156,7 +158,7 @@ class Host:
             if self.problem is None:
                 self._shared.messages.append(f"{said}{hint}; its runs are left as they are, and it is tried again")
             self.problem = said
-            if not isinstance(error, OSError) and self._silent_since is None:
+            if self._silent_since is None:
                 self._silent_since = time.monotonic()
             self._changed.notify_all()
 
@@ -182,12 +184,12 @@ class Host:
                 job.write_never()
                 self._report(job)
 
-    def _give_up(self) -> None:
-        for job in self._snapshot():
+    def _give_up(self, job: Job) -> None:
+        with contextlib.suppress(OSError):
             job.write_once(layout.unreachable_name(job.handle.attempt))
-            with self._changed:
-                self._shared.lost.add(job.key)
-            self._report(job)
+        with self._changed:
+            self._shared.lost.add(job.key)
+        self._report(job)
 
     def _round(self, pause_s: float) -> bool:
         """Everything once. True: nothing is left to do."""
@@ -204,10 +206,25 @@ class Host:
             self._report(job)  # another supervisor has fetched it, or nothing of it was ever sent
             sent.remove(job)
         if sent:
-            for job, state, listing in self._look(sent, _SHORTEST_PAUSE_S if self._is_busy else pause_s):
-                self._conclude(job, state, listing)
+            self._follow(sent, pause_s)
         with self._changed:
             return not self.jobs and not self._cancels
+
+    def _follow(self, jobs: Sequence[Job], pause_s: float) -> None:
+        now = time.monotonic()
+        due = [job for job in jobs if job.next_try <= now]
+        if not due:
+            self._wake.wait(_FIRST_RETRY_S)
+            return
+        for job, state, listing in self._look(due, _SHORTEST_PAUSE_S if self._is_busy else pause_s):
+            with self._sparing_others(job):
+                self._conclude(job, state, listing)
+            is_failing = state == "ended" and job.failing_since is not None and job.next_try > now
+            if is_failing and now - cast("float", job.failing_since) >= self._shared.lost_after_s:
+                self._give_up(job)
+        for job in due:
+            if job.next_try <= now:
+                job.failing_since = None
 
     def _snapshot(self) -> list[Job]:
         with self._changed:
@@ -289,7 +306,8 @@ class Host:
             if kind == "S":
                 job = by_uid[take(), take()]
                 state, token = take(), take()
-                self._note_state(job, state, token)
+                with self._sparing_others(job):
+                    self._note_state(job, state, token)
                 if state != "missing" or job.key in sent:
                     found.append((job, state, _Listing()))
             elif kind == "F":
@@ -310,6 +328,8 @@ class Host:
                 listing.links[name] = target
             elif kind == "f":
                 listing.files[name] = size
+            elif kind == "d":
+                listing.folders.append(name)
         while line := take():
             digest, _, name = line.partition("  ")
             listing.hashes[name.removeprefix("./")] = digest
@@ -326,14 +346,37 @@ class Host:
     def _store(self, job: Job) -> None:
         """Some bytes of a file into its place, unless another supervisor does, or has fetched all of it."""
         name, offset, length = self._session.take(), int(self._session.take()), int(self._session.take())
-        with self._hold(job) as is_held:
-            file = ssh_files.open_growing(job.run_dir, name, offset) if is_held else None
-            if file is None:
-                self._session.skip(length)
-                return
-            with file:
-                self._session.copy(length, file)
-        self._is_busy = True
+        with self._sparing_others(job), self._hold(job) as is_held:
+            file = None
+            try:
+                file = ssh_files.open_growing(job.run_dir, name, offset) if is_held else None
+            finally:
+                if file is None:
+                    self._session.skip(length)
+            if file is not None:
+                with file:
+                    self._session.copy(length, file)
+                self._is_busy = True
+
+    @contextlib.contextmanager
+    def _sparing_others(self, job: Job) -> Iterator[None]:
+        """What cannot be stored here, or done there, concerns this job alone: it is named, and tried again later."""
+        try:
+            yield
+        except (OSError, RefusedError) as error:
+            self._note_failure(job, error)
+
+    def _note_failure(self, job: Job, error: Exception) -> None:
+        now = time.monotonic()
+        if job.failing_since is None:
+            job.failing_since = now
+            said = (
+                f"{job.run_dir}: what its job wrote on the host {self.address.name} cannot be fetched ({error}); "
+                "it stays there, and is tried again"
+            )
+            with self._changed:
+                self._shared.messages.append(said)
+        job.next_try = now + min(max(now - job.failing_since, _FIRST_RETRY_S), _LAST_RETRY_S)
 
     @contextlib.contextmanager
     def _hold(self, job: Job) -> Iterator[bool]:
@@ -386,6 +429,8 @@ class Host:
             return False
         for name, target in listing.links.items():
             ssh_files.make_link(job.run_dir, name, target)
+        for name in listing.folders:
+            ssh_files.make_folder(job.run_dir, name)
         ssh_files.sync_names(job.run_dir)
         if not job.slot.keep:
             self._session.ask("remove", job.uid)
@@ -401,12 +446,24 @@ class Host:
         self._session.begin("send", job.uid, *words)
         if self._session.take() == "Z":
             self._session.end()
+        failures = []
         for part in ordered:
-            with part.open() as file:
-                self._session.copy(part.size - part.offset, file)
-                file.flush()
-                os.fsync(file.fileno())
+            try:
+                file = part.open()
+            except OSError as error:
+                self._session.skip(part.size - part.offset)
+                failures.append(error)
+                continue
+            try:
+                with file:
+                    self._session.copy(part.size - part.offset, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                failures.append(error)
         self._session.read_fields()
+        if failures:
+            raise failures[0]
         finished = [part.finish() for part in ordered]
         return all(finished)
 

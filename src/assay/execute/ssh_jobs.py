@@ -71,6 +71,8 @@ class Job:
     request: JobRequest | None = None  # until it was sent
     is_watched: bool = True  # its end is reported
     fetches: int = 0
+    failing_since: float | None = None  # what it wrote cannot be stored here, by the monotonic clock
+    next_try: float = 0.0
 
     @property
     def key(self) -> Key:

@@ -219,12 +219,20 @@ class Session:
         self._buffer += chunk
 
     def copy(self, length: int, file: IO[bytes]) -> None:
+        """All of it is read, also where it cannot be written: what follows in the answer stays readable."""
+        failure: OSError | None = None
         while length > 0:
             if not self._buffer:
                 self._fill()
             piece, self._buffer = self._buffer[:length], self._buffer[length:]
-            file.write(piece)
             length -= len(piece)
+            if failure is None:
+                try:
+                    file.write(piece)
+                except OSError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
 
     def skip(self, length: int) -> None:
         while length > 0:
