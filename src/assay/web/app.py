@@ -18,12 +18,27 @@ from starlette.types import ASGIApp
 
 from assay.errors import AssayError, NotFoundError, UsageError
 from assay.web import actions, api, assets, live, login, uploads
-from assay.web.pages import benchmarks, compare, goldens, models, run, studies, study
+from assay.web.pages import benchmarks, compare, goldens, models, run, studies, study, traces
 from assay.web.routes import build_route
 from assay.web.security import Guard
 from assay.web.site import FOLDER, Site, get_site
 
-MODULES = (assets, actions, live, login, studies, study, run, compare, api, uploads, goldens, benchmarks, models)
+MODULES = (
+    assets,
+    actions,
+    live,
+    login,
+    studies,
+    study,
+    run,
+    compare,
+    api,
+    uploads,
+    goldens,
+    benchmarks,
+    models,
+    traces,
+)
 _SMALLEST_PACKED = 1024
 
 

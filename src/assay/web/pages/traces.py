@@ -1,0 +1,114 @@
+"""Traces: the profiles of runs. speedscope shows them on this machine; Perfetto's own page gets one by a click."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from assay.errors import NotFoundError
+from assay.study.api import StudyLocation, list_files
+from assay.web.assets import VENDOR
+from assay.web.routes import get
+from assay.web.site import build_address, get_site
+
+VIEWER = "/vendor/speedscope/index.html"
+# speedscope writes its styles into the page, and reads one kind of profile with WebAssembly; it asks this server alone
+VIEWER_POLICY = (
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+_FOLDER = "profile"  # of a run: what profilers wrote
+_AT_TOP = ("trace.json", "trace.pb")  # of a model check
+_FLAMES = (".json", ".json.gz", ".cpuprofile", ".folded", ".collapsed", ".prof", ".speedscope")
+_PERFETTO = (".json", ".json.gz", ".pb", ".pftrace", ".perfetto-trace")
+_ELSEWHERE = (".trace.json", ".trace.json.gz", ".speedscope.json", ".cpuprofile", ".pftrace", ".perfetto-trace")
+_MOST_RUNS = 3000  # of a study that are looked into, the newest
+_MOST_LISTED = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    name: str
+    size: int
+    address: str  # of the file itself
+
+    @property
+    def viewer(self) -> str:
+        """Where speedscope shows it; "" where it cannot. The part behind # never reaches a server."""
+        if not self.name.lower().endswith(_FLAMES):
+            return ""
+        return f"{VIEWER}#profileURL={quote(self.address, safe='')}&title={quote(self.name, safe='')}"
+
+    @property
+    def fits_perfetto(self) -> bool:
+        return self.name.lower().endswith(_PERFETTO)
+
+
+def list_traces(location: StudyLocation, slug: str, run: str) -> list[Trace]:
+    run_dir, found = os.path.join(location.dir, run), []
+    for file in list_files(run_dir):
+        is_meant = file.name in _AT_TOP or file.name.lower().endswith(_ELSEWHERE)
+        is_profile = file.name.startswith(f"{_FOLDER}{os.sep}") and file.name.lower().endswith((*_FLAMES, *_PERFETTO))
+        if is_meant or is_profile:
+            base = build_address("studies", slug, "runs", run, "files")
+            found.append(Trace(file.name, file.size, f"{base}/{quote(file.name)}"))
+    return found
+
+
+def find_traced(location: StudyLocation) -> Iterator[tuple[str, float]]:
+    """Runs that have a profile, by its folder or its name, the newest first."""
+    try:
+        entries = [entry for entry in os.scandir(location.dir) if entry.is_dir(follow_symlinks=False)]
+        ages = sorted(((entry.stat().st_mtime, entry) for entry in entries), key=lambda pair: -pair[0])
+    except OSError:
+        return
+    for at, entry in ages[:_MOST_RUNS]:
+        if not entry.name.startswith(".") and any(
+            os.path.exists(os.path.join(entry.path, name)) for name in (_FOLDER, *_AT_TOP)
+        ):
+            yield entry.name, at
+
+
+def show_all(request: Request) -> Response:
+    site = get_site(request)
+    found = [
+        (slug, location, run, at)
+        for slug, location in site.snapshots.find_locations().items()
+        for run, at in find_traced(location)
+    ]
+    found.sort(key=lambda each: -each[3])
+    return site.render(request, "traces.html", found=found[:_MOST_LISTED], total=len(found))
+
+
+def show(request: Request) -> Response:
+    site = get_site(request)
+    snapshot, run = site.snapshots.load(request.path_params["study"]), request.path_params["run"]
+    snapshot.get_row(run)
+    traces = list_traces(snapshot.location, snapshot.slug, run)
+    answer = site.render(request, "trace.html", snapshot=snapshot, run=run, traces=traces)
+    # a window that this page opens may answer it: Perfetto says when it is ready for the trace
+    answer.headers["cross-origin-opener-policy"] = "same-origin-allow-popups"
+    return answer
+
+
+def send_viewer(request: Request) -> Response:
+    """speedscope's files, with a policy of their own."""
+    folder = os.path.join(VENDOR, "speedscope")
+    name = request.path_params["name"]
+    known = os.listdir(folder) if os.path.isdir(folder) else []
+    if name not in known:
+        raise NotFoundError("file of speedscope", name, known, "" if known else "make web")
+    return FileResponse(os.path.join(folder, name), headers={"content-security-policy": VIEWER_POLICY})
+
+
+ROUTES = [
+    get("/traces", show_all),
+    get("/traces/{study}/{run}", show),
+    get("/vendor/speedscope/{name}", send_viewer, scope="open"),
+]

@@ -1,0 +1,122 @@
+"""Traces of runs: which files they are, speedscope from this server with its own policy, and the link to Perfetto."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+from starlette.testclient import TestClient
+from tests.bench.laboratory import execution
+from tests.web.conftest import open_client
+
+from assay.bench.flow.archive import write_as_run
+from assay.study.api import StudyLocation
+from assay.web.assets import VENDOR
+from assay.web.pages.traces import VIEWER, Trace, find_traced, list_traces
+from assay.web.security import CONTENT_POLICY
+
+NEEDS_VIEWER = pytest.mark.skipif(not Path(VENDOR, "speedscope").is_dir(), reason="make web")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two executions, one of them with profiles, one of which has a hostile name."""
+    root = tmp_path_factory.mktemp("traces")
+    location = StudyLocation(str(root), "bench")
+    (root / "bench").mkdir()
+    for number in range(2):
+        assert write_as_run(location, execution(number, 1.0), None)
+    folder = root / "bench" / "e0000_C.f" / "profile"
+    folder.mkdir()
+    (folder / "python-0.json").write_text(json.dumps({"traceEvents": []}))
+    (folder / "a#&'<img src=x>.json").write_text("{}")
+    (folder / "window.pb").write_bytes(b"\n\0")
+    (folder / "notes.md").write_text("not a trace")
+    (root / "bench" / "e0001_C.f" / "output.json").write_text("{}")
+    (folder / "link.json").symlink_to("/etc/passwd")
+    return root
+
+
+@pytest.fixture(scope="module")
+def client(root: Path) -> Iterator[TestClient]:
+    with open_client(root) as client:
+        yield client
+
+
+def test_runs_with_a_profile(client: TestClient, root: Path) -> None:
+    text = client.get("/traces").text
+    assert "/traces/bench/e0000_C.f" in text
+    assert "e0001_C.f" not in text
+    assert [run for run, _ in find_traced(StudyLocation(str(root), "bench"))] == ["e0000_C.f"]
+
+
+def test_its_files(client: TestClient, root: Path) -> None:
+    answer = client.get("/traces/bench/e0000_C.f")
+    assert answer.status_code == 200
+    assert "<img src=x>" not in answer.text
+    assert "notes.md" not in answer.text
+    assert "link.json" not in answer.text
+    assert answer.text.count("leaves this machine") == 3
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin-allow-popups"
+    assert answer.headers["content-security-policy"] == CONTENT_POLICY
+    names = [trace.name for trace in list_traces(StudyLocation(str(root), "bench"), "bench", "e0000_C.f")]
+    assert names == ["profile/a#&'<img src=x>.json", "profile/python-0.json", "profile/window.pb"]
+
+
+def test_the_viewer_is_told_an_address_of_this_server(client: TestClient, root: Path) -> None:
+    for trace in list_traces(StudyLocation(str(root), "bench"), "bench", "e0000_C.f"):
+        assert bool(trace.viewer) == trace.name.endswith(".json")
+        assert client.get(trace.address).content == (root / "bench" / "e0000_C.f" / trace.name).read_bytes()
+        if trace.viewer:
+            path, _, fragment = trace.viewer.partition("#")
+            assert path == VIEWER
+            assert parse_qs(fragment) == {"profileURL": [trace.address], "title": [trace.name]}
+
+
+@pytest.mark.parametrize(
+    ("name", "here", "perfetto"),
+    [
+        ("profile/torch-0.json", True, True),
+        ("profile/T.JSON.GZ", True, True),
+        ("profile/x.folded", True, False),
+        ("trace.pb", False, True),
+        ("x.pftrace", False, True),
+    ],
+)
+def test_who_can_read_it(name: str, here: bool, perfetto: bool) -> None:
+    trace = Trace(name, 1, "/x")
+    assert (bool(trace.viewer), trace.fits_perfetto) == (here, perfetto)
+
+
+@NEEDS_VIEWER
+def test_only_the_viewer_has_the_relaxed_policy(client: TestClient) -> None:
+    answer = client.get(VIEWER)
+    assert answer.status_code == 200
+    policy = answer.headers["content-security-policy"]
+    assert "style-src 'self' 'unsafe-inline'" in policy
+    assert "script-src 'self' 'wasm-unsafe-eval'" in policy
+    for part in policy.split(";"):
+        assert "http" not in part  # nothing of another machine
+        assert "*" not in part
+    for path in ("/vendor/htmx.min.js", "/traces", "/vendor/speedscope/nothing"):
+        assert client.get(path).headers["content-security-policy"] == CONTENT_POLICY
+
+
+@NEEDS_VIEWER
+@pytest.mark.parametrize("name", ["nothing.js", "..%2f..%2fsecurity.py", "%2e%2e/%2e%2e/security.py", "%00"])
+def test_no_other_file_comes_out(client: TestClient, name: str) -> None:
+    assert client.get(f"/vendor/speedscope/{name}").status_code == 404
+
+
+def test_a_run_without_one(client: TestClient) -> None:
+    assert "has no profile" in client.get("/traces/bench/e0001_C.f").text
+    assert client.get("/traces/bench/nothing").status_code == 404
+    assert client.get("/traces/nothing/e0001_C.f").status_code == 404
+
+
+def test_nothing(tmp_path: Path) -> None:
+    with open_client(tmp_path) as client:
+        assert "assay bench run" in client.get("/traces").text
