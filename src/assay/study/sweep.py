@@ -245,7 +245,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
 
     for line in (*slots.warnings, *builder.describe_size()):
         warn(line)
-    with closing_quietly(open_index(prepared.location.root, warn, is_needed=False)) as index:
+    with closing_quietly(open_index(prepared.location.root, hooks.console.warning, is_needed=False)) as index:
         collector = Collector(index, prepared.location, slots.devices, hooks.echo)
         repairs = builder.repair(prepared.plan.runs)
         if prepared.study.is_mlrunner:

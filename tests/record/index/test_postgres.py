@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -172,6 +173,15 @@ def test_a_user_who_may_only_read_reads(server: PostgresServer, store: PostgresS
         ),
         *("set_config('transaction_read_only', 'off', false)", "query_to_xml('DELETE FROM runs', true, true, '')"),
         *("nextval('runs_run_seq')", "setval('runs_run_seq', 99)"),
+        *("pg_read_file/**/('x')", "pg_read_file -- x\n('x')", "pg_read_file /* /* */ ' */ ('x')"),
+        *("""U&"pg\\005fread_file"('x')""", "pg_catalog . pg_reload_conf/**/()", "$a$'$a$ || pg_reload_conf()"),
+        *("E'\\'' || pg_reload_conf()", "'' || pg_reload_conf() || ''"),
+        *("(SELECT count(*) FROM ts_stat('select 1'))", "table_to_xml('runs', true, true, '')"),
+        *(
+            "schema_to_xml('x', true, true, '')",
+            "database_to_xml(true, true, '')",
+            "cursor_to_xml('x', 1, true, true, '')",
+        ),
     ],
 )
 def test_a_query_calls_nothing_that_acts(store: PostgresStore, call: str) -> None:
@@ -183,6 +193,44 @@ def test_a_query_calls_nothing_that_acts(store: PostgresStore, call: str) -> Non
         assert index.query("SELECT pg_typeof(key) AS kind FROM runs").rows == [("text",)]
         index.put_runs([row("grid/b")])
         assert index.query("SELECT max(run) FROM runs").rows == [(2,)]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "'pg_version' || 'pg_read_file(1)'",
+        "1 /* pg_read_file() */ -- pg_reload_conf()",
+        "$$ pg_reload_conf() $$",
+        "(SELECT count(*) FROM pg_catalog.pg_class c WHERE c.relname = 'pg_version')",
+        "lower('A') || log(10)",
+        "1 AS pg_version",
+        "E'it\\'s'",
+    ],
+)
+def test_ordinary_queries_are_not_refused(store: PostgresStore, expression: str) -> None:
+    with store.open() as index:
+        assert len(index.query(f"SELECT {expression}").rows) == 1
+
+
+def test_who_may_not_read_is_told_what_the_owner_gives(server: PostgresServer, store: PostgresStore) -> None:
+    with store.open() as index:
+        index.put_runs([row()])
+    server.sql("DROP ROLE IF EXISTS visitor", "CREATE ROLE visitor LOGIN PASSWORD 'visitor-password'")
+    address = server.address("visitor", "visitor-password")
+    with pytest.raises(InfrastructureError, match="may not read") as caught:
+        PostgresIndex(address, store.root)
+    given = re.findall("GRANT [^;]+", caught.value.hint or "")
+    assert len(given) == 2
+    server.sql(*given)
+    with PostgresIndex(address, store.root) as index:
+        assert index.query("SELECT count(*) FROM runs").rows == [(1,)]
+        with pytest.raises(InfrastructureError) as caught:
+            index.put_runs([row("grid/b")])
+    server.sql(*re.findall("GRANT [^;)]+", caught.value.hint or ""))
+    with PostgresIndex(address, store.root) as index:
+        index.put_runs([row("grid/b")])
+        assert index.query("SELECT count(*) FROM runs").rows == [(2,)]
+    server.sql("DROP OWNED BY visitor", "DROP ROLE visitor")
 
 
 def test_a_server_without_room_is_named_and_what_waits_is_written_later(

@@ -70,6 +70,7 @@ def test_a_server_that_is_not_there_ends_reading_commands_and_no_run(cli, own_be
     result = cli("run", study, "--slots", "0")
     assert result.code == 0
     assert "cannot be reached" in result.err
+    assert "cannot be reached" in cli("run", study, "--slots", "0", "--force", "--quiet").err
     told = cli("sum", "one")
     assert told.code == 4
     assert "127.0.0.1" in told.err

@@ -23,6 +23,7 @@ from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.record.index.base import Answer, Refused
 from assay.record.index.packing import storable
 from assay.record.index.schema import OPENED_IN_POSTGRES, POSTGRES_TYPES, TABLES, VERSION
+from assay.record.index.statements import find_acting
 from assay.record.index.stored import QUERY_LIMIT_S, StoredIndex, check_query
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ _WAITS_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5, 2.0)  # before each attempt to connect
 _LARGEST = 2**63 - 1
 _ESCAPED_NUL = r"(?<!\\)((?:\\\\)*)\\u0000"  # in JSON; jsonb does not take it
 _AMONG = r"([\w.]+) IN \(SELECT value FROM json_each\(\?\)\)"
-# Functions that a read-only transaction does not keep from acting on the server, its files or other sessions.
-_SIDE_EFFECTS = r'\b(pg_(?!typeof|size_pretty)\w+|lo_\w+|dblink\w*|set_config|query_to_\w+)"?\s*\('
 _LOCAL = "or use an index on this machine alone: ASSAY_INDEX=local assay …"
 
 
@@ -203,6 +202,7 @@ class PostgresIndex(StoredIndex):
         keywords: dict[str, Any] = {"connect_timeout": timeout_s, "application_name": "assay", "keepalives_idle": 30}
         # The index is a copy: what a crash of the server takes is read again. A stopped client blocks nobody for long.
         settings = {"search_path": self.schema, "synchronous_commit": "off", "client_min_messages": "warning"}
+        settings |= {"standard_conforming_strings": "on"}  # as `find_acting` reads texts
         settings |= {"lock_timeout": f"{LOCK_TIMEOUT_S}s", "idle_in_transaction_session_timeout": "60s"}
         try:
             raw = psycopg.connect(autocommit=True, **(keywords | self._address.keywords))
@@ -254,7 +254,8 @@ class PostgresIndex(StoredIndex):
         if "format" not in facts:
             raise InfrastructureError(
                 f"the schema {self.schema} in {self._address.shown} is not an index of Assay, or you may not read it",
-                f"nothing was changed; give ASSAY_INDEX another database, {_LOCAL}",
+                f"ask its owner for the right to read: {self._write_grant('SELECT')}; where it is not one, give"
+                f" ASSAY_INDEX another database, {_LOCAL}",
             )
         if facts["format"] != str(VERSION):
             return f"the index {self.place} has format {facts['format']}, this Assay uses {VERSION}"
@@ -317,7 +318,8 @@ class PostgresIndex(StoredIndex):
         said = self._address.hide(error.diag.message_primary or str(error))
         kind, hint = InfrastructureError, "build it again: assay index rebuild"
         if isinstance(error, errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction):
-            hint = f"this user may only read: ask the owner for more rights, {_LOCAL}"
+            grant = self._write_grant("SELECT, INSERT, UPDATE, DELETE")
+            hint = f"this user may only read: ask the owner for more rights ({grant}), {_LOCAL}"
         elif isinstance(error, errors.LockNotAvailable):
             hint = f"another process has been writing for {LOCK_TIMEOUT_S} s; look for one that is stopped (state T)"
         elif isinstance(error, errors.DiskFull | errors.OutOfMemory | errors.TooManyConnections):
@@ -325,6 +327,12 @@ class PostgresIndex(StoredIndex):
         elif self._db.raw.closed:
             kind, hint = ConnectionLostError, "the server may be restarting: give the command again"
         return kind(f"the index {self.place} failed: {said}", hint)
+
+    def _write_grant(self, rights: str) -> str:
+        """What the owner of the schema gives to psql."""
+        user = '"{}"'.format(self._db.raw.info.user.replace('"', '""'))
+        schema = f"SCHEMA {self.schema}"
+        return f"GRANT USAGE ON {schema} TO {user}; GRANT {rights} ON ALL TABLES IN {schema} TO {user}"
 
     def _write(self, buffer: Buffer) -> list[Refused]:
         for _ in range(2):
@@ -351,8 +359,8 @@ class PostgresIndex(StoredIndex):
         import psycopg
 
         check_query(statement)
-        if found := re.search(_SIDE_EFFECTS, statement, re.IGNORECASE):
-            raise UsageError(f"the query was refused: {found[1]} may do more than read", "use psql for it")
+        if found := find_acting(statement):
+            raise UsageError(f"the query was refused: {found} may do more than read", "use psql for it")
         self._write_waiting()
         with self._translated():
             self._begin(writes=False)
