@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MARKER = "convergence"
 _HELPER = "assay.convergence"
 _CHECKED = "_assay_convergence_checked"
+RUNS = "_assay_runs"  # of a test: the root of the runs that it has made
 _PATHS = ("config", "store")
 _OPTIONS = ("manifest_name", "tests", "slots", "most_checks", "early_stop", "timeout_s", "env")
 _OURS = ("allow_changed", "inconclusive")
@@ -93,6 +94,7 @@ class Convergence:
         marker = self._item.get_closest_marker(MARKER)
         arguments = _check_arguments({**(marker.kwargs if marker else {}), **given}, marker.args if marker else ())
         folder = _choose_root(self._item)
+        setattr(self._item, RUNS, folder)
         report = self._run(arguments, folder)
         _judge(report, arguments, folder)
         return report

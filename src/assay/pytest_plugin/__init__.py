@@ -24,6 +24,7 @@ from assay.models.pytest_support.collection import (
     summarize,
 )
 from assay.models.pytest_support.options import add_options
+from assay.pytest_plugin.uploads import watch_uploads
 
 __all__ = ["convergence", "pytest_runtest_call", "pytest_runtest_makereport"]
 
@@ -42,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     register_fixtures(config)
     refuse_options(config)
     watch_session(config)
+    watch_uploads(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

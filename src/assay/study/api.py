@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from assay.study.summary import SummaryOptions, select_rows, summarise
     from assay.study.supervise import Entry, Event, Observer
     from assay.study.sweep import Listen, RunHooks, prepare, run_study
+    from assay.study.upload import Target, find_finished, find_server, upload_runs
     from assay.study.verdicts import record_verdicts
 
 HOMES = {
@@ -115,6 +116,7 @@ HOMES = {
     "assay.study.summary": "SummaryOptions select_rows summarise",
     "assay.study.supervise": "Entry Event Observer",
     "assay.study.sweep": "Listen RunHooks prepare run_study",
+    "assay.study.upload": "Target find_finished find_server upload_runs",
     "assay.study.verdicts": "record_verdicts",
 }
 __getattr__ = build_getattr(__name__, HOMES)

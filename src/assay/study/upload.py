@@ -19,7 +19,7 @@ from assay.values import layout
 
 ENV_SERVER, ENV_TOKEN = "ASSAY_SERVER", "ASSAY_TOKEN"
 _PATH = "/api/uploads"
-_ATTEMPTS = 3
+ATTEMPTS = 3
 _TIMEOUT_S = 60.0
 _MOST_CODE = 20 << 20  # bytes of a run's copy of the code; a larger one stays here
 _BATCH_BYTES, _BATCH_FILES = 256 << 20, 10_000  # of one archive, before packing
@@ -79,10 +79,24 @@ def find_server(
     return Server(url.rstrip("/"), given)
 
 
+def find_finished(root: str) -> Iterator[str]:
+    """The directories of all finished runs below a root."""
+    from assay.record.run_directory import find_run_dirs
+    from assay.study.locations import find_studies
+    from assay.study.run_status import load_status
+
+    for study in find_studies(root):
+        for run_dir in find_run_dirs(os.path.join(root, study)):
+            if load_status(run_dir).state.is_over:
+                yield run_dir
+
+
 # ---------------------------------------------------------------- sending
 
 
-def upload_runs(targets: Sequence[Target], server: Server, sleep: Callable[[float], None] = time.sleep) -> Uploaded:
+def upload_runs(
+    targets: Sequence[Target], server: Server, sleep: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
+) -> Uploaded:
     """In as few archives as reasonable. Raises InfrastructureError where the server is away or refuses."""
     runs: list[dict[str, Any]] = []
     links: dict[str, None] = {}
@@ -93,32 +107,39 @@ def upload_runs(targets: Sequence[Target], server: Server, sleep: Callable[[floa
         with tempfile.TemporaryFile(prefix="assay-upload-") as file:
             _pack(batch, file)
             size += file.tell()
-            answer = send_archive(server, file, sleep)
+            try:
+                answer = send_archive(server, file, sleep, attempts)
+            except InfrastructureError as error:
+                raise InfrastructureError(error.message + _count_sent(runs), error.hint) from None
         runs += answer["runs"]
         links[str(answer["link"])] = None
     return Uploaded(runs, list(links), size, notes)
 
 
-def send_archive(server: Server, file: IO[bytes], sleep: Callable[[float], None] = time.sleep) -> dict[str, Any]:
+def _count_sent(runs: Sequence[object]) -> str:
+    return f" ({len(runs)} runs were sent before)" if runs else ""
+
+
+def send_archive(
+    server: Server, file: IO[bytes], sleep: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
+) -> dict[str, Any]:
     """A server that does not answer, is in trouble or has too much to do is asked again."""
-    problem = ""
-    for attempt in range(_ATTEMPTS):
+    problem, hint = "", None
+    for attempt in range(attempts):
         if attempt:
             sleep(2.0**attempt)
         try:
             status, said = _post(server, file)
         except (OSError, http.client.HTTPException) as error:
             problem = f"it does not answer: {str(error) or type(error).__name__}"
+            hint = "is `assay serve` running there, and is the address right?"
             continue
         if status in (200, 201):
             return _read_answer(server, said)
-        problem = f"it refuses: {_explain(status, said)}"
+        problem, hint = f"it refuses: {_explain(status, said)}", None
         if status < 500 and status != 429:
             break
-    raise InfrastructureError(f"nothing was sent to {server.name}: {problem}", _HINTS.get(problem[:15]))
-
-
-_HINTS: Mapping[str, str] = {"it does not ans": "is `assay serve` running there, and is the address right?"}
+    raise InfrastructureError(f"the runs could not be sent to {server.name}: {problem}", hint)
 
 
 def _post(server: Server, file: IO[bytes]) -> tuple[int, bytes]:

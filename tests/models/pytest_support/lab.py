@@ -130,7 +130,7 @@ class Project:
         return path
 
     def pytest(self, *arguments: str, env: dict[str, str] | None = None) -> Said:
-        words = ["-m", "pytest", "-W", "error", "-p", "no:hypothesispytest", *arguments]
+        words = ["-m", "pytest", "-W", "error", "-p", "no:hypothesispytest", "-p", "no:schemathesis", *arguments]
         own = {"ASSAY_CACHE": str(self.folder / ".artifacts"), "COLUMNS": "200", "PY_COLORS": "0", **(env or {})}
         done = call_python(words, cwd=self.folder, env=os.environ | own, timeout=240, is_merged=True)
         return Said(done.returncode, done.stdout)

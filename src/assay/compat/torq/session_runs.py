@@ -47,8 +47,8 @@ def store_session(folder: str, aside: str, root: str, made_at: float) -> Session
     batch = str(manifest.get("batch_name") or "default")
     session = _digest(json.dumps([manifest.get("workflow_url"), batch], sort_keys=True))
     names: list[tuple[str, str]] = []
-    for number, test in enumerate(manifest["test_runs"]):
-        name = f"{session}-{_build_name(test, number)}"
+    for test in manifest["test_runs"]:
+        name = f"{session}-{_build_name(test)}"
         if (study, name) in names:
             raise RefusedUploadError(f"{MANIFEST}: the test {name.partition('-')[2]} is there twice")
         names.append((study, name))
@@ -75,11 +75,11 @@ def _load_manifest(folder: str) -> dict[str, Any]:
     return dict(content)
 
 
-def _build_name(test: Mapping[str, Any], number: int) -> str:
-    """The test and its parameters; a number where something else of the name had to go."""
+def _build_name(test: Mapping[str, Any]) -> str:
+    """The test and its parameters; behind it a hash, where something of the name had to go."""
     wanted = "-".join(str(test.get(key) or "") for key in ("module", "name", "parameters")).strip("-")
     name = _clean(wanted)
-    return name if name == wanted else f"{number:04d}-{name}"
+    return name if name == wanted else f"{name}-{_digest(wanted)}"
 
 
 def _write_run(
