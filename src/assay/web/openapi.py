@@ -23,6 +23,7 @@ MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
 VALUE: Schema = {"anyOf": [NUMBER, {"enum": ["NaN", "Infinity", "-Infinity"]}]}  # JSON has no NaN
 STATE: Schema = {"enum": [str(state) for state in State]}
 OBJECT: Schema = {"type": "object"}
+BINARY: Schema = {"type": "string", "format": "binary"}
 
 
 def many(items: Schema) -> Schema:
@@ -77,6 +78,15 @@ WISH: Schema = {
         "text": {"type": "string", "maxLength": 10_000},
     },
 }
+JUDGEMENT: Schema = {
+    "type": "object",
+    "required": ["metric", "method", "change", "judgement"],
+    "properties": {
+        **dict.fromkeys(("metric", "method", "change"), TEXT),
+        "judgement": {"enum": ["ack", "wontfix", "invalid", "open"]},
+        "note": {"type": "string", "maxLength": 2000},
+    },
+}
 ACTION = record(command=TEXT, code={"type": "integer"}, said=TEXT)  # 409: the command's exit code was not 0
 UPLOAD = record(runs=many(record(study=TEXT, run=TEXT, is_new=FLAG, link=TEXT)), link=TEXT)
 ERROR = record(error=TEXT, hint=TEXT)
@@ -95,6 +105,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "LogMatches": LOG_MATCHES,
     "Wish": WISH,
     "Action": ACTION,
+    "Judgement": JUDGEMENT,
     "Upload": UPLOAD,
     "TorqSession": record(id=TEXT, link=TEXT, runs=COUNT),
     "Error": ERROR,
@@ -224,13 +235,21 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         body={"application/json": {"schema": ref("Wish")}},
         scope="write",
     ),
+    ("POST", "/api/benchmarks/{study}/triage"): Operation(
+        "triage",
+        "Write down a judgement about a change of a benchmark, as `assay bench triage`",
+        ref("Action"),
+        refusals=(400, 404, 409),
+        body={"application/x-www-form-urlencoded": {"schema": ref("Judgement")}},
+        scope="write",
+    ),
     ("POST", "/api/uploads"): Operation(
         "upload",
         "Store the runs of a zip archive of STUDY/RUN/FILE; 200: all of them were here already",
         ref("Upload"),
         refusals=(400, 409, 415),
         more=(201,),
-        body={"application/zip": {"schema": {"type": "string", "format": "binary"}}},
+        body={"application/zip": {"schema": BINARY}, "application/octet-stream": {"schema": BINARY}},
         scope="upload",
     ),
     ("POST", "/api/test-sessions/upload_zip/"): Operation(
@@ -244,7 +263,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
                 "schema": {
                     "type": "object",
                     "required": ["file"],
-                    "properties": {"file": {"type": "string", "format": "binary"}},
+                    "properties": {"file": BINARY},
                 }
             }
         },

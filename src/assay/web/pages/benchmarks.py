@@ -135,7 +135,10 @@ async def triage(request: Request) -> Response:
 
 def _triage(request: Request, body: bytes) -> Response:
     snapshot, archive = _find(request)
-    given = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20)
+    try:
+        given = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20)
+    except ValueError as error:
+        raise UsageError(f"the form cannot be read: {error}") from error
     metric, method, change, judgement, note = (
         given.get(name, [""])[-1].strip() for name in ("metric", "method", "change", "judgement", "note")
     )
