@@ -534,3 +534,43 @@ def test_a_damaged_plan_plans_nothing(tmp_path: Path, text: str) -> None:
     assert run_directory.load_planned(str(tmp_path)) == {}
     run_directory.remove_plan(str(tmp_path))
     assert run_directory.load_planned(str(tmp_path)) == {}
+
+
+# ---------------------------------------------------------------- how long a farm's job waited, and took
+
+
+def dated(run_dir: Path, name: str, at: float) -> None:
+    (run_dir / name).touch()
+    os.utime(run_dir / name, (at, at))
+
+
+def test_a_farm_s_job_begins_with_its_token(run_dir: Path) -> None:
+    """By the clock of the file system, which need not be ours: only the difference counts."""
+    far = handle(1, executor="slurm")
+    dated(run_dir, "lease.1", 1000.0)
+    assert run_directory.find_begin(str(run_dir), far) is None
+    dated(run_dir, "token.1", 1030.0)
+    assert run_directory.find_begin(str(run_dir), far) == 35.0
+    assert run_directory.find_begin(str(run_dir), handle(1)) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "codes", "span"),
+    [
+        (["900.0 train start", "902.5 train exit 0"], {"train": 0}, (35.0, 37.5)),
+        (["1.0 train start", "2.0 train exit 0", "8.0 test start", "9.0 test exit 1"], {"test": 1}, (35.0, 36.0)),
+        (["1.0 train start", "2.0 train exit 0", "8.0 test start"], {"train": 0}, (35.0, 50.0)),
+        (["900.0 train start"], {}, (35.0, 50.0)),
+        ([], {}, (35.0, 50.0)),
+        (["900.0 train start", "930.0 train exit 0"], {"train": 0}, (20.0, 50.0)),
+    ],
+    ids=["whole", "one of an earlier attempt", "killed in the second", "killed", "nothing", "a token fetched late"],
+)
+def test_how_long_a_farm_s_job_took(
+    run_dir: Path, lines: list[str], codes: dict[str, int], span: tuple[float, float]
+) -> None:
+    dated(run_dir, "lease.1", 1000.0)
+    dated(run_dir, "token.1", 1030.0)
+    (run_dir / "job.log").write_text("\n".join(lines))
+    assert run_directory.find_span(str(run_dir), handle(1, executor="slurm"), codes, 50.0) == span
+    assert run_directory.find_span(str(run_dir), handle(1), codes, 50.0) == (5.0, 50.0)

@@ -573,6 +573,40 @@ def load_times(run_dir: str) -> dict[str, tuple[float, float | None]]:
     return times
 
 
+def find_begin(run_dir: str, handle: JobHandle) -> float | None:
+    """When a job began, by the clock that its lease is from; None: its farm has not started it yet.
+
+    It waited as long as its token is younger than its lease: the file system dates both.
+    """
+    if handle.executor == "local":
+        return handle.started_at
+    try:
+        token, lease = (
+            os.stat(os.path.join(run_dir, name(handle.attempt))).st_mtime
+            for name in (layout.token_name, layout.lease_name)
+        )
+    except OSError:
+        return None
+    return handle.started_at + max(0.0, token - lease)
+
+
+def find_span(run_dir: str, handle: JobHandle, codes: Mapping[str, int], seen_at: float) -> tuple[float, float]:
+    """When an ended job began and ended, by the same clock; `seen_at`: when we found that it had.
+
+    On a farm it took as long as the clock of its own node says, in job.log: clocks of two machines are never compared.
+    """
+    begun_at = find_begin(run_dir, handle) or handle.started_at
+    if handle.executor == "local":
+        return begun_at, seen_at
+    times = load_times(run_dir)
+    spans = [times[name] for name in codes if name in times]
+    first = min((start for start, _ in spans), default=0.0)
+    ends = [end for start, end in times.values() if start >= first and spans]
+    took_s = max(0.0, max(filter(None, ends)) - first) if ends and None not in ends else 0.0
+    begun_at = max(handle.started_at, min(begun_at, seen_at - took_s))
+    return begun_at, begun_at + took_s if took_s else max(begun_at, seen_at)
+
+
 def _note_time(times: dict[str, tuple[float, float | None]], words: list[str]) -> None:
     if len(words) < 3 or words[2] not in ("start", "exit"):
         return

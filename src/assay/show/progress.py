@@ -37,6 +37,7 @@ class RunningRow:
     metrics: Mapping[str, float] = field(default_factory=dict)  # the last value of each
     step: float | None = None
     was_found: bool = False  # it ran before we came: nobody starts it now
+    is_waiting: bool = False  # in the queue of a farm
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,7 @@ def render_ended(row: EndedRow) -> str:
 def render_started(row: RunningRow) -> str:
     slot = f"  slot {row.slot}" if row.slot else ""
     attempt = f"  attempt {row.attempt}" if row.attempt > 1 else ""
-    return f"started  {formatting.clean(row.name)}{slot}{attempt}"
+    return f"{'submitted' if row.is_waiting else 'started '} {formatting.clean(row.name)}{slot}{attempt}"
 
 
 def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> str:
@@ -311,7 +312,8 @@ class PlainProgress(Progress):
     def _render_news(self, view: ProgressView) -> list[str]:
         """What happened since the last update; a start is reported once, also where the run is still listed."""
         news = view.news or view.ended
-        self._running |= {(row.name, row.attempt) for row in news if isinstance(row, RunningRow)}
+        begun = [row for row in news if isinstance(row, RunningRow) and not row.is_waiting]
+        self._running |= {(row.name, row.attempt) for row in begun}
         lines = [render_started(row) if isinstance(row, RunningRow) else render_ended(row) for row in news]
         return [*lines, render_best(view.best)] if view.best and view.is_new_best else lines
 

@@ -287,7 +287,7 @@ def build_row(
         title=spec.title,
         tag=spec.tag,
         created_at=record.created_at,
-        started_at=handle.started_at if handle else outcome.started_at if outcome else None,
+        started_at=(outcome.started_at if outcome else None) or (handle.started_at if handle else None),
         ended_at=outcome.ended_at if outcome else None,
         host=handle.host if handle else None,
         slot=handle.slot if handle else None,

@@ -198,12 +198,18 @@ def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, histo
         return row._replace(state=State.DONE if not history.attempts and not record.spec.commands else row.state)
     commands = tuple(command.name for command in record.spec.commands)
     decision = conclude(path, history, commands)
-    outcome = decision.outcome
+    outcome, handle = decision.outcome, decision.handle
+    started_at, ended_at = row.started_at, outcome.ended_at if outcome else None
+    if handle is not None and outcome is not None and ended_at is not None:
+        started_at, ended_at = run_directory.find_span(path, handle, outcome.codes, ended_at)
+    elif handle is not None:
+        started_at = run_directory.find_begin(path, handle)
     return row._replace(
+        started_at=started_at,
         state=decision.state,
         exit_code=outcome.exit_code if outcome else None,
         reason=outcome.reason if outcome else "",
-        ended_at=outcome.ended_at if outcome else None,
+        ended_at=ended_at,
     )
 
 

@@ -180,7 +180,7 @@ class Watcher:
         elif event.kind == "started":
             entry = event.entry
             slot = entry.handle.slot if entry.handle else None
-            self.news.append(RunningRow(entry.spec.name, slot, 0.0, entry.attempt))
+            self.news.append(RunningRow(entry.spec.name, slot, 0.0, entry.attempt, is_waiting=entry.is_waiting))
         elif event.kind == "adopted":
             self.found.add((event.entry.spec.name, event.entry.attempt))
             self.progress.message(f"found {event.entry.spec.name} still running (attempt {event.entry.attempt})")
@@ -198,10 +198,11 @@ class Watcher:
                 entry.finished_here for entry in supervisor.entries if entry.state is State.DONE
             )
         now = time.time()
-        running = tuple(self._build_running(entry, supervisor, now) for entry in supervisor.running.values())
+        begun = [entry for entry in supervisor.running.values() if not entry.is_waiting]
+        running = tuple(self._build_running(entry, supervisor, now) for entry in begun)
         is_leaving = supervisor.interrupted or supervisor.leave or supervisor.problem
         left = supervisor.count_left()
-        queued = len(supervisor.queue) + left
+        queued = len(supervisor.queue) + left + len(supervisor.running) - len(begun)
         slots = max(1, len(running))
         eta_s = estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots)
         news, self.news = tuple(self.news), []
@@ -235,7 +236,7 @@ class Watcher:
         return RunningRow(
             name=entry.spec.name,
             slot=handle.slot if handle else None,
-            elapsed_s=max(0.0, now - handle.started_at) if handle else 0.0,
+            elapsed_s=max(0.0, now - (entry.begun_at or handle.started_at)) if handle else 0.0,
             attempt=entry.attempt,
             metrics={metric: value for metric, (_, value) in values.items()},
             step=max(steps) if steps else None,

@@ -25,7 +25,7 @@ from assay.system.files import read_text
 from assay.values import layout
 from assay.values.document import Document, Facts, Section, TableBlock, Text
 from assay.values.plain import NO_DATE, render_date
-from assay.values.run import build_command
+from assay.values.run import JobHandle, Outcome, build_command
 from assay.values.series import Reading, Summary, best_of, whole_step
 from assay.values.table import Column, Table
 
@@ -181,14 +181,25 @@ def _state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
     if last is not None and last.stop is not None:
         facts.append(("ended by" if last.stop.kind == "rule" else "stopped by", last.stop.who))
     if handle is not None:
+        began = _find_begin(run.dir, handle, outcome)
+        if handle.executor != "local":
+            waited = formatting.render_duration(max(0.0, (began or now) - handle.started_at))
+            waits = f", waited {waited}" if began else f", waits for {waited} now"
+            facts.append(("submitted", render_moment(handle.started_at, now) + waits))
         end = outcome.ended_at if outcome and outcome.ended_at else (None if status.state.is_over else now)
-        spent = formatting.render_duration(max(0.0, end - handle.started_at)) if end else ""
-        took = f", {'took' if status.state.is_over else 'for'} {spent}" if end else ""
-        facts.append(("started", render_moment(handle.started_at, now) + took))
+        if began is not None:
+            spent = formatting.render_duration(max(0.0, end - began)) if end else ""
+            took = f", {'took' if status.state.is_over else 'for'} {spent}" if end else ""
+            facts.append(("started", render_moment(began, now) + took))
         slot = f", slot {handle.slot}" if handle.slot else ""
         where = f"{handle.host}, pid {handle.pid}" if handle.pid else f"{handle.host} ({handle.executor})"
         facts.append(("where", where + slot))
     return [*facts, *_mark_facts(run.marks, now), ("folder", os.path.relpath(run.dir))]
+
+
+def _find_begin(run_dir: str, handle: JobHandle, outcome: Outcome | None) -> float | None:
+    """None: its farm has not started it."""
+    return (outcome.started_at if outcome else None) or run_directory.find_begin(run_dir, handle)
 
 
 def _mark_facts(marks: Marks, now: float) -> Iterator[tuple[str, str]]:
@@ -237,7 +248,7 @@ def _attempt_cells(attempt: Attempt, run: RunDescription, now: float) -> list[An
     is_last = attempt.number == run.status.attempt
     outcome = attempt.outcome or (run.status.outcome if is_last else None)
     handle = attempt.handle
-    started = handle.started_at if handle else None
+    started = _find_begin(run.dir, handle, outcome) if handle else None
     ended = outcome.ended_at if outcome else None
     order = run.status.commands
     codes = sorted(attempt.codes, key=lambda name: order.index(name) if name in order else len(order))

@@ -186,7 +186,7 @@ def _conclude(target: _Target) -> Stopped:
     if target.handle.executor != "local" and not os.path.exists(os.path.join(target.run.dir, layout.JOB_LOG)):
         return Stopped(key, "taken back before its farm had started it", outcome.state, was_running=True)
     ended = outcome.ended_at or time.time()
-    after = formatting.render_clock(max(0.0, ended - target.handle.started_at))
+    after = formatting.render_clock(max(0.0, ended - (outcome.started_at or target.handle.started_at)))
     count = formatting.render_count(target.processes, "process", "processes")
     return Stopped(key, f"stopped after {after}, {count} ended", outcome.state, was_running=True)
 
@@ -200,7 +200,8 @@ def _settle(target: _Target) -> Outcome:
     history = run_directory.load_history(target.run.dir)
     until = run_directory.History(tuple(each for each in history.attempts if each.number <= target.status.attempt))
     outcome = build_outcome(until.attempts[-1], target.status.commands, finished_before(until))
-    ours = replace(outcome, started_at=target.handle.started_at, ended_at=time.time())
+    span = run_directory.find_span(target.run.dir, target.handle, outcome.codes, time.time())
+    ours = replace(outcome, started_at=span[0], ended_at=span[1])
     run_directory.write_outcome(target.run.dir, ours)
     last = next(a for a in run_directory.load_history(target.run.dir).attempts if a.number == target.status.attempt)
     return last.outcome or ours

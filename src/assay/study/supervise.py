@@ -31,6 +31,7 @@ from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, RunSpec, 
 TICK_S = 0.25  # how often logs are read and the view is drawn
 LOOK_S = 2.0  # how often runs of other supervisors are looked at
 GRACE_S = 10.0
+_BEGUN_S = 0.02  # of a tick, for jobs that may have begun
 _MOST_LEFT = 3  # processes that a message names
 NOTHING: frozenset[str] = frozenset()  # one for all: a supervisor may have a hundred thousand runs
 
@@ -52,6 +53,7 @@ class Entry:
     reported: frozenset[str] = NOTHING  # command events of its current attempt already told
     done_before: AbstractSet[str] = NOTHING  # commands that earlier attempts have finished
     finished_here: bool = False  # ended while this supervisor watched
+    begun_at: float | None = None  # of a farm's job: None while it waits in the queue, as far as we have seen
     ended_at: float | None = None  # when its job was seen to end; what it left behind may take longer
     has_slot: bool = False  # holds one of this supervisor's slots
     left: Sequence[str] | None = None  # processes that the ended attempt left running; None: not looked for
@@ -61,6 +63,11 @@ class Entry:
     trial: int | None = None  # of a search: its number
     search_from: int | None = None  # of a search: the number of its first trial
     kept: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
+
+    @property
+    def is_waiting(self) -> bool:
+        """Its farm has it, and has not started it."""
+        return self.handle is not None and self.handle.executor != "local" and self.begun_at is None
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -157,6 +164,7 @@ class Supervisor:
         self._kept: dict[str, HeldSlot] = {}  # by directory
         self._ending: dict[str, Callable[[], bool]] = {}  # by directory: runs that are being ended meanwhile
         self._told: set[tuple[str, int]] = set()  # directory and attempt of all that were
+        self._turn = 0  # which of the jobs that wait in a farm's queue is looked at next
         self._leased_since: float | None = None  # others have the machine for themselves
 
     # ------------------------------------------------------------ the loop
@@ -203,6 +211,7 @@ class Supervisor:
 
     def _tick(self) -> None:
         mine = [entry for entry in self.running.values() if entry.is_mine]
+        self._note_begun(mine)
         self.observer.tick(mine, time.time())
         self._stop_early(mine)
         for line in self.executor.take_messages():
@@ -211,6 +220,18 @@ class Supervisor:
             if len(entry.spec.commands) > 1:
                 self._tell_commands(entry)
         self.settings.draw(self)
+
+    def _note_begun(self, entries: Sequence[Entry]) -> None:
+        """A thousand jobs in a queue, on a slow network disk, are looked at in turn."""
+        waiting = [entry for entry in entries if entry.is_waiting]
+        deadline = time.monotonic() + _BEGUN_S
+        for count in range(len(waiting)):
+            entry = waiting[(self._turn + count) % len(waiting)]
+            assert entry.handle is not None
+            entry.begun_at = run_directory.find_begin(entry.dir, entry.handle)
+            if time.monotonic() > deadline:
+                self._turn += count + 1
+                break
 
     def _stop_early(self, entries: Sequence[Entry]) -> None:
         """What a flow has seen enough of, and what the study's rules end: all at once, and nobody waits for them."""
@@ -416,7 +437,7 @@ class Supervisor:
             self._look(entry)
             return
         entry.handle, entry.state, entry.is_mine, entry.outcome = handle, State.RUNNING, True, None
-        entry.has_slot, entry.left, entry.ended_at = held is not None, None, None
+        entry.has_slot, entry.left, entry.ended_at, entry.begun_at = held is not None, None, None, None
         entry.reported = NOTHING
         self._put_running(entry, handle)
         self.observer.started(entry)
@@ -559,6 +580,7 @@ class Supervisor:
             self.running.pop(entry.dir, None)
             return
         if entry.dir not in self.running:
+            entry.begun_at = run_directory.find_begin(entry.dir, entry.handle)
             self._put_running(entry, entry.handle)
             self.settings.listen(Event("adopted", entry))
         if entry.is_mine and not was_mine:  # found without an owner, or its owner has died since
@@ -690,11 +712,14 @@ class Supervisor:
             reason = entry.loss
         elif decision.outcome.state is State.FAILED and entry.left:
             reason = f"{reason}; it {_describe_left(entry.left, 'which Assay ended')}"
+        started_at, ended_at = None, _find_end(entry, decision.outcome)
+        if entry.handle is not None:
+            started_at, ended_at = run_directory.find_span(entry.dir, entry.handle, decision.outcome.codes, ended_at)
         outcome = replace(
             decision.outcome,
             reason=reason,
-            started_at=entry.handle.started_at if entry.handle else None,
-            ended_at=_find_end(entry, decision.outcome),
+            started_at=started_at,
+            ended_at=ended_at,
             peak_rss_bytes=(usage.peak_rss_bytes or None) if usage else None,
             cpu_s=usage.cpu_s if usage else None,
         )
