@@ -38,7 +38,7 @@ from assay.values.plain import render_date
 from assay.values.verdict import Finding, VerdictKind
 
 _FIRST = ("wall_time", "throughput")  # what stands for a benchmark
-_MOST_PAIRS = 300  # benchmarks and metrics that are looked at for the largest changes
+_MOST_PAIRS = 100  # benchmarks and metrics that are looked at for the largest changes
 _MOST_TOP = 12
 _MOST_SHARES = 8  # distributions of a comparison
 _MOST_TICKS = 8
@@ -159,6 +159,22 @@ def list_metrics(executions: Sequence[BenchExecution]) -> list[str]:
 
 
 def _try_history(
+    method: str, metric: str, found: Sequence[BenchExecution], triage: Sequence[Triage]
+) -> tuple[MetricHistory | None, str]:
+    said = tuple(each for each in triage if (each.method, each.metric) == (method, metric))
+    key = (method, metric, hash(tuple((each.execution_id, each.run_dir) for each in found)), said)
+    if key not in _KNOWN:
+        while len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.pop(next(iter(_KNOWN)), None)
+        _KNOWN[key] = _build_history(method, metric, found, said)
+    return _KNOWN[key]
+
+
+_KNOWN: dict[tuple[object, ...], tuple[MetricHistory | None, str]] = {}  # histories of earlier requests
+_MOST_KNOWN = 5000
+
+
+def _build_history(
     method: str, metric: str, found: Sequence[BenchExecution], triage: Sequence[Triage]
 ) -> tuple[MetricHistory | None, str]:
     if not metric:
