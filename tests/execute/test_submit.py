@@ -455,6 +455,17 @@ class TestLiveness:
         time.sleep(0.02)
         assert queueing.liveness(handle, run.dir) is Liveness.GONE
 
+    def test_what_was_reported_as_ended_stays_so(
+        self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The supervisor asks again when it concludes the attempt."""
+        monkeypatch.setattr(submit, "_EMPTY_TOKEN_S", 0.3)
+        run, handle = lease
+        run.path("token.1").touch()
+        queueing.watch(handle, run.dir)
+        until(lambda: list(queueing.wait(0.1)) == [handle], "it has ended")
+        assert queueing.liveness(handle, run.dir) is Liveness.GONE
+
     @pytest.mark.parametrize("text", ["", "host", "host x y z", "\n"])
     def test_a_damaged_token_is_an_empty_one(self, text: str) -> None:
         assert parse_token(text).host == ""

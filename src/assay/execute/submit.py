@@ -194,10 +194,9 @@ class SubmitExecutor(Executor):
         deadline = time.monotonic() + _POLL_BUDGET_S
         ended = []
         for count in range(len(keys)):
-            run_dir, attempt = key = keys[(self._turn + count) % len(keys)]
-            if self.liveness(self._watched[key], run_dir) is Liveness.GONE:
+            key = keys[(self._turn + count) % len(keys)]
+            if self.liveness(self._watched[key], key[0]) is Liveness.GONE:
                 ended.append(self._watched.pop(key))
-                self._empty_since.pop((run_dir, attempt), None)
             if time.monotonic() > deadline:
                 self._turn = (self._turn + count + 1) % len(keys)
                 break
