@@ -46,6 +46,7 @@ _EXTRAS = (
     ("pyarrow", "parquet", "assay export parquet"),
     ("psycopg", "postgres", "an index that a team shares: ASSAY_INDEX=postgresql://…"),
     ("ray", "ray", "assay run --on ray"),
+    ("starlette", "web", "the page: assay serve"),
     ("httpx", "download", "http:// and https:// in --data_downloads"),
 )
 _MODEL_PARTS = (
@@ -288,10 +289,12 @@ def _examine_extras(parts: _Parts, find_version: Callable[[str], str] = version)
 
 def _examine_others() -> Iterator[Diagnostic]:
     """What is started for people and not needed by any run of theirs."""
-    boards = _examine_program("ssh", "models on boards", "install OpenSSH's client", needed=False, question="-V")
+    hosts = "assay run --on ssh:HOST, models on boards"
+    slurm = "install Slurm's commands (Debian: slurm-client)"
     docker = "install Docker: https://docs.docker.com/engine/install"
     gcloud = "install Google Cloud's CLI: https://cloud.google.com/sdk/docs/install"
-    yield boards
+    yield _examine_program("ssh", hosts, "install OpenSSH's client", needed=False, question="-V")
+    yield _examine_program("sbatch", "assay run --on slurm", slurm, needed=False)
     yield _examine_program("docker", "assay perfzero setup", docker, needed=False)
     yield _examine_program("gcloud", "assay perfzero cloud", gcloud, needed=False)
 
