@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
+from tests.bench.laboratory import execution
 from tests.models.report.model_reports import bad_report, good_report, large_report, report
 from tests.web.conftest import open_client
 
+from assay.bench.flow.archive import write_as_run
 from assay.compat.torq.session_runs import store_session
 from assay.execute.script import JobText, render_job
 from assay.models.pages import build_graph, build_history, list_checks
@@ -128,6 +130,18 @@ class TestCheck:
         assert 'class="half l4"' in text
         assert "Accuracy and time over checks" in text
         assert "checks/m_iree_1" in text
+
+    def test_its_times_in_the_benchmarks(self, tmp_path: Path) -> None:
+        write(tmp_path, "m_iree_1", good_report())
+        with open_client(tmp_path) as client:
+            assert "benchmark history" not in client.get("/models/model/checks/m_iree_1").text
+        location = StudyLocation(str(tmp_path), "bench")
+        os.mkdir(location.dir)
+        assert write_as_run(location, replace(execution(1, 1.0), method="model.m.iree"), None)
+        with open_client(tmp_path) as client:
+            text = client.get("/models/model/checks/m_iree_1").text
+            address = text.rpartition('">times in the benchmark history')[0].rpartition('"')[2]
+            assert client.get(address).status_code == 200
 
     def test_a_good_one(self, client: TestClient) -> None:
         text = client.get("/models/model/checks/m_iree_1").text

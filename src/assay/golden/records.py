@@ -30,6 +30,7 @@ KIND = "golden report"
 FORMATS = {KIND: Format(1, "delete the file: only the report of this one check is lost")}
 _NAME = re.compile(r"(?P<id>\d{8}-\d{6}-\d{6})-(?P<mode>check|gather)\.json\.gz")
 _LONGEST_HEAD = 1 << 20
+_LARGEST = 1 << 28  # what a report may be when it is unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def load_report(location: StudyLocation, wanted: str) -> tuple[Head, GoldenTestR
     with _open(location, wanted) as file:
         head = _parse_head(file, path)
         try:
-            return head, parse_plain(GoldenTestReport, json.loads(file.read()))
+            return head, parse_plain(GoldenTestReport, json.loads(file.read(_LARGEST)))
         except (*_BROKEN, KeyError, TypeError, AttributeError) as error:
             raise build_damage(path, str(error), FORMATS[KIND]) from error
 

@@ -8,7 +8,7 @@ from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
     from assay.models.flow.options import build_request
-    from assay.models.flow.run import RunChoice, run_model
+    from assay.models.flow.run import RunChoice, name_method, run_model
     from assay.models.pages import (
         LEVELS,
         Check,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 HOMES = {
     "assay.models.flow.options": "build_request",
     "assay.models.values.flags": "ModelFlags",
-    "assay.models.flow.run": "RunChoice run_model",
+    "assay.models.flow.run": "RunChoice name_method run_model",
     "assay.models.pages": (
         "LEVELS Check Graph ModelPage SessionPage build_model_page build_session_page build_session_times "
         "build_tensor_blocks build_times group_checks is_model_study is_session_study list_checks list_sessions"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
+from assay.bench.api import is_archive
 from assay.errors import NotFoundError, UsageError
 from assay.models.api import (
     LEVELS,
@@ -22,9 +23,10 @@ from assay.models.api import (
     is_session_study,
     list_checks,
     list_sessions,
+    name_method,
 )
 from assay.web.routes import get
-from assay.web.site import get_site
+from assay.web.site import build_address, get_site
 from assay.web.snapshots import Snapshot
 
 _MOST_COMPARED = 8
@@ -65,8 +67,27 @@ def show_check(request: Request) -> Response:
     me = next((check for check in checks if check.run == run), None)
     same = [check for check in checks if me and check.subject == me.subject]
     return get_site(request).render(
-        request, "model.html", snapshot=snapshot, run=run, page=page, same=same, me=me, levels=LEVELS
+        request,
+        "model.html",
+        snapshot=snapshot,
+        run=run,
+        page=page,
+        same=same,
+        me=me,
+        levels=LEVELS,
+        times=_find_times(request, snapshot, name_method(page.report)) if page.report else "",
     )
+
+
+def _find_times(request: Request, snapshot: Snapshot, method: str) -> str:
+    """Where the benchmarks of the same root have the times of this model; "" where they have none."""
+    snapshots = get_site(request).snapshots
+    known = snapshots.find_locations().items()
+    slugs = [slug for slug, each in known if is_archive(each) and each.root == snapshot.location.root]
+    for slug in slugs:
+        if any(row.params.get("method") == method for row in snapshots.load(slug).table.rows):
+            return build_address("benchmarks", slug, "history", method=method)
+    return ""
 
 
 def show_tensors(request: Request) -> Response:
