@@ -12,6 +12,7 @@ from assay.values.engines import ENGINES, REQUIRED, SSH_PREFIX, KeyKind
 from assay.values.study import Farm, FarmKind, Position
 
 _TEMPLATE_KEYS = ("submit", "cancel", "remote_root")
+_MOST_PER_HOST = 1000  # slots, and devices of one job
 _EXAMPLE = "as in {kind: slurm, partition: gpu, time: 2h}, or {submit: 'qsub -N {name} {script}'}"
 
 
@@ -41,8 +42,8 @@ def read_option(fields: Fields, node: Node, key: str, kind: KeyKind) -> Any:
     readers: dict[KeyKind, Callable[[Node, str], Any]] = {
         "count": lambda node, key: fields.integer(node, key, minimum=1),
         "amount": fields.integer,
-        "counts": lambda node, key: _read_by_host(fields, node, key, minimum=1),
-        "amounts": lambda node, key: _read_by_host(fields, node, key, minimum=0),
+        "counts": lambda node, key: _read_by_host(fields, node, key, 1),
+        "amounts": lambda node, key: _read_by_host(fields, node, key, 0),
         "number": lambda node, key: _read_number(fields, node, key),
         "numbers": lambda node, key: _read_numbers(fields, node, key),
         "duration": fields.duration,
@@ -56,14 +57,24 @@ def read_option(fields: Fields, node: Node, key: str, kind: KeyKind) -> Any:
 
 def _read_by_host(fields: Fields, node: Node, key: str, minimum: int) -> int | dict[str, int | None] | None:
     if node.kind != "mapping":
-        return fields.integer(node, key, minimum=minimum)
+        return _read_host_count(fields, node, key, minimum)
     entries = fields.open_mapping(node, key, "a number, or a mapping of hosts to numbers")
-    return {each.key: fields.integer(each.node, join_key(key, each.key), minimum=minimum) for each in entries}
+    return {each.key: _read_host_count(fields, each.node, join_key(key, each.key), minimum) for each in entries}
+
+
+def _read_host_count(fields: Fields, node: Node, key: str, minimum: int) -> int | None:
+    value = fields.integer(node, key, minimum=minimum)
+    if value is not None and value > _MOST_PER_HOST:
+        fields.refuse(node, key, f"a whole number, {_MOST_PER_HOST} or less")
+        return None
+    return value
 
 
 def _check_hosts(fields: Fields, given: Mapping[str, Entry], options: Mapping[str, Any], key: str) -> None:
     """What is said of a host that is not in the list is a mistake in its name."""
     hosts = options.get("hosts") or ()
+    if "hosts" in given and given["hosts"].node.kind == "sequence" and not hosts:
+        fields.problems.add("names no host", join_key(key, "hosts"), given["hosts"].position, "as in `hosts: [gpu1]`")
     for name in (name for name, value in options.items() if isinstance(value, dict) and "hosts" in options):
         for host in (host for host in options[name] if host not in hosts):
             problem = f"{host} is not among the hosts: {', '.join(hosts)}"

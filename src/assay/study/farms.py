@@ -6,7 +6,7 @@ from assay.config.farms import build_engine_farm, describe_farms, read_farm_sett
 from assay.config.settings import ENVIRONMENT, Settings
 from assay.errors import ConfigError, NotFoundError, did_you_mean
 from assay.system.fast_dataclasses import replace
-from assay.values.engines import ENGINES
+from assay.values.engines import ENGINES, REQUIRED, SSH_PREFIX
 from assay.values.study import Farm, Problem, Study
 
 LOCAL = "local"
@@ -47,13 +47,16 @@ def _build_not_found(study: Study, name: str, settings: Settings) -> NotFoundErr
     defined = [farm for farm in study.farms.values() if farm.kind != "missing"]
     known = {farm.name: farm.position for farm in (*read_farm_settings(settings).values(), *defined)}
     listed = f"known: {describe_farms(known)}"
-    close = did_you_mean(name, [*known, *ENGINES, LOCAL])
+    if name in REQUIRED or name == SSH_PREFIX:  # an engine that needs more than its name
+        close = f"did you mean '{SSH_PREFIX}HOST', with the name of a host?"
+    else:
+        close = did_you_mean(name, [*known, *(engine for engine in ENGINES if engine not in REQUIRED), LOCAL]) or ""
     missing = study.farms.get(name)
     if missing is None:
-        hint = f"{close}; {listed}" if close and close.startswith("did you mean") else listed
+        hint = f"{close}; {listed}" if close.startswith("did you mean") else listed
         return NotFoundError("farm", name, known, hint)
     said = missing.problems[0]  # the file names it: say where
-    first = said.hint if said.hint and not said.hint.startswith("known") else close
+    first = close if said.hint is None or said.hint.startswith("known") or name in REQUIRED else said.hint
     return ConfigError([Problem(said.message, said.key, said.position, f"{first}; {listed}" if first else listed)])
 
 
