@@ -161,19 +161,42 @@ def test_a_host_that_comes_back_after_it_was_given_up(hosts: Hosts) -> None:
     check_all(hosts, 3)
 
 
+def test_a_run_ended_when_it_did_not_when_somebody_looked(hosts: Hosts) -> None:
+    """Sent 1000 s ago by our clock, by a supervisor that died then; ended 990 s ago by the host's."""
+    write_study(hosts, 1)
+    with start(hosts, "run", "s.yml", "--quiet") as process:
+        until(lambda: load_ran(hosts), "it has begun")
+        process.kill()
+    folders = [hosts.jobs(name, "assay-runs") for name in hosts.boards]
+    until(lambda: any(list(folder.glob("runs/*/end.1")) for folder in folders), "it has ended")
+    (lease,) = (hosts.client / "runs/s").glob("*/lease.1")
+    began, now = json.loads(lease.read_text()), time.time()
+    lease.write_text(json.dumps({**began, "started_at": now - 1000}))
+    os.utime(lease, (now - 1000, now - 1000))
+    lease.with_name("token.1").unlink(missing_ok=True)
+    for path in [path for folder in folders for path in folder.glob("runs/*/end.1")]:
+        os.utime(path, (now - 990, now - 990))
+    code, said = call(hosts, "run", "s.yml", "--quiet")
+    assert code == 0, said
+    (outcome,) = (hosts.client / "runs/s").glob("*/outcome.1")
+    times = json.loads(outcome.read_text())
+    assert now - 1000 <= times["started_at"] <= times["ended_at"] < now - 500
+
+
 @pytest.mark.parametrize("way", ["interrupt", "stop"])
 def test_nothing_is_left_running(hosts: Hosts, way: str) -> None:
     write_study(hosts, 3)
     for name in hosts.boards:
         (hosts.home(name) / "wait").touch()
-    with start(hosts, "run", "s.yml", "--quiet") as process:
+    with start(hosts, "run", "s.yml") as process:
         until(lambda: len(load_ran(hosts)) == 3, "all have begun")
         if way == "interrupt":
-            process.send_signal(signal.SIGINT)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         else:
             code, said = call(hosts, "stop", "s")
             assert code == 0, said
-        process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=120)
+    assert "warning" not in said
     assert find_programs(hosts) == set()
     logs = [path.read_text() for path in (hosts.client / "runs/s").glob("*/run.log")]
     assert sorted(logs) == ["loss 0.1\n", "loss 0.2\n", "loss 0.3\n"], "what they had written is here"

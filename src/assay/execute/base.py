@@ -79,6 +79,10 @@ class Executor(ABC):
         """The processes that an ended job left running, described; `cancel` ends them."""
         return ()
 
+    def find_end(self, _handle: JobHandle) -> float | None:
+        """When an ended job ended, where nobody may have looked at that time; None: now."""
+        return None
+
     def usage(self, _handle: JobHandle) -> Usage | None:
         """What an ended job used, where the executor was its parent."""
         return None

@@ -176,6 +176,9 @@ class SshExecutor(Executor):
     def leftovers(self, handle: JobHandle, _run_dir: str) -> Sequence[str]:
         return self._shared.left.pop(handle, ())
 
+    def find_end(self, handle: JobHandle) -> float | None:
+        return self._shared.ended_at.pop(handle, None)
+
     # ------------------------------------------------------------ ending
 
     def begin_cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> Callable[[], bool]:

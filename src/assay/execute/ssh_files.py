@@ -17,6 +17,7 @@ from assay.values import layout
 NO_CODE = "-"
 _PART = ".assay-part-"
 _WHOLE = ".whole"
+NOW = ".now"  # made on the host when it lists what an ended job has left
 _GROWING = ("*.log", "log.*", "*.jsonl", "*.csv", "*.timeout", "*.exit.*")  # as in remote.sh
 _NOT_SENT = (
     *("lease.*", "outcome.*", "stop.*", "token.*", "end.*", "submit.*", "unreachable.*"),
@@ -26,6 +27,7 @@ _OURS = frozenset(
     (
         *(layout.RUN_FILE, layout.JOB_FILE, layout.SECRETS_FILE, layout.ENVIRONMENT_FILE, layout.TAGS_FILE),
         ".code",
+        NOW,
         _WHOLE,
     )
 )

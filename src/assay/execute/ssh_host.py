@@ -40,6 +40,7 @@ class Shared:
     ended: deque[JobHandle] = field(default_factory=deque)
     messages: list[str] = field(default_factory=list)
     left: dict[JobHandle, tuple[str, ...]] = field(default_factory=dict)  # processes that an ended job left running
+    ended_at: dict[JobHandle, float] = field(default_factory=dict)  # of those that were fetched
     lost: set[Key] = field(default_factory=set)  # their host has not answered for too long
     has_news: bool = False  # a host can be used that could not
 
@@ -50,6 +51,14 @@ class _Listing:
 
     files: dict[str, int] = field(default_factory=dict)  # with sizes
     hashes: dict[str, str] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)  # by the host's clock, of files and of the listing itself
+    made_at: float = field(default_factory=time.time)  # by ours
+
+    def find_time(self, name: str) -> float:
+        """When a file was written, by our clock: the host's measures only how long ago that was."""
+        now = self.times.get(ssh_files.NOW, 0.0)
+        return self.made_at - max(0.0, now - self.times.get(name, now))
+
     links: dict[str, str] = field(default_factory=dict)
     folders: list[str] = field(default_factory=list)  # that are empty
     processes: list[str] = field(default_factory=list)
@@ -320,14 +329,14 @@ class Host:
         return found
 
     def _take_listing(self, listing: _Listing) -> None:
-        """Type, name, size and target of everything, then what sha256sum prints; an empty field ends each."""
+        """Type, name, size, time and target of everything, then what sha256sum prints; an empty field ends each."""
         take = self._session.take
         while kind := take():
-            name, size, target = take(), int(take()), take()
+            name, size, changed_at, target = take(), int(take()), float(take()), take()
             if kind == "l":
                 listing.links[name] = target
             elif kind == "f":
-                listing.files[name] = size
+                listing.files[name], listing.times[name] = size, changed_at
             elif kind == "d":
                 listing.folders.append(name)
         while line := take():
@@ -431,6 +440,12 @@ class Host:
             ssh_files.make_link(job.run_dir, name, target)
         for name in listing.folders:
             ssh_files.make_folder(job.run_dir, name)
+        for name in [name for name in listing.files if layout.parse_exit_marker(name)]:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(job.path(name), (listing.made_at, listing.find_time(name)))
+        with self._changed:
+            ended_at = listing.find_time(layout.end_name(job.handle.attempt))
+            self._shared.ended_at[job.handle] = max(ended_at, job.handle.started_at)
         ssh_files.sync_names(job.run_dir)
         if not job.slot.keep:
             self._session.ask("remove", job.uid)

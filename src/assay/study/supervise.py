@@ -603,7 +603,7 @@ class Supervisor:
         for handle in handles:
             if (entry := self._entry_of(handle)) is None:
                 continue
-            entry.finished_here, entry.ended_at = True, entry.ended_at or time.time()
+            entry.finished_here, entry.ended_at = True, entry.ended_at or self.executor.find_end(handle) or time.time()
             if entry.dir in self._ending:
                 if not self._ending[entry.dir]():
                     continue  # its job.sh has ended, something that it started has not
