@@ -22,6 +22,7 @@ from tests.study.workbench import BAD, GOOD, Bench
 from tests.web.conftest import READER, UPLOADER, open_client
 
 from assay.compat.torq.dashboard import CaseResult, ResultSession, build_archive, publish_session
+from assay.study import receive
 from assay.study.receive import PREFIX, Limits, make_aside
 from assay.web import uploads
 from assay.web.security import Limit
@@ -86,6 +87,14 @@ class TestGood:
         assert len(place.client.get("/api/studies/fit/runs").json()) == 1
         place.send(place.pack(BAD))
         assert len(place.client.get("/api/studies/fit/runs").json()) == 2
+
+    def test_a_second_root_with_a_study_of_this_name(self, place: Place, served: Bench) -> None:
+        with open_client(place.root, served.root) as client:
+            assert len(client.get("/api/studies/fit/runs").json()) == 4
+            answer = client.post("/api/uploads", content=place.pack(GOOD), headers=UPLOAD)
+            assert answer.status_code == 201
+            assert len(client.get("/api/studies/fit/runs").json()) == 1
+            assert len(client.get("/api/studies/fit~2/runs").json()) == 4
 
     def test_the_same_again_changes_nothing(self, place: Place) -> None:
         data = place.pack(GOOD)
@@ -194,6 +203,21 @@ class TestBad:
         answer = place.send(place.pack(GOOD))
         assert answer.status_code == 400
         assert "leads elsewhere" in answer.json()["error"]
+        assert place.find_files() == []
+
+    def test_patterns_that_take_for_ever(self, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Read by the server itself, they would hold up everybody."""
+        shutil.copytree(place.source / GOOD, tmp_path / "o" / GOOD)
+        record = tmp_path / "o" / GOOD / "run.json"
+        content = json.loads(record.read_text())
+        content["spec"]["patterns"][1]["regex"] = "(([a-z]+)+)+([0-9])$"
+        record.write_text(json.dumps(content))
+        next((tmp_path / "o" / GOOD).glob("train*.log")).write_text("a" * 60 + "!\n")
+        monkeypatch.setattr(receive, "METRICS_S", 2.0)
+        place.source = tmp_path / "o"
+        answer = place.send(place.pack(GOOD))
+        assert answer.status_code == 400
+        assert "the metrics cannot be read" in answer.json()["error"]
         assert place.find_files() == []
 
     @pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 0.999])

@@ -12,6 +12,8 @@ import os
 import shutil
 import stat
 import struct
+import subprocess
+import sys
 import tempfile
 import time
 import unicodedata
@@ -33,6 +35,7 @@ from assay.values.study import MetricFile, is_study_name
 PREFIX = ".upload-"  # of folders in the root, which no command takes for a study
 _OLD_S = 86_400.0  # what a server that was killed has left
 _CHUNK = 1 << 20
+METRICS_S = 30.0  # for reading the metrics of an upload
 _LONGEST_PART, _DEEPEST = 255, 40
 _END, _END_64 = b"PK\5\6", b"PK\6\7"
 
@@ -79,8 +82,9 @@ def store_archive(archive: str, aside: str, root: str, limits: Limits) -> list[S
     unpacked = os.path.join(aside, "runs")
     try:
         runs = unpack_runs(archive, unpacked, limits)
-        for study, run in runs:
-            _check_run(os.path.join(unpacked, study, run), f"{study}/{run}")
+        dirs = [os.path.join(unpacked, study, run) for study, run in runs]
+        specs = [_check_run(run_dir, f"{study}/{run}") for run_dir, (study, run) in zip(dirs, runs, strict=True)]
+        _check_metrics([run_dir for run_dir, spec in zip(dirs, specs, strict=True) if spec.patterns])
         return place_runs(runs, unpacked, root)
     except OSError as error:
         raise InfrastructureError(f"the upload cannot be stored in {root}: {error.strerror or error}") from error
@@ -205,7 +209,7 @@ def _write(file: zipfile.ZipFile, info: zipfile.ZipInfo, path: str, left: int) -
 # ---------------------------------------------------------------- checking and placing
 
 
-def _check_run(run_dir: str, key: str) -> None:
+def _check_run(run_dir: str, key: str) -> RunSpec:
     try:
         record = run_directory.load_record(run_dir)
     except FormatError as error:
@@ -219,6 +223,27 @@ def _check_run(run_dir: str, key: str) -> None:
     state = load_status(run_dir).state
     if not state.is_over:
         raise RefusedUploadError(f"{key} is not finished: it is {state}")
+    return record.spec
+
+
+def _check_metrics(run_dirs: Sequence[str]) -> None:
+    """Whether what the runs' own patterns find can be read, and in a reasonable time."""
+    if not run_dirs:
+        return
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "assay.study.receive_check"],
+            input=os.fsencode("\0".join(run_dirs)),
+            capture_output=True,
+            timeout=METRICS_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        why = f"its patterns for metrics took longer than {METRICS_S:g} s"
+        raise RefusedUploadError(f"the metrics cannot be read: {why}") from None
+    if done.returncode:
+        why = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
+        raise RefusedUploadError(f"the metrics cannot be read: {why}")
 
 
 def _find_paths(spec: RunSpec) -> Iterator[str]:

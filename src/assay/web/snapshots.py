@@ -179,6 +179,10 @@ class Snapshots:
 
     def refresh(self, slug: str) -> Snapshot:
         """The study as it is now: after an action, so that its answer shows what it did."""
+        location = self.find_locations().get(slug)
+        with self._lock:
+            if slug in self._held and self._held[slug].snapshot.location != location:
+                self._held.clear()  # a root before it has a study of this name now, which takes the word
         before = self.load(slug)
         return self._refresh(before) or before
 
