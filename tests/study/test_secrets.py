@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.command_line import Cli, cli, own_bench  # noqa: F401 fixtures
 from tests.study.workbench import Bench
 
+from assay.record import run_directory
 from assay.values import layout
 
 PLANTED = {
@@ -276,3 +278,64 @@ def test_what_the_originals_wrote_is_tabled_without_its_secrets(own_bench: Bench
     printed = cli("sumx", "exp", "--logroot", "logs").out + cli("sum", "logs/exp", "--json").out
     assert "0.5" in printed
     assert "plantedRunxOriginal1" not in printed
+
+
+# ---------------------------------------------------------------- variables that change between attempts
+
+
+ENV_STUDY = """
+study: e
+command: 'echo "tok=$HF_TOKEN foo=$FOO new=$NEW"; exit 1'
+code: live
+env: {env}
+"""
+
+
+def test_changed_variables_reach_the_next_attempt(cli: Cli, own_bench: Bench) -> None:  # noqa: F811
+    run = own_bench.root / "e" / "run"
+
+    def attempt(env: str, *words: str) -> str:
+        own_bench.write("e.yml", ENV_STUDY.replace("{env}", env))
+        assert cli("run", "e.yml", "--slots", "0", *words).code == 1
+        number = len(list(run.glob("outcome.*")))
+        return (run / ("run.log" if number == 1 else f"run.{number}.log")).read_text()
+
+    assert attempt("{HF_TOKEN: aaa1, FOO: one}") == "tok=aaa1 foo=one new=\n"
+    assert attempt("{HF_TOKEN: bbb2, FOO: two}", "--retry", "failed") == "tok=bbb2 foo=two new=\n"
+    assert attempt("{HF_TOKEN: bbb2, NEW: x}", "--force") == "tok=bbb2 foo= new=x\n"
+    assert attempt("{HF_TOKEN: bbb2, NEW: x}", "--force") == "tok=bbb2 foo= new=x\n"
+    kept = {path.name: path.read_text() for path in run.glob("job.*.sh")}
+    assert sorted(kept) == ["job.1.sh", "job.2.sh"]
+    assert [re.findall("FOO=.*", text)[0].replace("'", "") for _, text in sorted(kept.items())] == [
+        "FOO=one",
+        "FOO=two",
+    ]
+    assert not any("aaa1" in text or "bbb2" in text for text in (*kept.values(), (run / "job.sh").read_text()))
+    assert [name for name, _ in json.loads((run / "run.json").read_text())["spec"]["env"]] == ["HF_TOKEN", "NEW"]
+    assert attempt("{NEW: y}", "--retry", "failed") == "tok= foo= new=y\n"
+    assert not (run / "secrets.sh").exists()
+    assert attempt("{HF_TOKEN: ccc3, NEW: y}", "--retry", "failed") == "tok=ccc3 foo= new=y\n"
+
+
+def test_a_supervisor_that_is_killed_while_it_changes_the_variables(
+    cli: Cli,  # noqa: F811
+    own_bench: Bench,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = own_bench.root / "e" / "run"
+    own_bench.write("e.yml", ENV_STUDY.replace("{env}", "{FOO: one}"))
+    cli("run", "e.yml", "--slots", "0")
+    own_bench.write("e.yml", ENV_STUDY.replace("{env}", "{FOO: two}"))
+    before = (run / "run.json").read_text()
+    with monkeypatch.context() as patched:
+
+        def fail(_record: object) -> str:
+            raise OSError(28, "No space left on device")
+
+        patched.setattr(run_directory, "render_record", fail)
+        cli("run", "e.yml", "--slots", "0", "--retry", "failed")
+    assert (run / "run.json").read_text() == before
+    assert not (run / "lease.2").exists()
+    cli("run", "e.yml", "--slots", "0", "--retry", "failed")
+    assert (run / "run.2.log").read_text() == "tok= foo=two new=\n"
+    assert "one" in (run / "job.1.sh").read_text()

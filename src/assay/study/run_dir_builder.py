@@ -268,6 +268,28 @@ class DirBuilder:
         git = self._load_environment().git
         entry.record = run_directory.take_code(entry.dir, entry.attempt - 1, git.commit if git else None)
 
+    def rewrite_env(self, entry: Entry) -> None:
+        """A repeated run gets the variables that the file has now; job.N.sh is what the attempt before had.
+
+        Before the process that will wait for the lease opens job.sh; not where another has that lease already.
+        Killed in the middle, the next call does the same again: run.json goes last, and job.N.sh is written once.
+        """
+        record, spec = entry.record, entry.spec
+        if record is None or record.dialect != "native" or record.spec.env == spec.env:
+            return
+        renewed = replace(record, spec=replace(record.spec, env=spec.env, private=spec.private))
+        job = os.path.join(entry.dir, layout.JOB_FILE)
+        kept = os.path.join(entry.dir, layout.kept_job_name(entry.attempt - 1))
+        if not os.path.exists(kept):
+            write_atomic(kept, _load_text(job), 0o777)
+        _write_secrets(entry.dir, spec)
+        write_atomic(job, _render_job(renewed), 0o777, repair=True)
+        if spec.private is None:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(entry.dir, layout.SECRETS_FILE))
+        write_atomic(os.path.join(entry.dir, layout.RUN_FILE), run_directory.render_record(renewed), repair=True)
+        entry.record = renewed
+
     def _fill(self, aside: str, spec: RunSpec, run_dir: str) -> None:
         snapshot = self._snapshot_of(spec)
         _write_secrets(aside, spec)

@@ -118,6 +118,7 @@ class LoopSettings:
 
     create: Callable[[Entry], bool]  # write the run's directory; False: another did
     renew: Callable[[Entry], None] = lambda _entry: None  # before an attempt that is not the first
+    rewrite: Callable[[Entry], None] = lambda _entry: None  # the same, before a process reads its job.sh
     listen: Callable[[Event], None] = lambda _event: None
     draw: Callable[[Supervisor], None] = lambda _supervisor: None
     tell: Callable[[str], None] = lambda _line: None  # what the executor has to say to people
@@ -431,6 +432,8 @@ class Supervisor:
         if self._is_taken(entry):
             self._look(entry)
             return
+        if entry.attempt > 1:
+            self.settings.rewrite(entry)
         request = self._build_request(entry, entry.record.uid, held)
         handle = self.executor.submit(request, lambda handle: self._claim(entry, handle, held))
         if handle is None:  # another supervisor was faster

@@ -338,6 +338,7 @@ def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> Loo
     return LoopSettings(
         create=builder.create,
         renew=builder.renew,
+        rewrite=builder.rewrite_env,
         listen=_choose_listener(prepared, _unheard(hooks.listen)),
         draw=_build_draw(builder, _unheard(hooks.draw), hooks.console),
         counts_wait=hooks.counts_wait,

@@ -4,7 +4,8 @@
     .assay/                     ours: sets (runx), code snapshots, temporary run directories, who supervises, --force
     <run>/                      a run, complete from the moment it has this name
         run.json                what it is (immutable)
-        job.sh                  how it runs (immutable, relative to itself)
+        job.sh                  how it runs (relative to itself); job.N.sh is what attempt N had, where a later one got
+                                other variables
         environment.json        where it came from
         secrets.sh              secret values, for job.sh alone (0600); only where a run has some
         code/                   its copy of the code; code.N/ is what attempt N had, where a later one got newer code
@@ -163,6 +164,11 @@ def parse_trial_name(name: str) -> int | None:
     digits = name.removeprefix(TRIAL_PREFIX)
     is_one = digits != name and digits.isascii() and digits.isdecimal() and trial_name(int(digits)) == name
     return int(digits) if is_one else None
+
+
+def kept_job_name(attempt: int) -> str:
+    """The job.sh that an attempt had, where a later one got another."""
+    return f"job.{attempt}.sh"
 
 
 def lease_name(attempt: int) -> str:
