@@ -21,6 +21,7 @@ from tests.study.workbench import Bench
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.execute import process, ray_tasks
+from assay.execute.ray_bridge import Bridge
 from assay.execute.ray_tasks import RayExecutor
 from assay.execute.submit import load_liveness, parse_token
 from assay.record import run_directory
@@ -438,6 +439,20 @@ class TestRefusals:
     def test_addresses(self, address: str, error: type[Exception], words: str) -> None:
         with pytest.raises(error, match=words):
             RayExecutor.check(Farm("far", "ray", options={"address": address}))
+
+    def test_a_cluster_that_asks_for_a_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Ray says that it cannot connect, and not why."""
+
+        def fail(*_arguments: object, **_options: object) -> None:
+            raise InfrastructureError("Ray: Failed to connect")
+
+        monkeypatch.setattr(Bridge, "call", fail)
+        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            farm = Farm("far", "ray", options={"address": f"127.0.0.1:{server.getsockname()[1]}"})
+            with pytest.raises(InfrastructureError) as caught:
+                RayExecutor.check(farm)
+            assert "RAY_AUTH_MODE=token" in str(caught.value.hint)
 
     def test_ray_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "ray", None)

@@ -17,6 +17,7 @@ from tests.slurm_cluster import Cluster, start_cluster
 from assay.errors import InfrastructureError, UsageError
 from assay.execute.slurm import SlurmExecutor, build_flags, build_script
 from assay.execute.slurm_queue import Note, load_limits, load_note
+from assay.execute.submit import load_wait_reason
 from assay.record import run_directory
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
@@ -216,6 +217,30 @@ class TestRefused:
         assert executor.liveness(handle, run.dir) is Liveness.UNKNOWN
         run.path("code/go").touch()
         finish(executor, [handle])
+
+
+@pytest.mark.services("slurm")
+def test_why_slurm_does_not_start_a_job(cluster: Cluster, runs: Runs) -> None:
+    executor = build(flags=("--hold",))
+    run = runs.make("true")
+    handle = start(executor, run)
+    said: list[str] = []
+    until(lambda: executor.wait(0.1) or said.extend(executor.take_messages()) or said, "the reason is told")
+    (message,) = said
+    assert "JobHeldUser" in message
+    assert load_wait_reason(handle, run.dir) == "JobHeldUser"
+    subprocess.run(message[message.index("scontrol") :].split(), check=True)
+    finish(executor, [handle])
+    assert run.markers() == {"train.exit.0"}
+    assert executor.take_messages() == []
+    executor.close()
+
+
+@pytest.mark.services("slurm")
+def test_a_slurm_conf_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="does not exist"):
+        SlurmExecutor.check(Farm("slurm", "slurm"))
 
 
 def test_slurm_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -71,6 +71,9 @@ class Bridge:
         self._connection = Connection(ours.detach())
         try:
             found = self.call("connect", address, dict(sizes), limit_s=_CONNECT_S)
+        except InfrastructureError as error:
+            self.close()
+            raise InfrastructureError(error.message, error.hint or _suggest(address)) from error
         except BaseException:
             self.close()
             raise
@@ -119,6 +122,13 @@ def find_bridge(address: str, sizes: Mapping[str, float]) -> Bridge:
     check_address(address)
     _bridges[key] = Bridge(key, address, sizes)
     return _bridges[key]
+
+
+def _suggest(address: str) -> str | None:
+    """Ray does not say that a cluster asks for a token, which newer versions do unless told otherwise."""
+    if address == LOCAL or os.environ.get("RAY_AUTH_MODE"):
+        return None
+    return "a cluster with token authentication needs RAY_AUTH_MODE=token here, and its token in ~/.ray/auth_token"
 
 
 def _make_folder() -> str:

@@ -36,6 +36,7 @@ from assay.execute.slurm_queue import (
     are_all_nodes_up,
     call,
     is_active,
+    is_held,
     last_words,
     load_down_nodes,
     load_limits,
@@ -110,6 +111,10 @@ class SlurmExecutor(SubmitExecutor):
         self._places: dict[tuple[str, int], _Place] = {}
         self._ids: dict[str, str] = {}  # array files -> Slurm's number
         self._begun: dict[tuple[str, int], int] = {}  # from which answer on the queue knows of an attempt that it began
+        self._noted: Mapping[str, str] = {}
+        self._reasons: dict[tuple[str, int], str] = {}  # the last one that was noted
+        self._told: set[str] = set()
+        self._messages: list[str] = []
         self._down: tuple[float, set[str] | None] = (0.0, None)
 
     # ------------------------------------------------------------ before
@@ -229,6 +234,31 @@ class SlurmExecutor(SubmitExecutor):
     def _start_pending(self) -> None:
         """Nothing waits here for its turn; but it is time to look at what Slurm says."""
         self._queue.look(self._list_tasks())
+        if self._queue.reasons is not self._noted:
+            self._noted = self._queue.reasons
+            self._note_reasons()
+
+    def _note_reasons(self) -> None:
+        """Why Slurm does not start a job is said once, and noted for others, where it is not just its turn."""
+        for run_dir, attempt in self._watched:
+            task = self._find_task(run_dir, attempt)
+            reason = self._queue.reasons.get(task or "", "")
+            known = self._reasons.get((run_dir, attempt), "")
+            if reason in ("", known) or not (known or is_held(reason)):
+                continue
+            self._reasons[run_dir, attempt] = reason
+            path = os.path.join(run_dir, layout.submit_log_name(attempt))
+            with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
+                if file.tell() < _TAIL_BYTES // 2:  # the place of the job is in its first line
+                    file.write(f"waits: {reason}\n")
+            if is_held(reason) and reason not in self._told:
+                self._told.add(reason)
+                hint = f"; once that is dealt with: scontrol release {task}" if "held" in reason.lower() else ""
+                self._messages.append(f"Slurm does not start the job {task}: {reason}{hint}")
+
+    def take_messages(self) -> Sequence[str]:
+        messages, self._messages = self._messages, []
+        return messages
 
     def _list_tasks(self) -> list[str]:
         found = (self._find_task(run_dir, attempt) for run_dir, attempt in self._watched)

@@ -24,6 +24,7 @@ PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 VANISHED = "VANISHED"  # Slurm does not know the job any more
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 _ACTIVE = {"CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"}
+_USUAL = {"None", "Resources", "Priority", "BeginTime", "Cleaning", "JobArrayTaskLimit", "Dependency"}
 _FIRST_POLLS, _FIRST_PAUSE_S = 3, 0.5
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
 _CALL_S = 60.0  # a controller under load answers late
@@ -33,6 +34,11 @@ _ABSENT_POLLS = 2  # a job counts as vanished when it was absent from so many an
 
 def is_active(state: str) -> bool:
     return state in _ACTIVE or state in _WAITING
+
+
+def is_held(reason: str) -> bool:
+    """Whether a job waits for more than its turn: somebody may have to do something."""
+    return reason not in _USUAL
 
 
 def call(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.CompletedProcess[str]:
@@ -75,9 +81,11 @@ def load_limits() -> SlurmLimits:
             f"Slurm is not installed here: {', '.join(missing)} not found on the PATH",
             "install its commands (Debian: apt install slurm-client), or run here: --on local",
         )
+    where = os.environ.get("SLURM_CONF")
+    if where and not os.path.exists(where):  # its commands would try for a long time, and not say so
+        raise UsageError(f"SLURM_CONF names {where}, which does not exist", "correct it, or unset SLURM_CONF")
     answer = call(("scontrol", "show", "config"))
     if answer.returncode != 0:
-        where = os.environ.get("SLURM_CONF")
         raise InfrastructureError(
             f"Slurm does not answer: {last_words(answer.stderr)}",
             "tried `scontrol show config`"
@@ -97,6 +105,7 @@ class SlurmQueue:
         self._limits: SlurmLimits | None = None
         self._jobs: set[str] = set()  # array ids
         self._states: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}  # why tasks wait, in Slurm's words
         self._absent: dict[str, int] = {}
         self._answers = 0
         self._followed: dict[str, int] = {}  # array id -> the answer from which on it counts
@@ -151,7 +160,7 @@ class SlurmQueue:
 
     def _ask(self) -> None:
         jobs = ",".join(sorted(self._jobs))
-        argv = ("squeue", "--noheader", "--array", "--states=all", f"--jobs={jobs}", "--format=%F_%K|%T")
+        argv = ("squeue", "--noheader", "--array", "--states=all", f"--jobs={jobs}", "--format=%F_%K|%T|%r")
         self._output, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 closed by _forget
         self._began = time.monotonic()
         self._polls += 1
@@ -180,9 +189,9 @@ class SlurmQueue:
         if code != 0 and "Invalid job id" not in said:  # nothing is known now
             return
         self._answers += 1
-        states = dict(
-            line.strip().replace("_N/A", "").rpartition("|")[::2] for line in text.splitlines() if "|" in line
-        )
+        rows = [line.strip().replace("_N/A", "").split("|", 2) for line in text.splitlines() if line.count("|") > 1]
+        states = {task: state for task, state, _ in rows}
+        self.reasons = {task: reason for task, state, reason in rows if state in _WAITING}
         if any(self._states.get(task) != state for task, state in states.items()):
             self.hurry()
         self._states = states

@@ -380,6 +380,12 @@ def has_begun(handle: JobHandle, run_dir: str) -> bool:
     return os.path.exists(os.path.join(run_dir, layout.token_name(handle.attempt)))
 
 
+def load_wait_reason(handle: JobHandle, run_dir: str) -> str:
+    """Why the farm has not started a job, as far as a supervisor has noted it."""
+    log = read_end(os.path.join(run_dir, layout.submit_log_name(handle.attempt)), _LOG_TAIL_BYTES)
+    return next((line[7:] for line in reversed(log.splitlines()) if line.startswith("waits: ")), "")
+
+
 def parse_token(text: str) -> Token:
     words = text.split()
     try:

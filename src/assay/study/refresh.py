@@ -208,9 +208,17 @@ def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, histo
         started_at=started_at,
         state=decision.state,
         exit_code=outcome.exit_code if outcome else None,
-        reason=outcome.reason if outcome else "",
+        reason=outcome.reason if outcome else _find_wait_reason(decision, path),
         ended_at=ended_at,
     )
+
+
+def _find_wait_reason(decision: Decision, path: str) -> str:
+    if decision.state is not State.QUEUED or decision.handle is None:
+        return ""
+    from assay.execute.submit import load_wait_reason
+
+    return load_wait_reason(decision.handle, path)
 
 
 def load_history(path: str) -> run_directory.History:

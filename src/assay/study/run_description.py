@@ -184,7 +184,8 @@ def _state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
         began = _find_begin(run.dir, handle, outcome)
         if handle.executor != "local":
             waited = formatting.render_duration(max(0.0, (began or now) - handle.started_at))
-            waits = f", waited {waited}" if began else f", waits for {waited} now"
+            reason = "" if began else _load_wait_reason(run.dir, handle)
+            waits = f", waited {waited}" if began else f", waits for {waited} now" + (f": {reason}" if reason else "")
             facts.append(("submitted", render_moment(handle.started_at, now) + waits))
         end = outcome.ended_at if outcome and outcome.ended_at else (None if status.state.is_over else now)
         if began is not None:
@@ -195,6 +196,12 @@ def _state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
         where = f"{handle.host}, pid {handle.pid}" if handle.pid else f"{handle.host} ({handle.executor})"
         facts.append(("where", where + slot))
     return [*facts, *_mark_facts(run.marks, now), ("folder", os.path.relpath(run.dir))]
+
+
+def _load_wait_reason(run_dir: str, handle: JobHandle) -> str:
+    from assay.execute.submit import load_wait_reason
+
+    return load_wait_reason(handle, run_dir)
 
 
 def _find_begin(run_dir: str, handle: JobHandle, outcome: Outcome | None) -> float | None:
