@@ -55,8 +55,8 @@ def with_tensors(run_dir: Path) -> ModelReport:
     for word, array in (("expected", np.ones((2, 4), np.float32)), ("actual", np.arange(8.0).reshape(2, 4))):
         folder = run_dir / "tensors" / "m_layer_MatMul_1" / word
         folder.mkdir(parents=True)
-        np.save(folder / "t2.npy", array.astype(np.float32))
-        paths.append(str(folder / "t2.npy"))
+        np.save(folder / "0.npy", array.astype(np.float32))
+        paths.append(str(folder / "0.npy"))
     found = bad_report()
     cases = tuple(replace(case, diffs=(tuple(paths),)) if case.diffs else case for case in found.cases)  # type: ignore[arg-type]
     return replace(found, cases=cases)
@@ -160,6 +160,8 @@ class TestCheck:
         text = client.get(f"{page}?case=m_layer_MatMul_1&number=0").text
         assert "Tensor comparison" in text
         assert "Worst elements" in text
+        assert ">t2 <" in text.replace("\n", "")  # the tensor's name, which its file does not tell
+        assert "1e-05 * max" in text  # by the bounds of the check
         for query in ("case=m_layer_MatMul_2", "case=m_layer_MatMul_1&number=9", ""):
             assert client.get(f"{page}?{query}").status_code == 404
         assert client.get(f"{page}?case=m_layer_MatMul_1&number=x").status_code == 400

@@ -339,9 +339,11 @@ def build_tensor_blocks(location: StudyLocation, run: str, case_name: str, numbe
         if _measure(path) > _MOST_BYTES:
             raise UsageError("the tensors are too large for a page", build_diff_commands(case)[number])
     expected, actual = (load_side(path, None, None) for path in paths)
-    if len(expected) == len(actual) == 1:
-        actual = dict(zip(expected, actual.values(), strict=True))
     known = {each.name: each.tolerance for each in (*case.accumulated, *case.local)}
+    meant = _find_meant(case, number)
+    if len(expected) == len(actual) == 1:  # a file of one tensor does not tell its name
+        name = meant or next(iter(expected))
+        expected, actual = ({name: array} for side in (expected, actual) for array in side.values())
     op = case.layer.ops[0] if case.layer and len(case.layer.ops) == 1 else None
     verdict, compared = judge_outputs(expected, actual, Tolerances(by_tensor=known), op=op)
     diffs = []
@@ -352,6 +354,15 @@ def build_tensor_blocks(location: StudyLocation, run: str, case_name: str, numbe
             plain = TensorDiff(each, *paths, build_histogram(expected[each.name], actual[each.name]), heat)
         diffs.append(plain)
     return tensor_diff.build_document(diffs, verdict).blocks
+
+
+def _find_meant(case: CaseReport, number: int) -> str:
+    """The tensor of a pair: those of the layer alone that are wrong, or, where none is, those inside the model."""
+    for found in (case.local, case.accumulated):
+        wrong = [each.name for each in found if each.verdict.kind is not VerdictKind.PASS]
+        if len(wrong) == len(case.diffs):
+            return wrong[number]
+    return ""
 
 
 def _measure(path: str) -> int:
