@@ -100,6 +100,7 @@ def test_everything_comes_back_but_the_code_and_nothing_stays(hosts: Hosts, make
     text = (
         'mkdir -p "$ASSAY_RUN_DIR/deep/er"; head -c 3000000 /dev/urandom > "$ASSAY_RUN_DIR/deep/er/model.pt"; '
         'cd "$ASSAY_RUN_DIR"; sha256sum < deep/er/model.pt > sum; ln -s deep/er/model.pt last.pt; ln -s /etc/hosts no; '
+        "ln -s ../checkpoint deep/up; ln -s deep/er z; ln -s z/../../.. out; "
         "printf x > $'odd \\n name'; cat code/mine; cp checkpoint again"
     )
     run = runs.make(text)
@@ -112,7 +113,8 @@ def test_everything_comes_back_but_the_code_and_nothing_stays(hosts: Hosts, make
     assert run.text("again") == "from an earlier attempt"
     assert run.path("odd \n name").read_text() == "x"
     assert os.readlink(run.path("last.pt")) == "deep/er/model.pt"
-    assert not os.path.lexists(run.path("no")), "a link out of the run means nothing here"
+    assert os.readlink(run.path("deep/up")) == "../checkpoint"
+    assert [os.path.lexists(run.path(name)) for name in ("no", "out")] == [False] * 2, "nothing leads out of the run"
     assert hashlib.sha256(run.path("last.pt").read_bytes()).hexdigest() == run.text("sum").split()[0]
     assert not there(hosts, run).exists()
     assert [name for name in os.listdir(run.dir) if "part" in name] == []
@@ -324,6 +326,26 @@ def test_what_cannot_be_stored_here_holds_up_no_other_run(
     assert bad.markers() == {"train.exit.0"}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="its bash gives up what root may do")
+def test_what_cannot_be_read_is_named_and_kept(tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    drop = "--bounding-set=-dac_override,-dac_read_search"
+    (programs / "bash").write_text(f'#!/bin/bash\nexec setpriv {drop} {shutil.which("bash")} "$@"\n')
+    (programs / "bash").chmod(0o755)
+    with open_hosts(tmp_path / "plain", "near", PATH=f"{programs}:{os.environ['PATH']}") as hosts:
+        text = 'cd "$ASSAY_RUN_DIR"; echo x > ok; echo x > secret; chmod 000 secret; mkdir closed; chmod 000 closed'
+        run = Runs(hosts.client).make(text)
+        executor = SshExecutor(hosts.farm())
+        finish(executor, [start(executor, run)])
+        said = " ".join(executor.take_messages())
+        executor.close()
+        assert run.markers() == {"train.exit.0"}
+        assert run.text("ok") == "x\n"
+        assert all(word in said for word in ("'closed'", "'secret'", run.dir, run.uid))
+        assert (there(hosts, run) / "secret").read_text() == "x\n"
+
+
 # ---------------------------------------------------------------- connections
 
 
@@ -448,7 +470,11 @@ def test_a_host_that_is_down_at_the_start(hosts: Hosts, make, runs: Runs) -> Non
     handle = start(executor, runs.make("true"))
     assert handle.slot == "far:0"
     finish(executor, [handle])
-    until(lambda: any("near does not answer" in line for line in executor.take_messages()), "it is named")
+    said: list[str] = []
+    until(lambda: said.extend(executor.take_messages()) or said, "it is named")
+    assert "near does not answer" in said[0]
+    assert said[0].count("try: ssh") == 1
+    assert "its runs" not in said[0]
 
 
 def test_what_was_never_offered_to_a_host_is_given_back(hosts: Hosts, make, runs: Runs) -> None:

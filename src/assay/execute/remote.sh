@@ -70,7 +70,8 @@ list() {  # TAG: files, links and empty folders but the code, with sizes and has
   done
   for pid in $tagged; do read -r name 2>/dev/null < "/proc/$pid/comm" && say P "$pid $name"; done
   say N; rm -f .now; : > .now  # times are compared with this one's, by one and the same clock
-  find . "${not_code[@]}" \( -type f -o -type l -o -type d -empty \) -printf '%y\0%P\0%s\0%T@\0%l\0' 2>/dev/null; say ''
+  find . "${not_code[@]}" -type d ! \( -readable -executable \) -printf 'u\0%P\0%s\0%T@\0\0' -prune -o \
+    \( -type f -o -type l -o -type d -empty \) -printf '%y\0%P\0%s\0%T@\0%l\0' 2>/dev/null; say ''
   find . "${not_code[@]}" -type f -exec sha256sum -z -- {} + 2>/dev/null; say ''
 }
 of_session() {  # PID: into members, everything in the session that it opened

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import hashlib
+import itertools
 import os
 import shutil
 import tarfile
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import IO
 
 from assay.system.files import blake2b, rename
@@ -87,6 +90,26 @@ def _walk(folder: str, prefix: str = "") -> Iterator[tuple[str, os.stat_result, 
 
 
 # ---------------------------------------------------------------- what comes back
+
+
+@dataclass(slots=True)
+class Listing:
+    """What an ended job has left on its host."""
+
+    files: dict[str, int] = field(default_factory=dict)  # with sizes
+    hashes: dict[str, str] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)  # by the host's clock, of files and of the listing itself
+    made_at: float = field(default_factory=time.time)  # by ours
+
+    def find_time(self, name: str) -> float:
+        """When a file was written, by our clock: the host's measures only how long ago that was."""
+        now = self.times.get(NOW, 0.0)
+        return self.made_at - max(0.0, now - self.times.get(name, now))
+
+    links: dict[str, str] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)  # that are empty
+    closed: list[str] = field(default_factory=list)  # folders that nobody may look into
+    processes: list[str] = field(default_factory=list)
 
 
 def list_growing(run_dir: str) -> dict[str, int]:
@@ -232,7 +255,9 @@ def make_link(run_dir: str, name: str, target: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     if not os.path.isabs(target) and _is_inside(run_dir, os.path.join(os.path.dirname(name), target)):
-        os.symlink(target, path)
+        words = itertools.dropwhile(lambda word: word in (".", ".."), target.split("/"))
+        if ".." not in words:  # behind another link it would lead elsewhere
+            os.symlink(target, path)
 
 
 def make_folder(run_dir: str, name: str) -> None:

@@ -45,25 +45,6 @@ class Shared:
     has_news: bool = False  # a host can be used that could not
 
 
-@dataclass(slots=True)
-class _Listing:
-    """What an ended job has left on its host."""
-
-    files: dict[str, int] = field(default_factory=dict)  # with sizes
-    hashes: dict[str, str] = field(default_factory=dict)
-    times: dict[str, float] = field(default_factory=dict)  # by the host's clock, of files and of the listing itself
-    made_at: float = field(default_factory=time.time)  # by ours
-
-    def find_time(self, name: str) -> float:
-        """When a file was written, by our clock: the host's measures only how long ago that was."""
-        now = self.times.get(ssh_files.NOW, 0.0)
-        return self.made_at - max(0.0, now - self.times.get(name, now))
-
-    links: dict[str, str] = field(default_factory=dict)
-    folders: list[str] = field(default_factory=list)  # that are empty
-    processes: list[str] = field(default_factory=list)
-
-
 class Host:
     def __init__(self, address: HostAddress, shared: Shared) -> None:
         self.address = address
@@ -160,12 +141,13 @@ class Host:
         if self._is_closed:
             return
         hint = f" ({error.hint})" if isinstance(error, AssayError) and error.hint else ""
-        said = str(error) or type(error).__name__
+        said = error.message if isinstance(error, AssayError) else str(error) or type(error).__name__
         if isinstance(error, (ValueError, LookupError)):
             said = f"the host {self.address.name} answered something unexpected ({said})"
         with self._changed:
             if self.problem is None:
-                self._shared.messages.append(f"{said}{hint}; its runs are left as they are, and it is tried again")
+                left = "its runs are left as they are, and " if self.jobs else ""
+                self._shared.messages.append(f"{said}{hint}; {left}it is tried again")
             self.problem = said
             if self._silent_since is None:
                 self._silent_since = time.monotonic()
@@ -297,7 +279,7 @@ class Host:
 
     # ------------------------------------------------------------ following
 
-    def _look(self, jobs: Sequence[Job], pause_s: float) -> list[tuple[Job, str, _Listing]]:
+    def _look(self, jobs: Sequence[Job], pause_s: float) -> list[tuple[Job, str, ssh_files.Listing]]:
         """All jobs of the host in one request, which waits there for an end; what has ended, and what it has left."""
         words = [str(round(pause_s * 100))]
         for job in jobs:
@@ -308,7 +290,7 @@ class Host:
         # before the host is asked: what another supervisor sends during the question is missing in the answer, not gone
         sent = {job.key for job in jobs if job.has_begun() or not job.is_unsent()}
         by_uid = {(job.uid, str(job.handle.attempt)): job for job in jobs}
-        found: list[tuple[Job, str, _Listing]] = []
+        found: list[tuple[Job, str, ssh_files.Listing]] = []
         take = self._session.take
         self._session.begin("look", *words, may_wait=True)
         while (kind := take()) != "Z":
@@ -318,7 +300,7 @@ class Host:
                 with self._sparing_others(job):
                     self._note_state(job, state, token)
                 if state != "missing" or job.key in sent:
-                    found.append((job, state, _Listing()))
+                    found.append((job, state, ssh_files.Listing()))
             elif kind == "F":
                 self._store(job)
             elif kind == "P":
@@ -328,7 +310,7 @@ class Host:
         self._session.end()
         return found
 
-    def _take_listing(self, listing: _Listing) -> None:
+    def _take_listing(self, listing: ssh_files.Listing) -> None:
         """Type, name, size, time and target of everything, then what sha256sum prints; an empty field ends each."""
         take = self._session.take
         while kind := take():
@@ -339,6 +321,8 @@ class Host:
                 listing.files[name], listing.times[name] = size, changed_at
             elif kind == "d":
                 listing.folders.append(name)
+            elif kind == "u":
+                listing.closed.append(name)
         while line := take():
             digest, _, name = line.partition("  ")
             listing.hashes[name.removeprefix("./")] = digest
@@ -406,7 +390,7 @@ class Host:
 
     # ------------------------------------------------------------ the end
 
-    def _conclude(self, job: Job, state: str, listing: _Listing) -> None:
+    def _conclude(self, job: Job, state: str, listing: ssh_files.Listing) -> None:
         if state == "never":
             self._report(job)
         elif state == "missing":
@@ -423,18 +407,21 @@ class Host:
         job.write_once(layout.end_name(job.handle.attempt))
         self._report(job)
 
-    def _fetch(self, job: Job, listing: _Listing) -> bool:
+    def _fetch(self, job: Job, listing: ssh_files.Listing) -> bool:
         """Bring what differs; then the host's copy may go. False: something has changed, the next look goes on."""
         with self._changed:
             self._shared.left[job.handle] = tuple(listing.processes)
         wanted = [
-            ssh_files.Part(job.run_dir, name, size, listing.hashes.get(name, ""))
+            ssh_files.Part(job.run_dir, name, size, listing.hashes[name])
             for name, size in listing.files.items()
-            if ssh_files.is_wanted(job.run_dir, name, size, listing.hashes.get(name, ""))
+            if name in listing.hashes and ssh_files.is_wanted(job.run_dir, name, size, listing.hashes[name])
         ]
+        unread = [name for name in listing.files if name not in listing.hashes and ssh_files.locate(job.run_dir, name)]
         job.fetches += 1
         is_whole = self._bring(job, wanted)
         if not is_whole and not (listing.processes and job.fetches >= _MOST_FETCHES):
+            return False
+        if unread and job.fetches < _MOST_FETCHES:  # it may just have been removed
             return False
         for name, target in listing.links.items():
             ssh_files.make_link(job.run_dir, name, target)
@@ -447,7 +434,11 @@ class Host:
             ended_at = listing.find_time(layout.end_name(job.handle.attempt))
             self._shared.ended_at[job.handle] = max(ended_at, job.handle.started_at)
         ssh_files.sync_names(job.run_dir)
-        if not job.slot.keep:
+        if unread := [*listing.closed, *unread]:
+            said = f"{job.run_dir}: {', '.join(map(repr, unread))} cannot be read on the host {self.address.name}; "
+            with self._changed:
+                self._shared.messages.append(f"{said}its copy {self.address.root}/.assay-jobs/runs/{job.uid} is kept")
+        elif not job.slot.keep:
             self._session.ask("remove", job.uid)
         self._write_end(job)
         return True
