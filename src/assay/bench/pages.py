@@ -37,7 +37,7 @@ from assay.values.document import Block, Chart, Curve, Legend, Notes, Panel, Sec
 from assay.values.plain import render_date
 from assay.values.verdict import Finding, VerdictKind
 
-_FIRST = ("wall_time", "throughput")  # what stands for a benchmark
+_FIRST = ("wall_time", "throughput", "full_model.run_s", "full_model.compile_s")  # what stands for a benchmark
 _MOST_PAIRS = 100  # benchmarks and metrics that are looked at for the largest changes
 _MOST_TOP = 12
 _MOST_SHARES = 8  # distributions of a comparison
