@@ -14,21 +14,23 @@ if TYPE_CHECKING:
         Check,
         Graph,
         ModelPage,
-        SessionPage,
         build_model_page,
-        build_session_page,
-        build_session_times,
         build_tensor_blocks,
         build_times,
         group_checks,
         is_model_study,
-        is_session_study,
         list_checks,
-        list_sessions,
     )
     from assay.models.pytest_support.case import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE
     from assay.models.pytest_support.options import read_options
     from assay.models.report.check import build_document
+    from assay.models.session_pages import (
+        SessionPage,
+        build_session_page,
+        build_session_times,
+        is_session_study,
+        list_sessions,
+    )
     from assay.models.store.artifacts import choose_store_folder
     from assay.models.values.flags import ModelFlags
 
@@ -37,9 +39,10 @@ HOMES = {
     "assay.models.values.flags": "ModelFlags",
     "assay.models.flow.run": "RunChoice name_method run_model",
     "assay.models.pages": (
-        "LEVELS Check Graph ModelPage SessionPage build_model_page build_session_page build_session_times "
-        "build_tensor_blocks build_times group_checks is_model_study is_session_study list_checks list_sessions"
+        "LEVELS Check Graph ModelPage build_model_page build_tensor_blocks build_times group_checks is_model_study "
+        "list_checks"
     ),
+    "assay.models.session_pages": ("SessionPage build_session_page build_session_times is_session_study list_sessions"),
     "assay.models.pytest_support.options": "read_options",
     "assay.models.pytest_support.case": "PROPERTY_CASE PROPERTY_ISSUE PROPERTY_PROFILE",
     "assay.models.report.check": "build_document",
