@@ -90,6 +90,31 @@ def here(tmp_path: Path) -> Remote:
     return open_remote(str(tmp_path / "shared"))
 
 
+def test_others_locks_and_temporary_files_are_files_like_any_other(here: Remote, tmp_path: Path) -> None:
+    """uv.lock and poetry.lock are part of the code; ours are gone in a moment."""
+    kept = {
+        "code/uv.lock": b"x",
+        "code/cfg.tmp": b"y",
+        "out.tmp": b"",
+        "yarn.lock": b"z",
+        "a": b"1",
+        "n" * 255: b"long",
+    }
+    ours = {"run.json.0a1b2c3d.tmp": b"half", "a.lock": b"", "supervisors.lock": b"1"}
+    source = fill(tmp_path / "source", kept | ours)
+    push(source, here)
+    fetch(here, tmp_path / "there")
+    assert read_tree(tmp_path / "there") == kept
+
+
+def test_a_full_disk_here_is_not_the_stores(here: Remote, tmp_path: Path) -> None:
+    push(fill(tmp_path / "source", {"a": b"x" * 100_000}), here)
+    manifest = mirror.load_manifest(here, KEY)
+    assert manifest is not None
+    with pytest.raises(OSError, match="No space left"):
+        here.bring(mirror.object_key(manifest.files["a"].sha256), "/dev/full")
+
+
 def test_large_files_are_sent_as_files(here: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror, "_IN_MEMORY", 10)
     monkeypatch.setattr(mirror, "_ASK_FIRST", 10)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import threading
 import time
@@ -36,8 +37,9 @@ from assay.stage.manifests import (
 from assay.stage.remote import Remote, hash_file
 from assay.stage.transfer import copy_data
 from assay.system.files import TEMPORARY_SUFFIX, rename
-from assay.values.layout import SECRETS_FILE
+from assay.values.layout import PRESENCE_FILE, SECRETS_FILE
 
+_PASSING = re.compile(r"\.[0-9a-f]{8}\.tmp$")  # as system/files.py makes them
 _FOLDERS_AT_ONCE = 4
 _FILES_AT_ONCE = 32
 _MOST_TRIES = 50  # to write a manifest that others write as well
@@ -241,7 +243,7 @@ def _split_trees(manifest: Manifest, tops: Sequence[str]) -> tuple[Manifest, lis
 def list_folder(
     path: str, leaves_out: Callable[[str], bool] = lambda _name: False
 ) -> tuple[list[str], dict[str, str], tuple[str, ...]]:
-    """Files, symbolic links and empty folders below, in order; not secrets, temporary files, pipes and sockets."""
+    """Files, symbolic links and empty folders below, in order; not secrets, our temporary files, pipes and sockets."""
     names: list[str] = []
     links: dict[str, str] = {}
     empty: list[str] = []
@@ -256,10 +258,10 @@ def list_folder(
             raise UsageError(f"{os.path.join(path, inside)} cannot be read: {error.strerror}") from error
         if inside and not entries:
             empty.append(inside)
+        beside = {entry.name for entry in entries}
         for entry in entries:
             name = f"{inside}/{entry.name}" if inside else entry.name
-            is_ours_alone = entry.name == SECRETS_FILE or entry.name.endswith((TEMPORARY_SUFFIX, ".lock"))
-            if is_ours_alone or leaves_out(name):
+            if entry.name == SECRETS_FILE or _is_passing(entry, beside) or leaves_out(name):
                 continue
             if entry.is_symlink():
                 with suppress(FileNotFoundError):
@@ -269,6 +271,14 @@ def list_folder(
             elif entry.is_file():
                 names.append(name)
     return sorted(names), dict(sorted(links.items())), tuple(sorted(empty))
+
+
+def _is_passing(entry: os.DirEntry[str], beside: set[str]) -> bool:
+    """What Assay itself holds for a moment: `NAME.<8 digits>.tmp`, and an empty `NAME.lock` beside NAME. Others' `.tmp`
+    and `.lock`, as uv.lock, are files like any other."""
+    if entry.name.endswith(".lock") and entry.name.removesuffix(".lock") in beside:
+        return entry.is_file(follow_symlinks=False) and entry.stat().st_size == 0
+    return entry.name == PRESENCE_FILE or _PASSING.search(entry.name) is not None
 
 
 class _Sender:
@@ -420,7 +430,8 @@ def _fetch_one(job: Fetching, remote: Remote, name: str, file: Stored) -> int | 
     if is_file_of(path, file):
         return None
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    part = path + TEMPORARY_SUFFIX
+    known = hashlib.sha256(os.fsencode(name)).hexdigest()  # a name may be as long as the file system allows
+    part = os.path.join(os.path.dirname(path), f".{known[:16]}.{known[16:24]}{TEMPORARY_SUFFIX}")
     with suppress(FileNotFoundError):
         os.unlink(part)
     here = os.path.join(job.present, name) if job.present else None
