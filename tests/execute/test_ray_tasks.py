@@ -245,6 +245,15 @@ def find_guards(worker: int) -> list[int]:
 ELSEWHERE = "sed -i s/^[^[:space:]]*/elsewhere/ ../token.1"  # as if the job were on another host
 
 
+def kill_members(run: Run) -> set[int]:
+    """Those that were there: one that forks meanwhile is seen the next time."""
+    found = members(run)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
 class TestElsewhere:
     """Jobs whose token names another host: what their processes do cannot be seen from here."""
 
@@ -267,8 +276,9 @@ class TestElsewhere:
         worker = find_worker(run)
         guards = find_guards(worker)
         assert guards
-        for pid in [*guards, worker, *members(run)]:
+        for pid in [*guards, worker]:
             os.kill(pid, signal.SIGKILL)
+        until(lambda: not kill_members(run), "nothing of it is left")
         finish(executor, [handle])
         assert run.markers() == set()
         assert not run.path("end.1").exists()
