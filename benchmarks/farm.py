@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from measuring import (
     has_peer,
     quick_folder,
     render_ratio,
+    render_spread,
     run_process,
     take_turns,
     wall,
@@ -239,12 +241,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--engine", choices=ENGINES, help="this one alone")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by `timeout`: the services are stopped all the same
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.repeats} repeats, contestants in turns")
     for name in [options.engine] if options.engine else ENGINES:
         with quick_folder() as folder, ENGINES[name](folder, options.jobs) as entries:
             taken = take_turns(entries, options.repeats)
         for entry, values in taken.items():
-            print(f"{name:<8}{entry:<20}{options.jobs} jobs in {wall(values):.2f} s")
+            spread = render_spread([one.wall_s for one in values], "s", 1.0)
+            print(f"{name:<8}{entry:<20}{options.jobs} jobs in {spread}")
         (_, ours), *others = taken.items()
         for index, (entry, values) in enumerate(others):
             target = TARGETS.get(name) if index == 0 else None
