@@ -12,7 +12,9 @@ SBIN = ("/usr/sbin", "/usr/local/sbin")
 TF_PYTHON = os.environ.get("ASSAY_TF_PYTHON") or str(TOP / ".venv-tf" / "bin" / "python")
 AZURITE = str(TOP / ".tools" / "azurite" / "node_modules" / ".bin" / "azurite-blob")
 MODELS = TOP / ".tools" / "models"
-SPEEDSCOPE = TOP / "src" / "assay" / "web" / "vendor" / "speedscope"
+VENDOR = TOP / "src" / "assay" / "web" / "vendor"
+SPEEDSCOPE = VENDOR / "speedscope"
+AXE = TOP / ".tools" / "web" / "axe-core"
 
 
 def find_postgres(program: str) -> str:
@@ -51,6 +53,9 @@ SERVICES = {
     "frameworks": Service((), ""),  # Lightning and transformers, from packages: their import takes many seconds
     "api": Service((), ""),  # schemathesis, from packages: asks the JSON interface hundreds of questions
     "ray": Service((), ""),  # a package; a cluster takes seconds to start
+    "browser": Service(
+        ("chromium", str(VENDOR), str(AXE)), "make web && apt-get install -y --no-install-recommends chromium"
+    ),
     "web": Service((str(SPEEDSCOPE),), "make web"),
     "backends": Service((), ""),  # compilers from packages: nothing is missing, but a case takes seconds
 }
