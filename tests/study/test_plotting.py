@@ -132,4 +132,4 @@ def test_one_epoch_and_none() -> None:
     ],
 )
 def test_times_have_a_unit_that_can_be_read(longest: float, unit: tuple[float, str]) -> None:
-    assert plotting._choose_time_unit(longest) == unit
+    assert plotting.choose_time_unit(longest) == unit

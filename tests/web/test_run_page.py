@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,17 +13,18 @@ from tests.study.workbench import BAD, GOOD, STUDY, Bench
 from tests.web.conftest import open_client
 
 from assay.errors import NotFoundError
-from assay.study.run_page import LOG_BYTES, build_reading_charts, find_file, list_files, load_log, search_log
+from assay.study.run_files import LOG_BYTES, choose_log, find_file, list_files, load_log, search_log, split_diff
+from assay.study.run_page import list_readings
 
 PAGE = "/studies/fit/runs/"
 
 
 def test_everything_that_show_tells(client: TestClient, served: Bench) -> None:
     text = client.get(PAGE + GOOD).text
-    for said in ("Parameters", "Commands", "Metrics", "Origin", "Environment", "assay rerun fit/lr=0.1,n=7"):
+    for said in ("Parameters", "Commands", "Metrics", "Origin", "Environment", "assay rerun "):
         assert said in text
     assert 'class="badge done"' in text
-    assert "exit code" in client.get(PAGE + BAD).text
+    assert '<span class="badge failed">1</span>' in client.get(PAGE + BAD).text
     shown = served.assay("show", f"fit/{GOOD}").stdout
     assert next(line.split()[1] for line in shown.splitlines() if line.strip().startswith("id")) in text
 
@@ -67,16 +70,21 @@ class TestLog:
         run = bench.root / "fit" / GOOD
         log = next(run.glob("train*.log"))
         log.write_bytes(b"\xff\x00binary\r\x1b[31m\n" + b"".join(b"line %d\n" % i for i in range(100_000)))
-        part = load_log(str(run), "train", None, None)
+        path = choose_log(str(run), None, "train", None)
+        part = load_log(path, None)
         assert part.end == part.size == log.stat().st_size
         assert part.text.startswith("line ")
         assert len(part.text) <= LOG_BYTES
-        first = load_log(str(run), "train", None, 0)
+        first = load_log(path, 0)
         assert first.text.startswith("\ufffd\x00binary")
         assert first.text.endswith("\n")
-        assert load_log(str(run), "train", None, first.end).text.startswith("line ")
-        assert search_log(str(run), "train", None, "line 99999").items[0].line == "line 99999"
-        assert len(search_log(str(run), "train", None, "line").items) == 200
+        assert load_log(path, first.end).text.startswith("line ")
+        assert search_log(path, "line 99999").items[0].line == "line 99999"
+        some = search_log(path, "line")
+        assert (len(some.items), some.is_whole) == (200, False)
+        more = search_log(path, "line", some.searched)
+        assert more.items[0].line == "line 200"
+        assert load_log(path, more.items[0].offset).text.startswith("line 200\n")
 
 
 class TestFiles:
@@ -84,7 +92,7 @@ class TestFiles:
         answer = client.get(f"{PAGE}{GOOD}/files/run.json")
         assert answer.status_code == 200
         assert answer.headers["content-disposition"].startswith("attachment")
-        assert answer.headers["content-security-policy"] == "sandbox"
+        assert answer.headers["content-security-policy"].startswith("sandbox")
         assert answer.headers["content-type"] == "application/octet-stream"
 
     def test_nothing_else_can_be_had(self, served: Bench, client: TestClient) -> None:
@@ -129,13 +137,80 @@ def test_a_damaged_run_shows_what_is_readable(tmp_path: Path) -> None:
         assert client.get("/studies/fit").status_code == 200
 
 
-def test_readings_are_drawn(tmp_path: Path) -> None:
-    lines = [
-        f'{{"time":{100 + i},"processes":1,"cpu_s":{i / 2},"rss_bytes":{i << 20},"vms_bytes":0,"peak_rss_bytes":0}}\n'
-        for i in range(5)
-    ]
-    (tmp_path / "readings.jsonl").write_text("".join(lines) + "broken\n")
-    (section,) = build_reading_charts(str(tmp_path))
-    panels = section.blocks[0].panels  # type: ignore[union-attr]
-    assert [panel.label for panel in panels] == ["CPU, percent of one core", "memory, GiB"]
-    assert panels[0].curves[0].points[1:] == [(float(i), 50.0) for i in range(1, 5)]
+class TestCurves:
+    @pytest.fixture
+    def timed(self, tmp_path: Path) -> Iterator[tuple[TestClient, Path]]:
+        """A run whose script hands over its metrics, with readings that end after them."""
+        bench = Bench(tmp_path)
+        bench.run(STUDY)
+        run = bench.root / "fit" / GOOD
+        start = json.loads((run / "outcome.1").read_text())["started_at"]
+        (run / "metrics").mkdir()
+        points = [{"time": start + 10 * i, "step": i, "timed": 1 / (i + 1)} for i in range(20)]
+        points[7]["timed"] = "nan"
+        (run / "metrics" / "1-1-1.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+        lines = [
+            {"time": start + i, "processes": 1, "cpu_s": i / 2, "rss_bytes": i << 20, "vms_bytes": 0, "peak_rss_bytes": 0}
+            | ({"gpu": {"memory_bytes": 1 << 30, "utilisation": i % 100, "sm_clock_mhz": 1, "temperature_c": 40,
+                        "power_w": 100.0, "throttle": []}} if i > 5 else {})
+            for i in range(400)
+        ]  # fmt: skip
+        (run / "readings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "half a li")
+        with open_client(bench.root) as client:
+            yield client, run
+
+    def test_readings_and_metrics_share_the_axis_of_time(self, timed: tuple[TestClient, Path]) -> None:
+        client, run = timed
+        names = list_readings(str(run))
+        assert names[:2] == ["CPU, % of one core", "memory, GiB"]
+        assert "GPU, %" in names
+        address = f"/api{PAGE}{GOOD}/curves"
+        asked = [{"metric": "timed", "x": "time"}, *({"reading": name} for name in names)]
+        answers = [client.get(address, params=each).json() for each in asked]
+        assert len({(answer["x"], tuple(answer["x_range"])) for answer in answers}) == 1
+        assert "(min)" in answers[0]["x"]
+        cpu = next(answer for answer in answers if answer["metric"] == names[0])["curves"][0]
+        assert cpu["points"] == 400
+        assert {y for y in cpu["y"] if y is not None} == {50.0}
+        text = client.get(f"{PAGE}{GOOD}?x=time").text
+        assert text.count('data-sync="time"') == 1 + len(names) + text.count("metric=loss")
+
+    def test_what_has_no_times_or_is_not_there(self, timed: tuple[TestClient, Path]) -> None:
+        client, _ = timed
+        address = f"/api{PAGE}{GOOD}/curves"
+        assert client.get(f"{address}?metric=loss&x=time").status_code == 400
+        for query in ("metric=los", "reading=memory"):
+            answer = client.get(f"{address}?{query}")
+            assert answer.status_code == 404
+            assert answer.json()["hint"]
+
+
+def test_every_attempt_of_a_command_and_the_curve_of_assay_plot(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    study = STUDY.replace("[ {lr} != 0.5 ]", "sleep 0.1; [ $ASSAY_ATTEMPT_NUMBER != 1 ]")
+    bench.run(study.replace("step $i", "step $((i + 3 * ASSAY_ATTEMPT_NUMBER))") + "retries: 1\n")
+    with open_client(bench.root) as client:
+        text = client.get(PAGE + GOOD).text
+        commands = text.partition('id="commands"')[2].partition("</table>")[0]
+        assert commands.count('<span class="badge failed">1</span>') == 1
+        assert commands.count('<span class="badge done">0</span>') == 2
+        assert '<th scope="rowgroup" rowspan="2">train</th>' in commands
+        curve = client.get(f"/api{PAGE}{GOOD}/curves?metric=loss").json()["curves"][0]
+        assert curve["x"] == [7, 8, 9]  # the newest log counts, as everywhere
+
+
+def test_what_was_judged_of_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.run(STUDY + "checks: [{metric: loss, max: 1}]\n")
+    with open_client(bench.root) as client:
+        text = client.get(PAGE + GOOD).text.partition('id="verdicts"')[2].partition("</ul>")[0]
+        assert 'class="badge FAIL"' in text
+        assert "loss" in text
+
+
+def test_lines_of_a_difference() -> None:
+    git = "diff --git a/x.py b/x.py\nindex 1..2 100644\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-old\n+new\n same\n"
+    assert split_diff(git) == [("x.py", [("@", "@@ -1 +1 @@"), ("-", "-old"), ("+", "+new"), ("", " same")])]
+    ours = "--- fit/a/train.py\n+++ fit/b/train.py\n@@ -1 +1 @@\n--- odd\n"
+    assert split_diff(ours) == [("train.py", [("@", "@@ -1 +1 @@"), ("-", "--- odd")])]
+    assert split_diff("") == []

@@ -63,7 +63,17 @@ if TYPE_CHECKING:
     )
     from assay.study.refresh import apply_changes, refresh_root, refresh_study
     from assay.study.report import build_study_report, render_report
-    from assay.study.run_page import build_run_blocks, find_file, list_files, load_log, search_log
+    from assay.study.run_files import (
+        choose_log,
+        find_default_log,
+        find_file,
+        find_image_kind,
+        list_files,
+        load_log,
+        search_log,
+        split_diff,
+    )
+    from assay.study.run_page import build_run_curves, build_run_page, choose_metrics, find_children
     from assay.study.run_reader import LoadedRuns, load_fresh_table, load_objectives, load_points, load_study_runs
     from assay.study.run_status import load_states
     from assay.study.runner import NODE_PYTHON, build_bare_study, find_study_location, run_specs
@@ -105,7 +115,10 @@ HOMES = {
     "assay.study.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows",
     "assay.study.receive": "Limits RefusedUploadError StoredRun make_aside place_runs store_archive unpack",
     "assay.study.refresh": "apply_changes refresh_root refresh_study",
-    "assay.study.run_page": "build_run_blocks find_file list_files load_log search_log",
+    "assay.study.run_files": (
+        "choose_log find_default_log find_file find_image_kind list_files load_log search_log split_diff"
+    ),
+    "assay.study.run_page": "build_run_curves build_run_page choose_metrics find_children",
     "assay.study.run_reader": "LoadedRuns load_fresh_table load_objectives load_points load_study_runs",
     "assay.study.run_status": "load_states",
     "assay.study.runner": "NODE_PYTHON build_bare_study find_study_location run_specs",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.errors import NotFoundError, UsageError
-from assay.record.index.base import Index, Series, StudyRow
+from assay.record.index.base import Index, Series, StudyRow, VerdictRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.chart import thin
 from assay.show.formatting import to_json
@@ -119,11 +121,24 @@ def _build_number(value: float) -> float | None:
 
 def load_verdicts(location: StudyLocation) -> list[Mapping[str, Any]]:
     """Every finding of what was judged, the newest last."""
-    try:
-        with open(find_verdicts_file(location), "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _MOST_VERDICT_BYTES))
-            lines = file.read().splitlines()
-    except FileNotFoundError:
+    rows = (row for line in _load_verdict_lines(location) for row in parse_verdict_line(line, location))
+    return [to_json(row._asdict()) for row in rows]
+
+
+def load_run_verdicts(location: StudyLocation, run: str) -> list[VerdictRow]:
+    """What was judged of one run, the newest first; of what the same judge said about the same thing the newest."""
+    mark, key = json.dumps(run).encode(), f"{location.name}/{run}"
+    lines = (line for line in _load_verdict_lines(location) if mark in line)  # parsing all of them would take long
+    rows = [row for line in lines for row in parse_verdict_line(line, location) if row.key == key]
+    newest = {(row.source, row.subject): row for row in rows}
+    return sorted(newest.values(), key=lambda row: -row.judged_at)
+
+
+def _load_verdict_lines(location: StudyLocation) -> list[bytes]:
+    path = find_verdicts_file(location)
+    if not os.path.isfile(path):
         return []
-    return [to_json(row._asdict()) for line in lines for row in parse_verdict_line(line, location)]
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _MOST_VERDICT_BYTES))
+        return file.read().splitlines()

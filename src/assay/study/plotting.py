@@ -221,7 +221,7 @@ def _load_curves(
     series = {i: index.load_series(rows[i].key, metric) for i in selection.keep if column.count[i]}
     unit = find_step_name(selection.locations, selection.rows, metric)
     if x == "time":
-        starts = {i: _find_start(selection.data, i) for i in series}
+        starts = {i: find_start(selection.data, i) for i in series}
         xs = {i: [time - starts[i] for time in each.times] for i, each in series.items()}
         hint = "metrics that a script hands over with assay.log have them; -x step is there without"
     elif x == "epoch" and unit != "epoch":
@@ -244,7 +244,7 @@ def _load_curves(
     )
     if x != "time":
         return lines, x or unit, left_out
-    seconds, name = _choose_time_unit(max(line.xs[-1] for line in lines.values()))
+    seconds, name = choose_time_unit(max(line.xs[-1] for line in lines.values()))
     scaled = {i: replace(line, xs=[each / seconds for each in line.xs]) for i, line in lines.items()}
     return scaled, f"time since the start of the run ({name})", left_out
 
@@ -256,14 +256,14 @@ def _sort_line(label: str, xs: Sequence[float], ys: Sequence[float]) -> Line:
     return Line(label, [xs[i] for i in order], [ys[i] for i in order])
 
 
-def _find_start(data: IndexTable, i: int) -> float:
+def find_start(data: IndexTable, i: int) -> float:
     """When the run began; with an earlier attempt, that one. NaN without any time."""
     times = [column.first_time[i] for column in data.metrics.values() if column.count[i]]
     known = [time for time in (*times, data.rows[i].started_at) if time is not None and math.isfinite(time)]
     return min(known, default=math.nan)
 
 
-def _choose_time_unit(longest: float) -> tuple[float, str]:
+def choose_time_unit(longest: float) -> tuple[float, str]:
     units = (60.0, "min"), (3600.0, "h"), (86400.0, "days")
     return next((unit for unit in reversed(units) if longest >= 2 * unit[0]), (1.0, "s"))
 

@@ -30,6 +30,7 @@ from assay.values.series import Reading, Summary, best_of, whole_step
 from assay.values.table import Column, Table
 
 _FILES_SHOWN = 30
+_LONGEST_ABSENCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,8 @@ def load_files(run_dir: str) -> Iterator[FileFact]:
 
 
 def load_readings_summary(path: str) -> ReadingsSummary | None:
+    if not os.path.isfile(path):  # a pipe would be waited for
+        return None
     try:
         with open(path, "rb") as file:
             readings = [reading for line in file if (reading := parse_reading(line)) is not None]
@@ -122,8 +125,10 @@ def load_readings_summary(path: str) -> ReadingsSummary | None:
 
 def load_absence(path: str) -> str | None:
     """Written by job.sh where it finds no Assay."""
+    if not os.path.isfile(path):
+        return None
     with suppress(OSError), open(path, "rb") as file:
-        return parse_absence(file.readline())
+        return parse_absence(file.readline(_LONGEST_ABSENCE))
     return None
 
 
@@ -150,18 +155,17 @@ def build_readings_summary(readings: Sequence[Reading]) -> ReadingsSummary | Non
 def build_document(run: RunDescription, *, with_environment: bool = False, now: float | None = None) -> Document:
     now = time.time() if now is None else now
     params = run.status.record.spec.params
-    has_attempts = len(run.status.history.attempts) > 1
     sections = [
-        Section((Facts(_state_facts(run, now)),)),
-        _build_section("Parameters", [(name, _show(value)) for name, value in params.items()]),
+        Section((Facts(build_state_facts(run, now)),)),
+        _build_section("Parameters", [(name, show_value(value)) for name, value in params.items()]),
         Section((Facts(list(run.commands.items()), folds=False),), "Commands"),
         Section((TableBlock(build_metric_table(run.metrics)),), "Metrics"),
-        Section((TableBlock(_attempt_table(run, now)),) if has_attempts else (), "Attempts"),
-        _build_section("Resources", [*_resource_facts(run)]),
-        Section((Facts(_origin_facts(run, now), folds=False),), "Origin"),
+        Section(build_attempt_blocks(run, now), "Attempts"),
+        _build_section("Resources", build_resource_facts(run)),
+        Section((Facts(build_origin_facts(run, now), folds=False),), "Origin"),
         _build_section("Files", [*_file_facts(run)]),
     ]
-    more = _environment_sections(run.environment) if with_environment else []
+    more = build_environment_sections(run.environment) if with_environment else []
     return Document(run.key, [*sections, *more], facts=build_facts(run))
 
 
@@ -169,11 +173,11 @@ def _build_section(title: str, pairs: Sequence[tuple[str, str]]) -> Section:
     return Section((Facts(pairs),), title)
 
 
-def _show(value: Any) -> str:
+def show_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
+def build_state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
     status = run.status
     outcome, handle, last = status.outcome, status.handle, status.history.last
     reason = f": {outcome.reason}" if outcome and outcome.reason else ""
@@ -238,6 +242,11 @@ def build_metric_table(metrics: Mapping[str, Summary]) -> Table:
     return Table((*columns, Column("not finite", "number")) if bad else tuple(columns), rows)
 
 
+def build_attempt_blocks(run: RunDescription, now: float) -> list[TableBlock]:
+    """None where there is only one attempt."""
+    return [TableBlock(_attempt_table(run, now))] if len(run.status.history.attempts) > 1 else []
+
+
 def _attempt_table(run: RunDescription, now: float) -> Table:
     columns = (
         Column("#", "number"),
@@ -270,7 +279,11 @@ def _attempt_cells(attempt: Attempt, run: RunDescription, now: float) -> list[An
     ]
 
 
-def _resource_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
+def build_resource_facts(run: RunDescription) -> list[tuple[str, str]]:
+    return [*_list_resources(run)]
+
+
+def _list_resources(run: RunDescription) -> Iterator[tuple[str, str]]:
     outcome, readings = run.status.outcome, run.readings
     peak = (
         outcome.peak_rss_bytes if outcome and outcome.peak_rss_bytes else readings.peak_rss_bytes if readings else None
@@ -292,7 +305,7 @@ def _resource_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
         yield "GPU", f"{formatting.render_size(readings.peak_gpu_memory_bytes)} at most, {used}"
 
 
-def _origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
+def build_origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
     record = run.status.record
     git = (run.environment or {}).get("git") or {}
     dirty = ", with changes that are not committed" if git.get("dirty") else ""
@@ -311,9 +324,14 @@ def _origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
         ("made", render_moment(record.created_at, now) if record.created_at else ""),
         ("commit", f"{commit}{dirty}" if commit else ""),
         ("code", "" if origin else code),
-        ("by hand", f"bash {os.path.relpath(os.path.join(run.dir, layout.JOB_FILE))}" if run.commands else ""),
+        ("by hand", show_job(run.dir) if run.commands else ""),
     ]
     return [(label, value) for label, value in facts if value]
+
+
+def show_job(run_dir: str) -> str:
+    """What executes the commands again, to be pasted."""
+    return build_command(("bash",), [os.path.relpath(os.path.join(run_dir, layout.JOB_FILE))])
 
 
 def _file_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
@@ -323,7 +341,7 @@ def _file_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
         yield "…", f"{len(run.files) - _FILES_SHOWN} more"
 
 
-def _environment_sections(fields: Mapping[str, Any] | None) -> list[Section]:
+def build_environment_sections(fields: Mapping[str, Any] | None) -> list[Section]:
     if fields is None:
         return [Section((Text("(environment.json is missing or damaged)"),), "Environment")]
     plain = {key: value for key, value in fields.items() if not isinstance(value, dict | list) and value is not None}
@@ -336,7 +354,7 @@ def _environment_sections(fields: Mapping[str, Any] | None) -> list[Section]:
             [*((key, _show_fact(key, value)) for key, value in plain.items() if key != "format"), *gpus, *line],
         ),
         _build_section(
-            "Git", [(key, _show(value)) for key, value in git.items() if key != "diff" and value not in (None, [])]
+            "Git", [(key, show_value(value)) for key, value in git.items() if key != "diff" and value not in (None, [])]
         ),
         _build_section("Packages", [(key, str(value)) for key, value in (fields.get("packages") or {}).items()]),
         _build_section(
@@ -346,7 +364,7 @@ def _environment_sections(fields: Mapping[str, Any] | None) -> list[Section]:
 
 
 def _show_fact(key: str, value: Any) -> str:
-    return formatting.render_size(value) if key.endswith("_bytes") else _show(value)
+    return formatting.render_size(value) if key.endswith("_bytes") else show_value(value)
 
 
 def render_moment(seconds: float | None, now: float) -> str:

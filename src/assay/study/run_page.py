@@ -1,193 +1,339 @@
-"""What the page of a run shows: everything that `assay show` tells, its readings over time, its logs and its files."""
+"""What the page of a run shows: everything that `assay show` tells, its readings over time, what was judged of it."""
 
 from __future__ import annotations
 
+import math
 import os
-import re
-import stat
 import time
-from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
-from typing import NamedTuple
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from assay.errors import FormatError, NotFoundError, UsageError
+from assay.errors import NotFoundError, UsageError
 from assay.observe.readings import parse_reading
-from assay.record.index.base import Index
-from assay.study.locations import StudyLocation
-from assay.study.logs import find_log
-from assay.study.refresh import describe_damage
-from assay.study.run_description import build_document, describe_run, load_files
+from assay.record.index.base import Index, RunRow, Table, VerdictRow
+from assay.record.tags import Note
+from assay.show.chart import Chart, thin_line
+from assay.study import plotting, run_description
+from assay.study.locations import StudyLocation, show_command
+from assay.study.page_facts import load_run_verdicts
+from assay.study.run_description import RunDescription, describe_run
+from assay.system.files import is_special
 from assay.values import layout
-from assay.values.document import Block, Chart, Curve, Facts, Panel, Section
-from assay.values.series import Reading
+from assay.values.document import Block, Facts, Section, TableBlock
 
-LOG_BYTES = 1 << 16  # of one part of a log
-_LONGEST_SEARCH_S = 3.0
-_MOST_FOUND = 200
-_MOST_READINGS = 100_000
-_LONGEST_LINE = 4096
-_PRIVATE = (layout.SECRETS_FILE,)
-
-
-def build_run_blocks(
-    index: Index, location: StudyLocation, run_dir: str, children: Sequence[str]
-) -> tuple[Sequence[Block], str]:
-    """What is readable, and what is not: a damaged run shows its files."""
-    try:
-        run = describe_run(index, location, run_dir, children)
-    except FormatError:
-        sizes = [(fact.name, f"{fact.size_bytes} bytes") for fact in load_files(run_dir)]
-        return [Section((Facts(sizes),), "Files")], describe_damage(run_dir)
-    document = build_document(run, with_environment=True)
-    facts, params, *rest = document.blocks
-    return [facts, params, *build_reading_charts(run_dir), *rest], ""
+_MOST_POINTS = 1500  # of a curve that is sent
+_MOST_READINGS = 50_000  # of a longer run every second one, or every fourth
+_LONGEST_JOB_LOG = 1 << 20
+_MOST_VERDICTS = 200
+_LONGEST_READING = 4096
+Pairs = Sequence[tuple[str, str]]
 
 
-# ---------------------------------------------------------------- readings
+class Try(NamedTuple):
+    """A command in one attempt. `code` None: it has not ended, or nobody knows how."""
+
+    attempt: int
+    code: int | None
+    seconds: float | None
+    is_late: bool  # ended by the time limit
 
 
-def build_reading_charts(run_dir: str) -> Sequence[Block]:
-    """Memory, processors and GPU on one axis of time: seconds since the first reading."""
-    readings = _load_readings(os.path.join(run_dir, layout.READINGS_FILE))
-    if len(readings) < 2:
-        return []
-    start = readings[0].time
-    times = [reading.time - start for reading in readings]
-    panels = [
-        _build_panel("CPU, percent of one core", times, _measure_cpu(readings)),
-        _build_panel("memory, GiB", times, [reading.rss_bytes / 2**30 for reading in readings]),
-    ]
-    gpu = [reading.gpu for reading in readings]
-    if any(gpu):
-        gaps = float("nan")
-        panels += [
-            _build_panel("GPU, percent", times, [each.utilisation if each else gaps for each in gpu]),
-            _build_panel("GPU memory, GiB", times, [each.memory_bytes / 2**30 if each else gaps for each in gpu]),
-            _build_panel("GPU power, W", times, [each.power_w if each else gaps for each in gpu]),
-        ]
-    chart = Chart("", panels, "readings over time", is_wide=True, x_label="seconds since the first reading")
-    return [Section((chart,), "Readings")]
+class CommandFacts(NamedTuple):
+    name: str
+    text: str
+    tries: Sequence[Try]
 
 
-def _load_readings(path: str) -> list[Reading]:
-    found: list[Reading] = []
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                reading = parse_reading(line)
-                if reading is not None and (not found or reading.time >= found[-1].time):
-                    found.append(reading)
-                if len(found) >= _MOST_READINGS:
-                    break
-    except OSError:
-        pass
+class RunPage(NamedTuple):
+    """`differing`: parameters in which the runs of the study are not all the same; `same`: the others."""
+
+    facts: Pairs
+    notes: Sequence[Note]
+    problems: Sequence[str]  # what could not be read
+    differing: Pairs
+    same: Pairs
+    commands: Sequence[CommandFacts]
+    attempts: Sequence[Block]
+    metrics: Sequence[Block]
+    resources: Pairs
+    readings: Sequence[str]  # which curves there are
+    verdicts: Sequence[VerdictRow]  # the newest first
+    origin: Pairs
+    environment: Sequence[Section]
+    variables: Pairs
+    code_changes: str  # what was not committed
+    parent: str
+    children: Sequence[str]
+    repeat: Pairs  # what each command does, and the command
+
+
+def build_run_page(
+    index: Index, location: StudyLocation, run_dir: str, children: Sequence[str], differing: Sequence[str]
+) -> RunPage:
+    """What is readable; `problems` says what is not."""
+    run = describe_run(index, location, run_dir, children)
+    now = time.time()
+    record = run.status.record
+    params = [(name, run_description.show_value(value)) for name, value in record.spec.params.items()]
+    wanted = frozenset(differing)
+    git = _get_mapping(run.environment, "git")
+    changes = git.get("diff")
+    name = os.path.basename(run_dir)
+    return RunPage(
+        facts=[pair for pair in run_description.build_state_facts(run, now) if pair[0] not in ("run", "state", "note")],
+        notes=run.marks.notes,
+        problems=_find_problems(run),
+        differing=[pair for pair in params if pair[0] in wanted],
+        same=[pair for pair in params if pair[0] not in wanted],
+        commands=_build_commands(run, now),
+        attempts=run_description.build_attempt_blocks(run, now),
+        metrics=[TableBlock(run_description.build_metric_table(run.metrics))] if run.metrics else [],
+        resources=run_description.build_resource_facts(run),
+        readings=list_readings(run_dir),
+        verdicts=load_run_verdicts(location, name)[:_MOST_VERDICTS],
+        origin=run_description.build_origin_facts(run, now),
+        environment=_build_environment(run),
+        variables=list(record.spec.env),
+        code_changes=changes if isinstance(changes, str) else "",
+        parent=record.parent or "",
+        children=children,
+        repeat=_build_repeats(location, name, run),
+    )
+
+
+def _get_mapping(fields: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
+    found = (fields or {}).get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _find_problems(run: RunDescription) -> list[str]:
+    """Of files that should be there; `assay show` says the same of each where it would show it."""
+    found = []
+    if run.status.is_damaged and run.status.outcome:
+        found.append(run.status.outcome.reason)
+    elif run.environment is None and not run.status.record.origin and run.status.record.spec.commands:
+        found.append(f"{layout.ENVIRONMENT_FILE} is missing or damaged: where it ran is not known")
+    if run.marks.problem:
+        found.append(run.marks.problem)
+    for attempt in run.status.history.attempts:
+        if attempt.contradictory:
+            names = ", ".join(sorted(attempt.contradictory))
+            found.append(f"attempt {attempt.number}: {names} has exit markers that contradict each other")
+    path = os.path.join(run.dir, layout.READINGS_FILE)
+    if os.path.lexists(path) and is_special(path):
+        found.append(f"{layout.READINGS_FILE} is not a file: there are no readings")
     return found
 
 
-def _measure_cpu(readings: Sequence[Reading]) -> list[float]:
+def _build_environment(run: RunDescription) -> list[Section]:
+    """What is not told elsewhere on the page: without sections that have nothing to say."""
+    if run.environment is None:
+        return []
+    sections = run_description.build_environment_sections(run.environment)
+    return [section for section in sections if any(isinstance(each, Facts) and each.pairs for each in section.blocks)]
+
+
+def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> list[tuple[str, str]]:
+    commands = [("Run it again, as a new run", show_command(["rerun"], location, name))]
+    if run.commands:
+        commands.append(("The same commands by hand, as a new attempt", run_description.show_job(run.dir)))
+    commands.append(("Everything about it, in a terminal", show_command(["show"], location, name)))
+    return commands
+
+
+# ---------------------------------------------------------------- commands
+
+
+def _build_commands(run: RunDescription, now: float) -> list[CommandFacts]:
+    spans = _load_spans(run)
+    attempts = run.status.history.attempts
+    found = []
+    for name, text in run.commands.items():
+        tries = []
+        for attempt in attempts:
+            span, code = spans.get((name, attempt.number)), attempt.codes.get(name)
+            if span is None and code is None:
+                continue  # left out, or never begun
+            begin, end = span or (None, None)
+            if begin is not None and end is None and attempt.number == run.status.attempt:
+                end = None if run.status.state.is_over else now
+            seconds = max(0.0, end - begin) if begin is not None and end is not None else None
+            tries.append(Try(attempt.number, code, seconds, name in attempt.timeouts))
+        found.append(CommandFacts(name, text, tries))
+    return found
+
+
+def _load_spans(run: RunDescription) -> dict[tuple[str, int], tuple[float, float | None]]:
+    """Begin and end of each command in each attempt, from job.log: its lines are in order, and an attempt begins with
+    its lease."""
+    path = os.path.join(run.dir, layout.JOB_LOG)
+    if not os.path.isfile(path):
+        return {}
+    with open(path, "rb") as file:
+        lines = file.read(_LONGEST_JOB_LOG).decode("utf-8", "replace").splitlines()
+    begins = [(each.number, each.handle.started_at if each.handle else 0.0) for each in run.status.history.attempts]
+    spans: dict[tuple[str, int], tuple[float, float | None]] = {}
+    for line in lines:
+        words = line.split()
+        if len(words) < 3 or words[2] not in ("start", "exit"):
+            continue
+        try:
+            stamp = float(words[0].replace(",", "."))
+        except ValueError:
+            continue
+        number = max((number for number, begin in begins if begin <= stamp + 1), default=1)
+        if words[2] == "start":
+            spans[words[1], number] = (stamp, None)
+        else:
+            last = max((each for name, each in spans if name == words[1]), default=None)
+            if last is not None:
+                spans[words[1], last] = (spans[words[1], last][0], stamp)
+    return spans
+
+
+# ---------------------------------------------------------------- curves
+
+
+class _Readings(NamedTuple):
+    times: Sequence[float]
+    columns: Mapping[str, Sequence[float]]
+
+
+def list_readings(run_dir: str) -> list[str]:
+    readings = _find_readings(run_dir)
+    return list(readings.columns) if len(readings.times) > 1 else []
+
+
+def build_run_curves(
+    index: Index, location: StudyLocation, table: Table, number: int, *, metric: str, reading: str, x: str
+) -> dict[str, Any]:
+    """A metric of the run, or one of its readings; over time all of them have the same axis."""
+    row, run_dir = table.rows[number], os.path.join(location.root, table.rows[number].key)
+    if reading:
+        readings = _find_readings(run_dir)
+        if reading not in readings.columns:
+            raise NotFoundError("reading", reading, list(readings.columns))
+        return _build_timed(table, number, run_dir, reading, readings.times, readings.columns[reading])
+    known = [name for name, column in table.metrics.items() if column.count[number]]
+    if metric not in known:
+        raise NotFoundError("metric", metric, known)
+    if x == "time":
+        series = index.load_series(row.key, metric)
+        if not any(map(math.isfinite, series.times)):
+            raise UsageError(f"{metric} has no times", "metrics that a script hands over with assay.log have them")
+        return _build_timed(table, number, run_dir, metric, series.times, series.values)
+    counts = {metric: int(table.metrics[metric].count[number])}
+    selection = plotting.Selection(table, [number], [location], counts)
+    options = plotting.PlotOptions(metrics=(metric,), x=x or None)  # type: ignore[arg-type]
+    (plot, *_) = plotting.build_plots(index, selection, options)
+    if not isinstance(plot.chart, Chart):
+        raise TypeError("curves are one chart")
+    (line,) = plot.chart.lines
+    return _build_answer(metric, plot.chart.x_name, line.xs, line.ys, list(plot.notes))
+
+
+def _build_timed(
+    table: Table, number: int, run_dir: str, name: str, times: Sequence[float], values: Sequence[float]
+) -> dict[str, Any]:
+    start, end = find_time_range(table, number, _find_readings(run_dir).times)
+    seconds, unit = plotting.choose_time_unit(end - start)
+    pairs = sorted((time - start, i) for i, time in enumerate(times) if math.isfinite(time))
+    xs = [second / seconds for second, _ in pairs]
+    answer = _build_answer(name, f"time since the start of the run ({unit})", xs, [values[i] for _, i in pairs], [])
+    return {**answer, "x_range": [0.0, (end - start) / seconds]}
+
+
+def find_time_range(table: Table, number: int, read_at: Sequence[float]) -> tuple[float, float]:
+    """Of everything that the run has: its first and its last moment."""
+    row = table.rows[number]
+    columns = [column for column in table.metrics.values() if column.count[number]]
+    firsts = [plotting.find_start(table, number), *(time for time in read_at[:1] if row.started_at is None)]
+    lasts = [*(column.last_time[number] for column in columns), row.ended_at, *read_at[-1:]]
+    start = min((time for time in firsts if math.isfinite(time)), default=read_at[0] if read_at else 0.0)
+    return start, max((each for each in lasts if each is not None and math.isfinite(each)), default=start)
+
+
+def _build_answer(
+    name: str, x_name: str, xs: Sequence[float], ys: Sequence[float], notes: Sequence[str]
+) -> dict[str, Any]:
+    x, y = thin_line(xs, ys, _MOST_POINTS)
+    curve = {"name": name, "color": 0, "points": len(ys), "x": _plain(x), "y": _plain(y)}
+    return {
+        "metric": name, "x": x_name, "y": name, "log": False, "log_x": False, "notes": notes, "curves": [curve]
+    }  # fmt: skip
+
+
+def _plain(values: Sequence[float]) -> list[float | None]:
+    """JSON knows neither NaN nor infinity: a gap."""
+    return [value if math.isfinite(value) else None for value in values]
+
+
+def _find_readings(run_dir: str) -> _Readings:
+    path = os.path.join(run_dir, layout.READINGS_FILE)
+    try:
+        if not os.path.isfile(path):
+            return _Readings((), {})
+        info = os.stat(path)
+        return _load_readings(path, info.st_mtime_ns, info.st_size)
+    except OSError:
+        return _Readings((), {})
+
+
+@lru_cache(maxsize=4)  # a page asks for each of its charts alone
+def _load_readings(path: str, _changed_ns: int, _size: int) -> _Readings:
+    names = ("time", "cpu", "memory", "processes", "gpu", "gpu memory", "gpu power", "gpu temperature", "gpu clock")
+    found = [array("d") for _ in names]
+    stride, count = 1, 0
+    with open(path, "rb") as file:
+        for line in iter(lambda: file.readline(_LONGEST_READING), b""):
+            reading = parse_reading(line)
+            if reading is None or (found[0] and reading.time < found[0][-1]):
+                continue
+            count += 1
+            if count % stride:
+                continue
+            gpu = reading.gpu
+            parts = (
+                (gpu.utilisation, gpu.memory_bytes / 2**30, gpu.power_w, gpu.temperature_c, gpu.sm_clock_mhz)
+                if gpu
+                else (math.nan,) * 5
+            )
+            values = (reading.time, reading.cpu_s, reading.rss_bytes / 2**30, reading.processes, *parts)
+            for column, value in zip(found, values, strict=True):
+                column.append(value)
+            if len(found[0]) >= _MOST_READINGS:
+                found = [column[::2] for column in found]
+                stride *= 2
+    times, cpu, memory, processes, *gpus = found
+    columns: dict[str, Sequence[float]] = {
+        "CPU, % of one core": _measure_cpu(times, cpu),
+        "memory, GiB": memory,
+        "processes": processes,
+    }
+    labels = ("GPU, %", "GPU memory, GiB", "GPU power, W", "GPU temperature, °C", "GPU clock, MHz")
+    columns |= {label: column for label, column in zip(labels, gpus, strict=True) if any(map(math.isfinite, column))}
+    return _Readings(times, columns)
+
+
+def _measure_cpu(times: Sequence[float], used: Sequence[float]) -> list[float]:
     """Between two readings; a new attempt counts from zero."""
-    shares = [float("nan")]
-    for before, after in pairwise(readings):
-        seconds, used = after.time - before.time, after.cpu_s - before.cpu_s
-        shares.append(100 * used / seconds if seconds > 0 and used >= 0 else float("nan"))
+    shares = [math.nan]
+    for i in range(1, len(times)):
+        seconds, spent = times[i] - times[i - 1], used[i] - used[i - 1]
+        shares.append(100 * spent / seconds if seconds > 0 and spent >= 0 else math.nan)
     return shares
 
 
-def _build_panel(label: str, times: Sequence[float], values: Sequence[float]) -> Panel:
-    return Panel([Curve(list(zip(times, values, strict=True)), "curve c0")], height=90, label=label)
+def choose_metrics(table: Table, number: int) -> tuple[list[str], bool]:
+    """Those that make a curve, the most telling first; whether any of them knows its times."""
+    from assay.values.series import metric_priority
+
+    names = [name for name, column in table.metrics.items() if column.count[number] > 1]
+    timed = any(math.isfinite(table.metrics[name].last_time[number]) for name in names)
+    return sorted(names, key=metric_priority), timed
 
 
-# ---------------------------------------------------------------- logs
-
-
-class LogPart(NamedTuple):
-    """Bytes `start` to `end` of `size` as text; what is not UTF-8 is replaced."""
-
-    name: str
-    text: str
-    start: int
-    end: int
-    size: int
-
-
-class Match(NamedTuple):
-    offset: int  # where its line begins
-    line: str
-
-
-class Matches(NamedTuple):
-    items: Sequence[Match]
-    searched: int  # bytes
-    size: int
-    is_whole: bool  # False: the search ended before the end of the log, by its time or its count
-
-
-def load_log(run_dir: str, command: str | None, attempt: int | None, start: int | None) -> LogPart:
-    """From `start` on, whole lines where possible; without it the end of the log."""
-    path = find_log(run_dir, command, attempt)
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        begin = max(0, size - LOG_BYTES) if start is None else min(max(0, start), size)
-        file.seek(begin)
-        data = file.read(LOG_BYTES)
-    if start is None and begin and b"\n" in data[:-1]:  # not in the middle of a line
-        cut = data.index(b"\n") + 1
-        begin, data = begin + cut, data[cut:]
-    end = begin + len(data)
-    if end < size and b"\n" in data:
-        end = begin + data.rindex(b"\n") + 1
-        data = data[: end - begin]
-    return LogPart(os.path.basename(path), data.decode("utf-8", "replace"), begin, end, size)
-
-
-def search_log(run_dir: str, command: str | None, attempt: int | None, words: str) -> Matches:
-    """Lines that hold these words, in any case; a log of gigabytes is searched for some seconds."""
-    path = find_log(run_dir, command, attempt)
-    if not words.strip():
-        raise UsageError("search for what?")
-    pattern = re.compile(re.escape(words.encode()), re.IGNORECASE)
-    deadline = time.monotonic() + _LONGEST_SEARCH_S
-    found: list[Match] = []
-    offset = 0
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        for line in iter(lambda: file.readline(1 << 20), b""):
-            if pattern.search(line):
-                found.append(Match(offset, line[:_LONGEST_LINE].decode("utf-8", "replace").rstrip()))
-            offset += len(line)
-            if len(found) >= _MOST_FOUND or time.monotonic() > deadline:
-                break
-    return Matches(found, offset, size, offset >= size)
-
-
-# ---------------------------------------------------------------- files
-
-
-class RunFile(NamedTuple):
-    name: str  # relative to the run's directory
-    size: int
-
-
-def list_files(run_dir: str, most: int = 2000) -> list[RunFile]:
-    """Ordinary files of the run, its copy of the code apart; links and what is secret are left out."""
-    return list(islice(_walk(run_dir), most))
-
-
-def _walk(run_dir: str) -> Iterator[RunFile]:
-    for folder, folders, names in os.walk(run_dir):
-        folders[:] = sorted(name for name in folders if name != layout.CODE_DIR or folder != run_dir)
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            info = os.lstat(path)
-            if stat.S_ISREG(info.st_mode) and name not in _PRIVATE:
-                yield RunFile(os.path.relpath(path, run_dir), info.st_size)
-
-
-def find_file(run_dir: str, name: str) -> str:
-    """The path of a file of the run. Nothing outside of its directory, no link, nothing secret."""
-    path = os.path.join(run_dir, name.replace("\0", "?"))
-    inside = os.path.realpath(path) == os.path.join(os.path.realpath(run_dir), os.path.normpath(name))
-    is_private = os.path.basename(path) in _PRIVATE
-    if os.path.isabs(name) or not inside or is_private or not os.path.isfile(path):
-        raise NotFoundError("file", name, [each.name for each in list_files(run_dir, 200)])
-    return path
+def find_children(rows: Sequence[RunRow], key: str) -> list[str]:
+    return [row.key for row in rows if row.parent == key]

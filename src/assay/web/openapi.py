@@ -68,7 +68,9 @@ COMPARISON = record(
 CURVE = record(name=TEXT, color={"type": "integer"}, points=COUNT, x=many(MAYBE_NUMBER), y=many(MAYBE_NUMBER))
 CURVES = record(metric=TEXT, x=TEXT, y=TEXT, log=FLAG, log_x=FLAG, notes=many(TEXT), curves=many(CURVE))
 LOG_PART = record(name=TEXT, text=TEXT, start=COUNT, end=COUNT, size=COUNT)
-LOG_MATCHES = record(matches=many(record(offset=COUNT, line=TEXT)), searched=COUNT, size=COUNT, is_whole=FLAG)
+LOG_MATCHES = record(
+    matches=many(record(offset=COUNT, line=TEXT)), start=COUNT, searched=COUNT, size=COUNT, is_whole=FLAG
+)  # fmt: skip
 WISH: Schema = {
     "type": "object",
     "required": ["action"],
@@ -168,7 +170,12 @@ _RUNS = Param("run", "STUDY/RUN; two or more", many(TEXT), needed=True)
 _LOG = (
     Param("command", "which command; without it the one that failed, else the last"),
     Param("attempt", "which attempt; without it the last", {"type": "integer", "minimum": 1}),
-    Param("from", "the first byte; without it the end of the log", {"type": "integer", "minimum": 0}),
+    Param("file", "instead of a command: a file of the run by its name"),
+    Param(
+        "from",
+        "the first byte; without it the end of the log, or the beginning of a search",
+        {"type": "integer", "minimum": 0},
+    ),
     Param("find", "instead of a part: lines that hold these words"),
 )
 _POINTS = Param("points", "about how many points; without it all", {"type": "integer", "minimum": 1, "maximum": 100000})
@@ -220,6 +227,16 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "One metric of a run, point by point",
         ref("Series"),
         (Param("metric", "which metric", needed=True), _POINTS),
+    ),
+    ("GET", "/api/studies/{study}/runs/{run}/curves"): Operation(
+        "showRunCurve",
+        "One metric of a run, or one of its readings, thinned to what a screen shows; over time all have the same axis",
+        ref("Curves"),
+        (
+            Param("metric", "which metric"),
+            Param("reading", "instead of a metric: what was read of the machine, for example `memory, GiB`"),
+            Param("x", "step, epoch or time", {"enum": ["", "step", "epoch", "time"]}),
+        ),
     ),
     ("GET", "/api/studies/{study}/runs/{run}/log"): Operation(
         "showLog",

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import os
+import threading
+from urllib.parse import quote
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from assay.errors import UsageError
-from assay.study.api import StudyView, build_run_blocks, find_file, list_files, load_log, search_log
-from assay.values.where import quote_where
+from assay.errors import FormatError, NotFoundError, UsageError
+from assay.study.api import (
+    build_run_curves,
+    build_run_page,
+    choose_log,
+    choose_metrics,
+    find_children,
+    find_default_log,
+    find_file,
+    find_image_kind,
+    find_names,
+    list_files,
+    load_log,
+    search_log,
+    split_diff,
+)
+from assay.web.pages.traces import list_traces
 from assay.web.routes import get
-from assay.web.site import Site, get_site
+from assay.web.site import Site, build_address, get_site
 from assay.web.snapshots import Snapshot
+
+_MOST_CHARTS = 24  # the others by a click
+_SEARCHES = threading.BoundedSemaphore(4)  # each may take seconds, and a thread that every page needs
 
 
 def find_run(request: Request) -> tuple[Site, Snapshot, int, str]:
@@ -25,35 +45,101 @@ def find_run(request: Request) -> tuple[Site, Snapshot, int, str]:
 
 def show(request: Request) -> Response:
     site, snapshot, number, run_dir = find_run(request)
-    row, table = snapshot.table.rows[number], snapshot.table
-    children = [each.key for each in table.rows if each.parent == row.key]
-    with site.snapshots.open_index(snapshot.location.root) as index:
-        blocks, problem = build_run_blocks(index, snapshot.location, run_dir, children)
+    row, table, location = snapshot.table.rows[number], snapshot.table, snapshot.location
+    names = snapshot.remember("names", lambda: find_names(location, table))
+    page, problem = None, ""
+    try:
+        with site.snapshots.open_index(location.root) as index:
+            page = build_run_page(index, location, run_dir, find_children(table.rows, row.key), names.differing)
+    except FormatError as error:  # its files are shown all the same
+        problem = error.message
+    metrics, has_times = choose_metrics(table, number)
+    is_timed = request.query_params.get("x") == "time" and has_times
+    files = list_files(run_dir)
+    most = len(metrics) if request.query_params.get("all") else _MOST_CHARTS
     return site.render(
         request,
         "run.html",
         snapshot=snapshot,
         row=row,
         run=request.path_params["run"],
-        blocks=blocks,
+        page=page,
         problem=problem,
-        metrics=[name for name, column in table.metrics.items() if column.count[number] > 1],
-        files=list_files(run_dir),
-        query=StudyView(tab="curves", where=f"run.name == {quote_where(row.name)}").to_query(),
+        metrics=metrics[:most],
+        left_out=len(metrics) - len(metrics[:most]),
+        has_times=has_times,
+        is_timed=is_timed,
+        files=files,
+        log=find_default_log(run_dir),
+        related=_find_related(snapshot, request.path_params["run"], {file.name for file in files}),
+        links=_link_runs(site, snapshot, [*page.children, page.parent] if page else []),
+        split_diff=split_diff,
+        quoted=lambda text: quote(text, safe="/", errors="surrogateescape"),
     )
+
+
+def _find_related(snapshot: Snapshot, run: str, files: set[str]) -> list[tuple[str, str]]:
+    """Pages of the products that this run belongs to."""
+    slug, found = snapshot.slug, []
+    if "model.json" in files:
+        found.append(("Model report", build_address("models", slug, "checks", run)))
+    if "benchmark.json" in files:
+        found.append(("Benchmark history", build_address("benchmarks")))
+    if list_traces(snapshot.location, slug, run):
+        found.append(("Traces", build_address("traces", slug, run)))
+    return found
+
+
+def _link_runs(site: Site, snapshot: Snapshot, keys: list[str]) -> dict[str, str]:
+    """Addresses of other runs by their keys; only of those that exist."""
+    found = {}
+    for key in filter(None, keys):
+        study, _, run = key.partition("/")
+        try:
+            other = snapshot if study == snapshot.location.name else site.snapshots.load(study)
+            other.get_row(run)
+        except NotFoundError:
+            continue
+        found[key] = build_address("studies", other.slug, "runs", run)
+    return found
+
+
+def send_curves(request: Request) -> Response:
+    site, snapshot, number, _ = find_run(request)
+    query = request.query_params
+    x = query.get("x", "")
+    if x not in ("", "step", "epoch", "time"):
+        raise UsageError(f"x cannot be {x[:40]!r}", "it is step, epoch or time")
+    metrics, _ = choose_metrics(snapshot.table, number)
+    reading = query.get("reading", "")
+    metric = query.get("metric", "") or ("" if reading else next(iter(metrics), ""))
+    with site.snapshots.open_index(snapshot.location.root) as index:
+        return _send(
+            build_run_curves(
+                index, snapshot.location, snapshot.table, number, metric=metric, reading=reading, x=x
+            )
+        )  # fmt: skip
 
 
 def send_log(request: Request) -> Response:
     """A part of a log as JSON: its end, or from an offset on; with `find` the lines that hold these words."""
     _, _, _, run_dir = find_run(request)
     query = request.query_params
-    command = query.get("command") or None
     attempt, start = (_read_whole(query.get(name), name) for name in ("attempt", "from"))
-    if query.get("find"):
-        found = search_log(run_dir, command, attempt, query["find"])
-        items = [{"offset": each.offset, "line": each.line} for each in found.items]
-        return _send({"matches": items, "searched": found.searched, "size": found.size, "is_whole": found.is_whole})
-    return _send(load_log(run_dir, command, attempt, start)._asdict())
+    path = choose_log(run_dir, query.get("file") or None, query.get("command") or None, attempt)
+    words = query.get("find", "")
+    if not words:
+        return _send(load_log(path, start)._asdict())
+    if len(words) > 1000:
+        raise UsageError("a search has at most 1000 characters")
+    if not _SEARCHES.acquire(timeout=1):
+        raise HTTPException(429, "other searches are going on; try again in a moment")
+    try:
+        found = search_log(path, words, start or 0)
+    finally:
+        _SEARCHES.release()
+    items = [each._asdict() for each in found.items]
+    return _send({**found._asdict(), "items": None, "matches": items})
 
 
 def _send(value: object) -> Response:
@@ -64,24 +150,26 @@ def _read_whole(text: str | None, name: str) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or len(text) > 18:
-        raise UsageError(f"{name} is not a whole number: {text!r}")
+        raise UsageError(f"{name} is not a whole number: {text[:40]!r}")
     return int(text)
 
 
 def send_file(request: Request) -> Response:
-    """To be saved, never shown: what a run wrote may be a page with scripts."""
+    """To be saved, never shown: what a run wrote may be a page with scripts. With `view` a picture, told by its bytes,
+    which no browser executes."""
     _, _, _, run_dir = find_run(request)
     path = find_file(run_dir, request.path_params["file"])
-    return FileResponse(
-        path,
-        media_type="application/octet-stream",
-        filename=os.path.basename(path),
-        headers={"content-security-policy": "sandbox"},
-    )
+    kind = find_image_kind(path) if request.query_params.get("view") else None
+    headers = {"content-security-policy": "sandbox; default-src 'none'", "cache-control": "no-store"}
+    if kind:
+        return FileResponse(path, media_type=kind, headers={**headers, "content-disposition": "inline"})
+    name = os.path.basename(path)
+    return FileResponse(path, media_type="application/octet-stream", filename=name, headers=headers)
 
 
 ROUTES = [
     get("/studies/{study}/runs/{run}", show),
     get("/studies/{study}/runs/{run}/files/{file:path}", send_file),
+    get("/api/studies/{study}/runs/{run}/curves", send_curves),
     get("/api/studies/{study}/runs/{run}/log", send_log),
 ]

@@ -29,13 +29,13 @@ function build(place, answer) {
     {
       width: Math.max(280, place.clientWidth - 32),
       height: place.classList.contains("small") ? 220 : 380,
-      scales: { x: { time: false, distr: answer.log_x ? 3 : 1 }, y: { distr: answer.log ? 3 : 1 } },
+      scales: { x: { time: false, distr: answer.log_x ? 3 : 1, ...(answer.x_range ? { auto: false, min: answer.x_range[0], max: answer.x_range[1] } : {}) }, y: { distr: answer.log ? 3 : 1 } },
       axes: [
         { ...axis, label: answer.x },
         { ...axis, label: answer.y, size: 64 },
       ],
       legend: { live: true },
-      cursor: { focus: { prox: 24 } },
+      cursor: { focus: { prox: 24 }, ...(place.dataset.sync ? { sync: { key: place.dataset.sync, setSeries: false } } : {}) },
       focus: { alpha: 0.25 },
       series: [{ label: answer.x }, ...series],
     },
