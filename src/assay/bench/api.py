@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from assay.bench.records import load_execution, write_execution
     from assay.bench.report.history import render_comparison
+    from assay.bench.report_page import build_report
     from assay.bench.values.execution import (
         BENCH_REPORT_FILE,
         BenchExecution,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     )
 
 HOMES = {
+    "assay.bench.report_page": "build_report",
     "assay.bench.child_report": "load_story",
     "assay.bench.commands.options": "build_hooks",
     "assay.bench.flow.archive": "add_timings",

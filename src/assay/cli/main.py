@@ -41,6 +41,7 @@ GROUP = Group(
         ),
         "bench": ("assay.bench.commands:GROUP", "Is it slower, since when, and is it the code or the machine?"),
         "model": ("assay.models.commands:GROUP", "Which layer of an ONNX model does a target get wrong?"),
+        "report": ("assay.cli.report:report", "Write a study or a verdict as one HTML page, for mail and CI."),
         "serve": ("assay.web.command:serve", "Look at studies, goldens, benchmarks and models in the browser."),
         "doctor": ("assay.cli.doctor:doctor", "Show what works on this machine, and how to get the rest."),
         "demo": ("assay.cli.demo:demo", "Show the main commands in a minute, without GPU or network."),
@@ -144,7 +145,18 @@ def _explain(error: OSError) -> int | None:
     return int(ExitCode.INTERNAL)
 
 
-_READING = ("ls", "sum", "best", "show", "plot", "diff", "index", "logs", "sumx")  # may begin again: they only read
+_READING = (
+    "ls",
+    "sum",
+    "best",
+    "show",
+    "plot",
+    "diff",
+    "index",
+    "logs",
+    "sumx",
+    "report",
+)  # may begin again: they only read
 
 
 def _call(arguments: list[str]) -> Any:

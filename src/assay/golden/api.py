@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     )
     from assay.golden.report.document import render_golden
     from assay.golden.report.rows import describe_headline
+    from assay.golden.report_page import build_report, find_kept
     from assay.golden.values import GoldenReport, MissingFlag, MissingOption, MissingSection
 
 HOMES = {
+    "assay.golden.report_page": "build_report find_kept",
     "assay.golden.commands": "DEFAULT_MANIFEST build_hooks show_report store_here",
     "assay.golden.flow.files": "GoldenOptions check_file gather_file",
     "assay.golden.pages": (

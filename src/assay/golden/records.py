@@ -101,6 +101,12 @@ def list_ids(location: StudyLocation) -> list[tuple[str, str]]:
     return sorted(((match["id"], match["mode"]) for match in found), reverse=True)
 
 
+def parse_name(name: str) -> str | None:
+    """The id of the report that a file of this name holds."""
+    match = _NAME.fullmatch(name)
+    return match["id"] if match else None
+
+
 def load_head(location: StudyLocation, wanted: str) -> Head:
     with _open(location, wanted) as file:
         return _parse_head(file, _path(location, wanted))

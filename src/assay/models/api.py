@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from assay.models.pytest_support.case import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE
     from assay.models.pytest_support.options import read_options
     from assay.models.report.check import build_document
+    from assay.models.report_page import build_report
     from assay.models.session_pages import (
         SessionPage,
         build_session_page,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from assay.models.values.flags import ModelFlags
 
 HOMES = {
+    "assay.models.report_page": "build_report",
     "assay.models.flow.options": "build_request",
     "assay.models.values.flags": "ModelFlags",
     "assay.models.flow.run": "RunChoice name_method run_model",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         check_writable,
         choose_root,
         find_locations,
+        find_patterns,
         find_roots,
         find_studies,
         show_command,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     )
     from assay.study.refresh import apply_changes, refresh_root, refresh_study
     from assay.study.report import build_study_report, render_report
+    from assay.study.report_page import build_report
     from assay.study.run_files import (
         choose_log,
         find_default_log,
@@ -95,7 +97,8 @@ HOMES = {
     "assay.study.compare_page": "build_comparison",
     "assay.study.collect": "Source closing_quietly find_sources",
     "assay.study.locations": (
-        "FoundRun StudyLocation check_writable choose_root find_locations find_roots find_studies show_command"
+        "FoundRun StudyLocation check_writable choose_root find_locations find_patterns find_roots find_studies "
+        "show_command"
     ),
     "assay.study.farms": "LOCAL choose_asked_farm choose_farm",
     "assay.study.logs": "find_log",
@@ -112,6 +115,7 @@ HOMES = {
         "build_dry_rows build_line check_prepared first_program left_commands wanted_commands"
     ),
     "assay.study.report": "build_study_report render_report",
+    "assay.study.report_page": "build_report",
     "assay.study.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows",
     "assay.study.receive": "Limits RefusedUploadError StoredRun make_aside place_runs store_archive unpack",
     "assay.study.refresh": "apply_changes refresh_root refresh_study",

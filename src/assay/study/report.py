@@ -105,17 +105,17 @@ def describe_outcome(report: StudyReport) -> str:
 def _build_failures(report: StudyReport) -> Iterator[Block]:
     failed = report.failed
     for run in failed[:_IN_FULL]:
-        yield Details(Span(_describe(run), "failed"), list(_build_tail(run)))
+        yield Details(Span(describe_failed(run), "failed"), list(build_tail(run)))
     listed: list[Block] = []
     for run in failed[_IN_FULL:_LISTED]:
-        listed.append(Text(Span(_describe(run), "failed")))
+        listed.append(Text(Span(describe_failed(run), "failed")))
         listed += [Text(run.log_path, indent=1)] if run.log_path else []
     if len(failed) > _LISTED:
         listed.append(Text(f"and {len(failed) - _LISTED} more that failed"))
     yield Section(listed)
 
 
-def _describe(run: FailedRun) -> str:
+def describe_failed(run: FailedRun) -> str:
     reason = run.reason
     code = "" if run.exit_code is None or "exit code" in reason else f"exit code {run.exit_code}"
     attempts = f"{run.attempts} attempts" if run.attempts > 1 else ""
@@ -123,10 +123,10 @@ def _describe(run: FailedRun) -> str:
     return f"{run.state.upper()} {run.name}" + (f": {facts}" if facts else "")
 
 
-def _build_tail(run: FailedRun) -> Iterator[Block]:
+def build_tail(run: FailedRun, most: int = TAIL_LINES) -> Iterator[Block]:
     if run.log_path:
         yield Text(run.log_path)
-        lines = split_log(run.log_tail)[-TAIL_LINES:]
+        lines = split_log(run.log_tail)[-most:]
         yield Code("\n".join(lines) if lines else "(the log is empty)")
 
 
@@ -148,8 +148,8 @@ def _strip_escapes(line: str) -> str:
 # ---------------------------------------------------------------- of a study that is running, or has ended
 
 
-_FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
-_TAIL_BYTES = 8192
+FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
+TAIL_BYTES = 8192
 _RERUN_AT_ONCE = 10
 
 
@@ -211,7 +211,7 @@ class Watcher:
             study=self.study,
             total=len(states) + left,
             done=states.count(State.DONE),
-            failed=sum(state in _FAILED for state in states),
+            failed=sum(state in FAILED for state in states),
             timed_out=states.count(State.TIMEOUT),
             lost=states.count(State.LOST),
             stopped=states.count(State.STOPPED),
@@ -265,7 +265,7 @@ def build_study_report(report: Report, elapsed_s: float) -> StudyReport:
         study=report.prepared.location.name,
         total=len(entries),
         done=report.count(State.DONE),
-        failed=tuple(_build_failed(entry) for entry in entries if entry.state in _FAILED),
+        failed=tuple(_build_failed(entry) for entry in entries if entry.state in FAILED),
         stopped=report.count(State.STOPPED),
         pruned=report.count(State.PRUNED),
         running=report.count(State.RUNNING),
@@ -295,7 +295,7 @@ def _describe_search(report: Report) -> Iterator[str]:
 def build_next_steps(report: Report) -> tuple[str, ...]:
     """Commands that make sense now; each works when it is pasted in this folder."""
     location = report.prepared.location
-    failed = [entry for entry in report.entries if entry.state in _FAILED]
+    failed = [entry for entry in report.entries if entry.state in FAILED]
     steps = []
     if failed:
         with_log = next((e for e in failed if find_telling_log(e.dir, e.spec.log_name, e.commands)), None)
@@ -331,7 +331,7 @@ def _build_failed(entry: Entry) -> FailedRun:
         reason=outcome.reason if outcome else "",
         exit_code=outcome.exit_code if outcome else None,
         log_path=os.path.relpath(log) if log else None,
-        log_tail=read_end(log, _TAIL_BYTES) if log else "",
+        log_tail=read_end(log, TAIL_BYTES) if log else "",
         attempts=entry.attempt,
     )
 

@@ -55,7 +55,7 @@ def _build_history(history: MetricHistory) -> Iterator[Block]:
     yield Text((build_mark(history.verdict.kind), what))
     for series in history.series:
         yield from _build_series(series, history.metric)
-    yield from _build_changes(history)
+    yield from build_changes(history)
     for reason, number in history.left_out.items():
         hint = " (include them with --all)" if reason in TAKEN_BY_ALL else ""
         yield Text(f"{render_count(number, 'execution')} left out: {reason}{hint}", indent=1)
@@ -85,7 +85,7 @@ def _draw(values: Sequence[float]) -> str:
     return "".join(_BARS[min(7, int(8 * (height - low) / (high - low)))] for height in heights)
 
 
-def _build_changes(history: MetricHistory) -> Iterator[Text]:
+def build_changes(history: MetricHistory) -> Iterator[Text]:
     """A line for each change; then what else keeps the verdict from being PASS."""
     findings = history.verdict.findings
     for change, finding in zip(history.changes, findings, strict=False):

@@ -28,7 +28,9 @@ def group_option(what: str) -> Any:
     return option("-g", "--group-by", multiple=True, metavar="PARAM", parse=split_commas, help=text)
 
 
-class SumRequest(Request):
+class TableRequest(Request):
+    """Which runs of which studies, in which order, with which columns."""
+
     studies: tuple[str, ...] = argument(multiple=True, required=False)
     sort: tuple[str, ...] = option(
         "-s",
@@ -52,6 +54,26 @@ class SumRequest(Request):
     states: frozenset[State] | None = states_option("Only these runs.")
     where: Where | None = where_option()
     limit: int | None = option("-n", "--limit", type=int, minimum=1, metavar="N", help="Only the first N rows.")
+    root: str | None = root_option()
+
+    def build_options(self, patterns: tuple[tuple[str, str], ...]) -> SummaryOptions:
+        from assay.study.summary import SummaryOptions
+
+        return SummaryOptions(
+            sort=self.sort,
+            group_by=self.group_by,
+            metrics=self.metrics,
+            ignore=self.ignore or (),
+            best=self.best,
+            states=self.states,
+            limit=self.limit,
+            where=self.where,
+            patterns=patterns,
+            pareto=tuple(name.strip() for name in self.pareto or ()),
+        )
+
+
+class SumRequest(TableRequest):
     as_csv: bool = option("--csv", default=False, help="Comma-separated values.")
     csv_raw: bool = option("--csv-raw", default=False, help="The same, with text that looks like a formula as it is.")
     as_json: bool = json_option("JSON.")
@@ -59,7 +81,6 @@ class SumRequest(Request):
     tensorboard: str | None = option(
         "--tensorboard", metavar="DIR", help="Write the study for TensorBoard's HParams tab instead."
     )
-    root: str | None = root_option()
 
 
 def summarise(request: SumRequest, console: Console) -> int:
@@ -77,18 +98,7 @@ def summarise(request: SumRequest, console: Console) -> int:
     if sum(forms) > 1:
         raise UsageError("choose one of --csv, --json and --md")
     locations, patterns = find_patterns(request.studies, request.root)
-    options = summary.SummaryOptions(
-        sort=request.sort,
-        group_by=request.group_by,
-        metrics=request.metrics,
-        ignore=request.ignore or (),
-        best=request.best,
-        states=request.states,
-        limit=request.limit,
-        where=request.where,
-        patterns=patterns,
-        pareto=tuple(name.strip() for name in request.pareto or ()),
-    )
+    options = request.build_options(patterns)
     with open_index_of(locations) as index:
         if request.tensorboard is not None:
             import shlex
