@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.study.workbench import BAD, GOOD, Bench
+from tests.study.workbench import BAD, GOOD, Bench, build_bench
+from tests.web.conftest import open_client
 
 from assay.study.page_view import StudyView
 
 
 def read_cells(text: str) -> list[list[str]]:
     """The texts of each row, without its box."""
-    rows = [re.findall(r"<td.*?</td>", row, re.DOTALL) for row in re.findall(r"<tr>(.*?)</tr>", text, re.DOTALL)]
+    rows = [re.findall(r"<td.*?</td>", row, re.DOTALL) for row in re.findall(r"<tr.*?>(.*?)</tr>", text, re.DOTALL)]
     return [[re.sub(r"<[^>]+>", "", cell).strip() for cell in row if "checkbox" not in cell] for row in rows]
 
 
@@ -111,3 +113,107 @@ def test_a_run_that_failed_is_marked(client: TestClient) -> None:
     text = client.get("/studies/fit").text
     assert BAD in text
     assert '<span class="badge failed">failed</span>' in text
+
+
+def test_columns_are_chosen_by_name(client: TestClient) -> None:
+    """What is checked becomes what differs from the usual columns, in the address."""
+    answer = client.get("/studies/fit?columns=chosen&col=n&col=loss&col=test.acc", follow_redirects=False)
+    assert answer.status_code == 303
+    assert "hide=state%2Clr%2Cstep%2Ctime" in answer.headers["location"]
+    text = client.get(answer.headers["location"]).text
+    assert read_head(text) == ["run", "n", "test.acc", "loss"]
+    assert 'value="n" checked' in text
+    assert re.search(r'value="lr">', text)
+    usual = client.get("/studies/fit?hide=lr&columns=usual", follow_redirects=False)
+    assert usual.headers["location"].endswith("/studies/fit?")
+
+
+def read_head(text: str) -> list[str]:
+    table = text.partition('id="runs"')[2]
+    cells = re.findall(r"<th .*?</th>", table, re.DOTALL)
+    return [re.sub(r"<[^>]+>|[↑↓]", "", cell).strip() for cell in cells if "checkbox" not in cell]
+
+
+def test_a_constant_parameter_can_be_shown(client: TestClient) -> None:
+    text = client.get("/studies/fit?where=lr==0.1&show=lr").text
+    assert "lr" in read_head(text)
+    assert "lr" not in read_head(client.get("/studies/fit?where=lr==0.1").text)
+
+
+def test_groups_are_those_of_assay_sum(client: TestClient, served: Bench) -> None:
+    (row,) = json.loads(served.assay("sum", "fit", "--group-by", "n", "--where", "lr == 0.1", "--json").stdout)
+    text = client.get("/studies/fit?group=n&where=lr%20%3D%3D%200.1").text
+    assert "± sd" in read_head(text)
+    (cells,) = [cells for cells in read_cells(text.partition('id="runs"')[2]) if cells]
+    head = read_head(text)
+    assert float(cells[head.index("loss")]) == row["loss"]
+    assert cells[head.index("n")] == str(row["n"])
+
+
+def test_a_group_leads_to_its_runs(client: TestClient) -> None:
+    text = client.get("/studies/fit?group=n").text
+    (link, *_) = re.findall(r'<td class="[^"]*name[^"]*"><a href="([^"]+)"', text)
+    names = [row[0] for row in read_cells(client.get("/studies/fit" + link.replace("&amp;", "&")).text) if row]
+    assert len(names) == 2
+
+
+def test_states_are_counted_and_chosen(client: TestClient) -> None:
+    text = client.get("/studies/fit?states=failed").text
+    assert re.search(r'name="states" id="state-failed" value="failed" checked', text)
+    assert re.search(r'id="count-done" data-patch>2<', text)
+
+
+def test_a_mistake_in_the_filter_is_beside_it(client: TestClient) -> None:
+    text = client.get("/studies/fit?where=los%3C1").text
+    problem = text.partition('id="where-problem"')[2].partition("</div>")[0]
+    assert "did you mean" in problem
+    assert "--where" not in problem
+    assert 'aria-invalid="true"' in text
+
+
+def test_all_that_match_can_be_compared(client: TestClient) -> None:
+    text = client.get("/studies/fit?where=n%3D%3D7&states=done,failed").text
+    assert "compare?where=%28n%3D%3D7%29%20and%20run.state%20in%20%28done%2C%20failed%29" in text
+
+
+def test_several_metrics_are_small_charts(client: TestClient) -> None:
+    text = client.get("/studies/fit?tab=curves").text
+    assert text.count("data-curves=") == 1  # only the loss has more than one point
+
+
+def test_bands_have_edges_of_their_own(client: TestClient) -> None:
+    value = client.get("/api/studies/fit/curves?metric=loss&group=n&where=lr%3D%3D0.1").json()
+    (curve,) = value["curves"]
+    assert curve["runs"] == 2
+    assert curve["x_low"] == curve["x_high"] == curve["x"]
+    assert all(low <= y <= high for low, y, high in zip(curve["low"], curve["y"], curve["high"], strict=True))
+
+
+def test_the_best_curves_are_those_that_are_read(client: TestClient) -> None:
+    value = client.get("/api/studies/fit/curves?metric=loss&best=1").json()
+    assert value["notes"] == ["the 1 best of 4"]
+    assert value["curves"][0]["run"] == GOOD
+    assert value["curves"][0]["last"] == value["curves"][0]["best"] == 1.7
+
+
+def test_a_metric_can_be_an_axis_and_a_colour(client: TestClient) -> None:
+    text = client.get("/studies/fit?tab=scatter&metric=loss&param=test.acc&color=test.acc").text
+    assert "<circle" in text
+
+
+def test_a_point_leads_to_its_run(client: TestClient) -> None:
+    answer = client.get("/studies/fit/find", params={"name": GOOD}, follow_redirects=False)
+    assert answer.headers["location"] == "/studies/fit/runs/lr%3D0.1%2Cn%3D7"
+    assert client.get("/studies/fit/find?name=other").status_code == 404
+
+
+def test_tags_and_notes_are_in_the_table(tmp_path: Path) -> None:
+    bench = build_bench(tmp_path)
+    bench.assay("tag", f"fit/{GOOD}", "good")
+    bench.assay("note", f"fit/{GOOD}", "a <b>remark</b>")
+    with open_client(bench.root) as client:
+        text = client.get("/studies/fit").text
+        assert "a &lt;b&gt;remark" in text
+        (link,) = re.findall(r'<a class="tag" href="([^"]+)"', text)
+        found = client.get(f"/studies/fit{link.replace('&amp;', '&')}").text
+        assert [row[0] for row in read_cells(found) if row] == [GOOD]

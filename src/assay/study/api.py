@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from assay.study.attempts import RetryPolicy
     from assay.study.background import go_to_background
     from assay.study.best import choose_best
-    from assay.study.choosing import choose_rows, match_rows
+    from assay.study.choosing import FIELDS, choose_rows, match_rows
     from assay.study.collect import Source, closing_quietly, find_sources
     from assay.study.compare_page import build_comparison
     from assay.study.farms import LOCAL, choose_asked_farm, choose_farm
@@ -82,7 +82,17 @@ if TYPE_CHECKING:
     from assay.study.shared_folder import shared_folder
     from assay.study.slot_choice import choose_slots
     from assay.study.stop import StopOptions, stop
-    from assay.study.study_page import build_curves, build_plots, build_table, find_best, find_names
+    from assay.study.study_page import (
+        build_curves,
+        build_plots,
+        build_table,
+        choose_charts,
+        choose_columns,
+        count_states,
+        find_best,
+        find_names,
+        measure_pace,
+    )
     from assay.study.summary import SummaryOptions, select_rows, summarise
     from assay.study.supervise import Entry, Event, Observer
     from assay.study.sweep import Listen, RunHooks, prepare, run_study
@@ -93,7 +103,7 @@ HOMES = {
     "assay.study.attempts": "RetryPolicy",
     "assay.study.background": "go_to_background",
     "assay.study.best": "choose_best",
-    "assay.study.choosing": "choose_rows match_rows",
+    "assay.study.choosing": "FIELDS choose_rows match_rows",
     "assay.study.compare_page": "build_comparison",
     "assay.study.collect": "Source closing_quietly find_sources",
     "assay.study.locations": (
@@ -129,7 +139,10 @@ HOMES = {
     "assay.study.shared_folder": "shared_folder",
     "assay.study.slot_choice": "choose_slots",
     "assay.study.stop": "StopOptions stop",
-    "assay.study.study_page": "build_curves build_plots build_table find_best find_names",
+    "assay.study.study_page": (
+        "build_curves build_plots build_table choose_charts choose_columns count_states find_best find_names "
+        "measure_pace"
+    ),
     "assay.study.summary": "SummaryOptions select_rows summarise",
     "assay.study.supervise": "Entry Event Observer",
     "assay.study.sweep": "Listen RunHooks prepare run_study",

@@ -28,7 +28,8 @@ class StudyView(NamedTuple):
     sort: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()  # of the table: which columns; none: the most telling ones
-    hide: tuple[str, ...] = ()  # parameters whose columns are left out
+    show: tuple[str, ...] = ()  # columns beside those that the table has by itself
+    hide: tuple[str, ...] = ()  # columns that are left out
     page: int = 1
     rows: int = PER_PAGE
     metric: str = ""  # of a chart
@@ -37,7 +38,7 @@ class StudyView(NamedTuple):
     log: bool = False
     log_x: bool = False
     best: int = 12  # how many curves
-    param: str = ""  # of a scatter
+    param: str = ""  # of a scatter: a parameter, or another metric
     color: str = ""
 
     @classmethod
@@ -77,6 +78,7 @@ class StudyView(NamedTuple):
             group_by=self.group,
             metrics=self.metrics or None,
             ignore=self.hide,
+            show=self.show,
             states=frozenset(map(State, self.states)) or None,
             where=parse_where(self.where) if self.where else None,
             limit=self.rows,

@@ -3,45 +3,68 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 from assay.errors import UsageError
-from assay.record.index.base import Index, Table
-from assay.show.chart import Chart, Line, build_band_edges, thin_line
+from assay.record.index.base import Index, RunRow, Table
+from assay.record.run_directory import load_planned
+from assay.show.chart import Chart, Line, build_band_edges, last_value, thin_line
+from assay.show.progress import estimate_eta
 from assay.study import param_plots, plot_page, plotting
 from assay.study.locations import StudyLocation
 from assay.study.page_view import StudyView
-from assay.study.ranking import best_values, choose_sort, differing_params
+from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, sort_values
 from assay.study.run_reader import find_step_name, load_objectives
 from assay.study.summary import StudySummary, build_summary, select_rows
-from assay.values.document import Block
+from assay.values.document import Block, Text
+from assay.values.series import direction_of, metric_priority
 from assay.values.state import State
-from assay.values.where import parse_where
+from assay.values.table import Column
+from assay.values.where import parse_where, quote_where
 
 _MOST_POINTS = 1500  # of a curve that is sent: more than a screen has columns
+_MOST_CHARTS = 6  # metrics beside each other
+_MOST_SPARK = 60  # points of the small curve on a card
+MOST_DRAWN = {"scatter": 3000, "slices": 600, "parallel": 600, "history": 3000}
+"""Runs in one drawing: with more, the best of them and every so many-th of the others, and the page says so."""
 
 
 class Names(NamedTuple):
-    """What can be chosen. `differing`: parameters that take more than one value."""
+    """What can be chosen. `differing`: parameters that take more than one value; `empty`: metrics without values."""
 
     metrics: Sequence[str]
     params: Sequence[str]
     differing: Sequence[str]
+    empty: Sequence[str]
     step: str
 
 
 class BestRun(NamedTuple):
+    """`history`: the best value so far, in the order in which the runs finished."""
+
     run: str
     metric: str
     value: float
+    history: Sequence[float] = ()
+
+
+class Pace(NamedTuple):
+    """How a study goes on: how many runs end in an hour, and when the last will have, as far as can be known."""
+
+    per_hour: float | None
+    left_s: float | None
 
 
 def find_names(location: StudyLocation, table: Table) -> Names:
     params = [row.params for row in table.rows]
     every = list(dict.fromkeys(name for each in params for name in each))
     differing = differing_params(params) if params else []
-    return Names(list(table.metrics), every, differing, find_step_name([location], table.rows))
+    empty = [name for name, column in table.metrics.items() if not any(column.count)]
+    return Names(list(table.metrics), every, differing, empty, find_step_name([location], table.rows))
 
 
 def find_best(location: StudyLocation, table: Table) -> BestRun | None:
@@ -55,16 +78,167 @@ def find_best(location: StudyLocation, table: Table) -> BestRun | None:
     found = [i for i in done if column.count[i] and math.isfinite(values[i])]
     if not found:
         return None
-    i = (max if keys[0].direction == "max" else min)(found, key=values.__getitem__)
-    return BestRun(table.rows[i].key.partition("/")[2], keys[0].name, values[i])
+    choose = max if keys[0].direction == "max" else min
+    i = choose(found, key=values.__getitem__)
+    found.sort(key=lambda i: table.rows[i].ended_at or math.inf)
+    history = [values[found[0]]]
+    for each in found[1:]:
+        history.append(choose(history[-1], values[each]))
+    thinned = history[:: -(-len(history) // _MOST_SPARK)]
+    return BestRun(table.rows[i].key.partition("/")[2], keys[0].name, values[i], [*thinned, history[-1]])
 
 
-def build_table(location: StudyLocation, table: Table, view: StudyView, names: Names) -> StudySummary:
-    """A page of the table, as `assay sum` would print it."""
-    options = view.build_options()
+def count_states(location: StudyLocation, table: Table) -> Mapping[State, int]:
+    """Of its runs, and of those that are planned and have no directory yet."""
+    counts = Counter(row.state for row in table.rows)
+    if planned := len(load_planned(location.dir)):
+        counts[State.QUEUED] += planned
+    return counts
+
+
+def measure_pace(table: Table, queued: int) -> Pace | None:
+    """None where nothing runs."""
+    now = time.time()
+    running = [row.elapsed_s(now) or 0.0 for row in table.rows if row.state is State.RUNNING]
+    took = [row.took_s for row in table.rows if row.state is State.DONE and row.took_s]
+    if not running:
+        return None
+    mean = sum(took) / len(took) if took else 0.0
+    return Pace(3600 * len(running) / mean if mean else None, estimate_eta(took, running, queued, len(running)))
+
+
+# ---------------------------------------------------------------- the table
+
+ColumnKind = Literal["parameter", "metric", "other"]
+
+
+class ColumnChoice(NamedTuple):
+    """`name` is what stands in addresses: `metrics.NAME` where a parameter has the same name."""
+
+    name: str
+    kind: ColumnKind
+    is_shown: bool
+    note: str = ""
+
+
+class StudyTable(NamedTuple):
+    """`names`: for each column what it is about. `sorts`: by what a click on it sorts; "": by nothing. `members`: for
+    each row of groups the expression that chooses its runs."""
+
+    summary: StudySummary
+    names: Sequence[str]
+    sorts: Sequence[str]
+    choices: Sequence[ColumnChoice]
+    total: int
+    members: Sequence[str] = ()
+
+
+def build_table(location: StudyLocation, table: Table, view: StudyView, names: Names) -> StudyTable:
+    """A page of the table, as `assay sum` would print it, less the columns that are hidden."""
+    summary = _build_whole(location, table, view, names)
+    bases = [_find_base(column, names) for column in summary.table.columns]
+    kept = [index for index, base in enumerate(bases) if base not in view.hide or base == "run"]
+    columns = summary.table.columns
+    cut = summary.table._replace(
+        columns=tuple(columns[index] for index in kept),
+        rows=[tuple(row[index] for index in kept) for row in summary.table.rows],
+    )
+    total = summary.left_out + len(summary.table.rows) + (view.page - 1) * view.rows
+    return StudyTable(
+        summary._replace(table=cut),
+        [bases[index] for index in kept],
+        [_find_sort(columns[index], bases[index], names) for index in kept],
+        _list_choices(bases, names, view),
+        total,
+        [*_describe_groups(summary, bases, view)] if view.group else (),
+    )
+
+
+def _build_whole(location: StudyLocation, table: Table, view: StudyView, names: Names) -> StudySummary:
+    options = view.build_options()._replace(ignore=(), show=tuple(name.removeprefix("metrics.") for name in view.show))
     if not options.sort:
         options = options._replace(sort=load_objectives([location], table))
-    return build_summary(table, options, names.step)
+    summary = build_summary(table, options, names.step)
+    notes = [row.note for row in summary.rows]
+    if view.group or not any(notes):
+        return summary
+    rows = [(*row, note) for row, note in zip(summary.table.rows, notes, strict=True)]
+    return summary._replace(table=summary.table._replace(columns=(*summary.table.columns, Column("note")), rows=rows))
+
+
+def choose_columns(
+    location: StudyLocation, table: Table, view: StudyView, names: Names, chosen: Sequence[str]
+) -> StudyView:
+    """The view with these columns: what differs from those that the table has by itself is remembered, by name."""
+    plain = view._replace(show=(), hide=())
+    usual = dict.fromkeys(
+        _find_base(column, names) for column in _build_whole(location, table, plain, names).table.columns
+    )
+    usual.pop("run", None)
+    return view._replace(
+        show=tuple(name for name in chosen if name not in usual),
+        hide=tuple(name for name in usual if name not in chosen),
+    )
+
+
+_METRIC_ENDS = ("_best_sd", "_best", "_sd", "_n", "")
+
+
+def _find_base(column: Column, names: Names) -> str:
+    """The parameter, the metric or the word that a column is about."""
+    if column.digits is None:
+        return column.name
+    key = column.key or column.name
+    for end in _METRIC_ENDS:
+        name = key.removesuffix(end)
+        if name in names.metrics and (not end or key.endswith(end)):
+            return f"metrics.{name}" if name in names.params else name
+    return column.name
+
+
+def _find_sort(column: Column, base: str, names: Names) -> str:
+    if base.removeprefix("metrics.") in names.metrics and column.digits is not None:
+        return "" if (column.key or "").endswith(("_sd", "_n")) else base.removeprefix("metrics.")
+    if base in names.params:  # a metric of the same name is what a sort would take
+        return "" if base in names.metrics else base
+    return "time" if column.key == "seconds" else ""
+
+
+def _list_choices(present: Sequence[str], names: Names, view: StudyView) -> list[ColumnChoice]:
+    """Parameters that differ first; other columns where there are some."""
+    shown = set(present) - set(view.hide)
+    params = [*names.differing, *(name for name in names.params if name not in set(names.differing))]
+    choices = [
+        ColumnChoice(name, "parameter", name in shown, "" if name in names.differing else "the same in all runs")
+        for name in params
+    ]
+    for name in sorted(names.metrics, key=lambda name: (name in names.empty, metric_priority(name))):
+        base = f"metrics.{name}" if name in names.params else name
+        choices.append(ColumnChoice(base, "metric", base in shown, "no values" if name in names.empty else ""))
+    known = {"run", *(choice.name for choice in choices)}
+    others = dict.fromkeys(name for name in (*present, *view.hide) if name not in known)
+    return choices + [ColumnChoice(name, "other", name in shown) for name in others]
+
+
+def _describe_groups(summary: StudySummary, bases: Sequence[str], view: StudyView) -> Iterator[str]:
+    columns = summary.table.columns
+    params = [(index, bases[index]) for index, column in enumerate(columns) if column.digits is None]
+    for row in summary.table.rows:
+        parts = [f"({view.where})"] if view.where else []
+        parts += [
+            f"params.{_quote_name(name)} == {_quote(row[index])}" for index, name in params if row[index] is not None
+        ]
+        yield " and ".join(parts)
+
+
+def _quote_name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _quote(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, int | float) else quote_where(str(value))
 
 
 # ---------------------------------------------------------------- plots
@@ -72,8 +246,10 @@ def build_table(location: StudyLocation, table: Table, view: StudyView, names: N
 
 def build_plots(location: StudyLocation, table: Table, view: StudyView, names: Names) -> Sequence[Block]:
     """What `assay plot` draws of parameters, as blocks of a document."""
-    selection = _build_selection(location, table, view)
+    wanted = [name for name in (view.param, view.color) if name and name not in names.params]
+    selection = _build_selection(location, _add_metrics(table, wanted), view)
     metrics = (view.metric,) if view.metric else ()
+    selection, notes = _cap(selection, view, metrics)
     options = param_plots.ParamOptions(metrics, color=view.color or None, log=view.log, log_x=view.log_x)
     if view.tab == "scatter":
         param = view.param or next(iter(names.differing), "")
@@ -82,7 +258,8 @@ def build_plots(location: StudyLocation, table: Table, view: StudyView, names: N
         plots = param_plots.build_scatters(selection, param, options)
     else:
         plots = _BUILDERS[view.tab](selection, options)
-    return plot_page.build_page("", "", plots).blocks[1:]
+    plots = [replace(plot, notes=tuple(note for note in plot.notes if "choose with -m" not in note)) for plot in plots]
+    return [*(Text(note, role="soft") for note in notes), *plot_page.build_page("", "", plots).blocks[1:]]
 
 
 _BUILDERS: Mapping[str, Callable[[plotting.Selection, param_plots.ParamOptions], list[plotting.Plot]]] = {
@@ -91,6 +268,43 @@ _BUILDERS: Mapping[str, Callable[[plotting.Selection, param_plots.ParamOptions],
     "history": param_plots.build_histories,
     "importance": param_plots.build_importances,
 }
+
+
+def _add_metrics(table: Table, wanted: Sequence[str]) -> Table:
+    """The table with these metrics among the parameters, so that they can be an axis or a colour."""
+    found = {name: table.metrics[name] for name in wanted if name in table.metrics}
+    if not found:
+        return table
+    values = {name: best_values(column, direction_of(name)) for name, column in found.items()}
+
+    def extend(i: int, row: RunRow) -> RunRow:
+        own = {name: values[name][i] for name, column in found.items() if column.count[i]}
+        return row._replace(params={**row.params, **own})
+
+    return table._replace(rows=[extend(i, row) for i, row in enumerate(table.rows)])
+
+
+def _cap(
+    selection: plotting.Selection, view: StudyView, metrics: Sequence[str]
+) -> tuple[plotting.Selection, list[str]]:
+    """As many runs as a drawing can show: a third of them the best, the others evenly from the rest."""
+    most, total = MOST_DRAWN.get(view.tab), len(selection.keep)
+    if most is None or total <= most:
+        return selection, []
+    (key, *_), _ = plotting.choose_metrics(selection, metrics, makes_line=False)
+    column, values = selection.data.metrics[key.name], _get_values(selection, key)
+    ranked = sort_values(
+        selection.keep, [values[i] if column.count[i] else None for i in selection.keep], key.direction
+    )
+    best, rest = ranked[: most // 3], ranked[most // 3 :]
+    step = len(rest) / (most - len(best))
+    chosen = {*best, *(rest[int(number * step)] for number in range(most - len(best)))}
+    note = f"{len(chosen):,} of {total:,} runs are drawn: the {len(best):,} best, and every {step:.0f}th of the others"
+    return replace(selection, keep=[i for i in selection.keep if i in chosen]), [note]
+
+
+def _get_values(selection: plotting.Selection, key: SortKey) -> Sequence[float]:
+    return best_values(selection.data.metrics[key.name], key.direction)
 
 
 def _build_selection(location: StudyLocation, table: Table, view: StudyView) -> plotting.Selection:
@@ -106,11 +320,31 @@ def _build_selection(location: StudyLocation, table: Table, view: StudyView) -> 
 # ---------------------------------------------------------------- curves
 
 
+def choose_charts(location: StudyLocation, table: Table, view: StudyView) -> list[str]:
+    """The metrics that are drawn beside each other where none was chosen: what a search is about first."""
+    if view.metric:
+        return [view.metric]
+    selection = _build_selection(location, table, view)
+    first = [each.rpartition(":")[0] for each in selection.objectives]
+    lines = [name for name, count in selection.counts.items() if count > 1 and name not in ("step", "epoch")]
+    lines.sort(key=lambda name: (name not in first, metric_priority(name)))
+    return lines[:_MOST_CHARTS]
+
+
 def build_curves(index: Index, location: StudyLocation, table: Table, view: StudyView) -> dict[str, Any]:
     """The curves of one metric as JSON, thinned to what a screen shows; highs and lows are kept."""
     selection = _build_selection(location, table, view)
+    (key, *_), _ = plotting.choose_metrics(selection, (view.metric,) if view.metric else ())
+    column = table.metrics[key.name]
+    drawn = [i for i in selection.keep if column.count[i]]
+    total, notes = len(drawn), []
+    if not view.group and total > view.best:  # a series is read only of those that are drawn
+        values = _get_values(selection, key)
+        drawn = sort_values(drawn, [values[i] if math.isfinite(values[i]) else None for i in drawn], key.direction)
+        notes.append(f"the {view.best} best of {total}")
+        selection = replace(selection, keep=sorted(drawn[: view.best]))
     options = plotting.PlotOptions(
-        metrics=(view.metric,) if view.metric else (),
+        metrics=(f"{key.name}:{key.direction}",),
         group_by=view.group,
         log=view.log,
         best=view.best,
@@ -122,31 +356,40 @@ def build_curves(index: Index, location: StudyLocation, table: Table, view: Stud
     chart = plot.chart
     if not isinstance(chart, Chart):
         raise TypeError("curves are one chart")
+    labels = dict(zip(plotting.build_labels(selection.rows), selection.rows, strict=True)) if not view.group else {}
     return {
         "metric": plot.name,
+        "direction": key.direction,
         "x": chart.x_name,
         "y": chart.y_name,
         "log": view.log,
         "log_x": view.log_x,
-        "notes": list(plot.notes),
-        "curves": [_build_curve(line, chart) for line in chart.lines],
+        "notes": notes + [note.replace(" (choose with --best N)", "") for note in plot.notes],
+        "curves": [_build_curve(line, chart, labels.get(line.label), key) for line in chart.lines],
     }
 
 
-def _build_curve(line: Line, chart: Chart) -> dict[str, Any]:
-    """`points`: how many there are behind what is sent."""
+def _build_curve(line: Line, chart: Chart, row: RunRow | None, key: SortKey) -> dict[str, Any]:
+    """`points`: how many there are behind what is sent; `last`, `best`: not smoothed."""
     xs, ys = thin_line(line.xs, line.ys, _MOST_POINTS)
+    before = line.raw or line.ys
+    finite = [y for y in before if math.isfinite(y)]
     curve: dict[str, Any] = {
         "name": line.label,
+        "run": row.key.partition("/")[2] if row else None,
+        "state": str(row.state) if row else None,
+        "runs": line.members,
         "color": line.number or 0,
         "points": len(line.ys),
+        "last": _plain([last_value(replace(line, ys=before))])[0],
+        "best": (min if key.direction == "min" else max)(finite) if finite else None,
         "x": _plain(xs),
         "y": _plain(ys),
     }
-    if line.spread:
+    if line.spread and line.members > 1:
         lower, upper = build_band_edges(line, chart.scale)
-        curve["x_band"], curve["low"] = map(_plain, thin_line(line.xs, lower, _MOST_POINTS))
-        _, curve["high"] = map(_plain, thin_line(line.xs, upper, _MOST_POINTS))
+        curve["x_low"], curve["low"] = map(_plain, thin_line(line.xs, lower, _MOST_POINTS))
+        curve["x_high"], curve["high"] = map(_plain, thin_line(line.xs, upper, _MOST_POINTS))
     if line.raw:
         curve["x_raw"], curve["raw"] = map(_plain, thin_line(line.xs, line.raw, _MOST_POINTS))
     return curve

@@ -50,6 +50,7 @@ class SummaryOptions(NamedTuple):
     group_by: tuple[str, ...] = ()
     metrics: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()  # parameters and metrics beside those that are chosen
     best: bool = False  # the best value of every metric, not only of the one sorted by
     states: frozenset[State] | None = None
     limit: int | None = None
@@ -103,6 +104,9 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
         front, not_done = find_pareto_rows(data, done, pareto), len(keep) - len(done)
         keep = front.items
     params = differing_params([data.rows[i].params for i in keep], options.ignore) if keep else []
+    if options.show:
+        every = dict.fromkeys(name for i in keep for name in data.rows[i].params)
+        params += [name for name in options.show if name in every and name not in params]
     order = _cut(sort_rows(data, keep, sort, [row.params for row in data.rows]), options)
     columns, cells = _run_columns(data, order, params, metrics, sort, options, step_name)
     rows = list(zip(*cells, strict=True)) if order else []
@@ -211,7 +215,7 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[So
     ranked = sorted(
         names, key=lambda name: (sorted_by.index(name) if name in sorted_by else len(sorted_by), metric_priority(name))
     )
-    return ranked[:MOST_METRICS]
+    return ranked[:MOST_METRICS] + [name for name in ranked[MOST_METRICS:] if name in options.show]
 
 
 # ---------------------------------------------------------------- one row per run

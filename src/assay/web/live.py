@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -17,19 +19,32 @@ from assay.web.snapshots import Snapshot
 _MOST_LISTENERS = 200
 _MOST_WAITING = 50  # events that a client has not taken; one that is slower is dropped, and its browser connects again
 _PAUSE_S = 10.0  # a line without meaning shows whether the client is still there
+_LISTED_S = 2.0  # between two looks at all studies
+_STARTED = time.time()  # versions begin anew with the server, and a page must not take one for the other
 
 _open: set[object] = set()
 
 
 async def send_events(request: Request) -> Response:
-    """`/events?study=NAME`: an event for each change of the study."""
+    """`/events?study=NAME`: an event for each change of the study; `/events`: for each change of any of them."""
     site = get_site(request)
     slug = request.query_params.get("study", "")
-    snapshot = await run_in_threadpool(site.snapshots.load, slug)
+    snapshot = await run_in_threadpool(site.snapshots.load, slug) if slug else None
     if len(_open) >= _MOST_LISTENERS:
         return PlainTextResponse("too many pages are open\n", 503)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_follow(request, site, snapshot), media_type="text/event-stream", headers=headers)
+    events = _follow_all(request, site) if snapshot is None else _follow(request, site, snapshot)
+    return StreamingResponse(_count(events), media_type="text/event-stream", headers=headers)
+
+
+async def _count(events: AsyncIterator[str]) -> AsyncIterator[str]:
+    mark = object()
+    _open.add(mark)
+    try:
+        async for event in events:
+            yield event
+    finally:
+        _open.discard(mark)
 
 
 async def _follow(request: Request, site: Site, snapshot: Snapshot) -> AsyncIterator[str]:
@@ -40,8 +55,6 @@ async def _follow(request: Request, site: Site, snapshot: Snapshot) -> AsyncIter
             loop.call_soon_threadsafe(waiting.put_nowait, after)
 
     forget = site.snapshots.listen(hear)
-    mark = object()
-    _open.add(mark)
     try:
         yield render_event(snapshot)
         while waiting.qsize() < _MOST_WAITING and not await request.is_disconnected():
@@ -51,14 +64,40 @@ async def _follow(request: Request, site: Site, snapshot: Snapshot) -> AsyncIter
                 await run_in_threadpool(site.snapshots.load, snapshot.slug)  # somebody still looks at it
                 yield ": still here\n\n"
     finally:
-        _open.discard(mark)
         forget()
 
 
+async def _follow_all(request: Request, site: Site) -> AsyncIterator[str]:
+    before, told_at = None, 0.0
+    while not await request.is_disconnected():
+        known = await run_in_threadpool(site.snapshots.load_studies)
+        now = {slug: [_name(row.counts), row.last_activity] for slug, (_, row) in known.items()}
+        if now != before:
+            yield _render("studies", {"started": _STARTED, "studies": now})
+            before, told_at = now, time.monotonic()
+        elif time.monotonic() - told_at > _PAUSE_S:
+            yield ": still here\n\n"
+            told_at = time.monotonic()
+        await asyncio.sleep(_LISTED_S)
+
+
 def render_event(snapshot: Snapshot) -> str:
-    counts = {str(state): count for state, count in snapshot.counts.items()}
-    value = {"study": snapshot.slug, "version": snapshot.version, "counts": counts, "is_running": snapshot.is_running}
-    return f"event: study\ndata: {json.dumps(value)}\n\n"
+    value = {
+        "study": snapshot.slug,
+        "started": _STARTED,
+        "version": snapshot.version,
+        "counts": _name(snapshot.counts),
+        "is_running": snapshot.is_running,
+    }
+    return _render("study", value)
+
+
+def _name(counts: Any) -> dict[str, int]:
+    return {str(state): count for state, count in counts.items()}
+
+
+def _render(name: str, value: Any) -> str:
+    return f"event: {name}\ndata: {json.dumps(value)}\n\n"
 
 
 ROUTES = [get("/events", send_events)]

@@ -65,8 +65,28 @@ COMPARISON = record(
     first=TEXT, second=TEXT, state={"type": ["object", "null"]}, params=OBJECT, commands=OBJECT, environment=OBJECT,
     code={"type": "object", "additionalProperties": TEXT}, code_note=MAYBE_TEXT, metrics=OBJECT,
 )  # fmt: skip
-CURVE = record(name=TEXT, color={"type": "integer"}, points=COUNT, x=many(MAYBE_NUMBER), y=many(MAYBE_NUMBER))
-CURVES = record(metric=TEXT, x=TEXT, y=TEXT, log=FLAG, log_x=FLAG, notes=many(TEXT), curves=many(CURVE))
+CURVE = record(
+    name=TEXT,
+    run={"type": ["string", "null"]},
+    state={"type": ["string", "null"]},
+    runs=COUNT,
+    color={"type": "integer"},
+    points=COUNT,
+    last=MAYBE_NUMBER,
+    best=MAYBE_NUMBER,
+    x=many(MAYBE_NUMBER),
+    y=many(MAYBE_NUMBER),
+)
+CURVES = record(
+    metric=TEXT,
+    direction={"enum": ["min", "max"]},
+    x=TEXT,
+    y=TEXT,
+    log=FLAG,
+    log_x=FLAG,
+    notes=many(TEXT),
+    curves=many(CURVE),
+)
 LOG_PART = record(name=TEXT, text=TEXT, start=COUNT, end=COUNT, size=COUNT)
 LOG_MATCHES = record(
     matches=many(record(offset=COUNT, line=TEXT)), start=COUNT, searched=COUNT, size=COUNT, is_whole=FLAG
@@ -137,7 +157,8 @@ _TEXTS: Mapping[str, str] = {
     "sort": "a metric, a parameter or time, each with :min or :max behind it or not, with commas between",
     "group": "one row for runs that differ only in these parameters: mean and standard deviation",
     "metrics": "which metrics are columns, with commas between; all: every one",
-    "hide": "parameters that are left out",
+    "show": "parameters and metrics beside those that the table has by itself",
+    "hide": "parameters and metrics that are left out",
     "page": "which page; without page and rows the answer holds all rows",
     "rows": "how many rows a page has",
     "metric": "which metric",
@@ -146,7 +167,7 @@ _TEXTS: Mapping[str, str] = {
     "log": "a logarithmic axis",
     "log_x": "a logarithmic horizontal axis",
     "best": "how many curves",
-    "param": "which parameter",
+    "param": "which parameter or metric",
     "color": "a parameter or metric that colours points",
 }
 _SCHEMAS: Mapping[str, Schema] = {
@@ -205,7 +226,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "showTable",
         "The table of a study, as `assay sum STUDY --json`",
         many(ref("TableRow")),
-        view_params(*_CHOICE, "group", "metrics", "hide"),
+        view_params(*_CHOICE, "group", "metrics", "show", "hide"),
     ),
     ("GET", "/api/studies/{study}/runs"): Operation(
         "listRuns", "The runs of a study, as `assay ls STUDY --json`", many(ref("RunRow")), view_params(*_CHOICE)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import StudyRow
-from assay.study.api import find_best
+from assay.study.api import find_best, measure_pace
 from assay.values.state import State
 from assay.web.routes import get
 from assay.web.site import get_site
+
+_MANY = 12  # studies, above which there is a field to search in
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +41,42 @@ def build_shares(counts: Mapping[State, int]) -> Sequence[tuple[State, int, floa
     return [(state, counts[state], 100 * counts[state] / total) for state in State if counts.get(state)]
 
 
+_ORDERS: Mapping[str, Callable[[Card], Any]] = {
+    "newest": lambda card: -(card.row.last_activity or 0.0),
+    "oldest": lambda card: card.row.last_activity or 0.0,
+    "name": lambda card: card.row.name.lower(),
+    "runs": lambda card: -card.row.runs,
+}
+
+
 def show(request: Request) -> Response:
     site = get_site(request)
     known = site.snapshots.load_studies()
-    wanted = request.query_params.get("q", "").strip().lower()
+    wanted = request.query_params.get("q", "").strip()
+    order = request.query_params.get("sort") or "newest"
+    if order not in _ORDERS:
+        raise UsageError(f"studies cannot be sorted by {order!r}", f"there are {', '.join(_ORDERS)}")
     cards = [
-        Card(slug, location.root, row) for slug, (location, row) in known.items() if wanted in location.name.lower()
+        Card(slug, location.root, row)
+        for slug, (location, row) in known.items()
+        if wanted.lower() in location.name.lower()
     ]
-    cards.sort(key=lambda card: -(card.row.last_activity or 0.0))
-    return site.render(request, "studies.html", cards=cards, q=wanted, total=len(known))
+    cards.sort(key=_ORDERS[order])
+    is_many = len(known) > _MANY or bool(wanted)
+    return site.render(
+        request, "studies.html", cards=cards, q=wanted, total=len(known), sort=order, orders=_ORDERS, is_many=is_many
+    )
+
+
+def show_card(request: Request) -> Response:
+    """One card, asked for when an event says that its study changed."""
+    site = get_site(request)
+    slug = request.path_params["study"]
+    known = site.snapshots.load_studies()
+    if slug not in known:
+        raise NotFoundError("study", slug, list(known))
+    location, row = known[slug]
+    return site.render(request, "parts/card.html", card=Card(slug, location.root, row))
 
 
 def show_best(request: Request) -> Response:
@@ -53,11 +84,16 @@ def show_best(request: Request) -> Response:
     site = get_site(request)
     snapshot = site.snapshots.load(request.path_params["study"])
     best = snapshot.remember("best", lambda: find_best(snapshot.location, snapshot.table))
-    return site.render(request, "parts/best.html", snapshot=snapshot, best=best)
+    known = site.snapshots.load_studies().get(snapshot.slug)
+    queued = known[1].counts.get(State.QUEUED, 0) if known else 0
+    return site.render(
+        request, "parts/best.html", snapshot=snapshot, best=best, pace=measure_pace(snapshot.table, queued)
+    )
 
 
 ROUTES = [
     get("/", lambda _request: RedirectResponse("/studies", 303)),
     get("/studies", show),
+    get("/studies/{study}/card", show_card),
     get("/studies/{study}/best", show_best),
 ]

@@ -2,52 +2,126 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from assay.errors import UsageError
-from assay.study.api import TABS, StudyView, build_curves, build_plots, build_table, find_names
+from assay.errors import NotFoundError, UsageError
+from assay.study.api import (
+    FIELDS,
+    TABS,
+    StudyView,
+    build_curves,
+    build_plots,
+    build_table,
+    choose_charts,
+    choose_columns,
+    count_states,
+    find_best,
+    find_names,
+    measure_pace,
+)
 from assay.values.document import TableBlock
+from assay.values.state import State
 from assay.web.pages.studies import build_shares
 from assay.web.routes import get
-from assay.web.site import get_site, read_query
+from assay.web.site import build_address, get_site, read_query
+from assay.web.snapshots import Snapshot
+
+_PER_PAGE = (20, 50, 100, 200, 500)
+_MANY_COLUMNS = 20  # above it the choice has a field to search in
+_CHARTED = ("where", "states", "metric", "log")
+_ON_FORM: Mapping[str, Sequence[str]] = {  # what the form of a view asks for; the rest of the address is kept
+    "table": ("where", "states", "group", "rows"),
+    "curves": (*_CHARTED, "log_x", "x", "smooth", "best", "group"),
+    "scatter": (*_CHARTED, "log_x", "param", "color"),
+    "importance": ("where", "states", "metric"),
+}
 
 
 def show(request: Request) -> Response:
     site = get_site(request)
     snapshot = site.snapshots.load(request.path_params["study"])
     location, table = snapshot.location, snapshot.table
-    view = StudyView.from_query(read_query(request))
+    query = read_query(request)
+    view = StudyView.from_query(query)
     names = snapshot.remember("names", lambda: find_names(location, table))
-    values: dict[str, Any] = {"summary": None, "blocks": (), "problem": None}
+    values: dict[str, Any] = {"built": None, "blocks": (), "charts": (), "problem": None}
     try:
+        if "columns" in query:
+            return RedirectResponse(f"{request.url.path}{_choose_columns(snapshot, view, query).to_query()}", 303)
         if view.tab == "table":
-            values["summary"] = snapshot.remember(view, lambda: build_table(location, table, view, names))
-        elif view.tab != "curves":
+            values["built"] = snapshot.remember(view, lambda: build_table(location, table, view, names))
+        elif view.tab == "curves":
+            values["charts"] = snapshot.remember(view, lambda: choose_charts(location, table, view))
+        else:
             values["blocks"] = snapshot.remember(view, lambda: build_plots(location, table, view, names))
     except UsageError as error:  # a wrong filter is answered on the page where it was typed
         values["problem"] = error
-    shares = build_shares(snapshot.counts)
-    return site.render(
+    response = site.render(
         request,
         "study.html",
-        snapshot=snapshot,
         view=view,
         tabs=TABS,
-        shares=shares,
         names=names,
+        fields=FIELDS,
+        fields_shown=_ON_FORM.get(view.tab, _CHARTED),
+        compare=build_address("studies", snapshot.slug, "compare", where=_build_where(view)),
+        per_page=_PER_PAGE,
+        many=_MANY_COLUMNS,
         block=TableBlock,
+        **_build_head(snapshot),
         **values,
     )
+    # the address of what is shown, without what has its default
+    response.headers["hx-push-url"] = request.url.path + view.to_query(page=view.page).removesuffix("?")
+    return response
+
+
+def _choose_columns(snapshot: Snapshot, view: StudyView, query: Mapping[str, Sequence[str]]) -> StudyView:
+    if query["columns"][-1] == "usual":
+        return view._replace(show=(), hide=())
+    names = find_names(snapshot.location, snapshot.table)
+    return choose_columns(snapshot.location, snapshot.table, view, names, query.get("col", ()))
+
+
+def _build_where(view: StudyView) -> str:
+    """What the table shows, as one expression."""
+    states = f"run.state in ({', '.join(view.states)})" if view.states else ""
+    if not view.where or not states:
+        return view.where or states
+    return f"({view.where}) and {states}"
+
+
+def _build_head(snapshot: Snapshot) -> dict[str, Any]:
+    location, table = snapshot.location, snapshot.table
+    counts = count_states(location, table)
+    return {
+        "snapshot": snapshot,
+        "counts": counts,
+        "shares": build_shares(counts),
+        "pace": measure_pace(table, counts.get(State.QUEUED, 0)),
+        "best": snapshot.remember("best", lambda: find_best(location, table)),
+    }
 
 
 def show_head(request: Request) -> Response:
     """How the runs stand: asked for when an event says that they changed."""
     site = get_site(request)
     snapshot = site.snapshots.load(request.path_params["study"])
-    return site.render(request, "parts/study_head.html", snapshot=snapshot, shares=build_shares(snapshot.counts))
+    return site.render(request, "parts/study_head.html", **_build_head(snapshot))
+
+
+def find_named(request: Request) -> Response:
+    """A run by the name that a chart shows, which its directory may not have."""
+    snapshot = get_site(request).snapshots.load(request.path_params["study"])
+    name = request.query_params.get("name", "")
+    row = next((row for row in snapshot.table.rows if row.name == name), None)
+    if row is None:
+        raise NotFoundError("run", name, [row.name for row in snapshot.table.rows])
+    return RedirectResponse(build_address("studies", snapshot.slug, "runs", row.key.partition("/")[2]), 303)
 
 
 def send_curves(request: Request) -> Response:
@@ -62,5 +136,6 @@ def send_curves(request: Request) -> Response:
 ROUTES = [
     get("/studies/{study}", show),
     get("/studies/{study}/head", show_head),
+    get("/studies/{study}/find", find_named),
     get("/api/studies/{study}/curves", send_curves),
 ]

@@ -1,89 +1,255 @@
-// Curves of a study: the server sends what a screen can show, uPlot draws it.
+// Curves of a study: the server sends what a screen can show, uPlot draws it. The legend is a list of ours: it scrolls,
+// hides curves, leads to their runs, and tells the values under the cursor.
 import uPlot from "/vendor/uPlot.esm.js";
 
-const charts = new WeakMap();
+const charts = new Map(); // place → what is drawn there
+const DASHES = [[], [7, 4], [2, 4], [8, 3, 2, 3]];
+const COLORS = 8;
+const PAUSE = 2000; // between two requests for the same curves while a study runs
 
-function color(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const read = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const fade = (color, share) => `color-mix(in srgb, ${color} ${share}%, transparent)`;
+const plain = (value) => (value == null ? "" : Number(value.toPrecision(5)).toString());
+
+function make(name, text = "", attributes = {}) {
+  const element = document.createElement(name);
+  element.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
 }
 
-// uPlot wants one x for all: the curves' own points are put on the union, and gaps between a curve's points are spanned.
-function join(curves) {
-  const tables = curves.map((curve) => [curve.x, curve.y]);
-  return uPlot.join(tables, tables.map(() => [2]));
+// A run has the same colour in every chart of this tab, whatever is drawn beside it.
+function chooseColors(study, curves) {
+  const key = `assay-colors:${study}`;
+  const known = JSON.parse(sessionStorage.getItem(key) ?? "{}");
+  const taken = new Set(curves.map((curve) => known[curve.name]).filter((color) => color !== undefined));
+  for (const curve of curves) {
+    if (known[curve.name] === undefined) {
+      let color = curve.color;
+      while (taken.has(color) && taken.size < COLORS * DASHES.length) color = (color + 1) % (COLORS * DASHES.length);
+      taken.add(color);
+      known[curve.name] = color;
+    }
+    curve.shown = known[curve.name];
+  }
+  sessionStorage.setItem(key, JSON.stringify(known));
 }
 
-function build(place, answer) {
-  const data = join(answer.curves);
-  const axis = { stroke: color("--soft"), grid: { stroke: color("--grid"), width: 1 }, ticks: { stroke: color("--rule"), width: 1 } };
-  const series = answer.curves.map((curve) => ({
-    label: curve.name,
-    stroke: color(`--c${curve.color % 8}`),
-    dash: [[], [7, 4], [2, 4], [8, 3, 2, 3]][Math.floor(curve.color / 8) % 4],
-    width: 1.6,
-    spanGaps: true,
-    points: { show: curve.points === 1 },
-    value: (_, value) => (value == null ? "" : Number(value.toPrecision(6)).toString()),
-  }));
-  const chart = new uPlot(
-    {
-      width: Math.max(280, place.clientWidth - 32),
-      height: place.classList.contains("small") ? 220 : 380,
-      scales: { x: { time: false, distr: answer.log_x ? 3 : 1, ...(answer.x_range ? { auto: false, min: answer.x_range[0], max: answer.x_range[1] } : {}) }, y: { distr: answer.log ? 3 : 1 } },
-      axes: [
-        { ...axis, label: answer.x },
-        { ...axis, label: answer.y, size: 64 },
-      ],
-      legend: { live: true },
-      cursor: { focus: { prox: 24 }, ...(place.dataset.sync ? { sync: { key: place.dataset.sync, setSeries: false } } : {}) },
-      focus: { alpha: 0.25 },
-      series: [{ label: answer.x }, ...series],
+// uPlot wants one x for all. What a curve has no point at is undefined, and passed over; null is a gap.
+function build(place, state) {
+  const { answer, hidden } = state;
+  const isSmall = place.classList.contains("small");
+  const tables = [];
+  const series = [{ label: answer.x }];
+  const bands = [];
+  const owner = [null]; // series → curve
+  answer.curves.forEach((curve, index) => {
+    const color = read(`--c${curve.shown % COLORS}`);
+    const show = !hidden.has(curve.name);
+    const add = (xs, ys, look) => {
+      tables.push([xs, ys]);
+      series.push({ label: curve.name, show, points: { show: false }, ...look });
+      owner.push(index);
+    };
+    if (curve.low) {
+      add(curve.x_low, curve.low, { stroke: "transparent", width: 0 });
+      add(curve.x_high, curve.high, { stroke: "transparent", width: 0 });
+      bands.push({ series: [series.length - 1, series.length - 2], fill: fade(color, 18) });
+    }
+    if (curve.raw) add(curve.x_raw, curve.raw, { stroke: fade(color, 30), width: 1 });
+    const dash = DASHES[Math.floor(curve.shown / COLORS) % DASHES.length];
+    add(curve.x, curve.y, { stroke: color, dash, width: isSmall ? 1.4 : 1.7, points: { show: curve.points === 1 }, main: true });
+  });
+  const axis = { stroke: read("--soft"), font: "12px system-ui", labelFont: "12px system-ui", grid: { stroke: read("--grid"), width: 1 }, ticks: { show: false } };
+  const options = {
+    width: Math.max(200, place.clientWidth - (isSmall ? 0 : 2)),
+    height: isSmall ? 190 : 400,
+    scales: { x: { time: false, distr: answer.log_x ? 3 : 1, ...(answer.x_range ? { auto: false, min: answer.x_range[0], max: answer.x_range[1] } : {}) }, y: { distr: answer.log ? 3 : 1 } },
+    axes: [
+      { ...axis, label: answer.x, labelSize: 18, labelGap: 0, size: 28, gap: 3 },
+      { ...axis, label: isSmall ? undefined : answer.y, size: 56 },
+    ],
+    legend: { show: false },
+    cursor: { focus: { prox: 24 }, drag: { x: true, y: false }, points: { size: 6 }, ...(place.dataset.sync ? { sync: { key: place.dataset.sync, setSeries: false } } : {}) },
+    focus: { alpha: answer.curves.length > 1 ? 0.25 : 1 },
+    series,
+    bands,
+    hooks: {
+      setCursor: [(chart) => tellValues(state, chart)],
+      setSeries: [(chart, index) => highlight(state, index == null ? null : owner[index])],
+      setScale: [(chart, name) => name === "x" && showZoom(state, chart)],
     },
-    data,
-    place,
-  );
-  charts.set(place, { chart, answer });
+  };
+  state.owner = owner;
+  state.main = series.map((each, index) => (each.main ? index : null)).filter((index) => index !== null);
+  const data = uPlot.join(tables, tables.map(() => [1]));
+  state.full = answer.x_range ?? [data[0][0], data[0][data[0].length - 1]];
+  state.chart = new uPlot(options, data, state.canvas);
+  if (state.zoom) state.chart.setScale("x", { min: state.zoom[0], max: state.zoom[1] });
+}
+
+function showZoom(state, chart) {
+  const { min, max } = chart.scales.x;
+  const isZoomed = min != null && (min > state.full[0] || max < state.full[1]);
+  state.zoom = isZoomed ? [min, max] : null;
+  state.reset.hidden = !isZoomed;
+}
+
+// ---------------------------------------------------------------- the legend
+
+function buildLegend(place, state) {
+  const { answer } = state;
+  const list = make("ul", "", { class: "curve-keys", "aria-label": "Curves", tabindex: "0" });
+  state.items = answer.curves.map((curve, index) => {
+    const item = make("li");
+    const key = make("button", "", { type: "button", class: "swatch", "aria-pressed": String(!state.hidden.has(curve.name)), "aria-label": `Show ${curve.name}` });
+    key.innerHTML = `<svg viewBox="0 0 22 10" aria-hidden="true"><path class="curve c${curve.shown % COLORS} d${Math.floor(curve.shown / COLORS) % DASHES.length}" d="M1 5H21"/></svg>`;
+    key.addEventListener("click", () => toggle(state, index, key));
+    const name = curve.run && place.dataset.studySlug ? make("a", curve.name, { href: `/studies/${encodeURIComponent(place.dataset.studySlug)}/runs/${encodeURIComponent(curve.run)}` }) : make("span", curve.name);
+    name.classList.add("of");
+    name.title = curve.name;
+    const value = make("span", plain(curve.last), { class: "at", title: "the last value, or the one under the cursor" });
+    const points = make("span", `${curve.runs > 1 ? `${curve.runs} runs, ` : ""}${curve.points.toLocaleString("en")} points`, { class: "soft" });
+    item.append(key, name, value, points);
+    item.addEventListener("mouseenter", () => state.chart.setSeries(state.main[index], { focus: true }));
+    item.addEventListener("mouseleave", () => state.chart.setSeries(null, { focus: true }));
+    list.append(item);
+    return item;
+  });
+  return list;
+}
+
+function toggle(state, index, key) {
+  const name = state.answer.curves[index].name;
+  const isShown = state.hidden.has(name);
+  isShown ? state.hidden.delete(name) : state.hidden.add(name);
+  key.setAttribute("aria-pressed", String(isShown));
+  state.owner.forEach((owner, series) => owner === index && state.chart.setSeries(series, { show: isShown }));
+}
+
+function highlight(state, index) {
+  state.items?.forEach((item, number) => item.classList.toggle("focused", number === index));
+}
+
+// The value of each curve at the cursor: of its nearest point before it.
+function tellValues(state, chart) {
+  if (!state.items) return;
+  const at = chart.cursor.idx;
+  state.main.forEach((series, index) => {
+    const curve = state.answer.curves[index];
+    let value = curve.last;
+    if (at != null) {
+      let place = at;
+      while (place > 0 && chart.data[series][place] === undefined) place -= 1;
+      value = chart.data[series][place];
+    }
+    state.items[index].querySelector(".at").textContent = plain(value);
+  });
+}
+
+function buildValues(answer) {
+  const details = make("details", "", { class: "values" });
+  const table = make("table");
+  const better = answer.direction === "max" ? "highest" : "lowest";
+  const head = make("tr");
+  for (const [text, side] of [["curve", ""], ["last", "num"], [better, "num"], ["points", "num"]]) head.append(make("th", text, { scope: "col", class: side }));
+  table.createTHead().append(head);
+  const body = table.createTBody();
+  for (const curve of answer.curves) {
+    const row = make("tr");
+    row.append(make("th", curve.name, { scope: "row" }));
+    for (const value of [plain(curve.last), plain(curve.best), curve.points.toLocaleString("en")]) row.append(make("td", value, { class: "num" }));
+    body.append(row);
+  }
+  const holder = make("div", "", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Values of ${answer.metric}` });
+  holder.append(table);
+  details.append(make("summary", "Values"), holder);
+  return details;
+}
+
+// ---------------------------------------------------------------- asking and drawing
+
+async function load(place) {
+  const answer = await fetch(place.dataset.curves);
+  return [answer.ok, await answer.json()];
 }
 
 async function show(place) {
-  const answer = await fetch(place.dataset.curves);
-  const value = await answer.json();
-  place.replaceChildren();
-  if (!answer.ok) {
-    const line = document.createElement("p");
-    line.className = "answer";
-    line.textContent = [value.error, value.hint].filter(Boolean).join(": ");
-    place.append(line);
+  place.dataset.drawn = "1";
+  const [isGood, value] = await load(place);
+  if (!isGood) {
+    place.replaceChildren(make("p", [value.error, value.hint].filter(Boolean).join(": "), { class: "answer" }));
+    delete place.dataset.drawn;
     return;
   }
-  build(place, value);
-  const notes = document.createElement("p");
-  notes.className = "soft";
-  const total = value.curves.reduce((sum, curve) => sum + curve.points, 0);
-  notes.textContent = [`${value.curves.length} curves of ${total.toLocaleString("en")} points`, ...value.notes].join("; ");
-  place.append(notes);
-  place.dataset.drawn = "1";
+  draw(place, { answer: value, hidden: new Set(), zoom: null });
+}
+
+function draw(place, state) {
+  const { answer } = state;
+  const isSmall = place.classList.contains("small");
+  const isOpen = place.querySelector("details.values")?.open;
+  const scroll = place.querySelector(".curve-keys")?.scrollTop;
+  charts.get(place)?.chart.destroy();
+  chooseColors(place.dataset.studySlug ?? "", answer.curves);
+  state.canvas = make("div", "", { class: "canvas" });
+  state.reset = make("button", "Reset zoom", { type: "button", class: "reset" });
+  state.reset.hidden = true;
+  state.reset.addEventListener("click", () => state.chart.setScale("x", { min: state.full[0], max: state.full[1] }));
+  const total = answer.curves.reduce((sum, curve) => sum + curve.points, 0);
+  const number = answer.curves.length;
+  const notes = [`${number} ${number === 1 ? "curve" : "curves"} of ${total.toLocaleString("en")} points`, ...answer.notes];
+  if (answer.curves.some((curve) => curve.low)) notes.push("bands: mean ± standard deviation");
+  if (answer.curves.some((curve) => curve.raw)) notes.push("faint: before smoothing");
+  place.replaceChildren(state.reset, state.canvas);
+  charts.set(place, state);
+  build(place, state);
+  state.canvas.setAttribute("role", "img");
+  state.canvas.setAttribute("aria-label", `${answer.metric} over ${answer.x}, ${notes[0]}`);
+  if (!isSmall || number === 1) state.items = null;
+  if (!isSmall) place.append(buildLegend(place, state));
+  if (!isSmall) place.append(make("p", "Drag over the chart to zoom.", { class: "soft hint" }));
+  place.append(make("p", notes.join(" · "), { class: "soft" }), buildValues(answer));
+  if (isOpen) place.querySelector("details.values").open = true;
+  if (scroll) place.querySelector(".curve-keys").scrollTop = scroll;
 }
 
 function showAll(within) {
+  for (const place of charts.keys()) {
+    if (place.isConnected) continue;
+    charts.get(place).chart.destroy();
+    charts.delete(place);
+  }
   for (const place of within.querySelectorAll("[data-curves]:not([data-drawn])")) show(place);
 }
 
 function drawAgain() {
-  for (const place of document.querySelectorAll("[data-drawn]")) {
-    const { chart, answer } = charts.get(place);
-    const notes = place.lastElementChild;
-    chart.destroy();
-    place.replaceChildren();
-    build(place, answer);
-    place.append(notes);
+  for (const [place, state] of charts) draw(place, state);
+}
+
+let last = 0;
+let due = null;
+async function loadAgain() {
+  due = null;
+  last = Date.now();
+  for (const place of [...charts.keys()]) {
+    const box = place.getBoundingClientRect();
+    if (!place.isConnected || box.bottom < 0 || box.top > innerHeight) continue;
+    const [isGood, value] = await load(place);
+    if (isGood && place.isConnected) draw(place, { ...charts.get(place), answer: value });
   }
 }
 
+document.addEventListener("assay:changed", () => {
+  due ??= setTimeout(loadAgain, Math.max(0, last + PAUSE - Date.now()));
+});
 document.addEventListener("htmx:afterSettle", (event) => showAll(event.detail.target));
 document.addEventListener("assay:theme", drawAgain);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAgain);
+let width = innerWidth;
 addEventListener("resize", () => {
+  if (innerWidth === width) return; // a phone's address bar
+  width = innerWidth;
   clearTimeout(drawAgain.wait);
   drawAgain.wait = setTimeout(drawAgain, 150);
 });

@@ -99,27 +99,5 @@ document.addEventListener("htmx:responseError", async (event) => {
 });
 document.addEventListener("htmx:sendError", () => say("The server does not answer", "problem"));
 
-// A study that runs: when it has changed, the parts of the page that show it are asked for again, at most once a second.
-function followStudy() {
-  const study = document.querySelector("[data-live-study]")?.dataset.liveStudy;
-  if (!study) return;
-  const events = new EventSource(`/events?${new URLSearchParams({ study })}`);
-  let seen = null;
-  let due = null;
-  const refresh = () => {
-    due = null;
-    htmx.ajax("GET", `${location.pathname}/head`, "#head");
-    const isBusy = document.querySelector("#part input:checked") || document.querySelector("#part svg");
-    if (!isBusy) htmx.ajax("GET", location.href, "#part");
-  };
-  events.addEventListener("study", (event) => {
-    const { version } = JSON.parse(event.data);
-    if (seen !== null && version !== seen && !due) due = setTimeout(refresh, 1000);
-    seen = version;
-  });
-  addEventListener("pagehide", () => events.close());
-}
-
 setUpTheme();
 setUpToken();
-addEventListener("load", followStudy);

@@ -1,0 +1,210 @@
+// The page of a study: marks, the choice of columns, actions, and what changes while it runs.
+import { follow, limit, loadPart } from "/static/live.js";
+import { say, send } from "/static/page.js";
+
+const study = document.querySelector("[data-study]").dataset.study;
+const bulk = document.querySelector("[data-bulk]");
+const part = document.getElementById("part");
+const MOST_AT_ONCE = 100; // runs that the server takes in one action
+
+// ---------------------------------------------------------------- marks: kept for this tab, over pages and sorting
+
+const marksKey = `assay-marks:${study}`;
+const marks = new Set(JSON.parse(sessionStorage.getItem(marksKey) ?? "[]"));
+
+function showMarks() {
+  const boxes = [...part.querySelectorAll("input[name=run]")];
+  for (const box of boxes) {
+    box.checked = marks.has(box.value);
+    box.closest("tr").classList.toggle("marked", box.checked);
+  }
+  const all = part.querySelector("[data-mark-all]");
+  if (all) {
+    const count = boxes.filter((box) => box.checked).length;
+    all.checked = count > 0 && count === boxes.length;
+    all.indeterminate = count > 0 && count < boxes.length;
+  }
+  bulk.hidden = marks.size === 0;
+  bulk.querySelector("[data-marked]").textContent = `${marks.size} marked`;
+  bulk.querySelector("[data-compare] button").disabled = marks.size < 2;
+  sessionStorage.setItem(marksKey, JSON.stringify([...marks]));
+}
+
+part.addEventListener("change", (event) => {
+  const box = event.target;
+  if (box.matches("input[name=run]")) box.checked ? marks.add(box.value) : marks.delete(box.value);
+  else if (box.matches("[data-mark-all]")) {
+    for (const each of part.querySelectorAll("input[name=run]")) box.checked ? marks.add(each.value) : marks.delete(each.value);
+  } else return;
+  showMarks();
+});
+bulk.querySelector("[data-clear]").addEventListener("click", () => {
+  marks.clear();
+  showMarks();
+  part.querySelector("input[name=run]")?.focus();
+});
+bulk.querySelector("[data-compare]").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const query = new URLSearchParams([...marks].map((run) => ["run", run]));
+  location.assign(`${event.target.dataset.compare}?${query}`);
+});
+
+// ---------------------------------------------------------------- actions
+
+function ask(text, names, yes) {
+  const dialog = document.getElementById("confirm");
+  dialog.querySelector("#confirm-text").textContent = text;
+  dialog.querySelector("[data-names]").textContent = names;
+  dialog.querySelector("[data-yes]").textContent = yes;
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
+}
+
+async function act(action, runs, text = "") {
+  const parts = runs.length ? [] : [[]];
+  for (let start = 0; start < runs.length; start += MOST_AT_ONCE) parts.push(runs.slice(start, start + MOST_AT_ONCE));
+  bulk.classList.add("busy");
+  for (const some of parts) {
+    const answer = await send(bulk.dataset.bulk, { action, runs: some, text });
+    const value = await answer.json().catch(() => ({ error: answer.statusText }));
+    say(value.error ? [value.error, value.hint].filter(Boolean).join(": ") : `${value.command}\n${value.said}`, answer.ok ? "note" : "problem");
+    if (!answer.ok) break;
+  }
+  bulk.classList.remove("busy");
+  refresh();
+}
+
+const count = (n) => `${n} ${n === 1 ? "run" : "runs"}`;
+const few = (names) => names.slice(0, 5).join(", ") + (names.length > 5 ? ` and ${names.length - 5} more` : "");
+
+bulk.querySelector("[data-act]").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const action = event.submitter.value;
+  const field = event.target.elements.text;
+  const runs = [...marks];
+  if (action === "stop" && !(await ask(`Stop ${count(runs.length)}?`, few(runs), "Stop"))) return;
+  if (action === "rerun" && !(await ask(`Run ${count(runs.length)} again?`, few(runs), "Run again"))) return;
+  if (["tag", "untag", "note"].includes(action) && !field.value.trim()) return field.focus();
+  await act(action, runs, field.value);
+  field.value = "";
+});
+document.getElementById("head").addEventListener("click", async (event) => {
+  const running = event.target.closest("[data-stop-all]")?.dataset.stopAll;
+  if (running && (await ask(`Stop all ${count(Number(running))} of ${study} that run or wait?`, "", "Stop all"))) act("stop", []);
+});
+
+// ---------------------------------------------------------------- columns: what somebody chose is applied wherever the address says nothing
+
+const columnsKey = `assay-columns:${study}`;
+
+function applyColumns() {
+  const address = new URL(location.href);
+  const stored = JSON.parse(localStorage.getItem(columnsKey) ?? "null");
+  const tab = address.searchParams.get("tab") ?? "table";
+  if (!stored || tab !== "table" || address.searchParams.has("show") || address.searchParams.has("hide")) return;
+  for (const name of ["show", "hide"]) if (stored[name]) address.searchParams.set(name, stored[name]);
+  history.replaceState(history.state, "", address);
+  htmx.ajax("GET", address.pathname + address.search, { target: "#part", swap: "innerHTML show:none" });
+}
+
+part.addEventListener("submit", (event) => {
+  if (event.target.matches("[data-columns]") && event.submitter?.value === "usual") localStorage.removeItem(columnsKey);
+}, true);
+part.addEventListener("input", (event) => {
+  if (!event.target.matches("[data-find-column]")) return;
+  const wanted = event.target.value.trim().toLowerCase();
+  for (const label of part.querySelectorAll("[data-columns] label.check")) label.hidden = !label.textContent.toLowerCase().includes(wanted);
+});
+
+let choosing = false;
+document.addEventListener("htmx:beforeRequest", (event) => (choosing = event.detail.elt.matches?.("[data-columns]") ?? false));
+document.addEventListener("htmx:afterSettle", (event) => {
+  if (event.detail.target !== part) return;
+  if (choosing) {
+    const query = new URLSearchParams(location.search);
+    const [show, hide] = [query.get("show"), query.get("hide")];
+    if (show || hide) localStorage.setItem(columnsKey, JSON.stringify({ show, hide }));
+    choosing = false;
+  } else applyColumns();
+  showMarks();
+});
+
+// ---------------------------------------------------------------- charts of points: a click opens the run
+
+part.addEventListener("click", (event) => {
+  const title = event.target.closest("#drawn svg :is(circle, path)")?.querySelector("title")?.textContent;
+  if (title) location.assign(`/studies/${encodeURIComponent(study)}/find?${new URLSearchParams({ name: title.split("\n")[0] })}`);
+});
+
+// ---------------------------------------------------------------- live
+
+// The rows that stay are the same elements: a box keeps its mark and the focus, the table its place.
+function updateRows(old, fresh) {
+  const known = new Map([...old.querySelectorAll("tr[data-run]")].map((row) => [row.dataset.run, row]));
+  const focused = document.activeElement;
+  let before = old.firstElementChild;
+  for (const row of [...fresh.children]) {
+    const same = known.get(row.dataset.run);
+    if (!same) {
+      old.insertBefore(row, before);
+      row.classList.add("new");
+      continue;
+    }
+    known.delete(row.dataset.run);
+    [...row.cells].forEach((cell, index) => {
+      if (index && same.cells[index].innerHTML !== cell.innerHTML) same.cells[index].innerHTML = cell.innerHTML;
+    });
+    if (same === before) before = before.nextElementSibling;
+    else old.insertBefore(same, before);
+  }
+  for (const row of known.values()) row.remove();
+  while (before && !before.dataset.run) [before, before.previousSibling] = [before.nextElementSibling, before.remove()];
+  if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true });
+}
+
+function updateTable(fresh) {
+  const [old, now] = [part, fresh].map((within) => within.querySelector("#runs table"));
+  if (!old || !now) return;
+  const isSame = old.tHead.textContent === now.tHead.textContent && old.querySelector("tr[data-run]");
+  if (isSame) updateRows(old.tBodies[0], now.tBodies[0]);
+  else {
+    old.tHead.replaceWith(now.tHead);
+    old.tBodies[0].replaceWith(now.tBodies[0]);
+    htmx.process(old.tHead);
+  }
+  showMarks();
+}
+
+async function update() {
+  const head = await loadPart(`${location.pathname}/head`);
+  if (!head) return;
+  document.getElementById("head").replaceChildren(...head.childNodes);
+  showLive();
+  if (part.querySelector("[data-curves]")) return document.dispatchEvent(new CustomEvent("assay:changed"));
+  const fresh = await loadPart(location.pathname + location.search);
+  if (!fresh) return;
+  for (const place of part.querySelectorAll("[data-patch]")) {
+    const now = fresh.getElementById(place.id);
+    if (now && now.innerHTML !== place.innerHTML && !place.contains(document.activeElement)) place.innerHTML = now.innerHTML;
+  }
+  updateTable(fresh);
+  const [drawn, again] = [part, fresh].map((within) => within.querySelector("#drawn"));
+  if (drawn && again) drawn.replaceChildren(...again.childNodes);
+}
+
+const refresh = limit(1000, update);
+
+function showLive() {
+  document.querySelector("[data-live]").hidden = !document.querySelector("#head [data-running]")?.dataset.running;
+}
+
+let seen = null;
+follow(`/events?${new URLSearchParams({ study })}`, "study", (value) => {
+  const now = JSON.stringify([value.started, value.version, value.counts]);
+  if (seen !== null && seen !== now) refresh();
+  seen = now;
+});
+showLive();
+showMarks();
+applyColumns();
