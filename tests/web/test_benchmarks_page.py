@@ -60,7 +60,7 @@ def client(root: Path) -> Iterator[TestClient]:
 
 
 def find_row(text: str, name: str) -> str:
-    rows = text.partition("<h3>All</h3>")[2].split("<tr>")
+    rows = text.partition(">All</h2>")[2].split("<tr>")
     return next(row for row in rows if name in row)
 
 

@@ -233,7 +233,7 @@ class TestSession:
         heads = [each.partition("<")[0] for each in matrix.split('class="num">')[1:7]]
         assert "failed" in heads
         assert "not there" in heads
-        lines = text.partition("<h3>Tests</h3>")[2]
+        lines = text.partition(">Tests</h2>")[2]
         first = lines.split("<tr>")[2]
         assert "worse" in first
         assert "t::test_0" in first
@@ -245,7 +245,7 @@ class TestSession:
 
     def test_measurements_side_by_side(self, client: TestClient) -> None:
         address = self.address(client)
-        lines = client.get(address).text.partition("<h3>Tests</h3>")[2]
+        lines = client.get(address).text.partition(">Tests</h2>")[2]
         runs = [each.partition('"')[0] for each in lines.split('name="test" value="')[1:3]]
         text = client.get(address, params={"test": runs}).text.partition("Measurements side by side")[2]
         assert "run_ms" in text

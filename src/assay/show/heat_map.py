@@ -116,7 +116,7 @@ def draw_bars(block: Bars) -> str:
             f'<rect class="bar" x="{left + 10}" y="{y + 3}" width="{length:.1f}" height="15" rx="2"/>'
             f'<text class="tick" x="{left + 18 + length:.1f}" y="{y + 15}">{render_number(count, 3)}</text>'
         )
-    size = f'viewBox="0 0 {left + 560} {22 * len(rows)}" style="max-width:{left + 560}px"'
+    size = f'class="sized" width="{left + 560}" viewBox="0 0 {left + 560} {22 * len(rows)}"'
     return f'<svg {size} role="img" aria-label="{escape_html(block.label)}">{"".join(rows)}</svg>'
 
 
@@ -140,7 +140,7 @@ def draw_heat_map(block: HeatMap) -> str:
         for row in range(0, rows, step)
     ]
     right = _LEFT + columns * width
-    size = f'viewBox="0 0 {right:.1f} {_TOP + rows * height + 4:.1f}" style="max-width:{right:.0f}px"'
+    size = f'class="sized" width="{right:.0f}" viewBox="0 0 {right:.1f} {_TOP + rows * height + 4:.1f}"'
     return f'<svg {size} role="img" aria-label="{escape_html(block.label)}">{"".join(parts)}</svg>'
 
 

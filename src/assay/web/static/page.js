@@ -99,5 +99,17 @@ document.addEventListener("htmx:responseError", async (event) => {
 });
 document.addEventListener("htmx:sendError", () => say("The server does not answer", "problem"));
 
+// What scrolls sideways can be scrolled with the keyboard, too.
+function markScrollers() {
+  for (const place of document.querySelectorAll(".scroll, figure.wide, pre")) {
+    if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
+    else if (!place.hasAttribute("aria-label")) place.removeAttribute("tabindex");
+  }
+}
+addEventListener("load", markScrollers);
+addEventListener("resize", markScrollers);
+document.addEventListener("htmx:afterSettle", markScrollers);
+document.addEventListener("toggle", markScrollers, true);
+
 setUpTheme();
 setUpToken();

@@ -1,0 +1,58 @@
+"""Every page, in both themes and on a phone: nothing complains, axe finds nothing, nothing is cut off; a picture of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+from tests.services import AXE
+from tests.study.workbench import until
+from tests.web.browser.conftest import PHONE, Opener, wait_until_drawn
+from tests.web.browser.exhibits import PAGES, Exhibits
+
+pytestmark = pytest.mark.services("browser")
+
+# What is pressed by a finger; links within a text are as high as their line, which the rule allows.
+TARGETS = "button, select, input, summary, nav a, .tabs a, th a"
+FIND_SMALL = """(targets) => [...document.querySelectorAll(targets)].filter((each) => {
+    const box = (each.type === "checkbox" ? each.closest("td, label") ?? each : each).getBoundingClientRect();
+    return each.checkVisibility() && each.type !== "hidden" && box.width > 0 && (box.width < 24 || box.height < 24);
+}).map((each) => each.outerHTML.slice(0, 120))"""
+
+
+FITS = "() => innerWidth === 360 && [...document.querySelectorAll('.u-wrap')].every((each) => each.clientWidth < 360)"
+CHECK = "(rules) => axe.run(rules.length ? {runOnly: rules} : {}).then((found) => found.violations)"
+
+
+def find_violations(page: Page, *rules: str) -> list[str]:
+    found: list[dict[str, Any]] = page.evaluate(CHECK, rules)
+    return [
+        f"{each['impact']} {each['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for each in found
+        for node in each["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page(open_page: Opener, shown: Exhibits, pictures: Path, name: str) -> None:
+    """In both themes; on a phone it does not scroll sideways as a whole, and what is pressed is large enough."""
+    page = open_page(shown.find_page(name), is_allowed=True, color_scheme="light")
+    wait_until_drawn(page)
+    page.evaluate((AXE / "axe.min.js").read_text())
+    problems = find_violations(page)
+    if page.locator("h1").count() != 1:
+        problems.append("not one title")
+    page.screenshot(path=pictures / f"{name}-light.png", full_page=True)
+    page.emulate_media(color_scheme="dark")
+    problems += find_violations(page, "color-contrast", "link-in-text-block")
+    page.screenshot(path=pictures / f"{name}-dark.png", full_page=True)
+    page.set_viewport_size(PHONE)
+    until(lambda: page.evaluate(FITS), "the charts are as wide as a phone")
+    page.screenshot(path=pictures / f"{name}-phone.png", full_page=True)
+    width = page.evaluate("document.scrollingElement.scrollWidth")
+    problems += [f"{width} wide"] if width > PHONE["width"] else []
+    problems += [f"too small: {each}" for each in page.evaluate(FIND_SMALL, TARGETS)]
+    problems += find_violations(page, "scrollable-region-focusable", "color-contrast")
+    assert not problems, "\n".join(problems)
