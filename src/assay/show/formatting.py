@@ -117,7 +117,7 @@ def clean(text: str) -> str:
 
 def clean_lines(text: str) -> str:
     """The same of a text of several lines: line ends and tabs stay."""
-    return re.sub(_LINE_PARTS, lambda part: clean(part[0]), text)
+    return text if text.isprintable() else re.sub(_LINE_PARTS, lambda part: clean(part[0]), text)
 
 
 _LINE_PARTS = r"[^\n\t]+"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from assay.study.collect import Source, closing_quietly, find_sources
     from assay.study.compare_page import build_comparison
     from assay.study.farms import LOCAL, choose_asked_farm, choose_farm
+    from assay.study.kept_table import KeptTable, keep_made
     from assay.study.locations import (
         FoundRun,
         StudyLocation,
@@ -106,6 +107,7 @@ HOMES = {
     "assay.study.choosing": "FIELDS choose_rows match_rows",
     "assay.study.compare_page": "build_comparison",
     "assay.study.collect": "Source closing_quietly find_sources",
+    "assay.study.kept_table": "KeptTable keep_made",
     "assay.study.locations": (
         "FoundRun StudyLocation check_writable choose_root find_locations find_patterns find_roots find_studies "
         "show_command"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.record.index.base import RunRow, Table
+from assay.study.kept_table import has_param, list_param
 from assay.study.locations import ALL_RUNS, FoundRun, StudyLocation, find_runs
 from assay.study.opening import open_index_of
 from assay.study.ranking import best_values
@@ -101,7 +102,7 @@ def _resolve(where: Where, name: Name, table: Table) -> Column:
         _refuse_name(where, name, kinds, table)
     (kind,) = kinds
     if kind == "params":
-        return Column([row.params.get(name.name, MISSING) for row in table.rows])
+        return Column(list_param(table, name.name, MISSING))
     if kind == "metrics":
         return Column(_load_metric(name, table))
     read = FIELDS[name.name]
@@ -118,16 +119,18 @@ def _find_kinds(name: Name, table: Table) -> list[Kind]:
 
 def _is_known(kind: Kind, name: str, table: Table) -> bool:
     if kind == "params":
-        return any(name in row.params for row in table.rows)
+        return has_param(table, name)
     return name in (table.metrics if kind == "metrics" else FIELDS)
 
 
-def _load_metric(name: Name, table: Table) -> list[Any]:
+def _load_metric(name: Name, table: Table) -> Sequence[Any]:
     column = table.metrics[name.name]
     aggregate = name.aggregate or "last"
     values: Sequence[float] = (
         best_values(column, direction_of(name.name)) if aggregate == "best" else getattr(column, aggregate)
     )
+    if 0.0 not in column.count and len(values) == len(table.rows):
+        return values
     found = [value if count else MISSING for value, count in zip(values, column.count, strict=True)]
     return found + [MISSING] * (len(table.rows) - len(found))
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from array import array
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from operator import itemgetter, le
 from typing import Any, NamedTuple, TypeVar
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import MetricColumns
 from assay.record.index.base import Table as IndexTable
+from assay.study.kept_table import KeptTable, has_param, list_param, remember
+from assay.system.fast_dataclasses import dataclass
 from assay.values.series import Direction, direction_of, mean_and_sd, metric_priority
 from assay.values.state import State
 
@@ -31,27 +34,45 @@ _TIME = "time"  # unless a metric or a parameter is called so
 Params = Sequence[Mapping[str, Any]]  # item i belongs to row i of the table
 
 
-def choose_sort(asked: Sequence[str], data: IndexTable, params: Params) -> tuple[SortKey, ...]:
+def choose_sort(asked: Sequence[str], data: IndexTable, params: Iterable[Mapping[str, Any]]) -> tuple[SortKey, ...]:
     """`acc`, `acc:max`, `loss:min`, `lr:max`, the first one first; without a wish the most telling metric."""
     if not asked:
         name = min(data.metrics, key=metric_priority, default=None)
         return (SortKey(name, direction_of(name)),) if name is not None else ()
-    known = dict.fromkeys(chain.from_iterable(params))
-    return tuple(_build_sort_key(each, data, known) for each in asked)
+    known = _Known(data, params)
+    return tuple(_build_sort_key(each, known) for each in asked)
 
 
-def _build_sort_key(asked: str, data: IndexTable, params: Mapping[str, Any]) -> SortKey:
-    name, direction = parse_sort(asked, {**params, **data.metrics})
-    if name in data.metrics:
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What can be sorted by. Mostly the first run has a parameter that is asked for."""
+
+    data: IndexTable
+    params: Iterable[Mapping[str, Any]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data.metrics or self.is_param(name)
+
+    def is_param(self, name: object) -> bool:
+        if isinstance(self.params, ParamsOf) and not has_param(self.data, name):
+            return False
+        return any(name in each for each in self.params)
+
+
+def _build_sort_key(asked: str, known: _Known) -> SortKey:
+    metrics = known.data.metrics
+    name, direction = parse_sort(asked, known)
+    if name in metrics:
         return SortKey(name, direction or direction_of(name))
-    if name in params:
+    if known.is_param(name):
         return SortKey(name, direction or "min", is_metric=False)
     if name == _TIME:
         return SortKey(name, direction or "min", is_metric=False, is_time=True)
-    raise NotFoundError("metric or parameter", name, [*data.metrics, *params, _TIME])
+    params = dict.fromkeys(chain.from_iterable(known.params))
+    raise NotFoundError("metric or parameter", name, [*metrics, *params, _TIME])
 
 
-def parse_sort(asked: str, known: Mapping[str, Any]) -> tuple[str, Direction | None]:
+def parse_sort(asked: str, known: Container[str]) -> tuple[str, Direction | None]:
     """A metric's or parameter's own name may hold a colon, so it is tried whole first."""
     if asked in known:
         return asked, None
@@ -76,6 +97,44 @@ def _varies(params: Sequence[Mapping[str, Any]], name: str) -> bool:
 
 
 _MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class ParamsOf:
+    """The parameters of these rows, one after another."""
+
+    data: IndexTable
+    keep: Sequence[int]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return (self.data.rows[i].params for i in self.keep)
+
+
+def find_differing(data: IndexTable, keep: Sequence[int], ignore: Sequence[str] = ()) -> list[str]:
+    """`differing_params` of these rows. What is the same in all rows of a table that is kept is not looked at again."""
+    if not isinstance(data, KeptTable) or not keep:
+        return differing_params(list(ParamsOf(data, keep)), ignore) if keep else []
+    every = remember(data, "differing", lambda: differing_params([row.params for row in data.rows]))
+    return [name for name in every if name not in ignore and _differs(list_param(data, name, _MISSING), keep)]
+
+
+def _differs(values: Sequence[Any], keep: Sequence[int]) -> bool:
+    first = values[keep[0]]
+    return any((value := values[i]) is not first and value != first for i in keep)
+
+
+def sort_some(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], start: int, end: int | None) -> list[int]:
+    """Those from `start` to `end` of these rows, sorted. The order of a whole table that is kept is made once."""
+    if not isinstance(data, KeptTable):
+        return sort_rows(data, keep, keys, [row.params for row in data.rows])[start:end]
+
+    def sort_all() -> array[int]:
+        return array("l", sort_rows(data, range(len(data.rows)), keys, [row.params for row in data.rows]))
+
+    whole = remember(data, ("order", keys), sort_all)
+    if len(keep) == len(whole):
+        return whole[start:end].tolist()
+    return list(islice(filter(frozenset(keep).__contains__, whole), start, end))
 
 
 def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], params: Params) -> list[int]:

@@ -17,20 +17,22 @@ from assay.record.index.base import Table as IndexTable
 from assay.show.console import SILENT, Console
 from assay.show.formatting import clean, render_count
 from assay.show.table import drop_spare, fit_columns
+from assay.study.kept_table import list_param
 from assay.study.locations import HOW_TO_START, StudyLocation
 from assay.study.ranking import (
     Front,
     Group,
+    ParamsOf,
     SortKey,
     best_values,
     build_groups,
     choose_sort,
-    differing_params,
+    find_differing,
     find_pareto_groups,
     find_pareto_rows,
     measure_group,
     sort_groups,
-    sort_rows,
+    sort_some,
 )
 from assay.study.run_reader import find_step_name, load_fresh_table, load_objectives
 from assay.values.series import Direction, direction_of, metric_priority, whole_step
@@ -88,7 +90,7 @@ def summarise(
 
 def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "step") -> StudySummary:
     keep = select_rows(data, options.where, options.patterns, options.states)
-    known = [data.rows[i].params for i in keep]
+    known = ParamsOf(data, keep)
     shown = options.metrics[:1] if options.metrics and options.metrics[0] in data.metrics else ()  # not by a hidden one
     sort = choose_sort(options.sort or options.pareto or shown, data, known)
     pareto = choose_sort(options.pareto, data, known) if options.pareto else ()
@@ -103,11 +105,10 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
         done = keep if options.states else [i for i in keep if data.rows[i].state is State.DONE]
         front, not_done = find_pareto_rows(data, done, pareto), len(keep) - len(done)
         keep = front.items
-    params = differing_params([data.rows[i].params for i in keep], options.ignore) if keep else []
-    if options.show:
-        every = dict.fromkeys(name for i in keep for name in data.rows[i].params)
-        params += [name for name in options.show if name in every and name not in params]
-    order = _cut(sort_rows(data, keep, sort, [row.params for row in data.rows]), options)
+    params = find_differing(data, keep, options.ignore)
+    params += [name for name in options.show if name not in params and any(name in each for each in known)]
+    end = None if options.limit is None else options.offset + options.limit
+    order = sort_some(data, keep, sort, options.offset, end)
     columns, cells = _run_columns(data, order, params, metrics, sort, options, step_name)
     rows = list(zip(*cells, strict=True)) if order else []
     table = Table(tuple(columns), rows)
@@ -199,7 +200,7 @@ def select_rows(
     if patterns:
         matching = set(match_rows(data, patterns))
         keep = [i for i in keep if i in matching]
-    return keep if where is None else need_rows(where, data, keep)
+    return keep if where is None else need_rows(where, data, keep if states or patterns else None)
 
 
 def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[SortKey]) -> list[str]:
@@ -238,8 +239,10 @@ def _run_columns(
         columns.append(Column("state", "state"))
         cells.append(list(map(str, states)))
     for name in params:
-        values = [row.params.get(name) for row in data.rows]
-        cells.append(list(map(values.__getitem__, order)))
+        if _is_part(data, order):
+            cells.append([data.rows[i].params.get(name) for i in order])
+        else:
+            cells.append(list(map(list_param(data, name).__getitem__, order)))
         kind: Kind = "number" if _NUMBERS.issuperset(map(type, cells[-1])) else "text"
         columns.append(Column(name, kind, digits=None))
     columns[len(columns) - len(params) :] = _rank_params(columns, cells, params)
@@ -260,9 +263,17 @@ def _run_columns(
 
 
 def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any]:
-    """One field of these rows. Read in the order of the table: that of memory, and so twice as fast."""
+    """One field of these rows. Where there are many, read in the order of the table: that of memory, and so twice as
+    fast."""
+    if _is_part(data, order):
+        return [getattr(data.rows[i], field_name) for i in order]
     values = list(map(attrgetter(field_name), data.rows))
     return list(map(values.__getitem__, order))
+
+
+def _is_part(data: IndexTable, order: Sequence[int]) -> bool:
+    """One page of a large table."""
+    return len(order) * 4 < len(data.rows)
 
 
 _NUMBERS = {int, float, NoneType}
@@ -311,7 +322,7 @@ def _find_direction(sort: Sequence[SortKey], metric: str) -> Direction | None:
 
 def _pick(column: MetricColumns, values: Sequence[float], order: Sequence[int]) -> list[float | None]:
     """The values of these rows; None where a run does not have the metric."""
-    if 0.0 not in column.count:
+    if len(order) * 4 >= len(values) and 0.0 not in column.count:
         return list(map(values.__getitem__, order))
     return [values[i] if column.count[i] else None for i in order]
 
@@ -351,8 +362,8 @@ def _combine(
     columns: Sequence[Sequence[float]], order: Sequence[int], choose: Callable[..., float]
 ) -> list[float | None]:
     """Row by row the largest or the smallest of what is finite; None where nothing is."""
-    different = [column for index, column in enumerate(columns) if column not in columns[:index]]
-    picked = [list(map(column.__getitem__, order)) for column in different]  # metrics logged together share one
+    every = [list(map(column.__getitem__, order)) for column in columns]
+    picked = [values for index, values in enumerate(every) if values not in every[:index]]  # those logged together
     if picked and all(math.isfinite(sum(values)) for values in picked):
         return list(map(choose, *picked)) if len(picked) > 1 else list(picked[0])
     rows = zip(*picked, strict=True) if picked else [()] * len(order)

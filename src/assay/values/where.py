@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from itertools import repeat
+from functools import lru_cache, reduce
+from itertools import compress, repeat
 from typing import Any, Literal, NamedTuple, NoReturn, cast
 
 from assay.errors import UsageError
@@ -324,29 +325,36 @@ class Column(NamedTuple):
 
 Resolve = Callable[[Name], Column]
 
-# As numbers, `and` is the minimum, `or` the maximum and `not` the complement.
-NO, UNKNOWN, YES = 0, 1, 2
+# A byte for each row. Bit by bit, `and` is the smaller one of two and `or` the larger one.
+NO, UNKNOWN, YES = 0, 1, 3
+_NOT = bytes.maketrans(bytes((NO, UNKNOWN, YES)), bytes((YES, UNKNOWN, NO)))
+_IS_YES = bytes.maketrans(bytes((NO, UNKNOWN, YES)), bytes((0, 0, 1)))
+_FROM_BOOL = bytes.maketrans(bytes((0, 1)), bytes((NO, YES)))
 
 
 def choose(where: Where, rows: int, resolve: Resolve) -> list[int]:
     """The indexes of the rows that match. `resolve` raises for a name that nothing has."""
     truths = _evaluate(where, where.expression, rows, resolve)
-    return [i for i, truth in enumerate(truths) if truth == YES]
+    return list(compress(range(rows), truths.translate(_IS_YES)))
 
 
-def _evaluate(where: Where, expression: Expression, rows: int, resolve: Resolve) -> list[int]:
-    """Column by column: thousands of rows take milliseconds."""
+def _evaluate(where: Where, expression: Expression, rows: int, resolve: Resolve) -> bytes:
+    """Column by column: thousands of rows take a millisecond."""
     if isinstance(expression, Comparison):
         return _compare_columns(where, expression, rows, resolve)
     if isinstance(expression, Not):
-        return [YES - truth for truth in _evaluate(where, expression.inner, rows, resolve)]
-    parts = (_evaluate(where, part, rows, resolve) for part in expression.parts)
-    return list(map(min if isinstance(expression, And) else max, *parts))
+        return _evaluate(where, expression.inner, rows, resolve).translate(_NOT)
+    parts = (int.from_bytes(_evaluate(where, part, rows, resolve)) for part in expression.parts)
+    return reduce(operator.and_ if isinstance(expression, And) else operator.or_, parts).to_bytes(rows)
 
 
-def _compare_columns(where: Where, comparison: Comparison, rows: int, resolve: Resolve) -> list[int]:
+def _compare_columns(where: Where, comparison: Comparison, rows: int, resolve: Resolve) -> bytes:
     left, sign, right = comparison
     column = resolve(left)
+    if sign in _PLAIN and not isinstance(right, Name | tuple) and not column.is_set:
+        value = _as_seconds(where, left, column, right)
+        if _is_plain(column.values, sign, value):
+            return bytes(map(_PLAIN[sign], column.values, repeat(value))).translate(_FROM_BOOL)
     if isinstance(right, Name):
         other = resolve(right)
         if other.is_set:
@@ -360,13 +368,35 @@ def _compare_columns(where: Where, comparison: Comparison, rows: int, resolve: R
         seconds = repeat(_as_seconds(where, left, column, right), rows)
     prepare = _render_known if sign == "~" else _normalise
     if not column.is_set:
-        return list(map(_COMPARE[sign], map(prepare, column.values), seconds))
+        return bytes(map(_COMPARE[sign], map(prepare, column.values), seconds))
     compare = _COMPARE["==" if sign == "!=" else sign]
-    found = [
+    found = bytes(
         max((compare(prepare(each), second) for each in several), default=NO)
         for several, second in zip(column.values, seconds, strict=True)
-    ]
-    return [YES - truth for truth in found] if sign == "!=" else found
+    )
+    return found.translate(_NOT) if sign == "!=" else found
+
+
+_PLAIN: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _is_plain(values: Sequence[Any], sign: str, value: Value) -> bool:
+    """Whether Python's own comparison says the same, as it mostly does: numbers with a number, and texts that are equal
+    to one that is not a number, or not."""
+    kinds = set(map(type, values))
+    if value.__class__ in _NUMBERS:
+        try:
+            return kinds <= _NUMBERS and math.isfinite(sum(values))  # not where one is NaN
+        except OverflowError:  # a number of hundreds of digits
+            return False
+    return value.__class__ is str and kinds == {str} and sign in ("==", "!=")
 
 
 def _as_seconds(where: Where, name: Name, column: Column, value: Value) -> Value:
@@ -421,7 +451,7 @@ def _is_equal(first: Any, second: Any) -> int:
 
 
 def _is_different(first: Any, second: Any) -> int:
-    return YES - _is_equal(first, second)
+    return _NOT[_is_equal(first, second)]
 
 
 def _build_order(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], int]:

@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from assay.errors import AssayError, NotFoundError
@@ -20,7 +21,15 @@ from assay.record.folders import find_changes
 from assay.record.index.base import Index, Series, StudyRow, Table
 from assay.record.run_directory import load_planned
 from assay.show.console import CollectingConsole
-from assay.study.api import StudyLocation, apply_changes, find_studies, open_index, refresh_root
+from assay.study.api import (
+    KeptTable,
+    StudyLocation,
+    apply_changes,
+    find_studies,
+    keep_made,
+    open_index,
+    refresh_root,
+)
 from assay.values.state import State
 
 T = TypeVar("T")
@@ -43,11 +52,11 @@ class Snapshot:
 
     @property
     def counts(self) -> Mapping[State, int]:
-        return Counter(row.state for row in self.table.rows)
+        return self.remember("counts", lambda: Counter(map(attrgetter("state"), self.table.rows)))
 
     @property
     def is_running(self) -> bool:
-        return any(not row.state.is_over for row in self.table.rows)
+        return any(not state.is_over for state in self.counts)
 
     def get_row(self, run: str) -> int:
         """The index of a run by its name; raises NotFoundError with suggestions."""
@@ -59,12 +68,7 @@ class Snapshot:
 
     def remember(self, what: Hashable, make: Callable[[], T]) -> T:
         """What was made of this table for one reader serves the next; the oldest leaves."""
-        if what not in self._made:
-            while len(self._made) >= _MOST_MADE:
-                self._made.pop(next(iter(self._made)), None)
-            self._made[what] = make()
-        found: T = self._made[what]
-        return found
+        return keep_made(self._made, what, make, _MOST_MADE)
 
 
 @dataclass(slots=True)
@@ -238,7 +242,7 @@ class Snapshots:
             console.lines.append(problem)
             table = before.table if before else Table([], {})
         version = before.version + 1 if before else 1
-        return Snapshot(slug, location, table, version, tuple(console.lines))
+        return Snapshot(slug, location, KeptTable.of(table), version, tuple(console.lines))
 
     def _keep(self, snapshot: Snapshot, now: float) -> None:
         with self._lock:

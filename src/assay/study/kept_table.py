@@ -1,0 +1,57 @@
+"""A table that many look at: what was made of its columns for one reader serves the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from assay.record.index.base import Table
+
+T = TypeVar("T")
+_MOST_VALUES = 1_000_000  # of columns and orders that are kept: 8 MB
+_FEWEST = 8
+
+
+class KeptTable(Table):
+    """The same rows and columns. Whoever changes them makes another table."""
+
+    _made: dict[Hashable, Any]
+
+    @classmethod
+    def of(cls, table: Table) -> KeptTable:
+        kept = cls(*table)
+        kept._made = {}
+        return kept
+
+
+def remember(table: Table, what: Hashable, make: Callable[[], T]) -> T:
+    """Of a table that is kept this is made once, as long as there is room; of any other every time."""
+    if not isinstance(table, KeptTable):
+        return make()
+    return keep_made(table._made, what, make, max(_FEWEST, _MOST_VALUES // max(1, len(table.rows))))  # noqa: SLF001
+
+
+_NOTHING: Any = object()
+
+
+def keep_made(made: dict[Hashable, Any], what: Hashable, make: Callable[[], T], most: int) -> T:
+    """What was made before, or now; the oldest leaves. Threads may make the same at once, and none of them waits."""
+    found: T = made.get(what, _NOTHING)
+    if found is _NOTHING:
+        found = make()
+        while len(made) >= most:
+            made.pop(next(iter(list(made))), None)
+        made[what] = found
+    return found
+
+
+def list_param(table: Table, name: str, missing: Any = None) -> list[Any]:
+    """The parameter of each row."""
+    return remember(table, ("param", name, missing), lambda: [row.params.get(name, missing) for row in table.rows])
+
+
+def has_param(table: Table, name: object) -> bool:
+    """Of any row. Mostly the first one has it."""
+    if not isinstance(table, KeptTable):
+        return any(name in row.params for row in table.rows)
+    return name in remember(table, "params", lambda: frozenset(name for row in table.rows for name in row.params))
