@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,15 +13,15 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from tests.bench.laboratory import execution
+from tests.bench.repository import Repository
 from tests.web.conftest import READER, WRITE, open_client
 
 from assay.bench.flow.archive import write_as_run
-from assay.bench.pages import build_overview, load_archive
+from assay.bench.overview import JUDGED_FILE, judge_group
 from assay.bench.records import BENCH_FILE, load_triage
 from assay.bench.values.execution import BenchExecution, BenchResult
 from assay.study.api import StudyLocation
 from assay.system.fast_dataclasses import replace
-from assay.values.verdict import VerdictKind
 
 STEP = [10.0 + 0.01 * (n % 3) for n in range(12)] + [12.0 + 0.01 * (n % 3) for n in range(12)]
 HISTORY = "/benchmarks/bench/history?method=m.C.f"
@@ -59,30 +63,113 @@ def client(root: Path) -> Iterator[TestClient]:
         yield client
 
 
+def get_list(client: TestClient, path: str = "/benchmarks") -> str:
+    """When everything is judged."""
+    deadline = time.monotonic() + 60
+    while "not judged yet; this page" in (text := client.get(path).text):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return text
+
+
 def find_row(text: str, name: str) -> str:
-    rows = text.partition(">All</h2>")[2].split("<tr>")
+    rows = text.partition('class="benchmarks"')[2].split("<tr>")
     return next(row for row in rows if name in row)
 
 
 class TestList:
     def test_verdicts(self, client: TestClient) -> None:
-        text = client.get("/benchmarks").text
-        assert "badge FAIL" in find_row(text, ">m.C.f<")
-        assert "badge PASS" in find_row(text, ">m.C.same<")
-        assert "no history" in find_row(text, "script")
-        assert "PASS" not in find_row(text, "script")
+        text = get_list(client)
+        assert "badge FAIL" in find_row(text, ">f<")
+        assert "badge PASS" in find_row(text, ">same<")
+        assert "no history" in find_row(text, "alert")
+        assert "PASS" not in find_row(text, "alert")
+        assert '<polyline points="3.0,' in find_row(text, ">f<")
+        assert "2 envs" in find_row(text, ">moved<")
 
-    def test_the_largest_change_that_nobody_judged_is_first(self, client: TestClient, root: Path) -> None:
-        text = client.get("/benchmarks").text
-        first = text.partition("Largest changes")[2].split("<tr>")[2]
+    def test_the_largest_change_that_nobody_judged_is_first(self, client: TestClient) -> None:
+        text = get_list(client)
+        first = text.partition("Became worse")[2].split("<tr>")[2]
         assert "m.C.f" in first
         assert "+20.0%" in first or "+19.9%" in first
-        overview = build_overview(load_archive(StudyLocation(str(root), "bench")))
-        assert overview.top[0].finding.kind is VerdictKind.FAIL
+        assert 'class="badge FAIL">open<' in first
+
+    def test_it_is_shown_before_it_is_judged(self, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Nothing is guessed, and the page asks again."""
+        write(tmp_path, [execution(n, value) for n, value in enumerate(STEP)])
+        may_go = threading.Event()
+
+        def wait(*given: Any) -> Any:
+            may_go.wait(30)
+            return judge_group(*given)
+
+        monkeypatch.setattr("assay.bench.overview.judge_group", wait)
+        monkeypatch.setattr("assay.bench.overview._PATIENCE_S", 0.01)
+        with open_client(tmp_path) as client:
+            text = client.get("/benchmarks").text
+            assert "1 benchmark not judged yet" in text
+            assert 'hx-trigger="every 2s"' in text
+            row = find_row(text, ">f<")
+            assert "not judged yet" in row
+            assert not any(kind in row for kind in ("PASS", "FAIL"))
+            may_go.set()
+            assert "badge FAIL" in find_row(get_list(client), ">f<")
+            assert "every 2s" not in client.get("/benchmarks").text
+
+    def test_what_is_judged_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """For the next server, and until there is another execution; a damaged file is made again."""
+        location = write(tmp_path, [execution(n, value) for n, value in enumerate(STEP)])
+        for path in sorted(Path(location.dir).rglob("*"), reverse=True):  # written some time ago: they are settled
+            os.utime(path, (1e9, 1e9))
+        with open_client(tmp_path) as client:
+            get_list(client)
+        kept = Path(location.dir) / ".assay" / JUDGED_FILE
+        assert "m.C.f" in json.loads(kept.read_text())["judged"]
+        asked: list[str] = []
+
+        def count(*given: Any) -> Any:
+            asked.append(given[1].method)
+            return judge_group(*given)
+
+        monkeypatch.setattr("assay.bench.overview.judge_group", count)
+        monkeypatch.setattr("assay.bench.overview._JUDGES", {})
+        with open_client(tmp_path) as client:
+            assert "badge FAIL" in find_row(client.get("/benchmarks").text, ">f<")
+            assert not asked
+            write(tmp_path, [execution(100, 12.0)])
+        with open_client(tmp_path) as client:
+            get_list(client)
+            assert asked == ["m.C.f"]
+        kept.write_bytes(b"\xff{")
+        monkeypatch.setattr("assay.bench.overview._JUDGES", {})
+        with open_client(tmp_path) as client:
+            assert "badge FAIL" in find_row(get_list(client), ">f<")
+
+    def test_find_and_order(self, client: TestClient) -> None:
+        get_list(client)
+        text = client.get("/benchmarks?q=C+SAM").text
+        assert ">same<" in text
+        assert ">moved<" not in text
+        assert "1 benchmark of 5" in text
+        assert "Became worse" not in text
+        text = client.get("/benchmarks?kind=FAIL").text
+        assert "/history?method=m.C.f" in text
+        assert ">same<" not in text
+        text = client.get("/benchmarks?sort=change").text.partition('class="benchmarks"')[2]
+        assert text.index("m.C.f<") < text.index("m.C.same<")
+        assert "None matches" in client.get("/benchmarks?q=nothing").text
+        assert client.get("/benchmarks?sort=colour").status_code == 404
+        assert client.get("/benchmarks?page=x").status_code == 400
+        assert client.get("/benchmarks?page=0").status_code == 200
+
+    def test_suites(self, client: TestClient) -> None:
+        text = get_list(client)
+        assert '<th scope="rowgroup" colspan="8"><a href="/benchmarks?suite=m.C">m.C</a>' in text
+        part = client.get("/benchmarks", headers={"hx-request": "true"}).text
+        assert part.lstrip().startswith('<div id="benchmarks"')
 
     def test_names_are_escaped(self, client: TestClient) -> None:
-        text = client.get("/benchmarks").text
-        assert "<script>alert" not in text
+        assert "<script>alert" not in get_list(client)
         assert "<script>alert" not in client.get("/benchmarks/bench/history", params={"method": HOSTILE}).text
 
     def test_nothing(self, tmp_path: Path) -> None:
@@ -105,9 +192,23 @@ class TestHistory:
         assert "cpu_model cpu1" in text
         assert text.count("<svg") == 2
 
+    def test_a_range_of_it(self, client: TestClient) -> None:
+        text = client.get(f"{HISTORY}&from=b0000000&to=d0000000").text
+        assert 'class="badge FAIL"' in text  # of the whole history
+        few = text.count('class="c0 point"')
+        assert 1 <= few < len(STEP)
+        assert f"{few} of 24 executions" in text
+        assert client.get(f"{HISTORY}&from=2001-01-01&to=2101-01-01").text.count('class="c0 point"') == len(STEP)
+        assert "is in this range" in client.get(f"{HISTORY}&from=2101-01-01").text
+
+    def test_log_scale(self, client: TestClient) -> None:
+        assert "log scale</text>" in client.get(f"{HISTORY}&log=1").text
+        assert "log scale</text>" not in client.get(HISTORY).text
+
     @pytest.mark.parametrize(
         ("path", "said"),
         [
+            (f"{HISTORY}&from=nothing", "no date or commit"),
             ("/benchmarks/bench/history?method=m.C.g", "m.C.f"),
             ("/benchmarks/bench/history?method=m.C.f&metric=wall_tim", "wall_time"),
             ("/benchmarks/bench/history", "no benchmark"),
@@ -156,7 +257,7 @@ class TestTriage:
             assert (said.execution_id, said.judgement, said.note) == ("e0012", "ack", "known; --root=/x")
             text = client.get(HISTORY).text
             assert "badge FAIL" not in text
-            assert "badge FAIL" not in client.get("/benchmarks").text
+            assert "badge FAIL" not in get_list(client)
             assert "known; --root=/x" in text
             again = client.post(self.PATH, data={**FORM, "judgement": "open"}, headers=WRITE)
             assert again.status_code == 200
@@ -187,9 +288,9 @@ def test_damaged_results(tmp_path: Path) -> None:
     (names[0] / BENCH_FILE).write_text("{")
     (names[1] / BENCH_FILE).write_bytes(b"\xff\x00")
     with open_client(tmp_path) as client:
-        answer = client.get("/benchmarks")
-        assert answer.status_code == 200
-        assert names[0].name in answer.text
+        text = get_list(client)
+        assert names[0].name in text
+        assert "2 executions cannot be read" in text
         assert client.get(HISTORY).status_code == 200
 
 
@@ -197,7 +298,42 @@ def test_a_benchmark_that_failed_never_passes(tmp_path: Path) -> None:
     bad = replace(execution(1, 1.0), result=BenchResult("m.C.f", False, wall_time=float("nan")))
     write(tmp_path, [replace(bad, execution_id=f"e{n:04d}", started_at=1e9 + n) for n in range(8)])
     with open_client(tmp_path) as client:
-        for path in ("/benchmarks", HISTORY):
-            answer = client.get(path)
-            assert answer.status_code == 200
-            assert "badge PASS" not in answer.text
+        for text in (get_list(client), client.get(HISTORY).text):
+            assert "badge PASS" not in text
+            assert "no history" in text
+
+
+def test_parameters_are_axes(tmp_path: Path) -> None:
+    """asv's, with their names: each value is a link, and numbers become a chart."""
+    found = []
+    for size in (10, 100, 1000):
+        for kind in ("'f4'", "'f8'"):
+            name = f"m.C.time({size}, {kind})"
+            extra = {"parameters": {"size": str(size), "kind": kind}}
+            found += [
+                _named(execution(len(found) + n, size * (1 + 0.001 * (n % 3))), name, extra=extra) for n in range(8)
+            ]
+    write(tmp_path, found)
+    with open_client(tmp_path) as client:
+        get_list(client)
+        text = client.get("/benchmarks/bench/history", params={"method": "m.C.time(100, 'f4')"}).text
+        size = text.partition('<nav aria-label="size">')[2].partition("</nav>")[0]
+        assert [size.count(f">{value}</a>") for value in (10, 100, 1000)] == [1, 1, 1]
+        assert 'aria-current="page">100<' in size
+        assert "m.C.time%2810%2C%20%27f4%27%29" in size
+        chart = text.partition("By parameter</h2>")[2]
+        assert chart.count("<svg") == 1  # the other parameter is not a number
+        assert chart.count('class="c0 point"') == 3
+
+
+def test_commits_of_a_change(tmp_path: Path) -> None:
+    """Counted where the root lies in their repository."""
+    repository = Repository(tmp_path)
+    hashes = [repository.commit(text, text) for text in ("one", "two", "<b>three", "four")]
+    root = tmp_path / "runs"
+    found = [replace(execution(n, value), commit=hashes[0] if n < 12 else hashes[3]) for n, value in enumerate(STEP)]
+    write(root, found)
+    with open_client(root) as client:
+        text = client.get(HISTORY).text
+        assert "3 commits: <code>" in text
+        assert "&lt;b&gt;three" in text

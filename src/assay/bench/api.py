@@ -13,17 +13,16 @@ if TYPE_CHECKING:
     from assay.bench.flow.compare import CompareOptions, compare_recorded
     from assay.bench.flow.execution_builder import load_readings
     from assay.bench.flow.run import run_benchmarks
+    from assay.bench.overview import SORTS, build_overview, choose_lines, group_lines
     from assay.bench.pages import (
         Archive,
-        Overview,
+        Zoom,
         build_comparison,
         build_environments,
         build_history_page,
-        build_overview,
-        get_triage_stamp,
         is_archive,
         list_columns,
-        load_archive,
+        list_commits,
     )
     from assay.bench.records import load_execution, write_execution
     from assay.bench.report.history import render_comparison
@@ -48,9 +47,9 @@ HOMES = {
     "assay.bench.flow.compare": "CompareOptions compare_recorded",
     "assay.bench.flow.execution_builder": "load_readings",
     "assay.bench.flow.run": "run_benchmarks",
+    "assay.bench.overview": "SORTS build_overview choose_lines group_lines",
     "assay.bench.pages": (
-        "Archive Overview build_comparison build_environments build_history_page build_overview get_triage_stamp "
-        "is_archive list_columns load_archive"
+        "Archive Zoom build_comparison build_environments build_history_page is_archive list_columns list_commits"
     ),
     "assay.bench.records": "load_execution write_execution",
     "assay.bench.report.history": "render_comparison",

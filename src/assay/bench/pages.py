@@ -3,18 +3,32 @@ side by side, and two sides compared. Nothing is written: a comparison on the pa
 
 from __future__ import annotations
 
-import os
+import math
+import re
 import shlex
 import statistics
-from collections.abc import Iterator, Sequence
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
 from itertools import pairwise
 
-from assay.bench.flow.archive import load_executions
+from assay.bench.flow.archive import load_rows
 from assay.bench.flow.compare import CompareOptions, compare_executions
-from assay.bench.flow.history import HistoryOptions, build_history, list_invalid
+from assay.bench.flow.history import list_invalid
 from assay.bench.flow.sides import Executions
 from assay.bench.flow.tables import build_table, describe_left_out
-from assay.bench.records import TRIAGE_FILE, Triage, load_triage
+from assay.bench.overview import (
+    Judged,
+    find_judge,
+    group_rows,
+    list_metrics,
+    name_series,
+    sort_naturally,
+    split_name,
+    try_history,
+)
+from assay.bench.records import load_triage
 from assay.bench.report.executions import render_values
 from assay.bench.report.history import build_comparison_document, build_setup_table
 from assay.bench.values.comparison import (
@@ -24,169 +38,131 @@ from assay.bench.values.comparison import (
     MetricComparison,
     MetricHistory,
     MetricSeries,
+    Point,
 )
 from assay.bench.values.execution import STUDY, BenchExecution
 from assay.errors import NotFoundError, UsageError
-from assay.show.chart import build_ticks
+from assay.record.index.base import RunRow
+from assay.show.chart import build_log_ticks, build_ticks
 from assay.show.console import CollectingConsole
 from assay.show.formatting import render_count
 from assay.study.api import StudyLocation
 from assay.system.fast_dataclasses import dataclass
-from assay.values import layout
+from assay.system.git import GitError, run_git
 from assay.values.document import Block, Chart, Curve, Legend, Notes, Panel, Section, Span, TableBlock, Text
 from assay.values.plain import render_date
-from assay.values.verdict import Finding, VerdictKind
+from assay.values.verdict import Finding
 
-_FIRST = ("wall_time", "throughput", "full_model.run_s", "full_model.compile_s")  # what stands for a benchmark
-_MOST_PAIRS = 100  # benchmarks and metrics that are looked at for the largest changes
-_MOST_TOP = 12
 _MOST_SHARES = 8  # distributions of a comparison
 _MOST_TICKS = 8
+_MOST_LOADED = 6000  # executions that a page reads at once
+_MOST_KEPT = 6  # benchmarks whose executions stay in memory
 
 
-@dataclass(frozen=True, slots=True)
 class Archive:
-    """The executions of one root, oldest first."""
+    """The benchmarks of one root. Executions are read from their directories when a page needs them."""
 
-    location: StudyLocation
-    executions: tuple[BenchExecution, ...]
-    problems: tuple[str, ...] = ()
+    def __init__(self, location: StudyLocation, rows: Sequence[RunRow]) -> None:
+        self.location = location
+        self.groups = group_rows(rows)
+        self.problems: list[str] = []
 
     @property
     def methods(self) -> list[str]:
-        return sorted({execution.method for execution in self.executions})
+        return list(self.groups)
 
-    def of(self, method: str) -> list[BenchExecution]:
-        found = [execution for execution in self.executions if execution.method == method]
-        if not found:
+    @property
+    def count(self) -> int:
+        return sum(len(group.rows) for group in self.groups.values())
+
+    def of(self, method: str) -> Sequence[BenchExecution]:
+        """Oldest first."""
+        self.check(method)
+        group = self.groups[method]
+        key = (self.location.dir, method, group.mark)
+        if key not in _KEPT:
+            while len(_KEPT) >= _MOST_KEPT:
+                _KEPT.pop(next(iter(_KEPT)), None)
+            _KEPT[key] = tuple(self.load(group.rows))
+        return _KEPT[key]
+
+    def check(self, method: str) -> None:
+        if method not in self.groups:
             raise NotFoundError("benchmark", method, self.methods)
+
+    def load(self, rows: Sequence[RunRow]) -> list[BenchExecution]:
+        if len(rows) > _MOST_LOADED:
+            raise UsageError(f"{len(rows)} executions are too many for a page", "choose a benchmark")
+        console = CollectingConsole()
+        found = load_rows(self.location, rows, console)
+        self.problems += [line for line in console.lines if line not in self.problems]
         return found
+
+    def choose(self, method: str) -> list[RunRow]:
+        """Of one benchmark, or of all where it is ""."""
+        if method:
+            self.check(method)
+        return [row for name, group in self.groups.items() if method in ("", name) for row in group.rows]
 
     def list_sides(self) -> list[str]:
         """What can be compared: labels, then commits, the newest first."""
-        newest = [*reversed(self.executions)]
-        labels = [execution.label for execution in newest if execution.label]
-        commits = [execution.commit[:12] for execution in newest if execution.commit]
+        newest = sorted(self.choose(""), key=lambda row: -(row.started_at or row.created_at or 0.0))
+        labels = [str(row.params["label"]) for row in newest if row.params.get("label")]
+        commits = [row.commit[:12] for row in newest if row.commit]
         return list(dict.fromkeys([*labels, *commits]))
+
+
+_KEPT: dict[tuple[str, str, str], tuple[BenchExecution, ...]] = {}
 
 
 def is_archive(location: StudyLocation) -> bool:
     return location.name == STUDY
 
 
-def load_archive(location: StudyLocation) -> Archive:
-    console = CollectingConsole()
-    try:
-        found = load_executions(location, None, console)
-    except UsageError:  # a folder without an execution that is over
-        found = []
-    return Archive(location, tuple(found), tuple(console.lines))
-
-
-def get_triage_stamp(location: StudyLocation) -> tuple[int, int]:
-    """Changes with what people say about changes."""
-    try:
-        stat = os.stat(os.path.join(location.dir, layout.STUDY_META_DIR, TRIAGE_FILE))
-    except OSError:
-        return 0, 0
-    return stat.st_mtime_ns, stat.st_size
-
-
-# ---------------------------------------------------------------- all of them
-
-
-@dataclass(frozen=True, slots=True)
-class BenchLine:
-    """One benchmark and the metric that stands for it. `history` None: `problem` says why."""
-
-    method: str
-    metric: str
-    metrics: tuple[str, ...]
-    count: int
-    at: float
-    last: str
-    history: MetricHistory | None
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TopChange:
-    method: str
-    metric: str
-    change: Change
-    finding: Finding
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    lines: tuple[BenchLine, ...]
-    top: tuple[TopChange, ...]
-    left: int  # metrics that were not looked at for the largest changes
-
-
-def build_overview(archive: Archive) -> Overview:
-    """The verdict of each benchmark, and the largest changes of all that is measured."""
-    triage = load_triage(archive.location.dir)
-    groups: dict[str, list[BenchExecution]] = {}
-    for execution in archive.executions:
-        groups.setdefault(execution.method, []).append(execution)
-    lines, histories = [], []
-    for method, found in sorted(groups.items()):
-        metrics = list_metrics(found)
-        metric = metrics[0] if metrics else ""
-        history, problem = _try_history(method, metric, found, triage)
-        values = [each.numbers[metric] for each in found if metric in each.numbers]
-        last = render_values(metric, values[-1:]) or ""
-        at = max((each.started_at or 0.0 for each in found), default=0.0)
-        lines.append(BenchLine(method, metric, tuple(metrics), len(found), at, last, history, problem))
-        histories += [history] if history else []
-    rest = [(line.method, metric) for line in lines for metric in line.metrics[1:]]
-    for method, metric in rest[:_MOST_PAIRS]:
-        found_history, _ = _try_history(method, metric, groups[method], triage)
-        histories += [found_history] if found_history else []
-    top = [
-        TopChange(each.method, each.metric, change, finding)
-        for each in histories
-        for change, finding in zip(each.changes, each.verdict.findings, strict=False)
-    ]
-    top.sort(key=lambda each: (each.finding.kind is VerdictKind.PASS, -abs(each.change.step.effect)))
-    return Overview(tuple(lines), tuple(top[:_MOST_TOP]), max(0, len(rest) - _MOST_PAIRS))
-
-
-def list_metrics(executions: Sequence[BenchExecution]) -> list[str]:
-    known = list(dict.fromkeys(name for execution in executions for name in execution.numbers))
-    return [*(name for name in _FIRST if name in known), *(name for name in known if name not in _FIRST)]
-
-
-def _try_history(
-    method: str, metric: str, found: Sequence[BenchExecution], triage: Sequence[Triage]
-) -> tuple[MetricHistory | None, str]:
-    said = tuple(each for each in triage if (each.method, each.metric) == (method, metric))
-    key = (method, metric, hash(tuple((each.execution_id, each.run_dir) for each in found)), said)
-    if key not in _KNOWN:
-        while len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.pop(next(iter(_KNOWN)), None)
-        _KNOWN[key] = _build_history(method, metric, found, said)
-    return _KNOWN[key]
-
-
-_KNOWN: dict[tuple[object, ...], tuple[MetricHistory | None, str]] = {}  # histories of earlier requests
-_MOST_KNOWN = 5000
-
-
-def _build_history(
-    method: str, metric: str, found: Sequence[BenchExecution], triage: Sequence[Triage]
-) -> tuple[MetricHistory | None, str]:
-    if not metric:
-        reasons = [each.result.findings[0].message for each in found if each.result.findings]
-        return None, f"it has never reported anything: {reasons[-1]}" if reasons else "it has never reported anything"
-    try:
-        return build_history(method, metric, found, HistoryOptions(), triage), ""
-    except UsageError as error:
-        return None, error.message
-
-
 # ---------------------------------------------------------------- one history
+
+
+@dataclass(frozen=True, slots=True)
+class Zoom:
+    """Which executions a history shows: dates (`2026-11-01`), or commits; "" is open."""
+
+    start: str = ""
+    end: str = ""
+    is_log: bool = False
+
+    def cut(self, points: Sequence[Point]) -> tuple[int, int]:
+        """The first that is shown, and the first that is not any more. Raises UsageError for an unknown commit."""
+        first = self._find(points, self.start, is_end=False) if self.start else 0
+        return first, self._find(points, self.end, is_end=True) if self.end else len(points)
+
+    @staticmethod
+    def _find(points: Sequence[Point], text: str, *, is_end: bool) -> int:
+        day = parse_date(text)
+        if day is not None:
+            edge = day + _DAY_S * is_end
+            return sum(1 for point in points if (point.at or 0.0) < edge)
+        places = [n for n, point in enumerate(points) if len(text) >= 4 and (point.commit or "").startswith(text)]
+        if not places:
+            return len(points) * (not is_end)  # of another environment
+        return places[-1] + 1 if is_end else places[0]
+
+
+_DAY_S = 86400.0
+
+
+def parse_date(text: str) -> float | None:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").timestamp()  # noqa: DTZ007 as dates are shown: local
+    except (ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A parameter of the benchmark: its values, each with the benchmark that differs in this parameter alone."""
+
+    name: str
+    choices: tuple[tuple[str, str, bool], ...]  # value, method, whether it is the chosen one
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,19 +176,23 @@ class HistoryPage:
     notes: Sequence[Block]
     metrics: tuple[str, ...]
     metric: str
+    axes: tuple[Axis, ...] = ()
+    by_parameter: Sequence[Block] = ()
 
 
-def build_history_page(archive: Archive, method: str, metric: str | None) -> HistoryPage:
-    """Raises NotFoundError for a benchmark or a metric that is not there."""
+def build_history_page(archive: Archive, method: str, metric: str | None, zoom: Zoom) -> HistoryPage:
+    """Raises NotFoundError for a benchmark, a metric or a commit that is not there."""
     found = archive.of(method)
     metrics = tuple(list_metrics(found))
     chosen = metric or (metrics[0] if metrics else "")
     if metric and metric not in metrics:
         raise NotFoundError("metric", metric, metrics)
-    history, problem = _try_history(method, chosen, found, load_triage(archive.location.dir))
+    _check_zoom(zoom, found)
+    history, problem = _find_history(archive, method, chosen)
+    axes, by_parameter = build_axes(archive, method)
     if history is None:
         hint = shlex.join(["assay", "bench", "run", method, "--trials", "6"]) if _is_ours(found) else ""
-        return HistoryPage(None, problem, hint, (), (), (), (), metrics, chosen)
+        return HistoryPage(None, problem, hint, (), (), (), (), metrics, chosen, axes)
     count = len(history.changes)
     left = [
         f"{render_count(number, 'execution')} left out: {reason}"
@@ -223,66 +203,237 @@ def build_history_page(archive: Archive, method: str, metric: str | None) -> His
         history,
         "",
         "",
-        list(_build_charts(history)),
+        list(_build_charts(history, zoom)),
         tuple(zip(history.changes, history.verdict.findings, strict=False)),
         tuple(history.verdict.findings[count:]),
         (Notes(left),),
         metrics,
         chosen,
+        axes,
+        by_parameter if chosen == metrics[0] else (),
     )
+
+
+def _check_zoom(zoom: Zoom, found: Sequence[BenchExecution]) -> None:
+    for text in (zoom.start, zoom.end):
+        commits = [each.commit for each in found if each.commit]
+        if text and parse_date(text) is None and not any(len(text) >= 4 and each.startswith(text) for each in commits):
+            raise NotFoundError("date or commit", text, [each[:12] for each in dict.fromkeys(reversed(commits))])
+
+
+def _find_history(archive: Archive, method: str, metric: str) -> tuple[MetricHistory | None, str]:
+    """That of an earlier request where nothing has come since."""
+    said = [each for each in load_triage(archive.location.dir) if (each.method, each.metric) == (method, metric)]
+    key = (archive.location.dir, method, metric, archive.groups[method].mark, tuple(said))
+    if key not in _HISTORIES:
+        while len(_HISTORIES) >= _MOST_HISTORIES:
+            _HISTORIES.pop(next(iter(_HISTORIES)), None)
+        _HISTORIES[key] = try_history(method, metric, archive.of(method), said)
+    return _HISTORIES[key]
+
+
+_HISTORIES: dict[tuple[object, ...], tuple[MetricHistory | None, str]] = {}
+_MOST_HISTORIES = 50
 
 
 def _is_ours(found: Sequence[BenchExecution]) -> bool:
-    return found[-1].source == "assay"
+    return bool(found) and found[-1].source == "assay"
 
 
-def _build_charts(history: MetricHistory) -> Iterator[Block]:
+def list_commits(root: str, before: str | None, after: str | None) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """How many commits a change lies in, and the first lines of their messages, where the root's repository has them;
+    0 where it does not."""
+    if not before or not after or before == after or not _HASH.fullmatch(before) or not _HASH.fullmatch(after):
+        return 0, ()
+    return _list_commits(root, before, after)
+
+
+_HASH = re.compile(r"[0-9a-f]{7,64}")
+_MOST_COMMITS = 30
+
+
+@lru_cache(maxsize=512)
+def _list_commits(root: str, before: str, after: str) -> tuple[int, tuple[tuple[str, str], ...]]:
+    try:
+        counted = run_git(root, "rev-list", "--count", f"{before}..{after}")
+        if counted.returncode:
+            return 0, ()
+        said = run_git(root, "log", f"-{_MOST_COMMITS}", "--format=%h%x00%s", f"{before}..{after}").stdout
+        return int(counted.stdout), tuple(tuple(line.split("\0", 1)) for line in said.splitlines() if "\0" in line)  # type: ignore[misc]
+    except (GitError, OSError, ValueError, subprocess.SubprocessError):
+        return 0, ()
+
+
+# ---------------------------------------------------------------- its charts
+
+
+def _build_charts(history: MetricHistory, zoom: Zoom) -> Iterator[Block]:
     """One for each series, since executions of different environments are never in one."""
-    for series in history.series:
-        yield _build_series_chart(history, series)
-    yield Legend(
-        (
-            ("own c0", "dot", "an execution"),
-            ("reference", "wide", "level: median between two changes"),
-            ("fail", "area", "worse, and nobody has said anything about it"),
-            ("changed", "area", "worse, and judged: ack or wontfix"),
-            ("tolerance", "area", "better"),
-        )
-    )
+    names = name_series(history.series)
+    for series, name in zip(history.series, names, strict=True):
+        first, last = zoom.cut(series.points)
+        if first < last:
+            yield _build_series_chart(history, series, name, (first, last), is_log=zoom.is_log)
+        else:
+            yield Text(f"{name}: none of {render_count(len(series.points), 'execution')} is in this range", role="soft")
+    drawn = {_choose_span(change) for change in history.changes if change.kind == "step"}
+    keys = [("own c0", "dot", "an execution"), ("reference", "wide", "level: median between two changes")]
+    keys += [("first", "dash", "change")] if drawn else []
+    spans = (("fail", "worse, and nobody has judged it"), ("changed", "worse, and judged"), ("tolerance", "better"))
+    yield Legend([*keys, *((style, "area", text) for style, text in spans if style in drawn)])
 
 
-def _build_series_chart(history: MetricHistory, series: MetricSeries) -> Chart:
+def _build_series_chart(
+    history: MetricHistory, series: MetricSeries, name: str, shown: tuple[int, int], *, is_log: bool
+) -> Chart:
     points = series.points
     steps = [change for change in series.changes if change.kind == "step"]
     edges = [0, *(change.step.at for change in steps), len(points)]
+    is_log = is_log and all(point.value > 0 for point in points[slice(*shown)])
+
+    def place(value: float) -> float:
+        return math.log10(value) if is_log else value
+
     levels = []
     for start, end in pairwise(edges):
-        level = statistics.median(point.value for point in points[start:end])
-        levels.append(Curve([(start + 0.6, level), (end + 0.4, level)], "reference"))
-    texts = [
-        _describe_point(history.metric, point.value, point.at, point.execution_id, point.commit) for point in points
-    ]
-    dots = [(float(number), point.value) for number, point in enumerate(points, 1)]
-    setup = ", ".join(f"{key} {value}" for key, value in series.setup.items()) or "unknown environment"
-    label = f"label {series.label}; " if series.label else ""
+        if start < shown[1] and end > shown[0]:
+            level = place(statistics.median(point.value for point in points[start:end]))
+            levels.append(Curve([(max(start, shown[0]) + 0.6, level), (min(end, shown[1]) + 0.4, level)], "reference"))
+    numbered = list(enumerate(points, 1))[slice(*shown)]
+    texts = [_describe_point(history.metric, p.value, p.at, p.execution_id, p.commit) for _, p in numbered]
+    dots = [(float(number), place(point.value)) for number, point in numbered]
     seen = f"; a change of {series.detectable:.1%} would be found" if series.detectable else ""
+    part = "" if shown == (0, len(points)) else f"{len(numbered)} of "
     spans = [
-        (_choose_span(change), change.step.at + 0.5, end + 0.5)
+        (_choose_span(change), max(change.step.at, shown[0]) + 0.5, min(end, shown[1]) + 0.5)
         for change, end in zip(steps, edges[2:], strict=True)
-        if change.holds or not change.is_worse
+        if (change.holds or not change.is_worse) and change.step.at < shown[1] and end > shown[0]
     ]
-    stride = max(1, -(-len(points) // _MOST_TICKS))
+    stride = max(1, -(-len(numbered) // _MOST_TICKS))
     return Chart(
-        (Span(f"{label}{setup}", "soft"), Span(f"{render_count(len(points), 'execution')}{seen}", "soft right")),
-        (Panel([*levels, Curve(dots, "c0 point", line=False, marker="dot", texts=texts)], height=190),),
-        f"{history.method} {history.metric}: {render_count(len(points), 'execution')}, "
+        (Span(name, "strong"), Span(f"{part}{render_count(len(points), 'execution')}{seen}", "soft right")),
+        (
+            Panel(
+                [*levels, Curve(dots, "c0 point", line=False, marker="dot", texts=texts)],
+                height=190,
+                ticks=_build_y_ticks(history.metric, [point.value for _, point in numbered], is_log=is_log),
+                label=f"{history.metric}{', log scale' if is_log else ''}",
+            ),
+        ),
+        f"{history.method} {history.metric}, {name}: {render_count(len(points), 'execution')}, "
         f"{render_count(len(series.changes), 'change')}",
         spans=spans,
-        lines=[change.step.at + 0.5 for change in steps],
-        x_range=(0.5, len(points) + 0.5),
-        x_ticks=[(n + 1.0, _date(points[n].at) or str(n + 1)) for n in range(0, len(points), stride)],
+        lines=[change.step.at + 0.5 for change in steps if shown[0] <= change.step.at < shown[1]],
+        x_range=(shown[0] + 0.5, shown[1] + 0.5),
+        x_ticks=[(float(n), _date(point.at) or str(n)) for n, point in numbered[::stride]],
         is_wide=True,
     )
+
+
+def _build_y_ticks(metric: str, values: Sequence[float], *, is_log: bool) -> list[tuple[float, str]] | None:
+    """In the unit of the metric."""
+    low, high = min(values), max(values)
+    if is_log and high > low:
+        return [(math.log10(tick), render_values(metric, [tick]) or "") for tick in build_log_ticks(low, high, 5)]
+    ticks = build_ticks(low, high, 4)
+    texts = [render_values(metric, [tick]) or "" for tick in ticks]
+    return (
+        None if len(set(texts)) < len(texts) else list(zip(map(_log if is_log else float, ticks), texts, strict=True))
+    )
+
+
+def _log(value: float) -> float:
+    return math.log10(value)
+
+
+# ---------------------------------------------------------------- parameters
+
+
+def build_axes(archive: Archive, method: str) -> tuple[tuple[Axis, ...], Sequence[Block]]:
+    """The parameters of a benchmark, and how its first metric depends on each that is a number."""
+    suite, name, text = split_name(method)
+    values = split_parameters(text)
+    prefix = method[: len(method) - len(text)]
+    others = {
+        split_parameters(each[len(prefix) :]): each
+        for each in archive.methods
+        if values and each.startswith(prefix) and split_name(each)[:2] == (suite, name)
+    }
+    others = {each: known for each, known in others.items() if len(each) == len(values)}
+    if len(others) < 2:
+        return (), ()
+    judged = find_judge(archive.location).ask(archive.groups)
+    mine = judged.get(method)
+    known = list(mine.parameters) if mine else []
+    axes: list[Axis] = []
+    charts: list[Block] = []
+    for place in range(len(values)):
+        called = known[place] if len(known) == len(values) else f"parameter {place + 1}"
+        rest = [
+            (each[place], known) for each, known in others.items() if _without(each, place) == _without(values, place)
+        ]
+        rest.sort(key=lambda pair: sort_naturally(pair[0]))
+        if len(rest) < 2:
+            continue
+        axes.append(Axis(called, tuple((value, other, other == method) for value, other in rest)))
+        charts += _build_axis_chart(called, mine.metric if mine else "", rest, judged)
+    return tuple(axes), charts
+
+
+def split_parameters(text: str) -> tuple[str, ...]:
+    """`(10, 'float32')` of asv, `[10-float32]` of pytest."""
+    if not text:
+        return ()
+    return tuple(part.strip() for part in text[1:-1].split("," if text[0] == "(" else "-"))
+
+
+def _without(values: Sequence[str], place: int) -> tuple[str, ...]:
+    return (*values[:place], *values[place + 1 :])
+
+
+def _build_axis_chart(
+    name: str, metric: str, methods: Sequence[tuple[str, str]], judged: Mapping[str, Judged]
+) -> Iterator[Block]:
+    """The current level of each environment by the value of a parameter, if that is a number."""
+    by_environment: dict[str, list[tuple[float, float]]] = {}
+    try:
+        numbers = [(float(value), judged[method]) for value, method in methods if method in judged]
+    except ValueError:
+        return
+    for value, each in numbers:
+        for level in each.levels if each.metric == metric else ():
+            by_environment.setdefault(level.environment, []).append((value, level.value))
+    places = sorted({value for value, _ in numbers})
+    if len(places) < 2 or not by_environment or places[0] <= 0:
+        return
+    levels = [level for found in by_environment.values() for _, level in found]
+    is_wide = places[-1] / places[0] >= 20
+    is_log = min(levels) > 0 and max(levels) / min(levels) >= 20
+    ends = [math.log10(x) if is_wide else x for x in (places[0], places[-1])]
+    room = 0.05 * (ends[1] - ends[0])
+    curves, keys = [], []
+    for number, (environment, found) in enumerate(by_environment.items()):
+        color = f"c{number % 8}"
+        points = [(math.log10(x) if is_wide else x, math.log10(y) if is_log else y) for x, y in sorted(found)]
+        texts = [f"{name} {x:g}: {render_values(metric, [y])}\n{environment}" for x, y in sorted(found)]
+        curves += [
+            Curve(points, f"{color} curve"),
+            Curve(points, f"{color} point", line=False, marker="dot", texts=texts),
+        ]
+        keys.append((f"own {color}", "dot", environment))
+    yield Chart(
+        (Span(f"by {name}", "strong"), Span("current level of each environment", "soft")),
+        (
+            Panel(
+                curves, ticks=_build_y_ticks(metric, levels, is_log=is_log), label=f"{metric}{', log scale' * is_log}"
+            ),
+        ),
+        f"{metric} by {name}",
+        x_range=(ends[0] - room, ends[1] + room),
+        x_ticks=[(math.log10(x) if is_wide else x, f"{x:g}") for x in places],
+        x_label=f"{name}{', log scale' * is_wide}",
+    )
+    yield Legend(keys)
 
 
 def _choose_span(change: Change) -> str:
@@ -304,43 +455,52 @@ def _describe_point(metric: str, value: float, at: float | None, execution_id: s
 # ---------------------------------------------------------------- environments
 
 
-def build_environments(archive: Archive, method: str | None, by: Sequence[str]) -> Sequence[Block]:
+def build_environments(archive: Archive, method: str, by: Sequence[str]) -> Sequence[Block]:
     """The table of `assay bench table`. Raises NotFoundError for a column or a benchmark that is not there."""
-    found = archive.of(method) if method else list(archive.executions)
-    table = build_table(found, load_triage(archive.location.dir), method, by, None)
+    found = archive.of(method) if method else archive.load(archive.choose(""))
+    table = build_table(found, load_triage(archive.location.dir), method or None, by, None)
     rows = [(row.keys, row.count, row.values) for row in table.rows]
     left = describe_left_out(table.left_out)
     shown = TableBlock(build_setup_table(table.by, table.metrics, rows))
     return [shown, *([Text(f"left out: {left}", role="soft")] if left else [])]
 
 
-def list_columns(archive: Archive) -> list[str]:
+def list_columns(archive: Archive, method: str) -> list[str]:
     """By which environments can be told apart: what differs first."""
+    found = archive.of(method) if method else archive.load(archive.choose("")[-_MOST_LOADED:])
     values: dict[str, set[str]] = {"label": set(), "commit": set(), "host": set()}
-    for execution in archive.executions:
+    for execution in found:
         values["label"].add(execution.label or "")
         values["commit"].add(execution.commit or "")
         values["host"].add(execution.machine.host)
         for key, value in execution.setup.items():
             values.setdefault(key, set()).add(value)
-    return sorted(values, key=lambda key: (len(values[key]) < 2, key not in values))
+    few = {key for key, each in values.items() if 1 < len(each) <= 50}
+    return sorted(values, key=lambda key: (key not in few, len(values[key]) < 2))
 
 
 # ---------------------------------------------------------------- two sides
 
 
-def build_comparison(
-    archive: Archive, base: str, head: str, method: str | None
-) -> tuple[ComparisonReport, Sequence[Block]]:
+def build_comparison(archive: Archive, base: str, head: str, method: str) -> tuple[ComparisonReport, Sequence[Block]]:
     """Sides are labels or commits. Raises NotFoundError with those that are there."""
-    mine = archive.of(method) if method else list(archive.executions)
-    invalid = list_invalid(archive.executions, load_triage(archive.location.dir))
-    sides = [Executions(name, tuple(_find_side(mine, name, archive)), invalid) for name in (base, head)]
+    rows = archive.choose(method)
+    mine = [[row for row in rows if _is_side(row, name)] for name in (base, head)]
+    loaded = archive.load(list({row.key: row for side in mine for row in side}.values()))
+    said = load_triage(archive.location.dir)
+    compared = {each.method for each in loaded}
+    judged = [each for each in dict.fromkeys(each.method for each in said) if each in compared]
+    invalid = list_invalid([each for name in judged for each in archive.of(name)], said)
+    sides = [Executions(name, tuple(_find_side(loaded, name, archive)), invalid) for name in (base, head)]
     report = compare_executions(sides[0], sides[1], CompareOptions())
     document = build_comparison_document(report)
     largest = sorted(report.metrics, key=lambda each: -abs(each.finding.effect or 0.0))[:_MOST_SHARES]
     charts = [_build_distribution(each, report) for each in largest if each.base.values and each.head.values]
     return report, [*document.blocks, *([Section(charts, "Distributions")] if charts else [])]
+
+
+def _is_side(row: RunRow, name: str) -> bool:
+    return row.params.get("label") == name or (len(name) >= 4 and (row.commit or "").startswith(name))
 
 
 def _find_side(executions: Sequence[BenchExecution], name: str, archive: Archive) -> list[BenchExecution]:

@@ -55,11 +55,13 @@ def load_executions(
     if not rows:
         raise UsageError(f"there is no benchmark under {location.root}", "run one: assay bench run module.Class.method")
     chosen = set(choose_methods(method, (str(row.params.get("method", "")) for row in rows))) if method else None
-    found = [
-        execution
-        for row in rows
-        if (chosen is None or row.params.get("method") in chosen) and (execution := _load(location, row, console))
-    ]
+    meant = [row for row in rows if chosen is None or row.params.get("method") in chosen]
+    return load_rows(location, meant, console)
+
+
+def load_rows(location: StudyLocation, rows: Iterable[RunRow], console: Console = SILENT) -> list[BenchExecution]:
+    """Oldest first. What cannot be read is a warning."""
+    found = [execution for row in rows if (execution := _load(location, row, console))]
     return sorted(found, key=lambda execution: (execution.started_at or 0.0, execution.execution_id))
 
 

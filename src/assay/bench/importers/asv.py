@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from assay.bench.importers.result import FieldError, Fields, ImportedResult, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
 from assay.record.importers.sample import Sample
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import parse_json
 from assay.values.machine import Machine
 from assay.values.series import ASV_TRACKED
@@ -99,7 +99,8 @@ def _parse_results(name: str, fields: Fields, suite: _Suite) -> Iterator[Importe
     params = fields.items("params")
     if any(not isinstance(each, list) for each in params):
         raise FieldError(f"{fields.where}: params is not a list of lists")
-    suffixes = [f"({', '.join(map(str, each))})" for each in product(*params)] if params else [""]
+    sets = list(product(*params)) if params else []
+    suffixes = [f"({', '.join(map(str, each))})" for each in sets] or [""]
     values = fields.values.get("result")
     values = values if isinstance(values, list) else [values] * (len(suffixes) if values is None else 1)
     if len(values) != len(suffixes):
@@ -111,7 +112,8 @@ def _parse_results(name: str, fields: Fields, suite: _Suite) -> Iterator[Importe
             yield f"{name}{suffix} was skipped by asv: there is no result"
         else:
             raw = samples[index] if index < len(samples) else None
-            yield _build_result(name, suffix, value, number, raw, suite)
+            found = _build_result(name, suffix, value, number, raw, suite)
+            yield replace(found, extra=_name_parameters(name, sets[index], suite)) if sets else found
 
 
 def _build_result(
@@ -137,6 +139,13 @@ def _build_result(
         setup=suite.setup,
         machine=suite.machine,
     )
+
+
+def _name_parameters(name: str, values: Sequence[Any], suite: _Suite) -> dict[str, Any]:
+    """By the names in benchmarks.json."""
+    names = (suite.kinds.get(name) or {}).get("param_names")
+    known = names if isinstance(names, list) and len(names) == len(values) else range(1, len(values) + 1)
+    return {"parameters": {str(each): str(value) for each, value in zip(known, values, strict=True)}}
 
 
 def _name_metric(name: str, kind: str) -> str:

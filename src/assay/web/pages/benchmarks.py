@@ -11,47 +11,66 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from assay.bench.api import (
+    SORTS,
     Archive,
-    Overview,
+    Zoom,
     build_comparison,
     build_environments,
     build_history_page,
     build_overview,
-    get_triage_stamp,
+    choose_lines,
+    group_lines,
     is_archive,
     list_columns,
-    load_archive,
+    list_commits,
 )
 from assay.errors import NotFoundError, UsageError
 from assay.values.document import Block
 from assay.web.actions import call
 from assay.web.routes import get, post
-from assay.web.site import get_site
+from assay.web.site import build_address, get_site
 from assay.web.snapshots import Snapshot
 
 _JUDGEMENTS = ("ack", "wontfix", "invalid", "open")
 _LONGEST_NOTE = 2000
+_PAGE = 300  # benchmarks
+_MOST_EXECUTIONS = 5000  # of a table of all benchmarks
 
 
 def show_all(request: Request) -> Response:
-    """Of every root that has benchmarks."""
-    site = get_site(request)
-    slugs = [slug for slug, location in site.snapshots.find_locations().items() if is_archive(location)]
+    """Of every root that has benchmarks. What is not judged yet is said; the page asks again until it is."""
+    site, query = get_site(request), request.query_params
+    view = {name: query.get(name, "")[:200] for name in ("q", "kind", "suite", "sort")}
+    if view["sort"] and view["sort"] not in SORTS:
+        raise NotFoundError("order", view["sort"], SORTS)
+    number = query.get("page", "1")
+    if not number.isdecimal() or len(number) > 6:
+        raise UsageError(f"page is not a whole number: {number!r}")
     found = []
-    for slug in slugs:
+    for slug in [slug for slug, location in site.snapshots.find_locations().items() if is_archive(location)]:
         snapshot = site.snapshots.load(slug)
         archive = _load(snapshot)
-        found.append((snapshot, archive, _load_overview(snapshot, archive)))
-    return site.render(request, "benchmarks.html", found=found)
+        overview = build_overview(snapshot.location, archive.groups)
+        lines = choose_lines(overview, view["q"], view["kind"], view["suite"], view["sort"] or "name")
+        shown = lines[(int(number) - 1) * _PAGE : int(number) * _PAGE] if int(number) else []
+        groups = group_lines(shown) if view["sort"] in ("", "name") else [("", shown)]
+        found.append((snapshot, overview, groups, len(lines)))
+    most = max((count for *_, count in found), default=0)
+    return site.render(
+        request,
+        "benchmarks.html",
+        found=found,
+        view=view,
+        page=int(number),
+        pages=-(-most // _PAGE),
+        waiting=sum(overview.waiting for _, overview, _, _ in found),
+        here=build_address("benchmarks", **view, page=int(number) if int(number) > 1 else None),
+        address_of=lambda **new: build_address("benchmarks", **{**view, **new}),
+    )
 
 
 def _load(snapshot: Snapshot) -> Archive:
-    return snapshot.remember("bench", lambda: load_archive(snapshot.location))
-
-
-def _load_overview(snapshot: Snapshot, archive: Archive) -> Overview:
-    """Made again when an execution or a judgement has come."""
-    return snapshot.remember(("bench overview", get_triage_stamp(snapshot.location)), lambda: build_overview(archive))
+    return snapshot.remember("bench", lambda: Archive(snapshot.location, snapshot.table.rows))
 
 
 def _find(request: Request) -> tuple[Snapshot, Archive]:
@@ -66,21 +85,42 @@ def _find(request: Request) -> tuple[Snapshot, Archive]:
 
 def show_history(request: Request) -> Response:
     snapshot, archive = _find(request)
-    method, metric = (request.query_params.get(name, "") for name in ("method", "metric"))
-    page = build_history_page(archive, method, metric or None)
+    query = request.query_params
+    method, metric = query.get("method", ""), query.get("metric", "")
+    zoom = Zoom(query.get("from", "").strip(), query.get("to", "").strip(), query.get("log") == "1")
+    page = build_history_page(archive, method, metric or None, zoom)
+    root = snapshot.location.root
     return get_site(request).render(
-        request, "benchmark.html", snapshot=snapshot, method=method, page=page, shell=shlex.join
+        request,
+        "benchmark.html",
+        snapshot=snapshot,
+        method=method,
+        page=page,
+        zoom=zoom,
+        problems=archive.problems,
+        commits=lambda change: list_commits(root, *change.commits),
+        shell=shlex.join,
+        address_of=lambda **new: build_address(
+            "benchmarks",
+            snapshot.slug,
+            "history",
+            **{"method": method, "metric": metric, "from": zoom.start, "to": zoom.end, "log": zoom.is_log, **new},
+        ),
     )
 
 
 def show_environments(request: Request) -> Response:
     snapshot, archive = _find(request)
-    columns = list_columns(archive)
-    method, by = request.query_params.get("method", ""), request.query_params.getlist("by") or columns[:1]
+    method = request.query_params.get("method", "")
+    is_large = not method and archive.count > _MOST_EXECUTIONS
+    if is_large:  # all of them would take too long
+        method = archive.methods[0]
+    columns = list_columns(archive, method)
+    by = request.query_params.getlist("by") or columns[:1]
     blocks: Sequence[Block] = ()
     problem = ""
     try:
-        blocks = build_environments(archive, method or None, by)
+        blocks = build_environments(archive, method, by)
     except NotFoundError:
         raise
     except UsageError as error:  # nothing that succeeded without disturbance
@@ -93,6 +133,7 @@ def show_environments(request: Request) -> Response:
         columns=columns,
         by=by,
         method=method,
+        is_large=archive.count > _MOST_EXECUTIONS,
         blocks=blocks,
         problem=problem,
         shell=shlex.join,
@@ -106,7 +147,7 @@ def show_comparison(request: Request) -> Response:
     blocks: Sequence[Block] = ()
     if base and head:
         try:
-            report, blocks = build_comparison(archive, base, head, method or None)
+            report, blocks = build_comparison(archive, base, head, method)
         except NotFoundError:
             raise
         except UsageError as error:
@@ -142,7 +183,7 @@ def _triage(request: Request, body: bytes) -> Response:
     metric, method, change, judgement, note = (
         given.get(name, [""])[-1].strip() for name in ("metric", "method", "change", "judgement", "note")
     )
-    archive.of(method)
+    archive.check(method)
     if judgement not in _JUDGEMENTS:
         raise UsageError(f"there is no judgement {judgement!r}", f"there are {', '.join(_JUDGEMENTS)}")
     if not metric or not change or len(note) > _LONGEST_NOTE or "\0" in note:
