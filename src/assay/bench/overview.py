@@ -196,8 +196,8 @@ class Judge:
         self._wanted: dict[str, tuple[Group, str, tuple[Triage, ...]]] = {}
         self._thread: threading.Thread | None = None
 
-    def ask(self, groups: Mapping[str, Group]) -> dict[str, Judged]:
-        """What is judged, by method. The others are being judged from now on."""
+    def ask(self, groups: Mapping[str, Group], patience_s: float | None) -> dict[str, Judged]:
+        """What is judged within this time (None: all), by method. The others are being judged from now on."""
         said: dict[str, list[Triage]] = {}
         for each in load_triage(self.location.dir):
             said.setdefault(each.method, []).append(each)
@@ -212,7 +212,8 @@ class Judge:
                 self._done.clear()
                 self._thread = threading.Thread(target=self._work, name="assay-judge", daemon=True)
                 self._thread.start()
-        self._done.wait(_PATIENCE_S if self._wanted else 0.0)
+        if self._wanted:
+            self._done.wait(patience_s)
         found = ((name, self._get(name, mark)) for name, (_, mark, _) in wanted.items())
         return {name: judged for name, judged in found if judged is not None}
 
@@ -379,8 +380,9 @@ def try_history(
 # ---------------------------------------------------------------- the list
 
 
-def build_overview(location: StudyLocation, groups: Mapping[str, Group]) -> Overview:
-    judged = find_judge(location).ask(groups)
+def build_overview(location: StudyLocation, groups: Mapping[str, Group], *, is_patient: bool = False) -> Overview:
+    """`is_patient`: it waits until everything is judged."""
+    judged = find_judge(location).ask(groups, None if is_patient else _PATIENCE_S)
     lines = []
     for method, group in groups.items():
         suite, name, parameters = split_name(method)

@@ -44,9 +44,9 @@ from assay.bench.values.execution import STUDY, BenchExecution
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import RunRow
 from assay.show.chart import build_log_ticks, build_ticks
-from assay.show.console import CollectingConsole
+from assay.show.console import SILENT, CollectingConsole, Console
 from assay.show.formatting import render_count
-from assay.study.api import StudyLocation
+from assay.study.api import StudyLocation, closing_quietly, open_index, refresh_study
 from assay.system.fast_dataclasses import dataclass
 from assay.system.git import GitError, run_git
 from assay.values.document import Block, Chart, Curve, Legend, Notes, Panel, Section, Span, TableBlock, Text
@@ -119,6 +119,12 @@ def is_archive(location: StudyLocation) -> bool:
     return location.name == STUDY
 
 
+def load_archive(location: StudyLocation, console: Console = SILENT) -> Archive:
+    with closing_quietly(open_index(location.root, console.warning, is_needed=False)) as index:
+        refresh_study(index, location, console)
+        return Archive(location, index.load_runs([location.name]))
+
+
 # ---------------------------------------------------------------- one history
 
 
@@ -180,9 +186,9 @@ class HistoryPage:
     by_parameter: Sequence[Block] = ()
 
 
-def build_history_page(archive: Archive, method: str, metric: str | None, zoom: Zoom) -> HistoryPage:
+def build_history_page(archive: Archive, method: str, metric: str | None, zoom: Zoom | None = None) -> HistoryPage:
     """Raises NotFoundError for a benchmark, a metric or a commit that is not there."""
-    found = archive.of(method)
+    found, zoom = archive.of(method), zoom or Zoom()
     metrics = tuple(list_metrics(found))
     chosen = metric or (metrics[0] if metrics else "")
     if metric and metric not in metrics:
@@ -362,7 +368,7 @@ def build_axes(archive: Archive, method: str) -> tuple[tuple[Axis, ...], Sequenc
     others = {each: known for each, known in others.items() if len(each) == len(values)}
     if len(others) < 2:
         return (), ()
-    judged = find_judge(archive.location).ask(archive.groups)
+    judged = find_judge(archive.location).ask(archive.groups, 0.0)
     mine = judged.get(method)
     known = list(mine.parameters) if mine else []
     axes: list[Axis] = []

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
-from assay.bench.pages import (
-    Archive,
-    BenchLine,
-    build_comparison,
-    build_history_page,
-    build_overview,
-    is_archive,
-    list_metrics,
-    load_archive,
-)
-from assay.bench.report.executions import render_effect
+from assay.bench.overview import BenchLine, build_overview, list_metrics
+from assay.bench.pages import Archive, build_comparison, build_history_page, is_archive, load_archive
 from assay.bench.report.history import build_changes, build_mark
 from assay.errors import UsageError
 from assay.study.api import StudyLocation
@@ -24,6 +14,7 @@ from assay.values.table import Column, Table
 from assay.values.verdict import SEVERITY, VerdictKind
 
 _MOST_HISTORIES = 30
+_MOST_TOP = 8  # largest changes, of either kind
 
 
 def build_report(location: StudyLocation, wanted: str | None) -> Document | None:
@@ -32,23 +23,23 @@ def build_report(location: StudyLocation, wanted: str | None) -> Document | None
     if not is_archive(location):
         return None
     archive = load_archive(location)
-    if not archive.executions:
+    if not archive.groups:
         raise UsageError(f"{location.dir}: no benchmark has been executed yet", "assay bench run FILE")
     if wanted is None:
         return Document("Benchmarks", [*_build_overview(archive)])
     base, dots, head = wanted.partition("..")
     if dots:
-        report, blocks = build_comparison(archive, base, head, None)
+        report, blocks = build_comparison(archive, base, head, "")
         return Document(f"{report.verdict.kind} {wanted}", [Heading(wanted, report.verdict.kind, 1), *blocks])
-    methods = [each.method for each in archive.executions if wanted in (each.method, _name_run(each.run_dir))]
+    methods = [
+        method
+        for method, group in archive.groups.items()
+        if wanted == method or any(row.key.endswith(f"/{wanted}") for row in group.rows)
+    ]
     if not methods:
         return None
     found = archive.of(methods[0])
     return Document(methods[0], [*_build_histories(archive, methods[0], list_metrics(found)[:_MOST_HISTORIES])])
-
-
-def _name_run(run_dir: str | None) -> str:
-    return os.path.basename(run_dir or "")
 
 
 def _find_worst(kinds: Sequence[VerdictKind]) -> VerdictKind | None:
@@ -56,20 +47,21 @@ def _find_worst(kinds: Sequence[VerdictKind]) -> VerdictKind | None:
 
 
 def _build_overview(archive: Archive) -> Iterator[Block]:
-    found = build_overview(archive)
-    kinds = [line.history.verdict.kind for line in found.lines if line.history]
+    found = build_overview(archive.location, archive.groups, is_patient=True)
+    kinds = [line.judged.kind for line in found.lines if line.judged and line.judged.kind]
     yield Heading("Benchmarks", _find_worst(kinds), 1, note=archive.location.dir)
-    yield Notes(archive.problems)
-    yield TableBlock(_build_table(found.lines), notes=[[line.problem] if line.problem else [] for line in found.lines])
-    if found.top:
+    yield Notes(found.problems)
+    notes = [[line.judged.problem] if line.judged and line.judged.problem else [] for line in found.lines]
+    yield TableBlock(_build_table(found.lines), notes=notes)
+    if found.worse or found.better:
         items = [
-            (build_mark(each.finding.kind), f" {each.method} {each.metric}: {render_effect(each.finding)}")
-            for each in found.top
+            (build_mark(each.change.kind), f" {each.method} {each.change.metric}: {each.change.effect:+.1%}")
+            for each in (*found.worse[:_MOST_TOP], *found.better[:_MOST_TOP])
         ]
         yield Section((Notes(items),), "Largest changes")
     for line in found.lines[:_MOST_HISTORIES]:
-        if line.history:
-            yield from _build_history(archive, line.method, line.metric, level=2)
+        if line.judged and line.judged.kind:
+            yield from _build_history(archive, line.method, line.judged.metric, level=2)
 
 
 def _build_table(lines: Sequence[BenchLine]) -> Table:
@@ -79,8 +71,10 @@ def _build_table(lines: Sequence[BenchLine]) -> Table:
     )  # fmt: skip
     rows = []
     for line in lines:
-        kind = str(line.history.verdict.kind) if line.history else ""
-        rows.append((line.method, line.metric, line.last, line.count, Span(kind, kind) if kind else "no history"))
+        judged = line.judged
+        kind = str(judged.kind) if judged and judged.kind else ""
+        shown = Span(kind, kind) if kind else "no history"
+        rows.append((line.method, judged.metric if judged else "", judged.last if judged else "", line.count, shown))
     return Table(columns, rows)
 
 
