@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 
-from assay import __version__
 from assay.bench.flow.archive import load_rows
 from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.records import Triage, load_triage
@@ -38,6 +37,7 @@ from assay.values.verdict import VerdictKind
 JUDGED_FILE = "bench-judged.json"  # in .assay of the study
 FORMATS = {"judged benchmarks": Format(1, "delete the file: the page judges again")}
 FIRST = ("wall_time", "throughput", "full_model.run_s", "full_model.compile_s")  # what stands for a benchmark
+_METHOD = b"1"  # to be raised when histories are judged in another way: what was kept is then judged again
 _MOST_POINTS = 60  # of a small line
 _SAVED_S = 5.0
 _PATIENCE_S = 0.3  # that a request waits for what is judged quickly
@@ -163,7 +163,7 @@ def group_rows(rows: Sequence[RunRow]) -> dict[str, Group]:
             found.setdefault(method, []).append(row)
     groups = {}
     for method, mine in sorted(found.items()):
-        digest = hashlib.blake2b(__version__.encode(), digest_size=12)
+        digest = hashlib.blake2b(_METHOD, digest_size=12)
         for row in mine:
             digest.update(f"{row.key}\0{row.stamp}\0".encode("utf-8", "replace"))
         groups[method] = Group(method, tuple(mine), digest.hexdigest())
