@@ -17,7 +17,16 @@ from assay.show.progress import estimate_eta
 from assay.study import param_plots, plot_page, plotting
 from assay.study.locations import StudyLocation
 from assay.study.page_view import StudyView
-from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, sort_values
+from assay.study.ranking import (
+    SortKey,
+    best_values,
+    build_groups,
+    choose_sort,
+    differing_params,
+    measure_group,
+    sort_groups,
+    sort_values,
+)
 from assay.study.run_reader import find_step_name, load_objectives
 from assay.study.summary import StudySummary, build_summary, select_rows
 from assay.values.document import Block, Text
@@ -29,8 +38,9 @@ from assay.values.where import parse_where, quote_where
 _MOST_POINTS = 1500  # of a curve that is sent: more than a screen has columns
 _MOST_CHARTS = 6  # metrics beside each other
 _MOST_SPARK = 60  # points of the small curve on a card
-MOST_DRAWN = {"scatter": 3000, "slices": 600, "parallel": 600, "history": 3000}
-"""Runs in one drawing: with more, the best of them and every so many-th of the others, and the page says so."""
+MOST_DRAWN = {"scatter": 3000, "slices": 600, "parallel": 600, "history": 3000, "importance": 1500}
+"""Runs in one drawing: with more, a third of them are the best, the rest every so many-th of the others, and the page
+says so. The importance of parameters is measured of every so many-th run."""
 
 
 class Names(NamedTuple):
@@ -296,10 +306,13 @@ def _cap(
     ranked = sort_values(
         selection.keep, [values[i] if column.count[i] else None for i in selection.keep], key.direction
     )
-    best, rest = ranked[: most // 3], ranked[most // 3 :]
+    best, rest = ([], ranked) if view.tab == "importance" else (ranked[: most // 3], ranked[most // 3 :])
     step = len(rest) / (most - len(best))
     chosen = {*best, *(rest[int(number * step)] for number in range(most - len(best)))}
-    note = f"{len(chosen):,} of {total:,} runs are drawn: the {len(best):,} best, and every {step:.0f}th of the others"
+    note = f"{len(chosen):,} of {total:,} runs, evenly from the best to the worst"
+    if best:
+        others = f"{most - len(best):,} evenly from the others"
+        note = f"{len(chosen):,} of {total:,} runs: the {len(best):,} best, and {others}"
     return replace(selection, keep=[i for i in selection.keep if i in chosen]), [note]
 
 
@@ -335,14 +348,7 @@ def build_curves(index: Index, location: StudyLocation, table: Table, view: Stud
     """The curves of one metric as JSON, thinned to what a screen shows; highs and lows are kept."""
     selection = _build_selection(location, table, view)
     (key, *_), _ = plotting.choose_metrics(selection, (view.metric,) if view.metric else ())
-    column = table.metrics[key.name]
-    drawn = [i for i in selection.keep if column.count[i]]
-    total, notes = len(drawn), []
-    if not view.group and total > view.best:  # a series is read only of those that are drawn
-        values = _get_values(selection, key)
-        drawn = sort_values(drawn, [values[i] if math.isfinite(values[i]) else None for i in drawn], key.direction)
-        notes.append(f"the {view.best} best of {total}")
-        selection = replace(selection, keep=sorted(drawn[: view.best]))
+    selection, notes = (_keep_groups if view.group else _keep_best)(selection, view, key)
     options = plotting.PlotOptions(
         metrics=(f"{key.name}:{key.direction}",),
         group_by=view.group,
@@ -367,6 +373,27 @@ def build_curves(index: Index, location: StudyLocation, table: Table, view: Stud
         "notes": notes + [note.replace(" (choose with --best N)", "") for note in plot.notes],
         "curves": [_build_curve(line, chart, labels.get(line.label), key) for line in chart.lines],
     }
+
+
+def _keep_best(selection: plotting.Selection, view: StudyView, key: SortKey) -> tuple[plotting.Selection, list[str]]:
+    """The runs that are drawn: the series of the others need not be read."""
+    column, values = selection.data.metrics[key.name], _get_values(selection, key)
+    drawn = [i for i in selection.keep if column.count[i]]
+    if len(drawn) <= view.best:
+        return selection, []
+    ranked = sort_values(drawn, [values[i] if math.isfinite(values[i]) else None for i in drawn], key.direction)
+    return replace(selection, keep=sorted(ranked[: view.best])), [f"the {view.best} best of {len(drawn):,}"]
+
+
+def _keep_groups(selection: plotting.Selection, view: StudyView, key: SortKey) -> tuple[plotting.Selection, list[str]]:
+    groups = build_groups(selection.data, selection.keep, view.group)
+    column = selection.data.metrics[key.name]
+    found = [group for group in groups if measure_group(column, group).n]
+    if len(found) <= view.best:
+        return selection, []
+    best = sort_groups(selection.data, found, [key])[: view.best]
+    keep = sorted(i for group in best for i in group.runs)
+    return replace(selection, keep=keep), [f"the {view.best} best of {len(found):,} groups"]
 
 
 def _build_curve(line: Line, chart: Chart, row: RunRow | None, key: SortKey) -> dict[str, Any]:

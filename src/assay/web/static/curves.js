@@ -5,6 +5,7 @@ import uPlot from "/vendor/uPlot.esm.js";
 const charts = new Map(); // place → what is drawn there
 const DASHES = [[], [7, 4], [2, 4], [8, 3, 2, 3]];
 const COLORS = 8;
+const WHOLE = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)); // ticks of steps
 const PAUSE = 2000; // between two requests for the same curves while a study runs
 
 const read = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -60,13 +61,14 @@ function build(place, state) {
     const dash = DASHES[Math.floor(curve.shown / COLORS) % DASHES.length];
     add(curve.x, curve.y, { stroke: color, dash, width: isSmall ? 1.4 : 1.7, points: { show: curve.points === 1 }, main: true });
   });
+  const isWhole = answer.curves.every((curve) => curve.x.every((x) => x === null || Number.isInteger(x)));
   const axis = { stroke: read("--soft"), font: "12px system-ui", labelFont: "12px system-ui", grid: { stroke: read("--grid"), width: 1 }, ticks: { show: false } };
   const options = {
-    width: Math.max(200, place.clientWidth - (isSmall ? 0 : 2)),
+    width: Math.max(200, state.canvas.clientWidth),
     height: isSmall ? 190 : 400,
     scales: { x: { time: false, distr: answer.log_x ? 3 : 1, ...(answer.x_range ? { auto: false, min: answer.x_range[0], max: answer.x_range[1] } : {}) }, y: { distr: answer.log ? 3 : 1 } },
     axes: [
-      { ...axis, label: answer.x, labelSize: 18, labelGap: 0, size: 28, gap: 3 },
+      { ...axis, label: answer.x, labelSize: 18, labelGap: 0, size: 28, gap: 3, ...(isWhole ? { incrs: WHOLE } : {}) },
       { ...axis, label: isSmall ? undefined : answer.y, size: 56 },
     ],
     legend: { show: false },
@@ -188,6 +190,7 @@ async function show(place) {
 function draw(place, state) {
   const { answer } = state;
   const isSmall = place.classList.contains("small");
+  const isBrief = place.closest(".grid") !== null; // one of several: its name is above it, its legend where it is large
   const isOpen = place.querySelector("details.values")?.open;
   const scroll = place.querySelector(".curve-keys")?.scrollTop;
   charts.get(place)?.chart.destroy();
@@ -206,8 +209,8 @@ function draw(place, state) {
   build(place, state);
   state.canvas.setAttribute("role", "img");
   state.canvas.setAttribute("aria-label", `${answer.metric} over ${answer.x}, ${notes[0]}`);
-  if (!isSmall || number === 1) state.items = null;
-  if (!isSmall) place.append(buildLegend(place, state));
+  if (isSmall && !isBrief) place.prepend(make("p", answer.y, { class: "name" }));
+  if (!isBrief) place.append(buildLegend(place, state));
   if (!isSmall) place.append(make("p", "Drag over the chart to zoom.", { class: "soft hint" }));
   place.append(make("p", notes.join(" · "), { class: "soft" }), buildValues(answer));
   if (isOpen) place.querySelector("details.values").open = true;
