@@ -177,11 +177,11 @@ async function load(place) {
 }
 
 async function show(place) {
-  place.dataset.drawn = "1";
+  place.dataset.asked = "1";
   const [isGood, value] = await load(place);
   if (!isGood) {
     place.replaceChildren(make("p", [value.error, value.hint].filter(Boolean).join(": "), { class: "answer" }));
-    delete place.dataset.drawn;
+    place.dataset.drawn = "1";
     return;
   }
   draw(place, { answer: value, hidden: new Set(), zoom: null });
@@ -214,6 +214,7 @@ function draw(place, state) {
   if (!isSmall) place.append(make("p", "Drag over the chart to zoom.", { class: "soft hint" }));
   place.append(make("p", notes.join(" · "), { class: "soft" }), buildValues(answer));
   if (isOpen) place.querySelector("details.values").open = true;
+  place.dataset.drawn = "1";
   if (scroll) place.querySelector(".curve-keys").scrollTop = scroll;
 }
 
@@ -223,7 +224,7 @@ function showAll(within) {
     charts.get(place).chart.destroy();
     charts.delete(place);
   }
-  for (const place of within.querySelectorAll("[data-curves]:not([data-drawn])")) show(place);
+  for (const place of within.querySelectorAll("[data-curves]:not([data-asked])")) show(place);
 }
 
 function drawAgain() {
