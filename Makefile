@@ -64,15 +64,15 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: .venv-demo/.stamp ## the whole story in a minute: a sweep, its table and its plot
+demo: .venv-demo/.stamp $(if $(findstring --serve,$(ARGS)),.tools/web/.stamp) ## the whole story in a minute (ARGS=--serve: then in the browser)
 	@.venv-demo/bin/assay demo $(ARGS)
 
 .venv-demo/.stamp: pyproject.toml constraints.txt
 	@$(FIND_PYTHON); \
-	echo "Setting up .venv-demo: numpy and scipy from your package registry, once;"; \
+	echo "Setting up .venv-demo: numpy, scipy and a web server from your package registry, once;"; \
 	echo "about a minute, 60 MB to download, 260 MB on disk. The demo itself plays in assay-demo/."; \
 	"$$python" -m venv --clear .venv-demo; \
-	.venv-demo/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[demo]'
+	.venv-demo/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[demo,web]'
 	@touch $@
 
 .PHONY: setup

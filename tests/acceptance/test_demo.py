@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tests.acceptance.workshop import open_workshop
 
-from assay.cli.demo import BROKEN, HARMLESS, edited, find_examples, lay_out
-from assay.errors import UsageError
+from assay.cli.demo import BROKEN, HARMLESS, edited, find_examples, lay_out, serve
+from assay.errors import ExitCode, UsageError
+from assay.web import assets
 
 
 @pytest.mark.services("kills")
@@ -50,3 +51,31 @@ def test_a_program_that_the_user_has_changed_is_left_alone(tmp_path: Path) -> No
     with edited(program, BROKEN) as is_there:
         assert not is_there
     assert program.read_text() == "print('mine')\n"
+
+
+@pytest.mark.parametrize(
+    ("ended", "code"),
+    [(ExitCode.INTERRUPTED, 0), (ExitCode.OK, 0), (ExitCode.USAGE, 2)],
+    ids=["Ctrl-C", "ok", "no port"],
+)
+def test_it_ends_with_the_page(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ended: ExitCode, code: int
+) -> None:
+    monkeypatch.setattr(assets, "find_missing", list)
+    calls: list[list[str]] = []
+
+    def call(words: list[str]) -> int:
+        calls.append(words)
+        return int(ended)
+
+    assert serve(call) == code
+    assert calls == [["serve", "--port", "0"]]
+    assert "$ assay serve --port 0" in capsys.readouterr().out
+
+
+def test_without_the_files_of_the_page_it_says_how_to_get_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assets, "find_missing", lambda: ["htmx.min.js"])
+    assert serve(lambda words: pytest.fail(str(words))) == 0
+    assert "make web" in capsys.readouterr().out

@@ -99,6 +99,7 @@ Call = Callable[[Sequence[str]], int]
 class DemoRequest(Request):
     folder: str = option("--dir", default="assay-demo", metavar="DIR", help="Where to put the project.")
     plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
+    serve: bool = option("--serve", default=False, help="Then show it all in the browser, until Ctrl-C.")
 
 
 def demo(request: DemoRequest, console: Console, call: Call) -> int:  # noqa: ARG001 it prints through the commands
@@ -108,7 +109,8 @@ def demo(request: DemoRequest, console: Console, call: Call) -> int:  # noqa: AR
     start, where = os.getcwd(), os.path.relpath(target)
     os.chdir(target)
     try:
-        return _tell_story(request.plain, where, call)
+        code = _tell_story(request.plain, where, call)
+        return serve(call) if request.serve and code == ExitCode.OK else code
     finally:
         os.chdir(start)
 
@@ -131,12 +133,28 @@ def _tell_story(plain: bool, where: str, run: Call) -> int:
     code = say.runs("assay run sweep.yml --plain", run) or _tell_convergence(say, run)
     say("What to try next:")
     say(f"  cd {where}")
+    say("  assay serve: all of this in the browser (or at the end of the demo: --serve)")
     say("  assay ls charlm; assay show RUN; assay logs RUN; assay diff RUN RUN")
     say("  edit sweep.yml (another lr) and `assay run sweep.yml`: only the new runs run")
-    say("  assay golden check golden.yml -s golden --html report.html")
+    say("  assay golden check golden.yml -s golden --html report.html; assay report charlm")
     say("  assay golden show golden")
     say("  start a longer sweep, kill the supervisor with `kill -9`, and `assay run sweep.yml` again: nothing is lost")
     return code
+
+
+def serve(run: Call) -> int:
+    """The page, until Ctrl-C, which is how it ends well; where its parts are not installed, how to get them."""
+    from assay.web.command import check_parts
+
+    say = _Narrator()
+    try:
+        check_parts()
+    except UsageError as error:
+        say(f"No page here: {error.message}; {error.hint}")
+        return int(ExitCode.OK)
+    say("Last: the same in the browser. Ctrl-C ends it.")
+    code = say.runs("assay serve --port 0", run)
+    return int(ExitCode.OK if code == ExitCode.INTERRUPTED else code)
 
 
 def _tell_convergence(say: _Narrator, run: Call) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from assay.errors import MissingExtraError, UsageError
@@ -45,18 +46,14 @@ def serve(request: ServeRequest, console: Console) -> int:
     """
     if request.index is not None:
         os.environ["ASSAY_INDEX"] = request.index
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise MissingExtraError("the page", "web") from error
+    check_parts()
+    import uvicorn
+
     from assay.study.api import find_roots
-    from assay.web import assets
     from assay.web.app import build_app
     from assay.web.security import is_loopback
     from assay.web.site import Site
 
-    if missing := assets.find_missing():
-        raise UsageError(f"files of the page are missing: {', '.join(missing)}", "in the source tree: make web")
     roots = tuple(os.path.abspath(root) for root in request.root) or tuple(find_roots(None).all)
     tokens = load_tokens(request.tokens)
     is_local = is_loopback(request.host)
@@ -83,6 +80,16 @@ def serve(request: ServeRequest, console: Console) -> int:
     config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=1)
     uvicorn.Server(config).run([listening])
     return 0
+
+
+def check_parts() -> None:
+    """Raises UsageError where the libraries or the files of the page are not installed."""
+    if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
+        raise MissingExtraError("the page", "web")
+    from assay.web import assets
+
+    if missing := assets.find_missing():
+        raise UsageError(f"files of the page are missing: {', '.join(missing)}", "in the source tree: make web")
 
 
 def load_tokens(path: str | None) -> tuple[Token, ...]:
