@@ -101,8 +101,8 @@ document.addEventListener("htmx:sendError", () => say("The server does not answe
 
 // What scrolls sideways can be scrolled with the keyboard, too.
 function markScrollers() {
-  for (const place of document.querySelectorAll(".scroll, figure.wide, pre")) {
-    if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
+  for (const place of document.querySelectorAll(".scroll, figure.wide, pre, code.block")) {
+    if (place.scrollWidth > place.clientWidth || place.scrollHeight > place.clientHeight + 1) place.tabIndex = 0;
     else if (!place.hasAttribute("aria-label")) place.removeAttribute("tabindex");
   }
 }
