@@ -42,7 +42,7 @@ def test_the_document_is_valid(client: TestClient) -> None:
 def test_good_answers_match_it(client: TestClient, path: str) -> None:
     document = build_document()
     query = {"/api/compare": [("run", f"fit/{GOOD}"), ("run", "fit/lr=0.5,n=7")]}.get(path, [])
-    query += [("metric", "loss")] if path.endswith("/series") else []
+    query += [("metric", "loss")] if path.endswith(("/series", "/compare/curves")) else []
     answer = client.get(path.replace("{study}", "fit").replace("{run}", GOOD), params=query)
     assert answer.status_code == 200, answer.text
     schema = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]

@@ -1,90 +1,233 @@
-"""What the page that compares runs shows: runs as rows, only what differs; of two runs also their code."""
+"""What the page that compares runs shows: what differs in parameters, metrics, environment and code."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
-from itertools import islice
-from typing import Any
+import time
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from assay.errors import FormatError
 from assay.record import run_directory
-from assay.record.index.base import Index, RunRow, Table
+from assay.record.index.base import Index, MetricColumns, RunRow, Table
+from assay.show.chart import Chart
+from assay.show.formatting import render_duration, render_number
+from assay.study import plotting
 from assay.study.locations import FoundRun, StudyLocation
 from assay.study.ranking import best_values, differing_params
-from assay.study.run_diff import build_document, compare, flatten_environment, render_code_diff
-from assay.values.document import Block, Code, Notes, Section, TableBlock
-from assay.values.series import direction_of, metric_priority
-from assay.values.table import Column
-from assay.values.table import Table as ShownTable
+from assay.study.run_description import show_value
+from assay.study.run_diff import compare, flatten_environment, render_code_diff
+from assay.study.run_page import build_curve_answer
+from assay.values.series import Direction, direction_of, metric_priority
 
-_MOST_ENVIRONMENTS = 50  # files to be read
-_MOST_LINES = 2000  # of a difference of code
-_MOST_METRICS = 30
-_MISSING = "-"
+_MOST_METRICS = 40
+_MOST_PARAMS = 600
+_MOST_FACTS = 300  # of an environment
+_MOST_LINES = 5000  # of a difference of code
+_LARGEST_FILE = 1 << 18  # of which lines are compared
+_LONGEST_DIFF_S = 2.0
+_LONGEST_TEXT = 300
+
+
+class Cell(NamedTuple):
+    """`change`: the difference to the run that the others are compared with."""
+
+    text: str = ""
+    change: str = ""
+    is_best: bool = False
+
+
+class Field(NamedTuple):
+    """One thing about each of the runs."""
+
+    name: str
+    cells: Sequence[Cell]
+    is_number: bool = False
+
+
+class Group(NamedTuple):
+    title: str
+    fields: Sequence[Field]
+    hidden: int = 0  # fields that are the same in all of them
+
+
+class CodeDifference(NamedTuple):
+    """Of two runs. `text`: as `diff -u` would print it; `note`: why there is none, or why it is not whole."""
+
+    text: str = ""
+    note: str = ""
+
+
+class ComparePage(NamedTuple):
+    rows: Sequence[RunRow]
+    groups: Sequence[Group]
+    code: CodeDifference | None  # None: more than two runs
+    metrics: Sequence[str]  # that make curves
+
+
+def pick_rows(tables: Sequence[tuple[Table, int]]) -> Table:
+    """A table of these rows, in their order; they may come from several studies."""
+    names = dict.fromkeys(name for table, i in tables for name, column in table.metrics.items() if column.count[i])
+    columns = {name: MetricColumns(name, *_pick_columns(name, tables)) for name in names}
+    return Table([table.rows[i] for table, i in tables], columns)
+
+
+def _pick_columns(name: str, tables: Sequence[tuple[Table, int]]) -> Iterator[array[float]]:
+    found = [(table.metrics.get(name), i) for table, i in tables]
+    for field, empty in zip(MetricColumns._fields[1:], (0.0, 0.0, *[math.nan] * 9), strict=True):
+        values = (getattr(column, field)[i] if column and column.count[i] else empty for column, i in found)
+        yield array("d", values)
+
+
+def build_chosen_curves(
+    index: Index, locations: Sequence[StudyLocation], table: Table, metric: str, x: str, most: int
+) -> dict[str, Any]:
+    """One metric of all these runs as JSON; of many the best."""
+    column = table.metrics[metric]
+    keep = [i for i in range(len(table.rows)) if column.count[i]]
+    selection = plotting.Selection(table, keep, locations, {metric: int(max(column.count))})
+    options = plotting.PlotOptions(metrics=(metric,), best=most, x=x or None)  # type: ignore[arg-type]
+    (plot, *_) = plotting.build_plots(index, selection, options)
+    if not isinstance(plot.chart, Chart):
+        raise TypeError("curves are one chart")
+    notes = [note.replace(" (choose with --best N)", "") for note in plot.notes]
+    return build_curve_answer(metric, plot.chart.x_name, plot.chart.lines, notes)
 
 
 def build_comparison(
-    index: Index, location: StudyLocation, table: Table, chosen: Sequence[int]
-) -> tuple[Sequence[Block], Sequence[RunRow]]:
-    """Of these rows of the table, in their order."""
-    rows = [table.rows[i] for i in chosen]
-    params = differing_params([row.params for row in rows])
-    blocks: list[Block] = [
-        Section((TableBlock(_build_facts(rows, params)),), "Parameters that differ"),
-        Section((TableBlock(_build_metrics(table, chosen)),), "Metrics"),
+    index: Index, locations: Sequence[StudyLocation], table: Table, *, everything: bool, to_best: bool
+) -> ComparePage:
+    """`locations`: of each run. `everything`: also what is the same in all; `to_best`: metrics are compared with the
+    best run, not with the first."""
+    rows = table.rows
+    dirs = [os.path.join(location.root, row.key) for location, row in zip(locations, rows, strict=True)]
+    groups = [
+        _build_params(rows, everything),
+        _build_metrics(table, everything, to_best),
+        _build_environment(rows, dirs, everything),
     ]
-    dirs = [os.path.join(location.root, row.key) for row in rows]
+    code = None
     if len(rows) == 2:
-        left, right = (FoundRun(location, path) for path in dirs)
-        found = compare(index, index, left, right)
-        document = build_document(found)
-        titles = ("Commands", "Environment", "Code")
-        blocks += [block for block in document.blocks if isinstance(block, Section) and block.title in titles]
-        lines = list(islice(render_code_diff(found), _MOST_LINES + 1))
-        if lines:
-            more = [Notes([f"only the first {_MOST_LINES} lines are shown"])] if len(lines) > _MOST_LINES else []
-            blocks.append(Section((Code("\n".join(lines[:_MOST_LINES])), *more), "Code, line by line"))
-    else:
-        blocks.append(Section(_build_environments(rows, dirs), "Environment and code"))
-    return blocks, rows
+        found = [FoundRun(location, path) for location, path in zip(locations, dirs, strict=True)]
+        code = _compare_code(index, *found)
+    curves = [name for name, column in table.metrics.items() if any(count > 1 for count in column.count)]
+    return ComparePage(
+        rows, [group for group in groups if group.fields or group.hidden], code, sorted(curves, key=metric_priority)
+    )
 
 
-def _build_facts(rows: Sequence[RunRow], params: Sequence[str]) -> ShownTable:
-    columns = [Column("run"), Column("state", "state"), *(Column(name, digits=None) for name in params)]
-    cells = [[row.name, str(row.state), *(row.params.get(name) for name in params), row.took_s] for row in rows]
-    return ShownTable((*columns, Column("time", "clock")), cells)
+# ---------------------------------------------------------------- fields
 
 
-def _build_metrics(table: Table, chosen: Sequence[int]) -> ShownTable:
-    """The last value and the best one of each metric that any of them has."""
-    names = sorted((n for n, c in table.metrics.items() if any(c.count[i] for i in chosen)), key=metric_priority)
-    columns: list[Column] = [Column("run")]
-    cells: list[Sequence[Any]] = [[table.rows[i].name for i in chosen]]
+def _build_run_fields(rows: Sequence[RunRow]) -> Iterator[Field]:
+    yield Field("state", [Cell(str(row.state)) for row in rows])
+    if any(row.took_s is not None for row in rows):
+        times = [row.took_s for row in rows]
+        yield Field("time", [Cell(render_duration(t) if t is not None else "") for t in times], is_number=True)
+    if any(row.tags for row in rows):
+        yield Field("tags", [Cell(", ".join(row.tags)) for row in rows])
+
+
+def _build_params(rows: Sequence[RunRow], everything: bool) -> Group:
+    params = [row.params for row in rows]
+    every = list(dict.fromkeys(name for each in params for name in each))
+    shown = every if everything else differing_params(params)
+    fields = [*_build_run_fields(rows)]
+    for name in shown[:_MOST_PARAMS]:
+        values = [each.get(name, _MISSING) for each in params]
+        is_number = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values if v is not _MISSING)
+        cells = [Cell() if value is _MISSING else Cell(_shorten(show_value(value))) for value in values]
+        fields.append(Field(name, cells, is_number=is_number))
+    return Group("Parameters", fields, len(every) - len(shown[:_MOST_PARAMS]))
+
+
+_MISSING = object()
+
+
+def _build_metrics(table: Table, everything: bool, to_best: bool) -> Group:
+    """The last value of each metric, and the best one where there are several."""
+    fields, hidden = [], 0
+    names = sorted(table.metrics, key=metric_priority)
     for name in names[:_MOST_METRICS]:
-        column = table.metrics[name]
+        column, direction = table.metrics[name], direction_of(name)
         looks: list[tuple[str, Sequence[float]]] = [(name, column.last)]
-        if any(column.count[i] > 1 for i in chosen):
-            looks.append((f"best {name}", best_values(column, direction_of(name))))
+        best = best_values(column, direction)
+        if any(count > 1 for count in column.count) and list(best) != list(column.last):
+            looks.append((f"best {name}", best))
         for title, values in looks:
-            columns.append(Column(title, "number"))
-            cells.append([values[i] if column.count[i] else None for i in chosen])
-    return ShownTable(tuple(columns), list(zip(*cells, strict=True)))
+            known = [value if count else None for value, count in zip(values, column.count, strict=True)]
+            if not everything and len(known) > 1 and len({repr(value) for value in known}) == 1:
+                hidden += 1
+                continue
+            fields.append(Field(title, _build_numbers(known, direction, to_best), is_number=True))
+    return Group("Metrics", fields, hidden + max(0, len(names) - _MOST_METRICS))
 
 
-def _build_environments(rows: Sequence[RunRow], dirs: Sequence[str]) -> Sequence[Block]:
-    """Runs as rows, and a column for each fact that is not the same everywhere."""
-    shown = rows[:_MOST_ENVIRONMENTS]
-    facts = [_load_facts(row, path) for row, path in zip(shown, dirs, strict=False)]
-    known = dict.fromkeys(name for each in facts for name in each)
-    names = [name for name in known if len({each.get(name) for each in facts}) > 1]
-    if not names:
-        return [Notes(["the same in all of them"])]
-    cells = [[row.name, *(each.get(name, _MISSING) for name in names)] for row, each in zip(shown, facts, strict=True)]
-    left = [Notes([f"the first {_MOST_ENVIRONMENTS} of {len(rows)} runs"])] if len(rows) > len(shown) else []
-    return [TableBlock(ShownTable((Column("run"), *map(Column, names)), cells)), *left]
+def _build_numbers(values: Sequence[float | None], direction: Direction, to_best: bool) -> list[Cell]:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    best = (min if direction == "min" else max)(finite) if finite else None
+    base = best if to_best else values[0]
+    cells = []
+    for place, value in enumerate(values):
+        if value is None:
+            cells.append(Cell())
+            continue
+        change = ""
+        if base is not None and math.isfinite(base) and math.isfinite(value) and (to_best or place):
+            change = f"{value - base:+.3g}" if value != base else ("" if to_best else "±0")
+        is_best = value == best and any(other != best for other in finite)
+        cells.append(Cell(render_number(value, 6), change, is_best))
+    return cells
 
 
-def _load_facts(row: RunRow, run_dir: str) -> Mapping[str, Any]:
+def _build_environment(rows: Sequence[RunRow], dirs: Sequence[str], everything: bool) -> Group:
+    """Most runs of a study have the same: of equal files one is read."""
+    facts = [_load_facts(row, path) for row, path in zip(rows, dirs, strict=True)]
+    known = list(dict.fromkeys(name for each in facts for name in each))
+    shown = known if everything else [name for name in known if len({each.get(name) for each in facts}) > 1]
+    fields = [
+        Field(name, [Cell(_shorten(each[name])) if name in each else Cell() for each in facts])
+        for name in shown[:_MOST_FACTS]
+    ]
+    return Group("Environment and code", fields, len(known) - len(fields))
+
+
+def _load_facts(row: RunRow, run_dir: str) -> Mapping[str, str]:
     record = run_directory.try_record(run_dir)
+    commands = {f"command {each.name}": each.text for each in record.spec.commands} if record else {}
     code = {"code": row.code_hash[:12]} if row.code_hash else {}
-    return {**flatten_environment(run_dir, record.commit if record else row.commit), **code}
+    return {**flatten_environment(run_dir, record.commit if record else row.commit), **code, **_hide(commands, record)}
+
+
+def _hide(commands: Mapping[str, str], record: run_directory.RunRecord | None) -> Mapping[str, str]:
+    """run.json of an earlier version may hold secrets."""
+    from assay.values.secrets import hide_spec
+
+    if record is None or not commands:
+        return commands
+    return {f"command {each.name}": each.text for each in hide_spec(record.spec).commands}
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} …"
+
+
+# ---------------------------------------------------------------- code
+
+
+def _compare_code(index: Index, left: FoundRun, right: FoundRun) -> CodeDifference:
+    try:
+        found = compare(index, index, left, right)
+    except FormatError as error:
+        return CodeDifference(note=error.message)
+    if found.code_note:
+        return CodeDifference(note=found.code_note)
+    lines: list[str] = []
+    deadline = time.monotonic() + _LONGEST_DIFF_S
+    for line in render_code_diff(found, _LARGEST_FILE):
+        lines.append(line)
+        if len(lines) >= _MOST_LINES or time.monotonic() > deadline:
+            return CodeDifference("\n".join(lines), f"only the first {len(lines)} lines of the difference are shown")
+    return CodeDifference("\n".join(lines), "" if lines else "The code is the same.")

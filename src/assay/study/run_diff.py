@@ -160,12 +160,12 @@ def _is_same_file(left: str, right: str) -> bool:
     return filecmp.cmp(left, right, shallow=False)
 
 
-def render_code_diff(comparison: Comparison) -> Iterator[str]:
-    """Unified, as `diff -u` would print it."""
+def render_code_diff(comparison: Comparison, largest: int = _LARGEST_DIFF_BYTES) -> Iterator[str]:
+    """Unified, as `diff -u` would print it. `largest`: a file of more bytes is only named."""
     for each in comparison.code:
         left = os.path.join(comparison.left_dir, layout.CODE_DIR, each.path)
         right = os.path.join(comparison.right_dir, layout.CODE_DIR, each.path)
-        ours, theirs = _load_lines(left), _load_lines(right)
+        ours, theirs = _load_lines(left, largest), _load_lines(right, largest)
         if ours is None or theirs is None:
             yield f"{each.path}: {each.kind} (not text, or too large to show)"
             continue
@@ -173,11 +173,11 @@ def render_code_diff(comparison: Comparison) -> Iterator[str]:
         yield from (line.rstrip("\n") for line in difflib.unified_diff(ours, theirs, *names))
 
 
-def _load_lines(path: str) -> list[str] | None:
+def _load_lines(path: str, largest: int) -> list[str] | None:
     """Empty for a file that is not there; None for one that is not text."""
     if not os.path.lexists(path):
         return []
-    if not os.path.isfile(path) or os.path.getsize(path) > _LARGEST_DIFF_BYTES:
+    if not os.path.isfile(path) or os.path.getsize(path) > largest:
         return None
     with open(path, "rb") as file:
         data = file.read()

@@ -14,7 +14,7 @@ from assay.errors import NotFoundError, UsageError
 from assay.observe.readings import parse_reading
 from assay.record.index.base import Index, RunRow, Table, VerdictRow
 from assay.record.tags import Note
-from assay.show.chart import Chart, thin_line
+from assay.show.chart import Chart, Line, thin_line
 from assay.study import plotting, run_description
 from assay.study.locations import StudyLocation, show_command
 from assay.study.page_facts import load_run_verdicts
@@ -258,10 +258,18 @@ def find_time_range(table: Table, number: int, read_at: Sequence[float]) -> tupl
 def _build_answer(
     name: str, x_name: str, xs: Sequence[float], ys: Sequence[float], notes: Sequence[str]
 ) -> dict[str, Any]:
-    x, y = thin_line(xs, ys, _MOST_POINTS)
-    curve = {"name": name, "color": 0, "points": len(ys), "x": _plain(x), "y": _plain(y)}
+    return build_curve_answer(name, x_name, [Line(name, xs, ys)], notes)
+
+
+def build_curve_answer(name: str, x_name: str, lines: Sequence[Line], notes: Sequence[str]) -> dict[str, Any]:
+    """Lines as JSON, thinned to what a screen shows; highs and lows are kept."""
+    curves = []
+    for line in lines:
+        xs, ys = thin_line(line.xs, line.ys, _MOST_POINTS)
+        curve = {"name": line.label, "color": line.number or 0, "points": len(line.ys)}
+        curves.append({**curve, "x": _plain(xs), "y": _plain(ys)})
     return {
-        "metric": name, "x": x_name, "y": name, "log": False, "log_x": False, "notes": notes, "curves": [curve]
+        "metric": name, "x": x_name, "y": name, "log": False, "log_x": False, "notes": notes, "curves": curves
     }  # fmt: skip
 
 

@@ -240,6 +240,18 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         ref("Curves"),
         view_params("where", "states", "group", "metric", "x", "smooth", "log", "log_x", "best"),
     ),
+    ("GET", "/api/studies/{study}/compare/curves"): Operation(
+        "compareCurves",
+        "One metric of the runs that are compared, of many the 50 best",
+        ref("Curves"),
+        (
+            Param("metric", "which metric", needed=True),
+            Param(
+                "run", "a run of the study, or STUDY/RUN of another; without any, all that `where` chooses", many(TEXT)
+            ),
+            *view_params("where", "x"),
+        ),
+    ),
     ("GET", "/api/studies/{study}/runs/{run}"): Operation(
         "showRun", "Everything about a run, as `assay show STUDY/RUN --json`", ref("Run")
     ),

@@ -2,47 +2,168 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
-from assay.errors import UsageError
-from assay.study.api import StudyView, build_comparison, select_rows
-from assay.values.where import parse_where, quote_where
+from assay.errors import NotFoundError, UsageError
+from assay.record.index.base import Table
+from assay.study.api import (
+    StudyLocation,
+    build_chosen_curves,
+    build_comparison,
+    pick_rows,
+    select_rows,
+    show_command,
+    split_diff,
+)
+from assay.values.where import parse_where
 from assay.web.routes import get
-from assay.web.site import get_site
+from assay.web.site import Site, build_address, build_query, get_site
+from assay.web.snapshots import Snapshot
 
-_MOST_RUNS = 500
+_MOST_RUNS = 1000
+_MOST_CURVES = 50
+_MOST_CHARTS = 12
+_SWITCHES = ("all", "turn", "best", "x", "charts")
 
 
-def show(request: Request) -> Response:
-    """`?run=A&run=B`, or all that `where` chooses."""
-    site = get_site(request)
+class Choice(NamedTuple):
+    """The runs of an address, each with where it is."""
+
+    snapshot: Snapshot
+    names: list[str]
+    where: str
+    table: Table
+    locations: list[StudyLocation]
+    slugs: list[str]
+
+
+def choose(site: Site, request: Request) -> Choice:
+    """`?run=A&run=B&run=OTHER-STUDY/C`, of these only what `where` says; without names all runs that it chooses."""
     snapshot = site.snapshots.load(request.path_params["study"])
     names = list(dict.fromkeys(request.query_params.getlist("run")))
     where = request.query_params.get("where", "").strip()
-    chosen = [snapshot.get_row(name) for name in names]
-    if where or not names:
-        matching = select_rows(snapshot.table, parse_where(where) if where else None)
-        chosen = [i for i in chosen if i in set(matching)] if names else matching
-    if len(chosen) < 2:
-        raise UsageError("a comparison needs two runs or more", "mark them in the study's table")
-    if len(chosen) > _MOST_RUNS:
-        raise UsageError(f"{len(chosen)} runs are too many to be compared on one page", f"choose at most {_MOST_RUNS}")
-    with site.snapshots.open_index(snapshot.location.root) as index:
-        blocks, rows = build_comparison(index, snapshot.location, snapshot.table, chosen)
-    wanted = ", ".join(quote_where(row.name) for row in rows)
-    view = StudyView(tab="curves", where=f"run.name in ({wanted})", best=50)
+    if len(names) > _MOST_RUNS:
+        raise UsageError(f"{len(names)} runs are too many to be compared on one page", f"at most {_MOST_RUNS}")
+    if names:
+        found = [_find(site, snapshot, name) for name in names]
+    else:
+        found = [(snapshot, i) for i in select_rows(snapshot.table, parse_where(where) if where else None)]
+    if len(found) > _MOST_RUNS:
+        raise UsageError(
+            f"{len(found)} runs are too many to be compared on one page",
+            f"choose at most {_MOST_RUNS} with a filter: {build_address('studies', snapshot.slug, 'compare')}?where=…",
+        )
+    if len({each.location.root for each, _ in found}) > 1:
+        raise UsageError("runs of two roots cannot be compared on one page", "in a terminal: assay diff RUN RUN")
+    table = pick_rows([(each.table, i) for each, i in found])
+    keep = list(range(len(found)))
+    if where and names:
+        keep = select_rows(table, parse_where(where))
+        table = pick_rows([(table, i) for i in keep])
+    chosen = [found[i][0] for i in keep]
+    return Choice(
+        snapshot, names, where, table, [each.location for each in chosen], [each.slug for each in chosen]
+    )  # fmt: skip
+
+
+def _find(site: Site, snapshot: Snapshot, name: str) -> tuple[Snapshot, int]:
+    study, slash, run = name.rpartition("/")
+    other = site.snapshots.load(study) if slash else snapshot
+    return other, other.get_row(run)
+
+
+def show(request: Request) -> Response:
+    site = get_site(request)
+    query = request.query_params
+    problem, choice, page = None, None, None
+    try:
+        choice = choose(site, request)
+    except NotFoundError:
+        raise
+    except UsageError as error:  # a wrong filter is answered where it was typed
+        problem = error
+    if choice and len(choice.table.rows) < 2:
+        there = "is one" if choice.table.rows else "is none"
+        problem = UsageError(
+            f"a comparison needs two runs or more; here {there}", "mark them in the study's table, or change the filter"
+        )
+    snapshot = choice.snapshot if choice else site.snapshots.load(request.path_params["study"])
+    if choice and not problem:
+        with site.snapshots.open_index(snapshot.location.root) as index:
+            page = build_comparison(
+                index,
+                choice.locations,
+                choice.table,
+                everything=bool(query.get("all")),
+                to_best=bool(query.get("best")),
+            )
+    switches = {name: query[name] for name in _SWITCHES if query.get(name)}
+    names, where = list(dict.fromkeys(query.getlist("run"))), query.get("where", "").strip()
+    chosen = {"run": names, "where": where}
+
+    def link(**changes: object) -> str:
+        """The same page with something else."""
+        return f"{request.url.path}?{build_query(_drop_empty({**chosen, **switches, **changes}))}"
+
+    charts = page.metrics if page else []
+    most = len(charts) if switches.get("charts") else _MOST_CHARTS
+    several = len(set(choice.slugs)) > 1 if choice else False
+    rows = page.rows if page else []
+    pair = choice.locations if choice else []
+    command = ""
+    if len(rows) == 2 and pair[0] == pair[1]:
+        command = show_command(["diff"], pair[0], *(row.key.partition("/")[2] for row in rows))
     return site.render(
         request,
         "compare.html",
+        status=400 if problem else 200,
         snapshot=snapshot,
-        rows_=rows,
-        blocks=blocks,
+        page=page,
+        problem=problem,
+        switches=switches,
         where=where,
         names=names,
-        metrics=[name for name, column in snapshot.table.metrics.items() if any(column.count[i] > 1 for i in chosen)],
-        query=view.to_query(),
+        link=link,
+        metrics=charts[:most],
+        left_out=len(charts) - len(charts[:most]),
+        curves=f"/api{request.url.path}/curves?{build_query(_drop_empty({**chosen, 'x': switches.get('x')}))}",
+        runs=[
+            (
+                f"{row.study}/{row.name}" if several else row.name,
+                build_address("studies", slug, "runs", row.key.partition("/")[2]),
+                row.key.partition("/")[2] if slug == snapshot.slug else f"{slug}/{row.key.partition('/')[2]}",
+            )
+            for row, slug in zip(rows, choice.slugs if choice else [], strict=True)
+        ],
+        command=command,
+        split_diff=split_diff,
     )
 
 
-ROUTES = [get("/studies/{study}/compare", show)]
+def _drop_empty(values: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value}
+
+
+def send_curves(request: Request) -> Response:
+    """One metric of the compared runs, of many the best ones."""
+    site = get_site(request)
+    choice = choose(site, request)
+    metric, x = request.query_params.get("metric", ""), request.query_params.get("x", "")
+    if x not in ("", "step", "epoch", "time"):
+        raise UsageError(f"x cannot be {x[:40]!r}", "it is step, epoch or time")
+    known = [name for name, column in choice.table.metrics.items() if any(count > 1 for count in column.count)]
+    if metric not in choice.table.metrics:
+        raise NotFoundError("metric", metric, known)
+    locations = list(dict.fromkeys(choice.locations))
+    with site.snapshots.open_index(choice.snapshot.location.root) as index:
+        curves = build_chosen_curves(index, locations, choice.table, metric, x, _MOST_CURVES)
+    return JSONResponse(curves, headers={"cache-control": "no-store"})
+
+
+ROUTES = [
+    get("/studies/{study}/compare", show),
+    get("/api/studies/{study}/compare/curves", send_curves),
+]

@@ -1,0 +1,118 @@
+"""The page that compares runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from tests.study.workbench import GOOD, STUDY, Bench
+from tests.web.conftest import open_client
+
+from assay.study.compare_page import _build_numbers
+
+PAGE = "/studies/fit/compare"
+OTHER = "lr=0.1,n=8"
+
+
+def get_table(text: str, title: str) -> str:
+    return text.partition(f">{title}</h2>")[2].partition("</table>")[0]
+
+
+def test_runs_are_rows_and_only_what_differs_is_there(client: TestClient) -> None:
+    text = client.get(PAGE, params={"run": [GOOD, OTHER]}).text
+    table = get_table(text, "Parameters")
+    assert table.count('<th scope="row">') == 2
+    assert ">n</th>" in table
+    assert ">lr</th>" not in table  # the same in both
+    assert ">lr</th>" in get_table(client.get(PAGE, params={"run": [GOOD, OTHER], "all": 1}).text, "Parameters")
+    assert text.count("<table") == 3  # parameters, metrics, environment: each once
+
+
+def test_runs_as_columns(client: TestClient) -> None:
+    table = get_table(client.get(PAGE, params={"run": [GOOD, OTHER], "turn": 1}).text, "Metrics")
+    assert table.count('<th scope="col"><a') == 2
+    assert '<th scope="row">loss</th>' in table
+
+
+def test_differences_of_metrics(client: TestClient) -> None:
+    table = get_table(client.get(PAGE, params={"run": [GOOD, OTHER]}).text, "Metrics")
+    assert '<span class="change-by">+0.1</span>' in table
+    assert '<b>1.7</b> <span class="is-best">best</span>' in table
+
+
+def test_numbers_beside_the_first_and_the_best() -> None:
+    nan = float("nan")
+    cells = _build_numbers([2.0, 1.0, nan, None, 2.0], "min", False)
+    assert [cell.change for cell in cells] == ["", "-1", "", "", "±0"]
+    assert [cell.is_best for cell in cells] == [False, True, False, False, False]
+    assert [cell.text for cell in cells] == ["2", "1", "nan", "", "2"]
+    assert [cell.change for cell in _build_numbers([2.0, 1.0, nan, None], "max", True)] == ["", "-1", "", ""]
+    assert not any(cell.is_best for cell in _build_numbers([1.0, 1.0], "min", False))
+
+
+def test_the_filter_is_on_the_page(client: TestClient) -> None:
+    assert "2 runs compared" in client.get(PAGE, params={"where": "lr == 0.1"}).text
+    assert "4 runs compared" in client.get(PAGE).text
+    text = client.get(PAGE, params={"run": [GOOD, OTHER, "lr=0.5,n=7"], "where": "state == done"}).text
+    assert "2 runs compared" in text
+    assert text.count('<input type="hidden" name="run"') == 3
+
+
+@pytest.mark.parametrize("where", ["lr ==", "(" * 10_000, "nonsense > 3", "lr > 100"])
+def test_a_filter_that_does_not_fit_is_answered_where_it_was_typed(client: TestClient, where: str) -> None:
+    answer = client.get(PAGE, params={"where": where})
+    assert answer.status_code == 400
+    assert 'class="answer"' in answer.text
+    assert 'name="where"' in answer.text
+
+
+@pytest.mark.parametrize("name", ["lr=0.1,n=9", "other/lr=0.1,n=7", "../../etc/passwd", "/"])
+def test_an_unknown_run(client: TestClient, name: str) -> None:
+    assert client.get(PAGE, params={"run": [GOOD, name]}).status_code == 404
+
+
+def test_curves_are_those_of_the_runs(client: TestClient) -> None:
+    text = client.get(PAGE, params={"run": [GOOD, OTHER]}).text
+    address = text.partition('data-curves="')[2].partition('"')[0].replace("&amp;", "&")
+    assert [curve["name"] for curve in client.get(address).json()["curves"]] == ["n=7", "n=8"]
+    curves = f"/api{PAGE}/curves"
+    assert client.get(curves, params={"metric": "los"}).status_code == 404
+    assert client.get(curves, params={"metric": "loss", "x": "miles"}).status_code == 400
+    assert client.get(curves, params={"metric": "loss", "where": "lr > 100"}).status_code in (400, 404)
+
+
+def test_code_line_by_line_and_runs_of_two_studies(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    (bench.folder / "train.py").write_text("one\ntwo\n")
+    bench.run(STUDY)
+    (bench.folder / "train.py").write_text("one\nthree <b>\n")
+    bench.run(STUDY.replace("study: fit", "study: new"), file="other.yml")
+    with open_client(bench.root) as client:
+        text = client.get(PAGE, params={"run": [GOOD, f"new/{GOOD}"]}).text
+        code = text.partition('id="code"')[2]
+        assert '<span class="removed">-two\n</span><span class="added">+three &lt;b&gt;\n</span>' in code
+        assert f">fit/{GOOD}</a>" in text
+        assert f">new/{GOOD}</a>" in text
+        assert "runs compared" in client.get("/studies/new/compare", params={"run": [GOOD, f"fit/{OTHER}"]}).text
+
+
+def test_hundreds_of_runs_and_disjoint_metrics(served: Bench, tmp_path: Path) -> None:
+    source, root = served.root / "fit" / GOOD, tmp_path / "runs"
+    record = json.loads((source / "run.json").read_text())
+    for i in range(300):
+        run = root / "many" / f"i={i}"
+        (run / "metrics").mkdir(parents=True)
+        spec = {**record["spec"], "name": run.name, "id": f"{i:016x}", "params": {"i": i, f"p{i}": 1}}
+        (run / "run.json").write_text(json.dumps({**record, "study": "many", "spec": spec, "uid": f"u{i}"}))
+        for name in ("environment.json", "lease.1", "outcome.1"):
+            shutil.copy(source / name, run / name)
+        points = [{"step": step, f"m{i % 30}": step / (i + 1)} for step in range(3)]
+        (run / "metrics" / "1-1-1.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+    with open_client(root) as client:
+        text = client.get("/studies/many/compare").text
+        assert get_table(text, "Parameters").count('<th scope="row">') == 300
+        curves = client.get("/api/studies/many/compare/curves?metric=m3").json()
+        assert len(curves["curves"]) == 10
