@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from assay.errors import FormatError
 from assay.record import run_directory
 from assay.record.index.base import Index, MetricColumns, RunRow, Table
-from assay.show.chart import Chart
 from assay.show.formatting import render_duration, render_number
 from assay.study import plotting
 from assay.study.locations import FoundRun, StudyLocation
+from assay.study.page_view import StudyView
 from assay.study.ranking import best_values, differing_params
 from assay.study.run_description import show_value
 from assay.study.run_diff import compare, flatten_environment, render_code_diff
-from assay.study.run_page import build_curve_answer
+from assay.study.study_page import build_selected_curves
 from assay.values.series import Direction, direction_of, metric_priority
 
 _MOST_METRICS = 40
@@ -88,12 +88,7 @@ def build_chosen_curves(
     column = table.metrics[metric]
     keep = [i for i in range(len(table.rows)) if column.count[i]]
     selection = plotting.Selection(table, keep, locations, {metric: int(max(column.count))})
-    options = plotting.PlotOptions(metrics=(metric,), best=most, x=x or None)  # type: ignore[arg-type]
-    (plot, *_) = plotting.build_plots(index, selection, options)
-    if not isinstance(plot.chart, Chart):
-        raise TypeError("curves are one chart")
-    notes = [note.replace(" (choose with --best N)", "") for note in plot.notes]
-    return build_curve_answer(metric, plot.chart.x_name, plot.chart.lines, notes)
+    return build_selected_curves(index, selection, StudyView(metric=metric, x=x, best=most))
 
 
 def build_comparison(

@@ -14,16 +14,19 @@ from assay.errors import NotFoundError, UsageError
 from assay.observe.readings import parse_reading
 from assay.record.index.base import Index, RunRow, Table, VerdictRow
 from assay.record.tags import Note
-from assay.show.chart import Chart, Line, thin_line
+from assay.show.chart import Chart, Line
 from assay.study import plotting, run_description
 from assay.study.locations import StudyLocation, show_command
 from assay.study.page_facts import load_run_verdicts
+from assay.study.page_view import StudyView
+from assay.study.ranking import SortKey
 from assay.study.run_description import RunDescription, describe_run
+from assay.study.study_page import build_curve, build_selected_curves
 from assay.system.files import is_special
 from assay.values import layout
 from assay.values.document import Block, Facts, Section, TableBlock
+from assay.values.series import direction_of, metric_priority
 
-_MOST_POINTS = 1500  # of a curve that is sent
 _MOST_READINGS = 50_000  # of a longer run every second one, or every fourth
 _LONGEST_JOB_LOG = 1 << 20
 _MOST_VERDICTS = 200
@@ -226,12 +229,8 @@ def build_run_curves(
         return _build_timed(table, number, run_dir, metric, series.times, series.values)
     counts = {metric: int(table.metrics[metric].count[number])}
     selection = plotting.Selection(table, [number], [location], counts)
-    options = plotting.PlotOptions(metrics=(metric,), x=x or None)  # type: ignore[arg-type]
-    (plot, *_) = plotting.build_plots(index, selection, options)
-    if not isinstance(plot.chart, Chart):
-        raise TypeError("curves are one chart")
-    (line,) = plot.chart.lines
-    return _build_answer(metric, plot.chart.x_name, line.xs, line.ys, list(plot.notes))
+    answer = build_selected_curves(index, selection, StudyView(metric=metric, x=x))
+    return {**answer, "curves": [{**curve, "name": metric} for curve in answer["curves"]]}
 
 
 def _build_timed(
@@ -241,8 +240,20 @@ def _build_timed(
     seconds, unit = plotting.choose_time_unit(end - start)
     pairs = sorted((time - start, i) for i, time in enumerate(times) if math.isfinite(time))
     xs = [second / seconds for second, _ in pairs]
-    answer = _build_answer(name, f"time since the start of the run ({unit})", xs, [values[i] for _, i in pairs], [])
-    return {**answer, "x_range": [0.0, (end - start) / seconds]}
+    line = Line(name, xs, [values[i] for _, i in pairs])
+    chart = Chart((line,), "", f"time since the start of the run ({unit})", name)
+    key = SortKey(name, direction_of(name))
+    return {
+        "metric": name,
+        "direction": key.direction,
+        "x": chart.x_name,
+        "y": name,
+        "log": False,
+        "log_x": False,
+        "notes": [],
+        "curves": [build_curve(line, chart, table.rows[number], key) for line in chart.lines],
+        "x_range": [0.0, (end - start) / seconds],
+    }
 
 
 def find_time_range(table: Table, number: int, read_at: Sequence[float]) -> tuple[float, float]:
@@ -253,29 +264,6 @@ def find_time_range(table: Table, number: int, read_at: Sequence[float]) -> tupl
     lasts = [*(column.last_time[number] for column in columns), row.ended_at, *read_at[-1:]]
     start = min((time for time in firsts if math.isfinite(time)), default=read_at[0] if read_at else 0.0)
     return start, max((each for each in lasts if each is not None and math.isfinite(each)), default=start)
-
-
-def _build_answer(
-    name: str, x_name: str, xs: Sequence[float], ys: Sequence[float], notes: Sequence[str]
-) -> dict[str, Any]:
-    return build_curve_answer(name, x_name, [Line(name, xs, ys)], notes)
-
-
-def build_curve_answer(name: str, x_name: str, lines: Sequence[Line], notes: Sequence[str]) -> dict[str, Any]:
-    """Lines as JSON, thinned to what a screen shows; highs and lows are kept."""
-    curves = []
-    for line in lines:
-        xs, ys = thin_line(line.xs, line.ys, _MOST_POINTS)
-        curve = {"name": line.label, "color": line.number or 0, "points": len(line.ys)}
-        curves.append({**curve, "x": _plain(xs), "y": _plain(ys)})
-    return {
-        "metric": name, "x": x_name, "y": name, "log": False, "log_x": False, "notes": notes, "curves": curves
-    }  # fmt: skip
-
-
-def _plain(values: Sequence[float]) -> list[float | None]:
-    """JSON knows neither NaN nor infinity: a gap."""
-    return [value if math.isfinite(value) else None for value in values]
 
 
 def _find_readings(run_dir: str) -> _Readings:
@@ -336,8 +324,6 @@ def _measure_cpu(times: Sequence[float], used: Sequence[float]) -> list[float]:
 
 def choose_metrics(table: Table, number: int) -> tuple[list[str], bool]:
     """Those that make a curve, the most telling first; whether any of them knows its times."""
-    from assay.values.series import metric_priority
-
     names = [name for name, column in table.metrics.items() if column.count[number] > 1]
     timed = any(math.isfinite(table.metrics[name].last_time[number]) for name in names)
     return sorted(names, key=metric_priority), timed

@@ -346,7 +346,11 @@ def choose_charts(location: StudyLocation, table: Table, view: StudyView) -> lis
 
 def build_curves(index: Index, location: StudyLocation, table: Table, view: StudyView) -> dict[str, Any]:
     """The curves of one metric as JSON, thinned to what a screen shows; highs and lows are kept."""
-    selection = _build_selection(location, table, view)
+    return build_selected_curves(index, _build_selection(location, table, view), view)
+
+
+def build_selected_curves(index: Index, selection: plotting.Selection, view: StudyView) -> dict[str, Any]:
+    """The same of runs that are chosen already."""
     (key, *_), _ = plotting.choose_metrics(selection, (view.metric,) if view.metric else ())
     selection, notes = (_keep_groups if view.group else _keep_best)(selection, view, key)
     options = plotting.PlotOptions(
@@ -371,7 +375,7 @@ def build_curves(index: Index, location: StudyLocation, table: Table, view: Stud
         "log": view.log,
         "log_x": view.log_x,
         "notes": notes + [note.replace(" (choose with --best N)", "") for note in plot.notes],
-        "curves": [_build_curve(line, chart, labels.get(line.label), key) for line in chart.lines],
+        "curves": [build_curve(line, chart, labels.get(line.label), key) for line in chart.lines],
     }
 
 
@@ -396,7 +400,7 @@ def _keep_groups(selection: plotting.Selection, view: StudyView, key: SortKey) -
     return replace(selection, keep=keep), [f"the {view.best} best of {len(found):,} groups"]
 
 
-def _build_curve(line: Line, chart: Chart, row: RunRow | None, key: SortKey) -> dict[str, Any]:
+def build_curve(line: Line, chart: Chart, row: RunRow | None, key: SortKey) -> dict[str, Any]:
     """`points`: how many there are behind what is sent; `last`, `best`: not smoothed."""
     xs, ys = thin_line(line.xs, line.ys, _MOST_POINTS)
     before = line.raw or line.ys
