@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.study.workbench import BAD, GOOD, LONG, Bench, build_bench, until
+from tests.study.workbench import GOOD, LONG, Bench, build_bench, until
 from tests.web.conftest import READER, WRITE, open_client
 
 ACTIONS = "/api/studies/fit/actions"
@@ -94,22 +94,3 @@ def test_readers_cannot_act(client: TestClient) -> None:
     body = {"action": "tag", "runs": [GOOD], "text": "x"}
     assert client.post(ACTIONS, json=body).status_code == 401
     assert client.post(ACTIONS, headers={"authorization": f"Bearer {READER}"}, json=body).status_code == 403
-
-
-class TestComparison:
-    def test_two_runs(self, client: TestClient) -> None:
-        text = client.get("/studies/fit/compare", params={"run": [GOOD, BAD]}).text
-        assert "2 runs compared" in text
-        assert "assay diff fit/lr=0.1,n=7 fit/lr=0.5,n=7" in text
-        part = text.partition("Parameters that differ")[2].partition("Metrics")[0]
-        assert "lr" in part
-        assert ">n<" not in part
-
-    def test_all_that_a_filter_chooses(self, client: TestClient) -> None:
-        assert "4 runs compared" in client.get("/studies/fit/compare").text
-        assert "2 runs compared" in client.get("/studies/fit/compare?where=n==7").text
-
-    def test_mistakes(self, client: TestClient) -> None:
-        assert client.get("/studies/fit/compare", params={"run": GOOD}).status_code == 400
-        assert client.get("/studies/fit/compare", params={"run": [GOOD, "x"]}).status_code == 404
-        assert client.get("/studies/fit/compare?where=n==").status_code == 400

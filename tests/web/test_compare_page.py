@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -72,6 +73,17 @@ def test_a_filter_that_does_not_fit_is_answered_where_it_was_typed(client: TestC
 @pytest.mark.parametrize("name", ["lr=0.1,n=9", "other/lr=0.1,n=7", "../../etc/passwd", "/"])
 def test_an_unknown_run(client: TestClient, name: str) -> None:
     assert client.get(PAGE, params={"run": [GOOD, name]}).status_code == 404
+
+
+def test_one_run_is_not_a_comparison(client: TestClient) -> None:
+    answer = client.get(PAGE, params={"run": GOOD})
+    assert answer.status_code == 400
+    assert "two runs or more" in answer.text
+
+
+def test_the_command_that_tells_the_same(client: TestClient) -> None:
+    text = client.get(PAGE, params={"run": [GOOD, OTHER]}).text
+    assert re.search(r"assay diff \S*fit/lr=0.1,n=7 \S*fit/lr=0.1,n=8<", text)
 
 
 def test_curves_are_those_of_the_runs(client: TestClient) -> None:

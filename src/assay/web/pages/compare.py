@@ -136,7 +136,7 @@ def show(request: Request) -> Response:
                 build_address("studies", slug, "runs", row.key.partition("/")[2]),
                 row.key.partition("/")[2] if slug == snapshot.slug else f"{slug}/{row.key.partition('/')[2]}",
             )
-            for row, slug in zip(rows, choice.slugs if choice else [], strict=True)
+            for row, slug in zip(rows, choice.slugs if choice and page else [], strict=True)
         ],
         command=command,
         split_diff=split_diff,

@@ -1,5 +1,7 @@
 // The log of a run: its end first, parts of it by offset, lines that hold some words, and what is added as it comes.
 
+import { follow as listen, limit } from "/static/live.js";
+
 const PAUSE = 1000;
 const PART = 65536;
 const MOST_SHOWN = 4 * 1024 * 1024; // characters; a log that is followed for days does not fill the memory
@@ -171,3 +173,20 @@ for (const button of document.querySelectorAll("[data-copy]"))
     }
     setTimeout(() => (button.textContent = before), 2000);
   });
+
+// A run that goes on: its state, its numbers and its curves are asked for again when its study has changed.
+const live = document.querySelector("[data-live-run]");
+if (live) {
+  const refresh = limit(2000, async () => {
+    if (!document.querySelector("[data-live-run]")) return; // it is over
+    const answer = await fetch(location.href);
+    if (!answer.ok) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const part of document.querySelectorAll("[data-refresh]")) {
+      const fresh = page.getElementById(part.id);
+      if (fresh) part.replaceWith(document.adoptNode(fresh));
+    }
+    document.dispatchEvent(new CustomEvent("assay:changed"));
+  });
+  listen(`/events?${new URLSearchParams({ study: live.dataset.liveRun })}`, "study", refresh);
+}
