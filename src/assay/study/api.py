@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from assay.study.slot_choice import choose_slots
     from assay.study.stop import StopOptions, stop
     from assay.study.study_page import (
+        StudyTable,
         build_curves,
         build_plots,
         build_table,
@@ -142,8 +143,8 @@ HOMES = {
     "assay.study.slot_choice": "choose_slots",
     "assay.study.stop": "StopOptions stop",
     "assay.study.study_page": (
-        "build_curves build_plots build_table choose_charts choose_columns count_states find_best find_names "
-        "measure_pace"
+        "StudyTable build_curves build_plots build_table choose_charts choose_columns count_states find_best "
+        "find_names measure_pace"
     ),
     "assay.study.summary": "SummaryOptions select_rows summarise",
     "assay.study.supervise": "Entry Event Observer",

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from assay.record.index.base import Table
 
 T = TypeVar("T")
-_MOST_VALUES = 1_000_000  # of columns and orders that are kept: 8 MB
+_MOST_VALUES = 1_500_000  # of columns and orders that are kept: 12 MB
 _FEWEST = 8
 
 

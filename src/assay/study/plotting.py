@@ -16,7 +16,7 @@ from assay.errors import FormatError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, Series
 from assay.record.index.base import Table as IndexTable
-from assay.show.chart import Chart, Line, build_bands, choose_colors, resample, smooth
+from assay.show.chart import Chart, Line, build_bands, choose_colors, has_finite_sum, resample, smooth
 from assay.show.console import Console
 from assay.study.locations import HOW_TO_START, StudyLocation, show_command
 from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, parse_sort, sort_groups
@@ -220,6 +220,7 @@ def _load_curves(
     rows, column = selection.data.rows, selection.data.metrics[metric]
     series = {i: index.load_series(rows[i].key, metric) for i in selection.keep if column.count[i]}
     unit = find_step_name(selection.locations, selection.rows, metric)
+    xs: dict[int, Sequence[float]]
     if x == "time":
         starts = {i: find_start(selection.data, i) for i in series}
         xs = {i: [time - starts[i] for time in each.times] for i, each in series.items()}
@@ -230,14 +231,21 @@ def _load_curves(
     elif x == "step" and unit == "epoch":
         raise UsageError(f"{metric} is counted by epoch in these runs, not by step", "draw it with -x epoch")
     else:
-        xs, hint = {i: list(each.steps) for i, each in series.items()}, "without -x, points are counted"
-    whole = {i for i in xs if xs[i] and all(map(math.isfinite, xs[i]))}
+        xs, hint = {i: each.steps for i, each in series.items()}, "without -x, points are counted"
+    rising = {i for i in xs if _is_rising(xs[i])}
+    whole = {i for i in xs if i in rising or (xs[i] and all(map(math.isfinite, xs[i])))}
     if x is None and len(whole) < len(xs):
         counted = {i: Line(rows[i].key, range(1, len(each.values) + 1), each.values) for i, each in series.items()}
         return counted, "point", []
     if not whole:
         raise UsageError(f"{metric} has no {x}s in these runs", hint)
-    lines = {i: _sort_line(rows[i].key, xs[i], series[i].values) for i in xs if i in whole}
+    lines = {
+        i: Line(rows[i].key, xs[i], series[i].values)
+        if i in rising
+        else _sort_line(rows[i].key, xs[i], series[i].values)
+        for i in xs
+        if i in whole
+    }
     names = [rows[i].name for i in xs if i not in whole]
     left_out = (
         [f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}: not drawn, since there are no {x}s"] if names else []
@@ -249,9 +257,12 @@ def _load_curves(
     return scaled, f"time since the start of the run ({name})", left_out
 
 
+def _is_rising(xs: Sequence[float]) -> bool:
+    """And finite: a NaN is not larger than anything."""
+    return bool(xs) and math.isfinite(xs[0]) and math.isfinite(xs[-1]) and all(map(le, xs, islice(xs, 1, None)))
+
+
 def _sort_line(label: str, xs: Sequence[float], ys: Sequence[float]) -> Line:
-    if all(map(le, xs, islice(xs, 1, None))):
-        return Line(label, xs, ys)
     order = sorted(range(len(xs)), key=xs.__getitem__)
     return Line(label, [xs[i] for i in order], [ys[i] for i in order])
 
@@ -314,12 +325,13 @@ def rank_lines(lines: Sequence[Line], direction: Direction) -> list[Line]:
     """Best first, by the best value of each; those without a finite value last."""
 
     def key(line: Line) -> tuple[bool, float]:
-        finite = [y for y in line.raw or line.ys if math.isfinite(y)]
+        ys = line.raw or line.ys
+        finite = ys if has_finite_sum(ys) else [y for y in ys if math.isfinite(y)]
         if not finite:
             return True, 0.0
         return False, min(finite) if direction == "min" else -max(finite)
 
-    return sorted(lines, key=key)
+    return sorted(lines, key=key) if len(lines) > 1 else list(lines)
 
 
 def build_paths(path: str, metrics: Sequence[str]) -> list[str]:

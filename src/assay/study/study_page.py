@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from assay.errors import UsageError
@@ -15,6 +16,7 @@ from assay.record.run_directory import load_planned
 from assay.show.chart import Chart, Line, build_band_edges, last_value, thin_line
 from assay.show.progress import estimate_eta
 from assay.study import param_plots, plot_page, plotting
+from assay.study.kept_table import remember
 from assay.study.locations import StudyLocation
 from assay.study.page_view import StudyView
 from assay.study.ranking import (
@@ -36,6 +38,7 @@ from assay.values.table import Column
 from assay.values.where import parse_where, quote_where
 
 _MOST_POINTS = 1500  # of a curve that is sent: more than a screen has columns
+_MOST_SENT = 30_000  # of all curves of a chart; each has at least a third of its points above
 _MOST_CHARTS = 6  # metrics beside each other
 _MOST_SPARK = 60  # points of the small curve on a card
 MOST_DRAWN = {"scatter": 3000, "slices": 600, "parallel": 600, "history": 3000, "importance": 1500}
@@ -100,7 +103,7 @@ def find_best(location: StudyLocation, table: Table) -> BestRun | None:
 
 def count_states(location: StudyLocation, table: Table) -> Mapping[State, int]:
     """Of its runs, and of those that are planned and have no directory yet."""
-    counts = Counter(row.state for row in table.rows)
+    counts = remember(table, "states", lambda: Counter(map(attrgetter("state"), table.rows))).copy()
     if planned := len(load_planned(location.dir)):
         counts[State.QUEUED] += planned
     return counts
@@ -110,9 +113,9 @@ def measure_pace(table: Table, queued: int) -> Pace | None:
     """None where nothing runs."""
     now = time.time()
     running = [row.elapsed_s(now) or 0.0 for row in table.rows if row.state is State.RUNNING]
-    took = [row.took_s for row in table.rows if row.state is State.DONE and row.took_s]
     if not running:
         return None
+    took = [row.took_s for row in table.rows if row.state is State.DONE and row.took_s]
     mean = sum(took) / len(took) if took else 0.0
     return Pace(3600 * len(running) / mean if mean else None, estimate_eta(took, running, queued, len(running)))
 
@@ -402,9 +405,10 @@ def _keep_groups(selection: plotting.Selection, view: StudyView, key: SortKey) -
 
 def build_curve(line: Line, chart: Chart, row: RunRow | None, key: SortKey) -> dict[str, Any]:
     """`points`: how many there are behind what is sent; `last`, `best`: not smoothed."""
-    xs, ys = thin_line(line.xs, line.ys, _MOST_POINTS)
-    before = line.raw or line.ys
-    finite = [y for y in before if math.isfinite(y)]
+    most = max(_MOST_POINTS // 3, min(_MOST_POINTS, _MOST_SENT // len(chart.lines)))
+    xs, ys = thin_line(line.xs, line.ys, most)
+    x_raw, raw = thin_line(line.xs, line.raw, most) if line.raw else ((), ())
+    finite = [y for y in raw or ys if math.isfinite(y)]  # the lowest and the highest of all are among them
     curve: dict[str, Any] = {
         "name": line.label,
         "run": row.key.partition("/")[2] if row else None,
@@ -412,17 +416,17 @@ def build_curve(line: Line, chart: Chart, row: RunRow | None, key: SortKey) -> d
         "runs": line.members,
         "color": line.number or 0,
         "points": len(line.ys),
-        "last": _plain([last_value(replace(line, ys=before))])[0],
+        "last": _plain([last_value(replace(line, ys=line.raw or line.ys))])[0],
         "best": (min if key.direction == "min" else max)(finite) if finite else None,
         "x": _plain(xs),
         "y": _plain(ys),
     }
     if line.spread and line.members > 1:
         lower, upper = build_band_edges(line, chart.scale)
-        curve["x_low"], curve["low"] = map(_plain, thin_line(line.xs, lower, _MOST_POINTS))
-        curve["x_high"], curve["high"] = map(_plain, thin_line(line.xs, upper, _MOST_POINTS))
+        curve["x_low"], curve["low"] = map(_plain, thin_line(line.xs, lower, most))
+        curve["x_high"], curve["high"] = map(_plain, thin_line(line.xs, upper, most))
     if line.raw:
-        curve["x_raw"], curve["raw"] = map(_plain, thin_line(line.xs, line.raw, _MOST_POINTS))
+        curve["x_raw"], curve["raw"] = _plain(x_raw), _plain(raw)
     return curve
 
 

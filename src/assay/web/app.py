@@ -60,7 +60,7 @@ def build_app(site: Site) -> ASGIApp:
         exception_handlers={HTTPException: _show_error, AssayError: _show_error, Exception: _show_error},
     )
     app.state.site = site
-    packed = GZipMiddleware(app, minimum_size=_SMALLEST_PACKED, compresslevel=3)
+    packed = GZipMiddleware(app, minimum_size=_SMALLEST_PACKED, compresslevel=1)
     return Guard(packed, routes, tokens=site.tokens, hosts=site.hosts, is_open=site.is_open)
 
 

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from assay.show import formatting
 from assay.show.html import build_environment
+from assay.web.rows import render_rows
 from assay.web.security import Token
 from assay.web.snapshots import Snapshots
 
@@ -45,6 +46,7 @@ class Site:
             duration=formatting.render_duration,
             age=lambda at: formatting.render_age(max(0.0, time.time() - at)),
             size=formatting.render_size,
+            run_rows=render_rows,
         )
         return environment
 

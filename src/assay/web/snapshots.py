@@ -6,6 +6,7 @@ once a second while it runs, and every few seconds otherwise. Sorting and filter
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -35,6 +36,7 @@ from assay.values.state import State
 T = TypeVar("T")
 _MOST_CELLS = 4_000_000  # numbers held in memory: about 32 MB, and as much again for parameters
 _MOST_MADE = 200  # pages of tables kept for the next reader
+_MOST_BYTES = 16 << 20  # of answers that are kept as they are sent
 _LISTED_S = 2.0
 _RUNNING_S, _RESTING_S, _WATCHED_S = 1.0, 5.0, 120.0
 
@@ -90,6 +92,8 @@ class Snapshots:
         self._listing = threading.Lock()
         self._listed: tuple[float, dict[str, tuple[StudyLocation, StudyRow]]] = (-math.inf, {})
         self._loading: dict[str, threading.Lock] = {}
+        self._versions = itertools.count(1)  # never the same again, also of a study that is read again
+        self._answers: OrderedDict[Hashable, bytes] = OrderedDict()
         self._threads = threading.local()
         self._is_closed = threading.Event()
         self._listeners: list[Listener] = []
@@ -161,6 +165,21 @@ class Snapshots:
             snapshot = self._read(slug, known[slug], None)
             self._keep(snapshot, now)
             return snapshot
+
+    def answer(self, snapshot: Snapshot, what: Hashable, make: Callable[[], bytes]) -> bytes:
+        """What was made of the study as it is, also for the next who asks; what nobody asked for longest leaves."""
+        key = (snapshot.slug, snapshot.version, what)
+        with self._lock:
+            if key in self._answers:
+                self._answers.move_to_end(key)
+                return self._answers[key]
+        made = make()
+        with self._lock:
+            self._answers[key] = made
+            size = sum(map(len, self._answers.values()))
+            while size > _MOST_BYTES:
+                size -= len(self._answers.popitem(last=False)[1])
+        return made
 
     def load_series(self, snapshot: Snapshot, run: str, metric: str) -> Series:
         with self.open_index(snapshot.location.root) as index:
@@ -241,8 +260,7 @@ class Snapshots:
                 return before
             console.lines.append(problem)
             table = before.table if before else Table([], {})
-        version = before.version + 1 if before else 1
-        return Snapshot(slug, location, KeptTable.of(table), version, tuple(console.lines))
+        return Snapshot(slug, location, KeptTable.of(table), next(self._versions), tuple(console.lines))
 
     def _keep(self, snapshot: Snapshot, now: float) -> None:
         with self._lock:

@@ -23,7 +23,6 @@ from assay.study.api import (
     find_names,
     measure_pace,
 )
-from assay.values.document import TableBlock
 from assay.values.state import State
 from assay.web.pages.studies import build_shares
 from assay.web.routes import get
@@ -71,7 +70,6 @@ def show(request: Request) -> Response:
         compare=build_address("studies", snapshot.slug, "compare", where=_build_where(view)),
         per_page=_PER_PAGE,
         many=_MANY_COLUMNS,
-        block=TableBlock,
         **_build_head(snapshot),
         **values,
     )
@@ -102,7 +100,7 @@ def _build_head(snapshot: Snapshot) -> dict[str, Any]:
         "snapshot": snapshot,
         "counts": counts,
         "shares": build_shares(counts),
-        "pace": measure_pace(table, counts.get(State.QUEUED, 0)),
+        "pace": measure_pace(table, counts.get(State.QUEUED, 0)) if counts.get(State.RUNNING) else None,
         "best": snapshot.remember("best", lambda: find_best(location, table)),
     }
 
@@ -128,9 +126,13 @@ def send_curves(request: Request) -> Response:
     site = get_site(request)
     snapshot = site.snapshots.load(request.path_params["study"])
     view = StudyView.from_query(read_query(request))
-    with site.snapshots.open_index(snapshot.location.root) as index:
-        curves = build_curves(index, snapshot.location, snapshot.table, view)
-    return JSONResponse(curves, headers={"cache-control": "no-store"})
+
+    def make() -> bytes:
+        with site.snapshots.open_index(snapshot.location.root) as index:
+            return bytes(JSONResponse(build_curves(index, snapshot.location, snapshot.table, view)).body)
+
+    body = site.snapshots.answer(snapshot, ("curves", view), make)
+    return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 ROUTES = [

@@ -1,0 +1,80 @@
+"""The rows of a study's table as HTML. A template would take most of the time of a request for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from urllib.parse import quote
+
+from assay.record.index.base import RunRow
+from assay.show.formatting import clean_lines
+from assay.show.table import build_texts
+from assay.study.api import StudyTable, StudyView
+
+
+def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
+    """A row for each run, or for each group, with a mark and links."""
+    table, runs = built.summary.table, () if view.group else built.summary.rows
+    columns: list[Sequence[str]] = []
+    if runs:
+        keys = escape_texts([run.key.partition("/")[2] for run in runs])
+        names = escape_texts([run.name for run in runs])
+        columns.append([_MARK.format(key=key, name=name) for key, name in zip(keys, names, strict=True)])
+    else:
+        columns.append(["<tr>\n"] * len(table.rows))
+    for index, column in enumerate(table.columns):
+        values = [row[index] for row in table.rows]
+        texts = escape_texts([text.strip() for text in build_texts(column, values)])
+        kind = ("num" * (column.side == "right"), "name" * (index == 0), "note" * (column.name == "note"))
+        opening = f'<td class="{" ".join(filter(None, kind))}">'
+        if column.name == "run" and runs:
+            folder = f"/studies/{quote(slug, safe='')}/runs"
+            texts = [_link(f"{folder}/{_quote(run)}", text, text) for run, text in zip(runs, texts, strict=True)]
+        elif index == 0 and view.group:
+            texts = [_link_group(view, *pair) for pair in zip(built.members, texts, strict=True)]
+        elif column.name == "tags" and column.digits and runs:
+            texts = ["".join(_list_tags(run, view)) or text for run, text in zip(runs, texts, strict=True)]
+        elif column.kind == "state":
+            pairs = zip(values, texts, strict=True)
+            texts = [_build_badge(text) if value is not None else text for value, text in pairs]
+        columns.append([f"{opening}{text}</td>" for text in texts])
+    return "".join(f"{''.join(cells)}\n</tr>\n" for cells in zip(*columns, strict=True))
+
+
+_MARK = """\
+<tr data-run="{key}">
+<td class="mark"><input type="checkbox" name="run" value="{key}" aria-label="Mark {name}"></td>"""
+
+
+def escape_texts(texts: Sequence[str]) -> list[str]:
+    """Each as a template would put it out; nearly always all of them at once."""
+    if not "".join(texts).isprintable():  # a line end, or something that a terminal would act upon
+        return [escape(clean_lines(text)) for text in texts]
+    return escape("\n".join(texts)).split("\n") if texts else []
+
+
+def _quote(run: RunRow) -> str:
+    return quote(run.key.partition("/")[2], safe="")
+
+
+def _link(address: str, text: str, title: str) -> str:
+    """Of a text and a title that are escaped already."""
+    return f'<a href="{escape(address)}" title="{title}">{text}</a>'
+
+
+def _link_group(view: StudyView, members: str, text: str) -> str:
+    """To its runs; a group of all runs has no expression."""
+    address = view.to_query(group=(), where=members)
+    if not members:
+        return text
+    return f'<a href="{escape(address)}" class="group" title="the runs of this group">{text or "(none)"}</a>'
+
+
+def _list_tags(run: RunRow, view: StudyView) -> Iterator[str]:
+    for tag in run.tags:
+        address = view.to_query(where=f'tag == "{tag}"')
+        yield f'<a class="tag" href="{escape(address)}">{escape(clean_lines(tag))}</a>'
+
+
+def _build_badge(text: str) -> str:
+    return f'<span class="badge {text.split(maxsplit=1)[0] if text else ""}">{text}</span>'

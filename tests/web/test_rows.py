@@ -1,0 +1,72 @@
+"""Rows of the table of runs are written without a template: everything in them is escaped all the same."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+from assay.record.index.base import RunRow, Table
+from assay.study.api import StudyLocation, StudyView, build_table, find_names
+from assay.values.state import State
+from assay.web.rows import escape_texts, render_rows
+
+HOSTILE = '<script>alert("1")</script>\'&\x1b[31m\nnext'
+
+
+class Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(tmp_path: Path, rows: list[RunRow], view: StudyView) -> Reader:
+    location, table = StudyLocation(str(tmp_path), "s"), Table(rows, {})
+    reader = Reader()
+    reader.feed(render_rows(build_table(location, table, view, find_names(location, table)), view, "a b"))
+    return reader
+
+
+def build_rows() -> list[RunRow]:
+    first = RunRow(f"s/{HOSTILE}", "s", HOSTILE, "1", State.DONE, 1, {"x": HOSTILE, "seed": 1}, tags=(HOSTILE,))
+    second = RunRow("s/plain", "s", "plain", "2", State.FAILED, 1, {"x": "ok", "seed": 2})
+    return [first, second]
+
+
+def test_a_hostile_run_is_text(tmp_path: Path) -> None:
+    reader = read(tmp_path, build_rows(), StudyView())
+    assert {tag for tag, _ in reader.tags} <= {"tr", "td", "a", "input", "span"}
+    assert [values["data-run"] for tag, values in reader.tags if tag == "tr"] == [
+        HOSTILE.replace("\x1b", "\\x1b"),
+        "plain",
+    ]
+    assert [values["class"] for tag, values in reader.tags if tag == "span"] == ["badge done", "badge failed"]
+    assert all(
+        (values["href"] or "").startswith(("/studies/a%20b/runs/", "?")) for tag, values in reader.tags if tag == "a"
+    )
+    assert "<script>" in reader.text
+    assert "\x1b" not in reader.text
+    assert len([tag for tag, values in reader.tags if tag == "a" and values.get("class") == "tag"]) == 1
+
+
+def test_groups_lead_to_their_runs(tmp_path: Path) -> None:
+    reader = read(tmp_path, build_rows(), StudyView(group=("seed",)))
+    links = [values["href"] for tag, values in reader.tags if tag == "a"]
+    assert len(links) == 2
+    assert all("where=params" in (link or "") and "group" not in (link or "") for link in links)
+    assert not any(tag == "input" for tag, _ in reader.tags)
+
+
+def test_texts_are_escaped_alike_alone_and_together() -> None:
+    texts = ["a<b", '"', "'", "&amp;", "", "a b"]
+    assert escape_texts(texts) == [escape_texts([text])[0] for text in texts] == [
+        "a&lt;b", "&quot;", "&#x27;", "&amp;amp;", "", "a b",
+    ]  # fmt: skip
+    assert escape_texts(["<\n>", "<"]) == ["&lt;\n&gt;", "&lt;"]
+    assert escape_texts([]) == []
