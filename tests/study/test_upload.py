@@ -36,10 +36,12 @@ class FakeServer:
         self.answers: list[tuple[int, bytes]] = []
         self.headers: dict[str, str] = {}
         self.bodies: list[bytes] = []
+        self.paths: list[str] = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 fake.headers = dict(self.headers)
+                fake.paths.append(self.path)
                 fake.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
                 status, body = fake.answers.pop(0)
                 self.send_response(status)
@@ -190,6 +192,49 @@ class TestAway:
         with pytest.raises(InfrastructureError, match=said):
             upload_runs([Target("fit", str(bench.root / "fit" / GOOD))], Server(fake.url, "t" * 20), pytest.fail)
         assert len(fake.bodies) == 1
+
+
+class TestProxy:
+    """Variables of the environment lead by a proxy; here it is a server of ours, which answers by itself."""
+
+    def send(self, bench: Bench, url: str) -> None:
+        upload_runs([Target("fit", str(bench.root / "fit" / GOOD))], Server(url, "t" * 20), attempts=1)
+
+    def test_by_a_proxy_with_its_password(
+        self, bench: Bench, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("http_proxy", fake.url.replace("://", "://me:a%40b@"))
+        fake.answers = [(200, b'{"runs": [], "link": "x"}')]
+        self.send(bench, "http://lab.invalid:8666/base")
+        assert fake.paths == ["http://lab.invalid:8666/base/api/uploads"]
+        assert fake.headers["Host"] == "lab.invalid:8666"
+        assert fake.headers["Proxy-Authorization"] == "Basic bWU6YUBi"
+
+    def test_a_tunnel_where_the_server_is_https(
+        self, bench: Bench, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The proxy sees neither the token nor the runs. This one does not know tunnels, and refuses."""
+        monkeypatch.setenv("https_proxy", fake.url)
+        with pytest.raises(InfrastructureError, match="Tunnel connection failed: 501"):
+            self.send(bench, "https://lab.invalid")
+        assert fake.bodies == []
+
+    @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "lab.invalid", "lab.invalid:8666", ".invalid", "*"])
+    def test_not_by_a_proxy(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+        is_here = name in ("localhost", "127.0.0.1")
+        host = name if is_here else "lab.invalid"
+        if not is_here:
+            assert upload.find_proxy("http", host, 8666) == "http://proxy.invalid:3128"
+            monkeypatch.setenv("no_proxy", name)
+        assert upload.find_proxy("http", host, 8666) is None
+
+    def test_a_proxy_of_another_kind(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("all_proxy", "socks5://me:secret@proxy.invalid")
+        with pytest.raises(InfrastructureError, match="not an http:// address") as found:
+            self.send(bench, "http://lab.invalid")
+        assert "secret" not in found.value.render()
+        assert "export no_proxy=lab.invalid" in found.value.render()
 
 
 class TestPacking:

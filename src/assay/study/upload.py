@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
+import ipaddress
 import json
 import os
 import re
@@ -12,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from assay.errors import InfrastructureError, UsageError
 from assay.values import layout
@@ -144,12 +146,10 @@ def send_archive(
 
 def _post(server: Server, file: IO[bytes]) -> tuple[int, bytes]:
     """Without following a redirection, which would take the token elsewhere."""
-    parts = urlsplit(server.url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(str(parts.hostname), parts.port, timeout=_TIMEOUT_S)
+    connection, path, headers = _connect(server.url)
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    headers = {
+    headers |= {
         "Content-Type": "application/zip",
         "Content-Length": str(size),
         "Authorization": f"Bearer {server.token}",
@@ -157,11 +157,51 @@ def _post(server: Server, file: IO[bytes]) -> tuple[int, bytes]:
     }
     try:
         with suppress(BrokenPipeError, ConnectionResetError):  # it may have said why before it closed the connection
-            connection.request("POST", f"{parts.path}{_PATH}", file, headers)
+            connection.request("POST", f"{path}{_PATH}", file, headers)
         answer = connection.getresponse()
         return answer.status, answer.read(1 << 24)
     finally:
         connection.close()
+
+
+def _connect(url: str) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
+    """Directly, or by the proxy that http_proxy, https_proxy and no_proxy name; the path and the headers for it."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    host = str(parts.hostname)
+    proxy = find_proxy(parts.scheme, host, parts.port)
+    if proxy is None:
+        return kind(host, parts.port, timeout=_TIMEOUT_S), parts.path, {}
+    by = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    if by.scheme != "http" or not by.hostname:
+        raise InfrastructureError(
+            "the proxy of the environment is not an http:// address", f"reach {host} without it: export no_proxy={host}"
+        )
+    known = {}
+    if by.username:
+        pair = f"{unquote(by.username)}:{unquote(by.password or '')}"
+        known = {"Proxy-Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
+    connection = kind(by.hostname, by.port or 80, timeout=_TIMEOUT_S)
+    if parts.scheme == "https":
+        connection.set_tunnel(host, parts.port, known)
+        return connection, parts.path, {}
+    return connection, url, known
+
+
+def find_proxy(scheme: str, host: str, port: int | None) -> str | None:
+    """As the environment says, by which urllib, curl and pip go as well; never to this machine itself."""
+    from urllib.request import getproxies, proxy_bypass
+
+    with suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return None
+    if host == "localhost":
+        return None
+    proxies = getproxies()
+    name = f"[{host}]" if ":" in host else host
+    if proxy_bypass(f"{name}:{port}" if port else name):
+        return None
+    return proxies.get(scheme) or proxies.get("all") or None
 
 
 def _read_answer(server: Server, said: bytes) -> dict[str, Any]:
