@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.study.workbench import GOOD, build_bench, until
 
-from assay.errors import UsageError
+from assay.errors import AssayError, UsageError
 from assay.show.console import Console
 from assay.web import assets
 from assay.web.command import ServeRequest, load_tokens, serve
@@ -83,6 +83,16 @@ class TestStart:
             taken.listen()
             with pytest.raises(UsageError, match=f"port {taken.getsockname()[1]}"):
                 serve(ServeRequest(root=(str(tmp_path),), port=taken.getsockname()[1]), Console())
+
+    def test_a_root_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="there is no folder") as refused:
+            serve(ServeRequest(root=(str(tmp_path / "run s"),)), Console())
+        assert refused.value.hint == f"make it: mkdir -p '{tmp_path / 'run s'}'"
+
+    def test_an_index_that_cannot_be_reached(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ASSAY_INDEX", "")  # it is set by the command
+        with pytest.raises(AssayError, match=r"127\.0\.0\.1"):
+            serve(ServeRequest(root=(str(tmp_path),), index="postgresql://nobody@127.0.0.1:9/x", port=0), Console())
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
     def test_other_addresses_need_a_token(self, tmp_path: Path, host: str) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         find_roots,
         find_studies,
         show_command,
+        show_path,
     )
     from assay.study.logs import find_log
     from assay.study.mlrunner_files import format_time, render_script
@@ -111,7 +112,7 @@ HOMES = {
     "assay.study.kept_table": "KeptTable keep_made",
     "assay.study.locations": (
         "FoundRun StudyLocation check_writable choose_root find_locations find_patterns find_roots find_studies "
-        "show_command"
+        "show_command show_path"
     ),
     "assay.study.farms": "LOCAL choose_asked_farm choose_farm",
     "assay.study.logs": "find_log",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from assay.errors import MissingExtraError, UsageError
 from assay.show.console import Console
 from assay.values.options import Request, option
+from assay.values.run import build_command
 
 if TYPE_CHECKING:
     from assay.web.security import Token
@@ -49,12 +50,18 @@ def serve(request: ServeRequest, console: Console) -> int:
     check_parts()
     import uvicorn
 
-    from assay.study.api import find_roots
+    from assay.study.api import find_roots, open_index, show_path
     from assay.web.app import build_app
     from assay.web.security import is_loopback
     from assay.web.site import Site
 
+    for root in request.root:
+        if not os.path.isdir(root):
+            raise UsageError(f"there is no folder {root}", f"make it: {build_command(('mkdir', '-p'), [root])}")
     roots = tuple(os.path.abspath(root) for root in request.root) or tuple(find_roots(None).all)
+    if request.index is not None:  # what cannot be reached is said now, and not on every page
+        with open_index(roots[0]):
+            pass
     tokens = load_tokens(request.tokens)
     is_local = is_loopback(request.host)
     if not is_local and not tokens:
@@ -71,7 +78,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     app = build_app(Site(roots, tokens, is_open=is_local, hosts=tuple(names)))
     shown = f"[{request.host}]" if ":" in request.host else request.host
     shown = socket.gethostname() if request.host in ("0.0.0.0", "::") else shown  # noqa: S104 compared, not used
-    console.print(f"studies of {', '.join(map(os.path.relpath, roots))}")
+    console.print(f"studies of {', '.join(map(show_path, roots))}")
     first = next((token for token in tokens if token.scope == "write"), None)
     secret = f"#token={first.text}" if first and not request.tokens and "ASSAY_TOKEN" not in os.environ else ""
     console.print(f"open  http://{shown}:{port}/{secret}")
