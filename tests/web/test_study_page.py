@@ -160,7 +160,7 @@ def test_a_group_leads_to_its_runs(client: TestClient) -> None:
 def test_states_are_counted_and_chosen(client: TestClient) -> None:
     text = client.get("/studies/fit?states=failed").text
     assert re.search(r'name="states" id="state-failed" value="failed" checked', text)
-    assert re.search(r'id="count-done" data-patch>2<', text)
+    assert re.search(r'</i>done <span class="soft">2<', text)
 
 
 def test_a_mistake_in_the_filter_is_beside_it(client: TestClient) -> None:

@@ -33,7 +33,7 @@ class Card:
 
     @property
     def is_running(self) -> bool:
-        return any(count and not state.is_over for state, count in self.row.counts.items())
+        return self.row.counts.get(State.RUNNING, 0) > 0
 
 
 def build_shares(counts: Mapping[State, int]) -> Sequence[tuple[State, int, float]]:

@@ -32,5 +32,6 @@ const update = limit(1000, async () => {
 follow("/events", "studies", ({ studies }) => {
   if (seen) for (const [slug, state] of Object.entries(studies)) if (JSON.stringify(seen[slug]) !== JSON.stringify(state)) changed.add(slug);
   seen = studies;
+  document.getElementById("total").textContent = Object.keys(studies).length || "";
   if (changed.size) update();
 });

@@ -24,7 +24,7 @@ function showMarks() {
     all.checked = count > 0 && count === boxes.length;
     all.indeterminate = count > 0 && count < boxes.length;
   }
-  bulk.hidden = marks.size === 0;
+  bulk.hidden = marks.size === 0 || !part.querySelector("#runs");
   bulk.querySelector("[data-marked]").textContent = `${marks.size} marked`;
   bulk.querySelector("[data-compare] button").disabled = marks.size < 2;
   sessionStorage.setItem(marksKey, JSON.stringify([...marks]));
@@ -140,7 +140,7 @@ part.addEventListener("click", (event) => {
 // ---------------------------------------------------------------- live
 
 // The rows that stay are the same elements: a box keeps its mark and the focus, the table its place.
-function updateRows(old, fresh) {
+function updateRows(old, fresh, isSame) {
   const known = new Map([...old.querySelectorAll("tr[data-run]")].map((row) => [row.dataset.run, row]));
   const focused = document.activeElement;
   let before = old.firstElementChild;
@@ -152,27 +152,29 @@ function updateRows(old, fresh) {
       continue;
     }
     known.delete(row.dataset.run);
-    [...row.cells].forEach((cell, index) => {
-      if (index && same.cells[index].innerHTML !== cell.innerHTML) same.cells[index].innerHTML = cell.innerHTML;
-    });
+    const cells = [...row.cells].slice(1); // the first has the box
+    if (isSame) {
+      cells.forEach((cell, index) => {
+        if (same.cells[index + 1].innerHTML !== cell.innerHTML) same.cells[index + 1].innerHTML = cell.innerHTML;
+      });
+    } else same.replaceChildren(same.cells[0], ...cells);
     if (same === before) before = before.nextElementSibling;
     else old.insertBefore(same, before);
   }
   for (const row of known.values()) row.remove();
-  while (before && !before.dataset.run) [before, before.previousSibling] = [before.nextElementSibling, before.remove()];
   if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true });
 }
 
 function updateTable(fresh) {
   const [old, now] = [part, fresh].map((within) => within.querySelector("#runs table"));
   if (!old || !now) return;
-  const isSame = old.tHead.textContent === now.tHead.textContent && old.querySelector("tr[data-run]");
-  if (isSame) updateRows(old.tBodies[0], now.tBodies[0]);
-  else {
+  const isSame = old.tHead.textContent === now.tHead.textContent;
+  if (!isSame) {
     old.tHead.replaceWith(now.tHead);
-    old.tBodies[0].replaceWith(now.tBodies[0]);
     htmx.process(old.tHead);
   }
+  if (old.querySelector("tr[data-run]") && now.querySelector("tr[data-run]")) updateRows(old.tBodies[0], now.tBodies[0], isSame);
+  else old.tBodies[0].replaceWith(now.tBodies[0]);
   showMarks();
 }
 
@@ -181,7 +183,7 @@ async function update() {
   if (!head) return;
   document.getElementById("head").replaceChildren(...head.childNodes);
   showLive();
-  if (part.querySelector("[data-curves]")) return document.dispatchEvent(new CustomEvent("assay:changed"));
+  document.dispatchEvent(new CustomEvent("assay:changed"));
   const fresh = await loadPart(location.pathname + location.search);
   if (!fresh) return;
   for (const place of part.querySelectorAll("[data-patch]")) {
