@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +15,10 @@ from tests.web.conftest import open_client
 
 from assay.golden.pages import build_drift, build_golden_page, list_goldens
 from assay.golden.records import list_ids, load_head, load_report
+from assay.golden.report.charts import build_chart
+from assay.golden.values import Track
 from assay.study.api import StudyLocation
-from assay.values.verdict import VerdictKind
+from assay.values.verdict import SEVERITY, VerdictKind
 
 SLUG = "golden-demo"
 
@@ -64,7 +68,56 @@ def test_a_check_as_its_report(client: TestClient, lab: Lab) -> None:
     assert 'class="badge FAIL"' not in passed.partition('id="checks"')[0]
     gathered = client.get(f"/goldens/{SLUG}?check={first}").text
     assert "Golden recording" in gathered
-    assert ">PASS<" not in gathered.partition('id="checks"')[0].partition("Drift")[0]  # nothing was judged
+    report = gathered.partition("<h1")[2].partition('id="checks"')[0].partition("Drift")[0]
+    assert ">PASS<" not in report  # nothing was judged
+
+
+def test_the_reason_is_said_first_and_what_failed_is_first(client: TestClient) -> None:
+    text = client.get(f"/goldens/{SLUG}").text
+    reason = text.partition('<p class="answer">')[2].partition("</p>")[0]
+    assert "loss" in reason
+    assert "%" in reason
+    rows = text.partition("<tbody>")[2]
+    kinds = re.findall(r'class="badge (\w+)"', rows.partition("</tbody>")[0])
+    assert kinds[0] == "FAIL"
+    assert kinds == sorted(kinds, key=list(map(str, SEVERITY)).index)
+    assert ">FAIL</text>" in text  # windows say it, not their colour alone
+
+
+@pytest.mark.parametrize(("count", "drawn"), [(1, 0), (3, 3), (40, 0)])
+def test_recordings_are_drawn_each_if_they_are_few(count: int, drawn: int) -> None:
+    tracks = [Track((1, 2, 3), (1.0, 2.0, 3.0 + number)) for number in range(count)]
+    chart = build_chart("loss", (), tracks, tracks[:1])
+    assert sum(curve.style == "replica" for curve in chart.panels[0].curves) == drawn
+    assert len(chart.panels[0].areas) == (count > 1)
+
+
+def test_commands_that_go_on(client: TestClient, lab: Lab) -> None:
+    text = client.get(f"/goldens/{SLUG}").text
+    assert "assay golden check " in text
+    assert f"-s {lab.store} -t demo" in text
+    assert "assay golden rebase" in text
+
+
+def test_two_checks(client: TestClient, lab: Lab) -> None:
+    last, before, _ = [each for each, _ in list_ids(locate(lab))]
+    text = client.get(f"/goldens/{SLUG}?check={last}&with={before}").text
+    table = text.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert "badge FAIL" in table
+    assert "badge PASS" in table
+    assert text.count('class="c2 curve"') >= 1
+    assert client.get(f"/goldens/{SLUG}?check={last}&with=20200101-000000-000000").status_code == 404
+
+
+def test_runs_without_reports_have_no_verdict(tmp_path: Path, lab: Lab) -> None:
+    shutil.copytree(lab.folder / "runs" / SLUG, tmp_path / SLUG)
+    shutil.rmtree(tmp_path / SLUG / ".assay" / "golden")
+    with open_client(tmp_path) as client:
+        text = client.get("/goldens").text
+        assert "before reports were kept" in text
+        assert f'href="/studies/{SLUG}"' in text
+        assert not re.search(r"badge (PASS|FAIL)", text)
+        assert client.get(f"/goldens/{SLUG}").status_code == 404
 
 
 def test_what_is_kept_is_what_was_reported(lab: Lab) -> None:
@@ -82,6 +135,9 @@ def test_drift_has_a_point_for_each_check(lab: Lab) -> None:
     chart = section.blocks[0]  # type: ignore[union-attr]
     line, *marked = chart.panels[0].curves  # type: ignore[union-attr]
     assert [x for x, _ in line.points] == [1.0, 2.0]
+    ((style, low, high),) = chart.panels[0].limits  # type: ignore[union-attr]
+    assert style == "tolerance"
+    assert low == -high < 0  # what the rule allows
     assert {curve.style for curve in marked} == {"c2 point", "c1 crossed"}
 
 
@@ -122,7 +178,8 @@ def test_damaged_reports(lab: Lab, tmp_path: Path, damage: str) -> None:
         assert newest.name in answer.text
         assert "is damaged" in answer.text or "cannot be read" in answer.text
         assert client.get("/goldens").status_code == 200
-        assert 'class="badge PASS"' not in answer.text.partition('id="checks"')[0].partition("Drift")[0]
+        shown = answer.text.partition("<h1")[2].partition('id="checks"')[0].partition("Drift")[0]
+        assert 'class="badge PASS"' not in shown
     location = StudyLocation(str(tmp_path / "runs"), SLUG)
     assert not build_golden_page(location, None).blocks
     assert len(list_goldens({SLUG: location})) == 1

@@ -32,7 +32,7 @@ from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
-from assay.values.verdict import VerdictKind
+from assay.values.verdict import SEVERITY, VerdictKind
 
 JUDGED_FILE = "bench-judged.json"  # in .assay of the study
 FORMATS = {"judged benchmarks": Format(1, "delete the file: the page judges again")}
@@ -414,7 +414,6 @@ def _join_changes(judged: Mapping[str, Judged]) -> list[TopChange]:
 
 
 SORTS = ("name", "change", "verdict", "executions", "age")
-_ORDER = (VerdictKind.ERROR, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
 
 
 def choose_lines(
@@ -451,7 +450,7 @@ def sort_naturally(text: str) -> list[tuple[int, float, str]]:
 
 def _rank(line: BenchLine) -> int:
     kind = line.judged.kind if line.judged else None
-    return _ORDER.index(kind) if kind in _ORDER else len(_ORDER) + (line.judged is None)
+    return SEVERITY.index(kind) if kind else len(SEVERITY) + (line.judged is None)
 
 
 def _is_kind(line: BenchLine, kind: str) -> bool:

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
         GoldenCard,
         GoldenPage,
         StoredRecording,
+        build_check_comparison,
         build_golden_page,
         build_stored_blocks,
         find_stored,
         list_goldens,
+        list_unkept,
     )
     from assay.golden.report.document import render_golden
     from assay.golden.report.rows import describe_headline
@@ -28,7 +30,8 @@ HOMES = {
     "assay.golden.commands": "DEFAULT_MANIFEST build_hooks show_report store_here",
     "assay.golden.flow.files": "GoldenOptions check_file gather_file",
     "assay.golden.pages": (
-        "GoldenCard GoldenPage StoredRecording build_golden_page build_stored_blocks find_stored list_goldens"
+        "GoldenCard GoldenPage StoredRecording build_check_comparison build_golden_page build_stored_blocks "
+        "find_stored list_goldens list_unkept"
     ),
     "assay.golden.report.document": "render_golden",
     "assay.golden.report.rows": "describe_headline",

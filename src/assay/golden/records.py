@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from assay.errors import FormatError, NotFoundError
-from assay.golden.report.rows import build_test_rows
+from assay.golden.report.rows import Row, build_test_rows
 from assay.golden.values import GoldenTestReport, ReportMode
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.study.api import StudyLocation
@@ -42,6 +42,7 @@ class Judged:
     kind: VerdictKind
     effect: float | None = None
     interval: tuple[float, float] | None = None
+    allowed: float | None = None  # the largest effect that passes; None: not known, or none passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,11 @@ class Head:
     comparisons: int
     rows: tuple[Judged, ...] = ()
 
+    @property
+    def worst(self) -> list[str]:
+        """Metrics that did not pass."""
+        return list(dict.fromkeys(row.metric for row in self.rows if row.kind is not VerdictKind.PASS))
+
 
 def write_report(location: StudyLocation, mode: ReportMode, source: str, report: GoldenTestReport) -> None:
     now = time.time()
@@ -65,17 +71,26 @@ def write_report(location: StudyLocation, mode: ReportMode, source: str, report:
     rows = []
     for row in build_test_rows(report):
         found = row.finding
-        rows.append(
-            Judged(
-                row.segment, row.metric, row.kind, found.effect if found else None, found.interval if found else None
-            )
-        )
+        effect, interval = (found.effect, found.interval) if found else (None, None)
+        rows.append(Judged(row.segment, row.metric, row.kind, effect, interval, _find_allowed(report, row)))
     verdict = report.verdict
     head = Head(stamp, now, mode, source, report.test, report.manifest, verdict.kind, verdict.comparisons, tuple(rows))
     lines = (render_versioned(build_plain(head), KIND, FORMATS), json.dumps(_without_texts(build_plain(report))) + "\n")
     folder = _find_folder(location)
     os.makedirs(folder, exist_ok=True)
     write_atomic(os.path.join(folder, f"{stamp}-{mode}.json.gz"), gzip.compress("".join(lines).encode(), 6))
+
+
+def _find_allowed(report: GoldenTestReport, row: Row) -> float | None:
+    if row.rule is not None and row.rule.kind == "margin":
+        return row.rule.margin
+    found = [
+        metric.delta
+        for segment in report.segments
+        for metric in segment.metrics
+        if (segment.start_step, metric.metric) == (row.segment, row.metric)
+    ]
+    return found[0] if found else None
 
 
 def _without_texts(content: Any) -> Any:

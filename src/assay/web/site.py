@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from assay.show import formatting
 from assay.show.html import build_environment
+from assay.values.plain import render_date
 from assay.web.rows import render_rows
 from assay.web.security import Token
 from assay.web.snapshots import Snapshots
@@ -47,6 +48,7 @@ class Site:
             age=lambda at: formatting.render_age(max(0.0, time.time() - at)),
             size=formatting.render_size,
             run_rows=render_rows,
+            date=lambda at: render_date(at, "%Y-%m-%d %H:%M"),
         )
         return environment
 

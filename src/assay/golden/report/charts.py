@@ -14,7 +14,7 @@ from assay.golden.values import Golden, GoldenTestReport, MetricReport, SegmentR
 from assay.show import formatting
 from assay.show.chart import build_ticks
 from assay.values.document import Area, Block, Chart, Curve, Heading, Legend, Panel, Point, Span
-from assay.values.verdict import VerdictKind
+from assay.values.verdict import SEVERITY, VerdictKind
 
 _MARKED = {VerdictKind.FAIL: "fail", VerdictKind.CHANGED: "changed", VerdictKind.INCONCLUSIVE: "open"}
 _STRIP_HEIGHT = 70  # of the lower part
@@ -29,6 +29,7 @@ LEGEND = Legend(
     (
         ("reference", "wide", "golden, mean of its recordings"),
         ("band", "area", "band of the recordings"),
+        ("replica", "line", "one recording"),
         ("measured", "line", "this check"),
         ("tolerance", "area", "difference that does not matter (lower part, in percent)"),
         ("fail", "area", "window that failed"),
@@ -36,15 +37,26 @@ LEGEND = Legend(
         ("open", "area", "undecided"),
     )
 )
+_WORDS = {"fail": "FAIL", "changed": "CHANGED", "open": "open"}  # in a window, as its colour
+_MOST_REPLICAS = 12  # drawn each; of more the band alone
 
 
 def build_check_charts(test: GoldenTestReport) -> Iterator[Block]:
-    for name in dict.fromkeys(metric.metric for segment in test.segments for metric in segment.metrics):
+    """The metric with the worst verdict first."""
+    for name in order_metrics(test):
         yield Heading(name, level=3)
         for segment in test.segments:
             for metric in segment.metrics:
                 if metric.metric == name:
                     yield from _build_metric_charts(segment, metric)
+
+
+def order_metrics(test: GoldenTestReport) -> list[str]:
+    worst: dict[str, int] = {}
+    for metric in (metric for segment in test.segments for metric in segment.metrics):
+        rank = SEVERITY.index(metric.verdict.kind)
+        worst[metric.metric] = min(rank, worst.get(metric.metric, rank))
+    return sorted(worst, key=worst.__getitem__)
 
 
 def _build_metric_charts(segment: SegmentReport, metric: MetricReport) -> Iterator[Chart]:
@@ -107,7 +119,11 @@ def build_chart(
     areas = []
     if len(golden) > 1:
         areas = [Area([(x, each[2]) for x, each in band.items()], [(x, each[0]) for x, each in band.items()], "band")]
-    panels = [Panel(curves, areas)]
+    if 1 < len(golden) <= _MOST_REPLICAS:
+        curves[1:1] = [Curve(list(zip(track.steps, track.values, strict=True)), "replica") for track in golden]
+    high = max((each[2] for found in (band, measured) for each in found.values()), default=0.0)
+    words = [(end + 0.5, high, _WORDS[style]) for style, _, end in _join_marks(marks)]
+    panels = [Panel(curves, areas, labels=words)]
     if band or measured:
         shown = effect if effect is not None and abs(effect) <= _LARGEST else 0.0
         panels.append(_build_strip(golden, check, band, delta or 0.0, shown))
@@ -121,6 +137,17 @@ def build_chart(
         lines,
         [(step, describe_step(name, step, band.get(step), measured.get(step))) for step in hovers],
     )
+
+
+def _join_marks(marks: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
+    """Windows beside each other that have the same verdict get one word."""
+    joined: list[tuple[str, float, float]] = []
+    for style, start, end in sorted(marks, key=lambda mark: mark[1:]):
+        if joined and joined[-1][0] == style and start <= joined[-1][2] + 1:
+            joined[-1] = (style, joined[-1][1], max(end, joined[-1][2]))
+        else:
+            joined.append((style, start, end))
+    return joined
 
 
 def _build_curves(runs: Sequence[Sequence[Point]]) -> list[Curve]:

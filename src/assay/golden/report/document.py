@@ -43,7 +43,7 @@ from assay.values.document import (
     Text,
 )
 from assay.values.table import Column, Table
-from assay.values.verdict import Verdict, VerdictKind
+from assay.values.verdict import SEVERITY, Verdict, VerdictKind
 
 _MOST_ROWS = 24  # of a table on a terminal; of more only those that did not pass, and the first and the last that did
 _MOST_REASONS = 5  # below a row of a page
@@ -81,6 +81,7 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
     word = describe_outcome(report, test)
     yield Heading(test.test, test.verdict.kind, word=word)
     yield Only(("markdown",), (Text(f"{extent}{took}{'; ' + savings if savings else ''}"),))
+    yield Only(("html",), [Text(describe_reason(test, rows), role="answer")] if report.mode == "check" else [])
     yield Only(("html",), [Text(text, role="soft") for text in (extent, savings, golden) if text])
     yield Only(("html",), (Notes(warnings), _build_page_table(rows, "recorded" if report.mode == "gather" else "")))
     if report.mode == "check" and test.segments:
@@ -104,6 +105,22 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
     yield Only(("html",), list(_build_page(report, test)))
 
 
+def describe_reason(test: GoldenTestReport, rows: Sequence[Row]) -> str:
+    """Why the verdict is what it is, in one sentence."""
+    worst = min(rows, key=lambda row: (SEVERITY.index(row.kind), -abs(_get_effect(row))), default=None)
+    if worst is None or worst.kind is VerdictKind.PASS or worst.finding is None:
+        return f"Nothing differs from the golden by more than is allowed: {test.verdict.comparisons} values compared."
+    others = sum(row.kind is not VerdictKind.PASS for row in rows) - 1
+    more = f"; {formatting.render_count(others, 'further row')} below did not pass either" if others else ""
+    message = "; ".join(worst.finding.message.splitlines())
+    return f"{worst.locate(worst.finding)}: {message}{more}."
+
+
+def _get_effect(row: Row) -> float:
+    effect = row.finding.effect if row.finding else None
+    return effect if effect is not None and effect == effect else 0.0  # noqa: PLR0124 (not NaN)
+
+
 # ---------------------------------------------------------------- tables
 
 
@@ -119,6 +136,7 @@ def choose_rows(rows: Sequence[Row]) -> Sequence[Row]:
 def _build_page_table(rows: Sequence[Row], good: str) -> TableBlock:
     """`good`: the word for what went well; a gathering has judged nothing."""
     notes = []
+    rows = sorted(rows, key=lambda row: SEVERITY.index(row.kind))  # what did not pass first
     for row in rows:
         worst = [each for each in row.findings if each.kind is not VerdictKind.PASS] or list(row.findings)
         notes.append([row.describe(each) for each in worst[:_MOST_REASONS]])

@@ -5,27 +5,50 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from assay.errors import NotFoundError
-from assay.golden.api import build_golden_page, build_stored_blocks, find_stored, list_goldens
+from assay.errors import FormatError, NotFoundError
+from assay.golden.api import (
+    build_check_comparison,
+    build_golden_page,
+    build_stored_blocks,
+    find_stored,
+    list_goldens,
+    list_unkept,
+)
+from assay.values.document import Block
 from assay.web.routes import get
 from assay.web.site import get_site
 
 
 def show_all(request: Request) -> Response:
     site = get_site(request)
-    cards = list_goldens(site.snapshots.find_locations())
-    return site.render(request, "goldens.html", cards=cards, stored=find_stored(site.roots))
+    locations = site.snapshots.find_locations()
+    return site.render(
+        request,
+        "goldens.html",
+        cards=list_goldens(locations),
+        unkept=list_unkept(locations),
+        stored=find_stored(site.roots),
+    )
 
 
 def show(request: Request) -> Response:
-    """A test by its study; `?check=` chooses one of its checks or gatherings."""
+    """A test by its study; `?check=` chooses one of its checks or gatherings, `?with=` another to compare it with."""
     site = get_site(request)
     locations, slug = site.snapshots.find_locations(), request.path_params["study"]
     known = {card.slug: card for card in list_goldens({slug: locations[slug]} if slug in locations else {})}
     if slug not in known:
         raise NotFoundError("golden", slug, [card.slug for card in list_goldens(locations)])
-    page = build_golden_page(locations[slug], request.query_params.get("check") or None)
-    return site.render(request, "golden.html", slug=slug, location=locations[slug], page=page)
+    query = request.query_params
+    page = build_golden_page(locations[slug], query.get("check") or None)
+    other, both, problem = query.get("with", ""), list[Block](), ""
+    if other and page.head:
+        try:
+            both = list(build_check_comparison(locations[slug], page.head.id, other))
+        except FormatError as error:
+            problem = error.message
+    return site.render(
+        request, "golden.html", slug=slug, location=locations[slug], page=page, other=other, both=both, problem=problem
+    )
 
 
 def show_stored(request: Request) -> Response:
