@@ -101,6 +101,25 @@ def test_golden_recordings(cli: Any, own_bench: Bench, lab: Lab, address: str) -
     assert cli("golden", "show", f"{address}/store").code == 0
 
 
+def test_reports_of_golden_checks_go_with_their_study(cli: Any, own_bench: Bench, lab: Lab) -> None:
+    """Those that another machine added stay, and nothing here is replaced."""
+    lab.use_golden()
+    address = str(own_bench.folder / "place")
+    words = ("golden", "check", str(lab.file), "-s", str(lab.store), "-j", "2", "--root")
+    assert cli(*words, "one").code == 0
+    (study,) = os.listdir(own_bench.folder / "one")
+    assert cli("push", study, "--to", address, "--root", "one").code == 0
+    assert cli("pull", study, "--from", address, "--root", "other").code == 0
+    there, here = (own_bench.folder / root / study / ".assay/golden" for root in ("other", "one"))
+    assert read_tree(there) == read_tree(here)
+    assert len(os.listdir(there)) == 1
+    assert cli(*words, "other").code == 0
+    assert cli("push", study, "--to", address, "--root", "other").code == 0
+    assert cli("pull", study, "--from", address, "--root", "one").code == 0
+    assert read_tree(there) == read_tree(here)
+    assert len(os.listdir(here)) == 2
+
+
 def test_the_model_cache(cli: Any, own_bench: Bench, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = make_artifacts(own_bench.folder / "here", 3)
     monkeypatch.setenv("ASSAY_CACHE", str(own_bench.folder / "here"))

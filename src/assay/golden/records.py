@@ -25,7 +25,7 @@ from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 from assay.values.verdict import VerdictKind
 
-FOLDER = "golden"  # inside .assay
+FOLDER = layout.GOLDEN_DIR  # inside .assay
 KIND = "golden report"
 FORMATS = {KIND: Format(1, "delete the file: only the report of this one check is lost")}
 _NAME = re.compile(r"(?P<id>\d{8}-\d{6}-\d{6})-(?P<mode>check|gather)\.json\.gz")

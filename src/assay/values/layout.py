@@ -65,6 +65,7 @@ PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, u
 SEARCH_FILE = "search.json"  # inside .assay: the search that the trials belong to
 TRIAL_PREFIX = "trial-"  # followed by the number: the run of a search
 VERDICTS_FILE = "verdicts.jsonl"  # inside .assay: what was judged, a line for each call
+GOLDEN_DIR = "golden"  # inside .assay: reports of golden checks
 FILES_DIR = "files"  # inside .assay: copies of the study's file, <hash>.yml
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
 DAMAGED_DIR = "damaged"  # inside .assay: folders that could not be repaired, and were built again
@@ -142,7 +143,7 @@ def is_uid(value: object) -> bool:
 def is_shared_of_study(name: str) -> bool:
     """Whether a file inside `.assay` goes with the study to others, or is a folder of such files."""
     top, _, rest = name.partition("/")
-    if top == FILES_DIR:
+    if top in (FILES_DIR, GOLDEN_DIR):
         return "/" not in rest
     return not rest and (top in _SHARED_NAMES or _SET_FILE.fullmatch(top) is not None)
 
