@@ -66,14 +66,18 @@ search: {sampler: random, metric: loss, direction: min, trials: 10, seed: 0}
 resources: {gpus: 0}
 """
 
-# each run waits for a file beside the study: a test decides when it goes on
-SLOW_STUDY = r"""
-study: slow
-command: 'echo "step 1 loss {x}"; while [ ! -e ../go{x} ]; do sleep 0.05; done; echo "step 2 loss 0.{x}"'
-params: {x: [1, 2, 3]}
-metrics: {step: 'step (\d+)', loss: 'loss ({number})'}
+# what is handed over has a time, which a line of a log has not
+LOGGED = """
+import sys
+import assay
+for epoch in range(8):
+    assay.log(step=epoch, epoch=epoch, loss=1 / (epoch + float(sys.argv[1])))
+"""
+LOGGED_STUDY = """
+study: logged
+command: python logged.py {x}
+params: {x: [1, 2]}
 resources: {gpus: 0}
-code: live
 """
 
 TARGET = """
@@ -138,7 +142,7 @@ def build(folder: Path) -> Exhibits:
         shutil.copytree(EXAMPLES / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "testdata"))
     made.root.mkdir()
     with ThreadPoolExecutor(3) as pool:  # what waits for processes does not wait for the others
-        for each in [pool.submit(step, made) for step in (_sweep, _golden, _model, _bench, _search)]:
+        for each in [pool.submit(step, made) for step in (_sweep, _golden, _model, _bench, _search, _logged)]:
             each.result()
     _write_history(made)
     for number, outcomes in enumerate((("passed", "passed", "xfail"), ("failed", "passed", "xpass", "passed"))):
@@ -186,6 +190,13 @@ def _bench(made: Exhibits) -> None:
 def _search(made: Exhibits) -> None:
     (made.folder / "native" / "search.yml").write_text(SEARCH_STUDY)
     made.assay("run", "search.yml", "--root", "../runs", "--quiet", "-j", "2", within="native")
+
+
+def _logged(made: Exhibits) -> None:
+    folder = made.folder / "native"
+    (folder / "logged.py").write_text(LOGGED)
+    (folder / "logged.yml").write_text(LOGGED_STUDY)
+    made.assay("run", "logged.yml", "--root", "../runs", "--quiet", "-j", "2", within="native")
 
 
 def _write_history(made: Exhibits) -> None:

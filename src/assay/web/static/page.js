@@ -99,6 +99,13 @@ document.addEventListener("htmx:responseError", async (event) => {
 });
 document.addEventListener("htmx:sendError", () => say("The server does not answer", "problem"));
 
+// What a part of the page shows now, for those who do not see it: "37 runs, sorted by loss", or the view that was chosen.
+document.addEventListener("htmx:afterSettle", (event) => {
+  const place = event.detail.target;
+  const told = place.querySelector("[role=alert], caption") ?? place.querySelector(".tabs [aria-current]");
+  if (told) document.getElementById("said").textContent = told.textContent.trim();
+});
+
 // What scrolls sideways can be scrolled with the keyboard, too.
 function markScrollers() {
   for (const place of document.querySelectorAll(".scroll, figure.wide, pre, code.block")) {
