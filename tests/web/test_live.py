@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.study.workbench import GOOD, build_bench, until
+from tests.study.workbench import GOOD, STUDY, build_bench, until
 
 from assay.errors import AssayError, UsageError
 from assay.show.console import Console
@@ -29,7 +29,12 @@ def served_fit(tmp_path: Path):  # type: ignore[no-untyped-def]
         "sys.argv = ['assay', 'serve', '--port', '0']; main()"
     )
     server = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=bench.folder, env=os.environ | bench.extra, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        cwd=bench.folder,
+        env=os.environ | bench.extra,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         assert server.stdout is not None
@@ -58,6 +63,24 @@ def test_a_change_is_told_and_the_server_ends_beside_listeners(served_fit) -> No
         server.send_signal(signal.SIGINT)
         until(lambda: server.poll() is not None, "the server has ended")
     assert server.returncode in (0, 130)
+    assert "Traceback" not in server.stderr.read()
+
+
+def test_changes_of_any_study_are_told(served_fit) -> None:  # type: ignore[no-untyped-def]
+    bench, address, _ = served_fit
+    with urllib.request.urlopen(f"{address}events", timeout=30) as events:
+
+        def next_studies() -> dict[str, list[object]]:
+            line = next(line for line in events if line.startswith(b"data: "))
+            return dict(json.loads(line[6:])["studies"])
+
+        (counts, at) = next_studies()["fit"]
+        assert counts == {"done": 2, "failed": 2}
+        bench.run(STUDY.replace("study: fit", "study: again"), file="again.yml")
+        until(lambda: next_studies().get("again", [{}])[0] == {"done": 2, "failed": 2}, "the other study is told of")
+        card = urllib.request.urlopen(f"{address}studies/again/card", timeout=30).read().decode()
+    assert "2 failed" in card
+    assert at is not None
 
 
 def test_what_comes_from_npm_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from assay.values.options import Request, option
 from assay.values.run import build_command
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from assay.web.security import Token
 
 PORT = 8666
@@ -75,7 +77,8 @@ def serve(request: ServeRequest, console: Console) -> int:
     port = listening.getsockname()[1]
     names = {"localhost", "127.0.0.1", "::1", request.host, socket.gethostname(), *request.names}
     names |= set(_own_addresses(request.host))
-    app = build_app(Site(roots, tokens, is_open=is_local, hosts=tuple(names)))
+    site = Site(roots, tokens, is_open=is_local, hosts=tuple(names))
+    app = build_app(site)
     shown = f"[{request.host}]" if ":" in request.host else request.host
     shown = socket.gethostname() if request.host in ("0.0.0.0", "::") else shown  # noqa: S104 compared, not used
     console.print(f"studies of {', '.join(map(show_path, roots))}")
@@ -85,7 +88,14 @@ def serve(request: ServeRequest, console: Console) -> int:
     if secret:
         console.print("      who has this address may stop and repeat runs; without its last part it only shows them")
     config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=1)
-    uvicorn.Server(config).run([listening])
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            """Pages that listen are let go first: the server waits for them."""
+            site.snapshots.end()
+            super().handle_exit(sig, frame)
+
+    Server(config).run([listening])
     return 0
 
 

@@ -18,6 +18,7 @@ from assay.web.snapshots import Snapshot
 
 _MOST_LISTENERS = 200
 _MOST_WAITING = 50  # events that a client has not taken; one that is slower is dropped, and its browser connects again
+_LOOK_S = 0.4  # between two looks whether the server is to end
 _PAUSE_S = 10.0  # a line without meaning shows whether the client is still there
 _LISTED_S = 2.0  # between two looks at all studies
 _STARTED = time.time()  # versions begin anew with the server, and a page must not take one for the other
@@ -57,19 +58,23 @@ async def _follow(request: Request, site: Site, snapshot: Snapshot) -> AsyncIter
     forget = site.snapshots.listen(hear)
     try:
         yield render_event(snapshot)
-        while waiting.qsize() < _MOST_WAITING and not await request.is_disconnected():
+        told_at = time.monotonic()
+        while waiting.qsize() < _MOST_WAITING and await _goes_on(request, site):
             try:
-                yield render_event(await asyncio.wait_for(waiting.get(), _PAUSE_S))
+                yield render_event(await asyncio.wait_for(waiting.get(), _LOOK_S))
+                told_at = time.monotonic()
             except TimeoutError:
-                await run_in_threadpool(site.snapshots.load, snapshot.slug)  # somebody still looks at it
-                yield ": still here\n\n"
+                if time.monotonic() - told_at > _PAUSE_S:
+                    await run_in_threadpool(site.snapshots.load, snapshot.slug)  # somebody still looks at it
+                    yield ": still here\n\n"
+                    told_at = time.monotonic()
     finally:
         forget()
 
 
 async def _follow_all(request: Request, site: Site) -> AsyncIterator[str]:
     before, told_at = None, 0.0
-    while not await request.is_disconnected():
+    while await _goes_on(request, site):
         known = await run_in_threadpool(site.snapshots.load_studies)
         now = {slug: [_name(row.counts), row.last_activity] for slug, (_, row) in known.items()}
         if now != before:
@@ -78,7 +83,13 @@ async def _follow_all(request: Request, site: Site) -> AsyncIterator[str]:
         elif time.monotonic() - told_at > _PAUSE_S:
             yield ": still here\n\n"
             told_at = time.monotonic()
-        await asyncio.sleep(_LISTED_S)
+        for _ in range(int(_LISTED_S / _LOOK_S)):
+            if not site.snapshots.is_ending:
+                await asyncio.sleep(_LOOK_S)
+
+
+async def _goes_on(request: Request, site: Site) -> bool:
+    return not site.snapshots.is_ending and not await request.is_disconnected()
 
 
 def render_event(snapshot: Snapshot) -> str:

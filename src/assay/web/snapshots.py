@@ -102,8 +102,16 @@ class Snapshots:
     def start(self) -> None:
         self._thread.start()
 
-    def close(self) -> None:
+    @property
+    def is_ending(self) -> bool:
+        return self._is_closed.is_set()
+
+    def end(self) -> None:
+        """From now on nothing is refreshed, and what sends changes stops."""
         self._is_closed.set()
+
+    def close(self) -> None:
+        self.end()
         if self._thread.is_alive():
             self._thread.join(timeout=10)
 

@@ -1,0 +1,175 @@
+"""What the pages of studies do with script: columns that stay, marks, curves, and rows that change while a study runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from tests.study.workbench import until
+from tests.web.browser.conftest import LIMIT_MS, WIDE, Opener, Serving, Watch, wait_until_drawn
+from tests.web.browser.exhibits import SWEEP, Exhibits
+
+# each run waits for a file: the test decides when it goes on
+SLOW = r"""
+study: slow
+command: 'echo "step 1 loss {x}"; while [ ! -e FOLDER/go{x} ]; do sleep 0.05; done; echo "step 2 loss 0.{x}"'
+params: {x: [1, 2, 3]}
+metrics: {step: 'step (\d+)', loss: 'loss ({number})'}
+resources: {gpus: 0}
+"""
+pytestmark = pytest.mark.services("browser")
+
+
+def read_head(page: Page) -> list[str]:
+    texts = page.locator("#runs thead th").all_inner_texts()
+    return [re.sub(r"[↑↓]", "", text).strip() for text in texts[1:]]
+
+
+def test_a_choice_of_columns_stays(open_page: Opener) -> None:
+    """In the address, after a reload, and for who comes back from elsewhere; until it is taken back."""
+    page = open_page(f"/studies/{SWEEP}")
+    usual = read_head(page)
+    assert "time" in usual
+    page.locator("#columns summary").click()
+    page.get_by_label("time", exact=True).uncheck()
+    page.get_by_role("button", name="Show these columns").click()
+    expect(page).to_have_url(re.compile("hide=time"))
+    expect(page.locator("#runs thead")).not_to_contain_text("time")
+    page.goto("/studies")
+    page.locator(f"[data-study={SWEEP}] h2 a").click()
+    expect(page).to_have_url(re.compile("hide=time"))
+    expect(page.locator("#runs thead")).not_to_contain_text("time")
+    page.locator("#columns summary").click()
+    page.get_by_role("button", name="As Assay chooses").click()
+    expect(page.locator("#runs thead")).to_contain_text("time")
+    page.reload()
+    assert read_head(page) == usual
+    assert "hide" not in page.url
+
+
+def test_marks_survive_sorting_and_paging(open_page: Opener) -> None:
+    page = open_page(f"/studies/{SWEEP}?rows=5")
+    bulk = page.locator("[data-bulk]")
+    expect(bulk).to_be_hidden()
+    first = page.locator("input[name=run]").first
+    name = first.get_attribute("value") or ""
+    first.check()
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator("#pages")).to_contain_text("Page 2")
+    page.locator("input[name=run]").first.check()
+    expect(bulk.locator("[data-marked]")).to_have_text("2 marked")
+    expect(bulk.locator("[data-act]")).to_be_hidden()  # nobody has given the token here
+    page.locator("#runs thead").get_by_role("link", name="seed").click()
+    expect(page).to_have_url(re.compile("sort=seed"))
+    expect(bulk.locator("[data-marked]")).to_have_text("2 marked")
+    bulk.get_by_role("button", name="Compare").click()
+    expect(page).to_have_url(re.compile("/compare"))
+    assert name.replace("=", "%3D").replace(",", "%2C") in page.url
+    page.go_back()
+    expect(bulk.locator("[data-marked]")).to_have_text("2 marked")
+    bulk.get_by_role("button", name="Clear marks").click()
+    expect(bulk).to_be_hidden()
+
+
+def test_a_filter_goes_with_every_view(open_page: Opener) -> None:
+    page = open_page(f"/studies/{SWEEP}")
+    field = page.get_by_label("Runs where")
+    field.fill("sead == 1")
+    field.press("Enter")
+    expect(page.locator("#where-problem")).to_contain_text("did you mean 'seed'")
+    field.fill("seed == 1")
+    field.press("Enter")
+    expect(page.locator("#pages")).to_contain_text("6 runs")
+    page.get_by_role("link", name="Scatter").click()
+    expect(page.locator("#drawn svg").first).to_be_visible()
+    expect(page).to_have_url(re.compile("where=seed"))
+    page.locator("#drawn svg :is(circle, path.crossed)").first.click(force=True)
+    expect(page).to_have_url(re.compile(r"/runs/.*seed%3D1"))
+
+
+def test_curves_are_hidden_zoomed_and_read(open_page: Opener) -> None:
+    page = open_page(f"/studies/{SWEEP}?tab=curves")
+    wait_until_drawn(page)
+    page.locator(".charts.grid h2 a").first.click()
+    expect(page.locator(".curve-keys")).to_be_visible()
+    wait_until_drawn(page)
+    keys = page.locator(".curve-keys li")
+    colors = page.locator(".swatch path").evaluate_all("(all) => all.map((each) => each.getAttribute('class'))")
+    assert len(set(colors)) == keys.count()
+    expect(keys.first).to_contain_text("points")
+    keys.first.get_by_role("button").click()
+    expect(keys.first.get_by_role("button")).to_have_attribute("aria-pressed", "false")
+    box = page.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 100, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + 60, steps=4)
+    page.mouse.up()
+    again = page.get_by_role("button", name="Reset zoom")
+    expect(again).to_be_visible()
+    again.focus()
+    page.keyboard.press("Enter")
+    expect(again).to_be_hidden()
+    page.locator("details.values summary").click()
+    expect(page.locator("details.values tbody tr")).to_have_count(keys.count())
+    page.reload()
+    wait_until_drawn(page)
+    assert page.locator(".swatch path").evaluate_all("(all) => all.map((each) => each.getAttribute('class'))") == colors
+
+
+def test_bands_are_drawn_between_their_edges(open_page: Opener) -> None:
+    page = open_page(f"/studies/{SWEEP}?tab=curves&metric=loss&group=seed&smooth=0.5")
+    wait_until_drawn(page)
+    expect(page.locator(".chart")).to_contain_text("mean ± standard deviation")
+    expect(page.locator(".chart")).to_contain_text("faint: before smoothing")
+    assert page.locator(".curve-keys li").count() == 6  # edges and raw lines have no entries
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Exhibits:
+    made = Exhibits(tmp_path)
+    made.root.mkdir()
+    (tmp_path / "slow.yml").write_text(SLOW.replace("FOLDER", str(tmp_path)))
+    return made
+
+
+def test_a_study_that_runs(chromium: Browser, slow: Exhibits) -> None:
+    """A card appears and goes on; rows change in place and keep their boxes and the focus."""
+    with Serving(slow) as server:
+        watch = Watch(server.address)
+        context = chromium.new_context(viewport=WIDE, base_url=server.address)
+        context.set_default_timeout(LIMIT_MS)
+        expect.set_options(timeout=LIMIT_MS)
+        watch.follow(context)
+        page = context.new_page()
+        page.goto("/studies")
+        expect(page.locator("main")).to_contain_text("no study here yet")
+        run = slow.start("run", "slow.yml", "--root", "runs", "-j", "2", "--quiet")
+        try:
+            card = page.locator("[data-study=slow]")
+            expect(card).to_contain_text("2 running")
+            page.goto("/studies/slow")
+            expect(page.locator("[data-live]")).to_be_visible()
+            box = page.locator("input[name=run]").first
+            box.check()
+            marked = box.get_attribute("value")
+            box.focus()
+            (slow.folder / "go1").touch()
+            expect(page.locator("#head")).to_contain_text("1 done")
+            expect(page.locator("tr[data-run='x=1']")).to_contain_text("0.1")
+            assert page.evaluate("document.activeElement.value") == marked
+            assert page.locator("input[name=run]:checked").count() == 1
+            for number in (2, 3):
+                (slow.folder / f"go{number}").touch()
+            expect(page.locator("#head")).to_contain_text("3 done")
+            expect(page.locator("[data-live]")).to_be_hidden()
+        finally:
+            for number in (1, 2, 3):
+                (slow.folder / f"go{number}").touch()
+            until(lambda: run.poll() is not None, "the study has ended")
+            run.communicate()
+        context.close()
+        expect.set_options(timeout=5000)
+        watch.check()
