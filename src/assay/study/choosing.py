@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.record.index.base import RunRow, Table
-from assay.study.kept_table import has_param, list_param
+from assay.study.kept_table import KeptTable, has_param, remember
 from assay.study.locations import ALL_RUNS, FoundRun, StudyLocation, find_runs
 from assay.study.opening import open_index_of
 from assay.study.ranking import best_values
@@ -28,6 +28,7 @@ from assay.values.where import (
     choose,
     find_comparisons,
     find_names,
+    find_plain,
     render_value,
 )
 
@@ -101,13 +102,21 @@ def _resolve(where: Where, name: Name, table: Table) -> Column:
     if len(kinds) != 1:
         _refuse_name(where, name, kinds, table)
     (kind,) = kinds
-    if kind == "params":
-        return Column(list_param(table, name.name, MISSING))
-    if kind == "metrics":
-        return Column(_load_metric(name, table))
+    if kind in ("params", "metrics"):
+        return remember(table, ("where", kind, name.name, name.aggregate), lambda: _build_column(kind, name, table))
     read = FIELDS[name.name]
     values = [MISSING if (value := read(row)) is None else value for row in table.rows]
     return Column(values, is_duration=name.name in _DURATIONS, is_set=name.name in _SETS)
+
+
+def _build_column(kind: Kind, name: Name, table: Table) -> Column:
+    if kind == "params":
+        values: Sequence[Any] = [row.params.get(name.name, MISSING) for row in table.rows]
+    else:
+        values = _load_metric(name, table)
+    if not isinstance(table, KeptTable):
+        return Column(values)
+    return Column(list(values), plain=find_plain(values))  # of an array, every comparison would make the numbers anew
 
 
 _KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "field"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self, get_args
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from assay.errors import UsageError
 from assay.study.summary import SummaryOptions
@@ -68,9 +68,9 @@ class StudyView(NamedTuple):
         """`?sort=loss&page=2`, or "" for what everything is by itself. Another order or filter begins on page 1."""
         if changes and "page" not in changes:
             changes["page"] = 1
-        values = self._replace(**changes)._asdict()
-        told = {name: value for name, value in values.items() if value != self._field_defaults[name]}
-        return f"?{urlencode(_join(told), quote_via=quote)}" if told else "?"
+        fields = zip(self._fields, self._replace(**changes), self._field_defaults.values(), strict=True)
+        told = [f"{name}={quote(_write(value), safe='')}" for name, value, default in fields if value != default]
+        return f"?{'&'.join(told)}"
 
     def build_options(self) -> SummaryOptions:
         return SummaryOptions(
@@ -100,10 +100,6 @@ def _read(name: str, texts: list[str], default: object) -> object:
             raise UsageError(f"{name} is not a usable number: {texts[-1]!r}")
         return number
     return texts[-1].strip()
-
-
-def _join(values: Mapping[str, object]) -> dict[str, str]:
-    return {name: _write(value) for name, value in values.items()}
 
 
 def _write(value: object) -> str:

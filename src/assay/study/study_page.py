@@ -154,7 +154,9 @@ def build_table(location: StudyLocation, table: Table, view: StudyView, names: N
     columns = summary.table.columns
     cut = summary.table._replace(
         columns=tuple(columns[index] for index in kept),
-        rows=[tuple(row[index] for index in kept) for row in summary.table.rows],
+        rows=[tuple(row[index] for index in kept) for row in summary.table.rows]
+        if len(kept) < len(columns)
+        else summary.table.rows,
     )
     total = summary.left_out + len(summary.table.rows) + (view.page - 1) * view.rows
     return StudyTable(

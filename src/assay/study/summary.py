@@ -192,6 +192,10 @@ def select_rows(
     states: frozenset[State] | None = None,
 ) -> list[int]:
     """The rows that a table or a plot is made of. What reads an expression is loaded where there is one."""
+    if where is not None and not states and not patterns:
+        from assay.study.choosing import need_rows
+
+        return need_rows(where, data)
     keep = [i for i, row in enumerate(data.rows) if row.state in states] if states else list(range(len(data.rows)))
     if where is None and not patterns:
         return keep
@@ -200,7 +204,7 @@ def select_rows(
     if patterns:
         matching = set(match_rows(data, patterns))
         keep = [i for i in keep if i in matching]
-    return keep if where is None else need_rows(where, data, keep if states or patterns else None)
+    return keep if where is None else need_rows(where, data, keep)
 
 
 def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[SortKey]) -> list[str]:

@@ -321,6 +321,7 @@ class Column(NamedTuple):
     values: Sequence[Any]
     is_duration: bool = False  # in seconds: it may be compared with 2h30m
     is_set: bool = False  # each value holds several, as tags do: a comparison is true if it is for one of them
+    plain: type | None = None  # float: all are numbers and none is NaN; str: all are texts; as `find_plain` says
 
 
 Resolve = Callable[[Name], Column]
@@ -353,7 +354,7 @@ def _compare_columns(where: Where, comparison: Comparison, rows: int, resolve: R
     column = resolve(left)
     if sign in _PLAIN and not isinstance(right, Name | tuple) and not column.is_set:
         value = _as_seconds(where, left, column, right)
-        if _is_plain(column.values, sign, value):
+        if _is_plain(column.plain or find_plain(column.values), sign, value):
             return bytes(map(_PLAIN[sign], column.values, repeat(value))).translate(_FROM_BOOL)
     if isinstance(right, Name):
         other = resolve(right)
@@ -387,16 +388,23 @@ _PLAIN: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _is_plain(values: Sequence[Any], sign: str, value: Value) -> bool:
+def _is_plain(plain: type | None, sign: str, value: Value) -> bool:
     """Whether Python's own comparison says the same, as it mostly does: numbers with a number, and texts that are equal
     to one that is not a number, or not."""
-    kinds = set(map(type, values))
     if value.__class__ in _NUMBERS:
-        try:
-            return kinds <= _NUMBERS and math.isfinite(sum(values))  # not where one is NaN
-        except OverflowError:  # a number of hundreds of digits
-            return False
-    return value.__class__ is str and kinds == {str} and sign in ("==", "!=")
+        return plain is float
+    return value.__class__ is str and plain is str and sign in ("==", "!=")
+
+
+def find_plain(values: Sequence[Any]) -> type | None:
+    """What all of them are: float for finite numbers, str for texts, None for anything else."""
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        return str
+    try:
+        return float if kinds <= _NUMBERS and math.isfinite(sum(values)) else None
+    except OverflowError:  # a number of hundreds of digits
+        return None
 
 
 def _as_seconds(where: Where, name: Name, column: Column, value: Value) -> Value:

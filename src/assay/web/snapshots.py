@@ -6,6 +6,7 @@ once a second while it runs, and every few seconds otherwise. Sorting and filter
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import threading
@@ -270,7 +271,13 @@ class Snapshots:
             table = before.table if before else Table([], {})
         return Snapshot(slug, location, KeptTable.of(table), next(self._versions), tuple(console.lines))
 
+    def holds(self, slug: str) -> bool:
+        """Then to load it takes no time."""
+        with self._lock:
+            return slug in self._held
+
     def _keep(self, snapshot: Snapshot, now: float) -> None:
+        gc.freeze()  # thousands of rows hold no cycles, yet each search for garbage would look through all of them
         with self._lock:
             self._held[snapshot.slug] = _Held(snapshot, time.monotonic(), now)
             cells = sum(map(_count_cells, self._held.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
@@ -40,7 +41,15 @@ _ON_FORM: Mapping[str, Sequence[str]] = {  # what the form of a view asks for; t
 }
 
 
-def show(request: Request) -> Response:
+async def show(request: Request) -> Response:
+    """A page of the table of a study in memory takes milliseconds, less than to wait for a thread among others."""
+    is_short = "group" not in request.query_params and request.query_params.get("tab", "table") == "table"
+    if is_short and get_site(request).snapshots.holds(request.path_params["study"]):
+        return _show(request)
+    return await run_in_threadpool(_show, request)
+
+
+def _show(request: Request) -> Response:
     site = get_site(request)
     snapshot = site.snapshots.load(request.path_params["study"])
     location, table = snapshot.location, snapshot.table
