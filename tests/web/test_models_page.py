@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from tests.web.conftest import open_client
 from assay.bench.flow.archive import write_as_run
 from assay.compat.torq.session_runs import store_session
 from assay.execute.script import JobText, render_job
+from assay.models import session_pages
 from assay.models.pages import build_graph, build_history, list_checks
 from assay.models.records import write_report
 from assay.models.values.layout import MODEL_FILE
@@ -83,7 +85,12 @@ def store(root: Path, number: int, outcomes: tuple[str, ...]) -> None:
     folder.mkdir()
     aside.mkdir()
     tests: list[dict[str, Any]] = [
-        {"module": "t", "name": f"test_{n}", "outcome": word, "measurements": {"run_ms": 1.5 + n, f"only{n}": 1.0}}
+        {
+            "module": "t",
+            "name": f"test_{n}",
+            "outcome": word,
+            "measurements": {"run_ms": 1.5 + n + number, f"only{n}": 1.0},
+        }
         for n, word in enumerate(outcomes)
     ]
     tests[2]["linked_issue"] = "tracker#7"
@@ -154,6 +161,26 @@ class TestCheck:
         assert answer.status_code == 200
         assert said in answer.text
         assert "badge PASS" not in answer.text.partition("Checks of this model")[0]
+
+    def test_layers_have_their_errors_as_numbers_and_levels(self, client: TestClient) -> None:
+        text = client.get("/models/model/checks/m_iree_2").text
+        row = text.partition('id="row-m_layer_MatMul_1"')[2].partition("</tr>")[0]
+        assert "first wrong" in row
+        assert 'class="level l' in row
+        assert ">diff" in row
+        assert 'href="#row-m_layer_MatMul_1"' in text
+        assert 'id="node-m_layer_MatMul_1"' in text
+        assert 'href="#node-m_layer_MatMul_1"' in text
+
+    def test_find_a_layer(self, client: TestClient) -> None:
+        rows = [
+            client.get(f"/models/model/checks/m_iree_2?{query}").text.count('<tr id="row-')
+            for query in ("", "layer=matmul", "wrong=1", "layer=nothing")
+        ]
+        assert rows[0] > rows[1] > 0
+        assert rows[0] > rows[2] > 0
+        assert rows[3] == 0
+        assert "No layer matches" in client.get("/models/model/checks/m_iree_2?layer=nothing").text
 
     def test_tensors(self, client: TestClient) -> None:
         page = "/models/model/checks/m_iree_2/tensors"
@@ -233,7 +260,7 @@ class TestSession:
         heads = [each.partition("<")[0] for each in matrix.split('class="num">')[1:7]]
         assert "failed" in heads
         assert "not there" in heads
-        lines = text.partition(">Tests</h2>")[2]
+        lines = text.partition('id="tests"')[2]
         first = lines.split("<tr>")[2]
         assert "worse" in first
         assert "t::test_0" in first
@@ -245,11 +272,41 @@ class TestSession:
 
     def test_measurements_side_by_side(self, client: TestClient) -> None:
         address = self.address(client)
-        lines = client.get(address).text.partition(">Tests</h2>")[2]
+        lines = client.get(address).text.partition('id="tests"')[2]
         runs = [each.partition('"')[0] for each in lines.split('name="test" value="')[1:3]]
         text = client.get(address, params={"test": runs}).text.partition("Measurements side by side")[2]
         assert "run_ms" in text
         assert "only0" in text
+
+    def test_what_became_of_it_is_said_first(self, client: TestClient) -> None:
+        text = client.get(self.address(client)).text
+        assert '<p class="answer">1 worse, 1 better, 1 new.</p>' in text
+        largest = text.partition("Largest changes of measurements")[2].partition("</table>")[0]
+        assert "+66.7%" in find_row(largest, "t::test_0")
+
+    def test_a_cell_of_the_matrix_leads_to_its_tests(self, client: TestClient) -> None:
+        text = client.get(self.address(client)).text
+        cell = next(each for each in text.split("<td") if "before=passed&amp;now=failed" in each)
+        assert 'class="num worse"' in cell
+        assert "worse" in cell.partition("</a>")[2]  # in words too
+        path = html.unescape(cell.partition('href="')[2].partition('"')[0])
+        lines = client.get(path).text.partition('id="tests"')[2]
+        assert "1 of 4 tests" in lines
+        assert "t::test_0" in lines
+        assert "t::test_1" not in lines
+        assert "t::test_1" in client.get(f"{path.partition('?')[0]}?q=TEST_1").text.partition('id="tests"')[2]
+
+    @pytest.mark.parametrize(
+        ("before", "now", "change"),
+        [
+            ("passed", "xpass", "other"),
+            ("skipped", "xfail", "other"),
+            ("xfail", "error", "worse"),
+            ("", "passed", "new"),
+        ],
+    )
+    def test_what_is_worse(self, before: str, now: str, change: str) -> None:
+        assert session_pages.TestedLine("t", "r", now, before).change == change
 
     def test_unknown_ones(self, client: TestClient) -> None:
         assert client.get("/models/torq-nightly/sessions/nothing").status_code == 404

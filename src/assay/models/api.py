@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         build_model_page,
         build_tensor_blocks,
         build_times,
+        choose_layers,
         group_checks,
         is_model_study,
         list_checks,
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from assay.models.report_page import build_report
     from assay.models.session_pages import (
         SessionPage,
+        build_measured_changes,
         build_session_page,
         build_session_times,
+        choose_tested,
         is_session_study,
         list_sessions,
     )
@@ -41,10 +44,13 @@ HOMES = {
     "assay.models.values.flags": "ModelFlags",
     "assay.models.flow.run": "RunChoice name_method run_model",
     "assay.models.pages": (
-        "LEVELS Check Graph ModelPage build_model_page build_tensor_blocks build_times group_checks is_model_study "
-        "list_checks"
+        "LEVELS Check Graph ModelPage build_model_page build_tensor_blocks build_times choose_layers group_checks "
+        "is_model_study list_checks"
     ),
-    "assay.models.session_pages": ("SessionPage build_session_page build_session_times is_session_study list_sessions"),
+    "assay.models.session_pages": (
+        "SessionPage build_measured_changes build_session_page build_session_times choose_tested is_session_study "
+        "list_sessions"
+    ),
     "assay.models.pytest_support.options": "read_options",
     "assay.models.pytest_support.case": "PROPERTY_CASE PROPERTY_ISSUE PROPERTY_PROFILE",
     "assay.models.report.check": "build_document",

@@ -14,7 +14,7 @@ from assay.models.judge.tensor_numbers import build_heat, build_histogram, can_d
 from assay.models.judge.tensors import judge_outputs
 from assay.models.records import load_report
 from assay.models.report import tensor_diff
-from assay.models.report.check import build_document
+from assay.models.report.check import CASES, build_document
 from assay.models.report.summary import build_case_metrics, build_diff_commands, label_of, render_error, render_ms
 from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import STUDY, WRONG, CaseReport, ModelReport, Step, Tolerances
@@ -22,7 +22,7 @@ from assay.models.values.tensors import TensorDiff
 from assay.record.index.base import RunRow
 from assay.study.api import StudyLocation
 from assay.system.fast_dataclasses import dataclass
-from assay.values.document import Block, Chart, Curve, Panel, Section, Span, TableBlock
+from assay.values.document import Block, Chart, Curve, Panel, Section, Span, TableBlock, choose_blocks
 from assay.values.plain import render_date
 from assay.values.table import Column, Table
 from assay.values.verdict import VerdictKind
@@ -139,6 +139,21 @@ class ModelPage:
     graph: Graph | None = None
     diffs: tuple[tuple[str, int, str], ...] = ()  # case, number, and what the command line would be
     history: Sequence[Block] = ()
+    layers: tuple[Layer, ...] = ()
+
+    @property
+    def head(self) -> list[Block]:
+        """The report up to its table of cases, in whose place the page has `layers`."""
+        return self._split()[0]
+
+    @property
+    def rest(self) -> list[Block]:
+        return self._split()[1]
+
+    def _split(self) -> tuple[list[Block], list[Block]]:
+        blocks = choose_blocks(self.blocks, "html")
+        place = next((n for n, each in enumerate(blocks) if isinstance(each, Section) and each.title == CASES), -1)
+        return (blocks[:place], blocks[place + 1 :]) if place >= 0 else (blocks, [])
 
 
 def build_model_page(location: StudyLocation, run: str, checks: Sequence[Check]) -> ModelPage:
@@ -153,11 +168,7 @@ def build_model_page(location: StudyLocation, run: str, checks: Sequence[Check])
         return ModelPage(None, known or "there is no report")
     subject = (report.stem, report.target)
     mine = [check for check in reversed(checks) if check.subject == subject and check.goal == "check"]
-    diffs = tuple(
-        (case.name, number, command)
-        for case in report.cases
-        for number, command in enumerate(build_diff_commands(case))
-    )
+    diffs = list_diffs(report)
     return ModelPage(
         report,
         "",
@@ -165,6 +176,16 @@ def build_model_page(location: StudyLocation, run: str, checks: Sequence[Check])
         build_graph(report),
         diffs,
         list(build_history(mine[-_MOST_BEFORE:])),
+        tuple(_build_layer(case, report) for case in report.cases),
+    )
+
+
+def list_diffs(report: ModelReport) -> tuple[tuple[str, int, str], ...]:
+    """Pairs of tensors that differ: their case, its number, and the command that shows them."""
+    return tuple(
+        (case.name, number, command)
+        for case in report.cases
+        for number, command in enumerate(build_diff_commands(case))
     )
 
 
@@ -225,6 +246,58 @@ def build_history(checks: Sequence[Check]) -> Iterator[Block]:
         yield Section(blocks, "Accuracy and time over checks")
 
 
+# ---------------------------------------------------------------- the layers
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One row. Errors as text, with their levels, which are those of a `Node`."""
+
+    name: str
+    label: str
+    op: str
+    outcome: str
+    kind: VerdictKind
+    local: str
+    local_level: int | None
+    accumulated: str
+    accumulated_level: int | None
+    compile_ms: str
+    run_ms: str
+    is_first: bool
+    diffs: int  # pairs of tensors that differ
+
+
+def choose_layers(layers: Sequence[Layer], text: str = "", *, only_wrong: bool = False) -> list[Layer]:
+    """Words that must all be in the name or the operator."""
+    words = text.lower().split()
+    return [
+        layer
+        for layer in layers
+        if all(word in f"{layer.name} {layer.label} {layer.op}".lower() for word in words)
+        and not (only_wrong and layer.kind is VerdictKind.PASS)
+    ]
+
+
+def _build_layer(case: CaseReport, report: ModelReport) -> Layer:
+    numbers, node = build_case_metrics(case), _build_node(case, report, 0.0, 0.0)
+    return Layer(
+        case.name,
+        label_of(case, report),
+        ", ".join(case.layer.ops) if case.layer else "",
+        str(case.outcome),
+        case.verdict.kind,
+        render_error(numbers.local) or "",
+        node.local if case.layer else None,
+        render_error(numbers.accumulated) or "",
+        node.accumulated,
+        render_ms(numbers.compile_s) or "",
+        render_ms(numbers.run_s) or "",
+        case.name == report.first_wrong,
+        len(case.diffs),
+    )
+
+
 # ---------------------------------------------------------------- the graph
 
 
@@ -242,6 +315,7 @@ class Node:
     text: str
     is_first: bool
     is_wrong: bool
+    value: str = ""  # the larger of its errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +328,7 @@ class Graph:
 
 
 LEVELS = ("bit-equal", "within the tolerance", "up to 10 times", "up to 100 times", "more", "broken or not computed")
-_NODE_W, _NODE_H, _GAP_X, _GAP_Y = 132, 26, 18, 26
+_NODE_W, _NODE_H, _GAP_X, _GAP_Y = 220, 26, 18, 22
 
 
 def build_graph(report: ModelReport) -> Graph | None:
@@ -305,6 +379,7 @@ def _build_node(case: CaseReport, report: ModelReport, x: float, y: float) -> No
         "\n".join(text),
         case.name == report.first_wrong,
         case.verdict.kind in WRONG,
+        render_error(max((value for _, value in known if value is not None), default=None)) or "",
     )
 
 
@@ -320,8 +395,10 @@ def _rate(error: float, allowed: float | None, *, broken: bool) -> int:
 # ---------------------------------------------------------------- tensors
 
 
-def build_tensor_blocks(location: StudyLocation, run: str, case_name: str, number: int) -> Sequence[Block]:
-    """`assay model diff` of one output that differs, by the bounds that it was judged by."""
+def build_tensor_blocks(
+    location: StudyLocation, run: str, case_name: str, number: int
+) -> tuple[Sequence[Block], tuple[tuple[str, int, str], ...]]:
+    """`assay model diff` of one output that differs, by the bounds that it was judged by; and all that differ."""
     run_dir = os.path.join(location.dir, run)
     report = load_report(run_dir)
     cases = {case.name: case for case in report.cases if case.diffs} if report else {}
@@ -351,7 +428,7 @@ def build_tensor_blocks(location: StudyLocation, run: str, case_name: str, numbe
             heat = build_heat(expected[each.name], actual[each.name], HEAT_ROWS, HEAT_COLUMNS, each.tolerance, op=op)
             plain = TensorDiff(each, *paths, build_histogram(expected[each.name], actual[each.name]), heat)
         diffs.append(plain)
-    return tensor_diff.build_document(diffs, verdict).blocks
+    return tensor_diff.build_document(diffs, verdict).blocks, list_diffs(report) if report else ()
 
 
 def _find_meant(case: CaseReport, number: int) -> str:

@@ -12,7 +12,7 @@ from assay.record.index.base import RunRow
 from assay.record.run_directory import load_record
 from assay.study.api import StudyLocation
 from assay.system.fast_dataclasses import dataclass, field
-from assay.values.document import Block, Section, TableBlock
+from assay.values.document import Block, Section, TableBlock, Text
 from assay.values.table import Column, Table
 
 
@@ -35,16 +35,18 @@ class TestedLine:
 
     @property
     def change(self) -> str:
-        """Empty where it is as before."""
+        """Empty where it is as before; `other`: neither better nor worse, such as xfail that was skipped."""
         if not self.before:
             return "new"
         if not self.outcome:
             return "gone"
         if self.outcome == self.before:
             return ""
-        return "worse" if _GOOD.get(self.outcome, 0) < _GOOD.get(self.before, 0) else "better"
+        step = _GOOD.get(self.outcome, 0) - _GOOD.get(self.before, 0)
+        return "worse" if step < 0 else "better" if step else "other"
 
 
+NOT_THERE = "not there"
 _GOOD = {"passed": 3, "xpass": 3, "xfail": 2, "skipped": 2}
 
 
@@ -55,6 +57,17 @@ class SessionPage:
     lines: tuple[TestedLine, ...]
     outcomes: tuple[str, ...]  # that there are: rows and columns of the matrix
     matrix: Mapping[tuple[str, str], int] = field(default_factory=dict)  # before, now → tests
+
+    @property
+    def changed(self) -> dict[str, int]:
+        """How many became worse, better, are new or gone; empty without a baseline."""
+        words = [line.change for line in self.lines] if self.baseline else []
+        return {word: words.count(word) for word in ("worse", "better", "other", "new", "gone") if word in words}
+
+    @staticmethod
+    def rate(before: str, now: str) -> str:
+        """What a cell of the matrix means."""
+        return TestedLine("", "", now, before).change if NOT_THERE not in (before, now) else ""
 
 
 def is_session_study(rows: Sequence[RunRow]) -> bool:
@@ -102,11 +115,61 @@ def build_session_page(
         lines.append(TestedLine(test, run, outcome, before, issue))
     matrix: dict[tuple[str, str], int] = {}
     for line in lines:
-        key = (line.before or "not there", line.outcome or "not there")
+        key = (line.before or NOT_THERE, line.outcome or NOT_THERE)
         matrix[key] = matrix.get(key, 0) + 1
     outcomes = tuple(sorted({name for key in matrix for name in key}))
-    lines.sort(key=lambda line: (("worse", "gone", "new", "better", "").index(line.change), line.test))
+    lines.sort(key=lambda line: (("worse", "gone", "new", "other", "better", "").index(line.change), line.test))
     return SessionPage(known[session], base, tuple(lines), outcomes, matrix if base else {})
+
+
+def choose_tested(lines: Sequence[TestedLine], text: str = "", before: str = "", now: str = "") -> list[TestedLine]:
+    """`before` and `now`: a cell of the matrix."""
+    words = text.lower().split()
+    return [
+        line
+        for line in lines
+        if all(word in line.test.lower() for word in words)
+        and before in ("", line.before or NOT_THERE)
+        and now in ("", line.outcome or NOT_THERE)
+    ]
+
+
+def build_measured_changes(
+    rows: Sequence[RunRow], numbers: Mapping[str, Sequence[float]], session: str, baseline: str
+) -> Sequence[Block]:
+    """The largest differences of what tests measured in both. One measurement each: nothing is judged by them."""
+    now, then = (
+        {_name_test(row): i for i, row in enumerate(rows) if _is_of(row, name)} for name in (session, baseline)
+    )
+    found = []
+    for test, i in now.items():
+        for metric, values in numbers.items() if test in then else ():
+            old, new = values[then[test]], values[i]
+            if math.isfinite(old) and math.isfinite(new) and old > 0 and abs(new / old - 1) >= _LEAST_CHANGE:
+                found.append((new / old - 1, test, metric, old, new))
+    found.sort(key=lambda each: -abs(each[0]))
+    if not found:
+        return []
+    columns = (
+        Column("change", align="right"),
+        Column("measurement"),
+        Column("before", "number"),
+        Column("now", "number"),
+    )
+    cells: list[list[Any]] = [
+        [f"{effect:+.1%}", metric, old, new, test] for effect, test, metric, old, new in found[:_MOST_CHANGES]
+    ]
+    table = TableBlock(Table((*columns, Column("test")), cells))
+    more = f" {len(found)} differ by {_LEAST_CHANGE:.0%} or more." if len(found) > _MOST_CHANGES else ""
+    said = Text(f"Single measurements, which nothing is judged by.{more}", role="soft")
+    return [Section([table, said], "Largest changes of measurements")]
+
+
+_LEAST_CHANGE, _MOST_CHANGES = 0.05, 12
+
+
+def _is_of(row: RunRow, session: str) -> bool:
+    return str(row.params.get("session")) == session
 
 
 def _name_test(row: RunRow) -> str:

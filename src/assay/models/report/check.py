@@ -55,6 +55,7 @@ from assay.values.document import (
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, VerdictKind
 
+CASES = "Cases"  # the title of the table on a page
 _MOST_ROWS = 60  # of a larger model, long sequences of correct layers are left out
 _NEIGHBOURS = 2  # correct layers that are shown around what is not
 _NAMED = ("layer", "op", "outcome")  # columns that are always there
@@ -194,7 +195,7 @@ def _build_page(report: ModelReport) -> Iterator[Block]:
     yield from (commands, findings, notes)
     if report.cases:
         yield Section([build_chart(report), *_LEGEND], "Error by layer")
-        yield Section([_build_table_block(report.cases, report, is_page=True)], "Cases")
+        yield Section([_build_table_block(report.cases, report, is_page=True)], CASES)
     groups = group_failures(report)
     if groups:
         yield Section([_build_failure(each, "html", is_open=len(groups) == 1) for each in groups], "Steps that failed")

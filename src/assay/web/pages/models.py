@@ -13,11 +13,14 @@ from assay.errors import NotFoundError, UsageError
 from assay.models.api import (
     LEVELS,
     Check,
+    build_measured_changes,
     build_model_page,
     build_session_page,
     build_session_times,
     build_tensor_blocks,
     build_times,
+    choose_layers,
+    choose_tested,
     group_checks,
     is_model_study,
     is_session_study,
@@ -63,6 +66,7 @@ def show_check(request: Request) -> Response:
     snapshot, run = _find(request), request.path_params["run"]
     snapshot.get_row(run)
     checks = _load_checks(snapshot)
+    find, only_wrong = request.query_params.get("layer", "")[:200], request.query_params.get("wrong") == "1"
     page = build_model_page(snapshot.location, run, checks)
     me = next((check for check in checks if check.run == run), None)
     same = [check for check in checks if me and check.subject == me.subject]
@@ -75,6 +79,9 @@ def show_check(request: Request) -> Response:
         same=same,
         me=me,
         levels=LEVELS,
+        find=find,
+        only_wrong=only_wrong,
+        layers=choose_layers(page.layers, find, only_wrong=only_wrong),
         times=_find_times(request, snapshot, name_method(page.report)) if page.report else "",
     )
 
@@ -96,8 +103,17 @@ def show_tensors(request: Request) -> Response:
     case, number = request.query_params.get("case", ""), request.query_params.get("number", "0")
     if not number.isdecimal() or len(number) > 6:
         raise UsageError(f"number is not a whole number: {number!r}")
-    blocks = build_tensor_blocks(snapshot.location, run, case, int(number))
-    return get_site(request).render(request, "tensors.html", snapshot=snapshot, run=run, case=case, blocks=blocks)
+    blocks, known = build_tensor_blocks(snapshot.location, run, case, int(number))
+    return get_site(request).render(
+        request,
+        "tensors.html",
+        snapshot=snapshot,
+        run=run,
+        case=case,
+        number=int(number),
+        blocks=blocks,
+        known=known,
+    )
 
 
 def show_times(request: Request) -> Response:
@@ -120,6 +136,9 @@ def show_session(request: Request) -> Response:
         snapshot.get_row(os.path.basename(test))
     numbers = {name: column.last for name, column in snapshot.table.metrics.items()}
     blocks = build_session_times(rows, numbers, tests) if tests else ()
+    view = {name: query.get(name, "")[:200] for name in ("q", "before", "now")}
+    base = page.baseline.id if page.baseline else ""
+    changes = build_measured_changes(rows, numbers, page.card.id, base) if base else ()
     return site.render(
         request,
         "session.html",
@@ -127,7 +146,13 @@ def show_session(request: Request) -> Response:
         page=page,
         sessions=list_sessions(rows),
         blocks=blocks,
+        changes=changes,
         tests=tests,
+        view=view,
+        lines=choose_tested(page.lines, view["q"], view["before"], view["now"]),
+        address_of=lambda **new: build_address(
+            "models", snapshot.slug, "sessions", page.card.id, **{"baseline": base, **new}
+        ),
     )
 
 
