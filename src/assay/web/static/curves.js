@@ -23,15 +23,16 @@ function make(name, text = "", attributes = {}) {
 function chooseColors(study, curves) {
   const key = `assay-colors:${study}`;
   const known = JSON.parse(sessionStorage.getItem(key) ?? "{}");
-  const taken = new Set(curves.map((curve) => known[curve.name]).filter((color) => color !== undefined));
+  const name = (curve) => curve.run ?? curve.name; // what a curve is called depends on those beside it
+  const taken = new Set(curves.map((curve) => known[name(curve)]).filter((color) => color !== undefined));
   for (const curve of curves) {
-    if (known[curve.name] === undefined) {
+    if (known[name(curve)] === undefined) {
       let color = curve.color;
       while (taken.has(color) && taken.size < COLORS * DASHES.length) color = (color + 1) % (COLORS * DASHES.length);
       taken.add(color);
-      known[curve.name] = color;
+      known[name(curve)] = color;
     }
-    curve.shown = known[curve.name];
+    curve.shown = known[name(curve)];
   }
   sessionStorage.setItem(key, JSON.stringify(known));
 }
@@ -194,7 +195,7 @@ function draw(place, state) {
   const isOpen = place.querySelector("details.values")?.open;
   const scroll = place.querySelector(".curve-keys")?.scrollTop;
   charts.get(place)?.chart.destroy();
-  chooseColors(place.dataset.studySlug ?? "", answer.curves);
+  chooseColors(place.dataset.studySlug ?? decodeURIComponent(location.pathname.split("/")[2] ?? ""), answer.curves);
   state.canvas = make("div", "", { class: "canvas" });
   state.reset = make("button", "Reset zoom", { type: "button", class: "reset" });
   state.reset.hidden = true;

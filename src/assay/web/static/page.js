@@ -75,10 +75,9 @@ document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (!form.dataset.actions) return;
   event.preventDefault();
-  const runs = form.dataset.run ? [form.dataset.run] : marked();
+  const runs = [form.dataset.run];
   const action = event.submitter?.value;
-  if (!runs.length && action !== "stop") return say("Mark some runs first", "problem");
-  if (["stop", "rerun"].includes(action) && !confirm(`${action}: ${runs.length ? runs.join(", ") : "the whole study"}?`)) return;
+  if (["stop", "rerun"].includes(action) && !confirm(`${action}: ${form.dataset.run}?`)) return;
   form.classList.add("busy");
   const answer = await send(form.dataset.actions, { action, runs, text: form.elements.text?.value ?? "" });
   form.classList.remove("busy");
@@ -86,10 +85,6 @@ document.addEventListener("submit", async (event) => {
   say(value.error ? [value.error, value.hint].filter(Boolean).join(": ") : `${value.command}\n${value.said}`, answer.ok ? "note" : "problem");
   if (answer.ok) setTimeout(() => location.reload(), 1500);
 });
-
-function marked() {
-  return [...document.querySelectorAll("input[name=run]:checked")].map((box) => box.value);
-}
 
 document.addEventListener("htmx:configRequest", (event) => {
   if (event.detail.verb !== "get") event.detail.headers.authorization = `Bearer ${getToken()}`;
