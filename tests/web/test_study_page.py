@@ -217,3 +217,17 @@ def test_tags_and_notes_are_in_the_table(tmp_path: Path) -> None:
         (link,) = re.findall(r'<a class="tag" href="([^"]+)"', text)
         found = client.get(f"/studies/fit{link.replace('&amp;', '&')}").text
         assert [row[0] for row in read_cells(found) if row] == [GOOD]
+
+
+def test_many_parameters_and_long_numbers(tmp_path: Path) -> None:
+    """There is a field to search in; a number as long as a computer writes it is shortened."""
+    bench = Bench(tmp_path)
+    names = "".join(f", p{n}: {n}" for n in range(25))
+    text = f"study: wide\ncommand: echo loss {{lr}}\nparams: {{lr: [0.12345678901234567, 0.2]{names}}}\n"
+    bench.run(text + "metrics: {loss: 'loss ({number})'}\nresources: {gpus: 0}\n")
+    with open_client(bench.root) as client:
+        text = client.get("/studies/wide").text
+        assert "data-find-column" in text
+        assert text.count("the same in all runs") == 25
+        assert sorted(row[1] for row in read_cells(text) if row) == ["0.123457", "0.200000"]
+        assert "data-find-column" not in client.get("/studies/wide?tab=scatter").text

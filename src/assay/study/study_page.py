@@ -40,6 +40,7 @@ from assay.values.where import parse_where, quote_where
 _MOST_POINTS = 1500  # of a curve that is sent: more than a screen has columns
 _MOST_SENT = 30_000  # of all curves of a chart; each has at least a third of its points above
 _MOST_CHARTS = 6  # metrics beside each other
+_LONG_NUMBER = 11  # characters
 _MOST_SPARK = 60  # points of the small curve on a card
 MOST_DRAWN = {"scatter": 3000, "slices": 600, "parallel": 600, "history": 3000, "importance": 1500}
 """Runs in one drawing: with more, a third of them are the best, the rest every so many-th of the others, and the page
@@ -153,7 +154,7 @@ def build_table(location: StudyLocation, table: Table, view: StudyView, names: N
     kept = [index for index, base in enumerate(bases) if base not in view.hide or base == "run"]
     columns = summary.table.columns
     cut = summary.table._replace(
-        columns=tuple(columns[index] for index in kept),
+        columns=tuple(_shorten(columns[index], [row[index] for row in summary.table.rows]) for index in kept),
         rows=[tuple(row[index] for index in kept) for row in summary.table.rows]
         if len(kept) < len(columns)
         else summary.table.rows,
@@ -167,6 +168,14 @@ def build_table(location: StudyLocation, table: Table, view: StudyView, names: N
         total,
         [*_describe_groups(summary, bases, view)] if view.group else (),
     )
+
+
+def _shorten(column: Column, values: Sequence[Any]) -> Column:
+    """A parameter whose numbers are as long as a computer writes them; the run's page has them whole."""
+    is_long = column.kind == "number" and column.digits is None
+    if is_long and any(isinstance(value, float) and len(repr(value)) > _LONG_NUMBER for value in values):
+        return column._replace(digits=6)
+    return column
 
 
 def _build_whole(location: StudyLocation, table: Table, view: StudyView, names: Names) -> StudySummary:

@@ -104,7 +104,7 @@ def _build_where(view: StudyView) -> str:
 
 def _build_head(snapshot: Snapshot) -> dict[str, Any]:
     location, table = snapshot.location, snapshot.table
-    counts = count_states(location, table)
+    counts = snapshot.remember("counts", lambda: count_states(location, table))
     return {
         "snapshot": snapshot,
         "counts": counts,
