@@ -409,7 +409,7 @@ def build_tensor_blocks(
         raise NotFoundError("pair of tensors", str(number), [str(n) for n in range(len(case.diffs))])
     paths = case.diffs[number]
     for path in paths:  # a report that came from elsewhere may name any file
-        if not os.path.realpath(path).startswith(os.path.join(os.path.realpath(run_dir), "")):
+        if "\0" in path or not os.path.realpath(path).startswith(os.path.join(os.path.realpath(run_dir), "")):
             raise UsageError("the tensors are not in the directory of the run", build_diff_commands(case)[number])
         if _measure(path) > _MOST_BYTES:
             raise UsageError("the tensors are too large for a page", build_diff_commands(case)[number])

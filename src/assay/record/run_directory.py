@@ -236,6 +236,15 @@ def load_environment(run_dir: str) -> dict[str, Any] | None:
     return keep_fitting(Environment, fields) if fields is not None else None
 
 
+def leaves_root(run_dir: str, name: str) -> bool:
+    """Whether a file of the run is a link to somewhere outside of the root: nothing to be shown to others."""
+    path = os.path.join(run_dir, name)
+    if not os.path.islink(path):
+        return False
+    root = os.path.realpath(os.path.join(run_dir, os.pardir, os.pardir))
+    return not os.path.realpath(path).startswith(os.path.join(root, ""))
+
+
 # ---------------------------------------------------------------- newer code
 
 

@@ -193,7 +193,8 @@ def _load_facts(row: RunRow, run_dir: str) -> Mapping[str, str]:
     record = run_directory.try_record(run_dir)
     commands = {f"command {each.name}": each.text for each in record.spec.commands} if record else {}
     code = {"code": row.code_hash[:12]} if row.code_hash else {}
-    return {**flatten_environment(run_dir, record.commit if record else row.commit), **code, **_hide(commands, record)}
+    facts = flatten_environment(run_dir, record.commit if record else row.commit, within_root=True)
+    return {**facts, **code, **_hide(commands, record)}
 
 
 def _hide(commands: Mapping[str, str], record: run_directory.RunRecord | None) -> Mapping[str, str]:
@@ -214,7 +215,7 @@ def _shorten(text: str) -> str:
 
 def _compare_code(index: Index, left: FoundRun, right: FoundRun) -> CodeDifference:
     try:
-        found = compare(index, index, left, right)
+        found = compare(index, index, left, right, within_root=True)
     except FormatError as error:
         return CodeDifference(note=error.message)
     if found.code_note:

@@ -7,11 +7,13 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import Index, Series, StudyRow, VerdictRow
 from assay.record.index.base import Table as IndexTable
+from assay.record.run_directory import leaves_root
 from assay.show.chart import thin
 from assay.show.formatting import to_json
 from assay.show.table import build_keys
@@ -24,6 +26,7 @@ from assay.study.refresh import find_verdicts_file, parse_verdict_line
 from assay.study.run_reader import load_objectives
 from assay.study.study_page import Names
 from assay.study.summary import build_summary, select_rows
+from assay.values import layout
 from assay.values.state import State
 from assay.values.table import Table
 
@@ -78,7 +81,16 @@ def _build_rows(table: Table) -> list[dict[str, Any]]:
 
 def build_run_answer(index: Index, location: StudyLocation, run_dir: str, children: Sequence[str]) -> Any:
     """As `assay show --json`."""
-    return to_json(run_description.build_facts(run_description.describe_run(index, location, run_dir, children)))
+    return to_json(run_description.build_facts(describe_served(index, location, run_dir, children)))
+
+
+def describe_served(
+    index: Index, location: StudyLocation, run_dir: str, children: Sequence[str]
+) -> run_description.RunDescription:
+    """For others: without what a link leads to outside of the root."""
+    run = run_description.describe_run(index, location, run_dir, children)
+    is_outside = run.environment is not None and leaves_root(run_dir, layout.ENVIRONMENT_FILE)
+    return replace(run, environment=None) if is_outside else run
 
 
 def build_comparisons(runs: Sequence[tuple[Index, FoundRun]]) -> list[Any]:
@@ -86,7 +98,10 @@ def build_comparisons(runs: Sequence[tuple[Index, FoundRun]]) -> list[Any]:
     if len(runs) < 2:
         raise UsageError("which runs are to be compared?", "two or more: ?run=STUDY/RUN&run=STUDY/RUN")
     (index, first), *others = runs
-    return [to_json(run_diff.build_facts(run_diff.compare(index, other, first, run))) for other, run in others]
+    return [
+        to_json(run_diff.build_facts(run_diff.compare(index, other, first, run, within_root=True)))
+        for other, run in others
+    ]
 
 
 def build_series_facts(series: Series, metric: str, known: Sequence[str], points: int | None) -> dict[str, Any]:

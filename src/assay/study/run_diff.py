@@ -63,8 +63,11 @@ class Comparison:
     code_note: str = ""  # why the code could not be compared file by file
 
 
-def compare(index: Index, other_index: Index, left: FoundRun, right: FoundRun) -> Comparison:
-    """Each run is looked up in the index of its own root; the two may be the same."""
+def compare(
+    index: Index, other_index: Index, left: FoundRun, right: FoundRun, *, within_root: bool = False
+) -> Comparison:
+    """Each run is looked up in the index of its own root; the two may be the same. `within_root`: nothing is read that
+    a link leads to outside of it."""
     first, second = load_shown(left.dir), load_shown(right.dir)
     code, note = compare_code(first, second, left.dir, right.dir)
     ours, theirs = _load_metrics(index, left), _load_metrics(other_index, right)
@@ -77,7 +80,8 @@ def compare(index: Index, other_index: Index, left: FoundRun, right: FoundRun) -
         params=differ(first.record.spec.params, second.record.spec.params),
         commands=differ(_commands(first), _commands(second)),
         environment=differ(
-            flatten_environment(left.dir, first.record.commit), flatten_environment(right.dir, second.record.commit)
+            flatten_environment(left.dir, first.record.commit, within_root=within_root),
+            flatten_environment(right.dir, second.record.commit, within_root=within_root),
         ),
         code=code,
         metrics=tuple(MetricPair(name, ours.get(name), theirs.get(name)) for name in sorted({*ours, *theirs})),
@@ -108,9 +112,10 @@ def _load_metrics(index: Index, run: FoundRun) -> dict[str, Summary]:
     return index.load_summaries(keys=[run.key]).get(run.key, {})
 
 
-def flatten_environment(run_dir: str, commit: str | None) -> dict[str, str]:
+def flatten_environment(run_dir: str, commit: str | None, *, within_root: bool = False) -> dict[str, str]:
     """The facts of environment.json that two runs are compared by, flat."""
-    fields = run_directory.load_environment(run_dir) or {}
+    is_readable = not within_root or not run_directory.leaves_root(run_dir, layout.ENVIRONMENT_FILE)
+    fields = (run_directory.load_environment(run_dir) if is_readable else None) or {}
     flat = {name: str(fields[name]) for name in _ENVIRONMENT if fields.get(name) is not None}
     flat.update({f"GPU {gpu.get('index')}": str(gpu.get("name")) for gpu in fields.get("gpus") or ()})
     git = fields.get("git") or {}
@@ -174,9 +179,11 @@ def render_code_diff(comparison: Comparison, largest: int = _LARGEST_DIFF_BYTES)
 
 
 def _load_lines(path: str, largest: int) -> list[str] | None:
-    """Empty for a file that is not there; None for one that is not text."""
+    """Empty for a file that is not there; None for one that is not text. Of a link its target, not what is there."""
     if not os.path.lexists(path):
         return []
+    if os.path.islink(path):
+        return [f"link to {os.readlink(path)}\n"]
     if not os.path.isfile(path) or os.path.getsize(path) > largest:
         return None
     with open(path, "rb") as file:

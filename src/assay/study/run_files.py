@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from assay.errors import AssayError, NotFoundError, UsageError
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.study.logs import find_log
 from assay.values import layout
 
@@ -76,8 +76,15 @@ class RunFile(NamedTuple):
 
 def choose_log(run_dir: str, file: str | None, command: str | None, attempt: int | None) -> str:
     """A file by its name, or the log of a command; never one that is a link to somewhere else."""
-    name = file or os.path.basename(find_log(run_dir, command, attempt))
-    return find_file(run_dir, name)
+    if file:
+        return find_file(run_dir, file)
+    try:
+        return find_file(run_dir, os.path.basename(find_log(run_dir, command, attempt)))
+    except FormatError as error:  # nobody knows what it is; its output may be there all the same
+        logs = [each.name for each in list_files(run_dir) if each.name.endswith(".log")]
+        if not logs:
+            raise NotFoundError("log", "of a damaged run") from error
+        return find_file(run_dir, max(logs, key=lambda name: os.path.getmtime(os.path.join(run_dir, name))))
 
 
 def find_default_log(run_dir: str) -> str:

@@ -17,10 +17,10 @@ from assay.record.tags import Note
 from assay.show.chart import Chart, Line
 from assay.study import plotting, run_description
 from assay.study.locations import StudyLocation, show_command
-from assay.study.page_facts import load_run_verdicts
+from assay.study.page_facts import describe_served, load_run_verdicts
 from assay.study.page_view import StudyView
 from assay.study.ranking import SortKey
-from assay.study.run_description import RunDescription, describe_run
+from assay.study.run_description import RunDescription
 from assay.study.study_page import build_curve, build_selected_curves
 from assay.system.files import is_special
 from assay.values import layout
@@ -76,7 +76,7 @@ def build_run_page(
     index: Index, location: StudyLocation, run_dir: str, children: Sequence[str], differing: Sequence[str]
 ) -> RunPage:
     """What is readable; `problems` says what is not."""
-    run = describe_run(index, location, run_dir, children)
+    run = describe_served(index, location, run_dir, children)
     now = time.time()
     record = run.status.record
     params = [(name, run_description.show_value(value)) for name, value in record.spec.params.items()]

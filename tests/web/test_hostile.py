@@ -1,0 +1,262 @@
+"""A hostile root: every route, every page that a page leads to. Nothing of it becomes markup, nothing outside is read,
+nothing hangs, nothing is an error of ours."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+import pytest
+from httpx import Response
+from starlette.routing import Match
+from starlette.testclient import TestClient
+from tests.web import hostile
+from tests.web.conftest import WRITE, open_client
+
+from assay.web.app import MODULES
+from assay.web.routes import build_route
+
+ENTRIES = [entry for module in MODULES for entry in module.ROUTES]
+PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+SLOWEST_S = 20.0  # a hang, not a speed: other work goes on beside the tests
+ATTACKS = (
+    "../../secret.json", "..%2f..%2fsecret.json", "%2e%2e/%2e%2e/secret.json", "/etc/passwd", "%2fetc%2fpasswd", "link.txt",
+    "folder/passwd", "b.log", "loop", "pipe.log", "device.log", "secrets.sh", "a%00b", "x" * 5000, "%ff%fe", "code/train2.py",
+    "trace.json", "profile/a.json", "metrics/2-2-2.jsonl", ".", "", "//etc/passwd", "..\\..\\secret.json",
+)  # fmt: skip
+
+
+class Page(HTMLParser):
+    """What a browser would do with it. Our own scripts have an address and no content."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.problems: list[str] = []
+        self.links: list[str] = []
+        self._script = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self._script = tag == "script"
+        if tag == "script" and not values.get("src", "").startswith(("/static/", "/vendor/")):
+            self.problems.append(f"script {values}")
+        if tag in ("iframe", "object", "embed", "base", "style", "foreignobject", "use", "animate", "frame", "applet"):
+            self.problems.append(f"<{tag}>")
+        if tag == "meta" and "http-equiv" in values:
+            self.problems.append(f"meta {values}")
+        if tag == "img" and not re.fullmatch(r"/studies/[^\s]+/files/[^\s]+\?view=1", values.get("src", "")):
+            self.problems.append(f"img {values}")
+        for name, value in values.items():
+            if name.startswith(("on", "hx-on")) or name in ("style", "srcdoc", "ping"):
+                self.problems.append(f"{tag} {name}={value[:80]}")
+            if name in ("href", "src", "action", "formaction", "data", "poster", "hx-get", "hx-post", "data-curves"):
+                self._see(tag, name, value)
+
+    def _see(self, tag: str, name: str, value: str) -> None:
+        parts = urlsplit(urljoin("http://here/x", value.strip()))
+        if re.sub(r"[\x00-\x20]", "", value).lower().startswith(("javascript:", "data:", "vbscript:")) or (
+            parts.netloc not in ("here", "ui.perfetto.dev")
+        ):
+            self.problems.append(f"{tag} {name}={value[:80]}")
+        elif parts.netloc == "here" and name in ("href", "hx-get", "data-curves", "src"):
+            self.links.append(value)
+
+    def handle_data(self, data: str) -> None:
+        if self._script and data.strip():
+            self.problems.append(f"script: {data[:80]}")
+        if re.search(r"(?<![\d.])49(?![\d.%])", data) and "7*7" not in data and hostile.TEXT[:8] in data:
+            self.problems.append(f"an expression was evaluated: {data[:80]}")
+
+    def handle_endtag(self, _tag: str) -> None:
+        self._script = False
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return hostile.build(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.fixture(scope="module")
+def client(root: Path) -> Iterator[TestClient]:
+    with open_client(root) as client:
+        yield client
+
+
+class Walk:
+    def __init__(self, client: TestClient) -> None:
+        self.client = client
+        self.routes = [build_route(entry) for entry in ENTRIES if "GET" in entry.methods]
+        self.seen: set[str] = set()  # paths of routes that answered something
+        self.problems: list[str] = []
+
+    def get(self, address: str) -> list[str]:
+        """What the page leads to."""
+        if "/events" in address.partition("?")[0]:
+            self.seen.add("/events")  # never ends; test_live has it
+            return []
+        path = unquote(urlsplit(address).path)
+        scope = {"type": "http", "method": "GET", "path": path, "root_path": "", "headers": []}
+        begun = time.monotonic()
+        answer = self.client.get(address, follow_redirects=False)
+        took = time.monotonic() - begun
+        for route in self.routes:
+            if route.matches(scope)[0] is Match.FULL:
+                self.seen |= {route.path} if answer.status_code < 400 else set()
+                break
+        text, kind = answer.text, answer.headers.get("content-type", "")
+        self.problems += [f"{address[:200]}: {each}" for each in self._find_problems(address, answer, took)]
+        if not kind.startswith("text/html") or address.startswith(("/static/", "/vendor/")) or "/files/" in address:
+            return []
+        page = Page()
+        page.feed(text)
+        page.close()
+        self.problems += [f"{address[:160]}: {problem}" for problem in page.problems]
+        return [urljoin(address, link).partition("#")[0] for link in page.links]
+
+    def _find_problems(self, address: str, answer: Response, took: float) -> Iterator[str]:
+        kind, headers = answer.headers.get("content-type", ""), answer.headers
+        if answer.status_code >= 500:
+            yield f"{answer.status_code} {answer.text[-400:]}"
+        if hostile.SECRET in answer.text or "root:x:0" in answer.text:
+            yield "the secret is in it"
+        if took > SLOWEST_S:
+            yield f"{took:.0f} s"
+        if headers.get("x-content-type-options") != "nosniff" or "content-security-policy" not in headers:
+            yield "without the headers of a safe page"
+        if "/files/" in address and answer.status_code == 200:
+            if kind not in PICTURES and not headers.get("content-disposition", "").startswith("attachment"):
+                yield f"shown as {kind}"
+            if not headers["content-security-policy"].startswith("sandbox"):
+                yield "without a sandbox"
+        if kind.startswith("image/svg") and not address.startswith("/static/"):
+            yield "a drawing with scripts"
+
+    def check(self) -> None:
+        assert not self.problems, "\n".join(self.problems[:20])
+
+
+def _shape(address: str) -> str:
+    """Pages of one kind: of each some are opened."""
+    parts = urlsplit(address)
+    path = [part for part in parts.path.split("/") if part]
+    if path[-1:] == ["compare"]:  # which has a link for each of its switches
+        return f"compare {len(parts.query) > 200}"
+    keys = sorted({pair.partition("=")[0] for pair in parts.query.split("&")})
+    return "/".join([*path[:1], str(len(path)), path[-1] if len(path) > 2 and len(path[-1]) < 12 else "", *keys])
+
+
+def test_every_page_that_a_page_leads_to(client: TestClient) -> None:
+    walk, waiting, opened, counts = Walk(client), ["/"], set(), {}
+    study = quote(hostile.STUDY, safe="")
+    runs = [quote(name, safe="") for name in hostile.NAMES]
+    for run in runs:
+        waiting += [f"/studies/{study}/runs/{run}", f"/studies/{study}/runs/{run}?x=time&all=1"]
+    waiting += [f"/studies/{study}/compare?run={runs[0]}&run={run}&all=1" for run in runs[1:]]
+    waiting += [
+        f"/studies/{study}/compare?turn=1&best=1",
+        f"/studies/{study}?tab=scatter",
+        f"/studies/{study}?tab=parallel",
+    ]
+    while waiting:
+        address = waiting.pop(0)
+        if address in opened or address.startswith(("http", "/static", "/vendor")):
+            continue
+        opened.add(address)
+        shape = _shape(address)
+        counts[shape] = counts.get(shape, 0) + 1
+        if counts[shape] <= 3:
+            waiting += walk.get(address)
+    walk.check()
+    assert len(opened) > 100
+
+
+def test_every_route_with_every_name(client: TestClient) -> None:
+    """All routes, so that a new one cannot be forgotten; each with names that exist and with attacks."""
+    walk = Walk(client)
+    studies = [each["study"] for each in client.get("/api/studies").json()]
+    assert {hostile.STUDY, "bench", "model"} <= set(studies)
+    runs = {study: [each["name"] for each in client.get(f"/api/studies/{quote(study, safe='')}/runs").json()] for study in studies}  # fmt: skip
+    assert all(runs.values()), runs.keys()
+    names = {study: [path.name for path in (Path(client.get(f"/api/studies/{quote(study, safe='')}").json()["root"]) / study).iterdir()] for study in studies}  # fmt: skip
+    for entry in ENTRIES:
+        if "GET" not in entry.methods:
+            continue
+        for study in studies if "{study}" in entry.path else [""]:
+            chosen = [name for name in names[study] if name != ".assay"] if "{run}" in entry.path else [""]
+            if entry.path != "/studies/{study}/runs/{run}":  # which shows all that a run has
+                chosen = sorted(chosen, key=lambda name: name != hostile.NAMES[0])[::9]
+            for run in [*chosen, *(ATTACKS[:6] if "{run}" in entry.path else ())]:
+                files = ATTACKS if run == hostile.NAMES[0] else ATTACKS[:2]
+                others = (
+                    [*ATTACKS, "store/x.json"]
+                    if "{path" in entry.path or "{name}" in entry.path
+                    else ["x", *ATTACKS[:3]]
+                )
+                for last in (
+                    files
+                    if "{file" in entry.path
+                    else others
+                    if re.search(r"{(path|name|session)", entry.path)
+                    else [""]
+                ):
+                    filled = entry.path.replace("{study}", quote(study, safe="")).replace("{run}", quote(run, safe=""))
+                    filled = re.sub(r"{(file|path)(:path)?}|{name}|{session}", lambda _, last=last: last, filled)
+                    query = ""
+                    if entry.path.endswith("/series"):
+                        query = f"?metric={quote(hostile.TEXT, safe='')}"
+                    walk.get(filled + query)
+    walk.check()
+
+
+QUERIES = {
+    "where": ["(" * 10_000, "not " * 10_000 + "n", "n == 1 " + "and n == 1 " * 5000, hostile.TEXT, "n ~ '(a+)+$'", "`" * 999],
+    "sort": [hostile.TEXT, ",".join(["n"] * 3000)],
+    "group": [hostile.TEXT, ",".join(f"g{i}" for i in range(3000))],
+    "metric": [hostile.TEXT, "x" * 50_000],
+    "metrics": [hostile.TEXT],
+    "tab": [hostile.TEXT],
+    "x": [hostile.TEXT],
+    "page": ["-1", "99999999999999999999", "nan", hostile.TEXT],
+    "smooth": ["nan", "inf", "1e400"],
+    "run": [hostile.TEXT, "../../etc", "x" * 20_000],
+    "file": list(ATTACKS),
+    "find": [hostile.TEXT, "x" * 5000, "\x00"],
+    "from": ["-1", "9" * 18, "9" * 400, "x"],
+    "attempt": ["0", "9" * 30],
+    "check": [hostile.TEXT],
+    "method": [hostile.TEXT],
+    "base": [hostile.TEXT],
+    "case": [hostile.TEXT, "../../secret"],
+    "number": ["-1", "9" * 30, "x"],
+    "reading": [hostile.TEXT],
+    "view": ["1"],
+    "q": [hostile.TEXT],
+    "next": ["//evil.example", "javascript:alert(1)"],
+}  # fmt: skip
+
+
+def test_every_route_with_odd_questions(client: TestClient) -> None:
+    walk = Walk(client)
+    for entry in ENTRIES:
+        if "GET" not in entry.methods or entry.path == "/events":
+            continue
+        path = entry.path.replace("{study}", quote(hostile.STUDY, safe="")).replace(
+            "{run}", quote(hostile.NAMES[0], safe="")
+        )
+        path = re.sub(r"{\w+(:path)?}", "train.log", path)
+        for name, values in QUERIES.items():
+            for value in values:
+                walk.get(f"{path}?{name}={quote(value, safe='', errors='surrogateescape')}")
+    walk.check()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b'{"action": "stop", "runs": [{}]}', b"\xff\xfe", b"null"])
+def test_bodies(client: TestClient, body: bytes) -> None:
+    for entry in ENTRIES:
+        if "POST" in entry.methods:
+            answer = client.post(entry.path.replace("{study}", "bench"), content=body, headers=WRITE)
+            assert answer.status_code < 500, (entry.path, answer.text[-300:])
