@@ -209,10 +209,14 @@ def _build_both(start: int, mine: MetricReport, theirs: MetricReport | None) -> 
 def _build_recording(manifest: str, problems: list[str]) -> list[Block]:
     """As it is now in its store, which may be elsewhere, or be gone."""
     try:
-        return [block for each in load_recordings(manifest) for block in build_recording_blocks(each)]
+        there = os.path.isfile(manifest) or os.path.isdir(manifest)  # a pipe would be waited for
+        found = load_recordings(manifest) if there else ()
     except (AssayError, OSError):  # what a file holds that is not a recording is nobody's business
         problems.append(f"the golden recording {manifest} cannot be read now")
         return []
+    if not there:
+        problems.append(f"the golden recording {manifest} is not there now")
+    return [block for each in found for block in build_recording_blocks(each)]
 
 
 # ---------------------------------------------------------------- drift
