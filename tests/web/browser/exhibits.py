@@ -26,6 +26,7 @@ from assay.system.fast_dataclasses import replace
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SWEEP, SEARCH, GOLDEN, SESSIONS = "charlm", "curve-search", "golden-charlm", "torq-nightly"
 BENCHMARK, CHANGED_AT = "numpy_bench.MatMul.square", 14  # the one with a history
+OTHER = "numpy_bench.MatMul.single_precision"  # the one with two labels
 
 PAGES = {
     "studies": "/studies",
@@ -200,14 +201,20 @@ def _logged(made: Exhibits) -> None:
 
 
 def _write_history(made: Exhibits) -> None:
-    """Twenty-four days of a method that became a fifth slower on the fifteenth."""
+    """Twenty-four days of a method that became a fifth slower on the fifteenth, and two sides of another."""
     location = StudyLocation(str(made.root), "bench")
+    sides = ("before", "after")
     for n in range(24):
-        value = (0.0120 if n >= CHANGED_AT else 0.0100) * (1 + 0.004 * ((7 * n) % 5 - 2))
-        each = execution(n, value, label="after" if n >= CHANGED_AT else "before", setup={"cpu_model": "Example CPU"})
-        result = replace(each.result, name=BENCHMARK)
-        each = replace(each, method=BENCHMARK, result=result, started_at=time.time() - 86400 * (24 - n))
-        assert write_as_run(location, each, each.label)
+        factor = (1.2 if n >= CHANGED_AT else 1.0) * (1 + 0.004 * ((7 * n) % 5 - 2))
+        _write_execution(location, BENCHMARK, n, 0.01 * factor)
+        _write_execution(location, OTHER, 100 + n, 0.006 * factor, label=sides[n >= CHANGED_AT])
+
+
+def _write_execution(location: StudyLocation, method: str, number: int, value: float, **fields: Any) -> None:
+    each = execution(number, value, setup={"cpu_model": "Example CPU"}, **fields)
+    at = time.time() - 86400 * (24 - number % 100)
+    each = replace(each, method=method, result=replace(each.result, name=method), started_at=at)
+    assert write_as_run(location, each, each.label)
 
 
 def _write_session(made: Exhibits, number: int, outcomes: tuple[str, ...]) -> None:

@@ -197,6 +197,8 @@ def render_setups(by: Sequence[str], metrics: Sequence[str], rows: Rows, form: s
 
 
 def build_setup_table(by: Sequence[str], metrics: Sequence[str], rows: Rows) -> Table:
+    """Without metrics that no row has."""
+    metrics = [name for name in metrics if any(values[name] for _, _, values in rows)]
     columns = [
         *(Column(key, cut="left" if key in _NAMES else "anywhere") for key in by),
         Column("n", "number", digits=None),
