@@ -22,6 +22,7 @@ from assay.bench.records import BENCH_FILE, load_triage
 from assay.bench.values.execution import BenchExecution, BenchResult
 from assay.study.api import StudyLocation
 from assay.system.fast_dataclasses import replace
+from assay.web.snapshots import Snapshots
 
 STEP = [10.0 + 0.01 * (n % 3) for n in range(12)] + [12.0 + 0.01 * (n % 3) for n in range(12)]
 HISTORY = "/benchmarks/bench/history?method=m.C.f"
@@ -115,6 +116,27 @@ class TestList:
             may_go.set()
             assert "badge FAIL" in find_row(get_list(client), ">f<")
             assert "every 2s" not in client.get("/benchmarks").text
+
+    def test_an_archive_that_takes_long_to_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write(tmp_path, [execution(n, value) for n, value in enumerate(STEP)])
+        may_go, read = threading.Event(), Snapshots._read
+
+        def wait(*given: Any) -> Any:
+            may_go.wait(30)
+            return read(*given)
+
+        monkeypatch.setattr(Snapshots, "_read", wait)
+        monkeypatch.setattr("assay.web.pages.benchmarks._PATIENCE_S", 0.01)
+        with open_client(tmp_path) as client:
+            text = client.get("/benchmarks").text
+            assert "is being read for the first time" in text
+            assert 'hx-trigger="every 2s"' in text
+            assert "There is no benchmark" not in text
+            may_go.set()
+            deadline = time.monotonic() + 30
+            while "is being read" in client.get("/benchmarks").text:
+                assert time.monotonic() < deadline
+            assert "badge FAIL" in find_row(get_list(client), ">f<")
 
     def test_what_is_judged_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """For the next server, and until there is another execution; a damaged file is made again."""

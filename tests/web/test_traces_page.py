@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +120,35 @@ def test_a_run_without_one(client: TestClient) -> None:
 def test_nothing(tmp_path: Path) -> None:
     with open_client(tmp_path) as client:
         assert "assay bench run" in client.get("/traces").text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("whole.json", b'{"traceEvents": []}', ""),
+        ("open.json", b'[{"ph": "B"},', ""),  # viewers close it
+        ("empty.json", b"", "it is empty"),
+        ("cut.json", b'{"traceEvents": [{"ph"', "it is damaged"),
+        ("other.json", b"not json", "it is damaged"),
+        ("cut.json.gz", gzip.compress(b"{}" * 1000)[:-9], "it is damaged"),
+        ("other.json.gz", b"{}", "it is damaged"),
+        ("whole.json.gz", gzip.compress(b"{}"), ""),
+        ("large.json", 600 << 20, "it is larger"),
+    ],
+)
+def test_what_a_viewer_cannot_show_is_said(tmp_path: Path, name: str, content: bytes | int, said: str) -> None:
+    path = tmp_path / "bench" / "e0000_C.f" / "profile" / name
+    location = StudyLocation(str(tmp_path), "bench")
+    (tmp_path / "bench").mkdir()
+    assert write_as_run(location, execution(0, 1.0), None)
+    path.parent.mkdir()
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        with path.open("wb") as file:
+            file.truncate(content)  # takes no room
+    with open_client(tmp_path) as client:
+        text = client.get("/traces/bench/e0000_C.f").text
+        assert name in text  # it can be saved in any case
+        assert said in text
+        assert ("open in Perfetto" in text) == (not said)

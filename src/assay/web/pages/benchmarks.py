@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import threading
 from collections.abc import Sequence
 from urllib.parse import parse_qs
 
@@ -25,15 +26,17 @@ from assay.bench.api import (
     list_commits,
 )
 from assay.errors import NotFoundError, UsageError
+from assay.study.api import StudyLocation
 from assay.values.document import Block
 from assay.web.actions import call
 from assay.web.routes import get, post
 from assay.web.site import build_address, get_site
-from assay.web.snapshots import Snapshot
+from assay.web.snapshots import Snapshot, Snapshots
 
 _JUDGEMENTS = ("ack", "wontfix", "invalid", "open")
 _LONGEST_NOTE = 2000
 _PAGE = 300  # benchmarks
+_PATIENCE_S = 1.0
 _MOST_EXECUTIONS = 5000  # of a table of all benchmarks
 
 
@@ -46,9 +49,14 @@ def show_all(request: Request) -> Response:
     number = query.get("page", "1")
     if not number.isdecimal() or len(number) > 6:
         raise UsageError(f"page is not a whole number: {number!r}")
-    found = []
-    for slug in [slug for slug, location in site.snapshots.find_locations().items() if is_archive(location)]:
-        snapshot = site.snapshots.load(slug)
+    found, reading = [], list[StudyLocation]()
+    for slug, location in site.snapshots.find_locations().items():
+        if not is_archive(location):
+            continue
+        snapshot = _load_soon(site.snapshots, slug)
+        if snapshot is None:
+            reading.append(location)
+            continue
         archive = _load(snapshot)
         overview = build_overview(snapshot.location, archive.groups)
         lines = choose_lines(overview, view["q"], view["kind"], view["suite"], view["sort"] or "name")
@@ -60,6 +68,7 @@ def show_all(request: Request) -> Response:
         request,
         "benchmarks.html",
         found=found,
+        reading=reading,
         view=view,
         page=int(number),
         pages=-(-most // _PAGE),
@@ -67,6 +76,15 @@ def show_all(request: Request) -> Response:
         here=build_address("benchmarks", **view, page=int(number) if int(number) > 1 else None),
         address_of=lambda **new: build_address("benchmarks", **{**view, **new}),
     )
+
+
+def _load_soon(snapshots: Snapshots, slug: str) -> Snapshot | None:
+    """None: an archive of very many executions is still being read from its folders; the page asks again."""
+    if not snapshots.holds(slug):
+        thread = threading.Thread(target=snapshots.load, args=(slug,), name="assay-read", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE_S)
+    return snapshots.load(slug) if snapshots.holds(slug) else None
 
 
 def _load(snapshot: Snapshot) -> Archive:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -30,6 +32,9 @@ _PERFETTO = (".json", ".json.gz", ".pb", ".pftrace", ".perfetto-trace")
 _ELSEWHERE = (".trace.json", ".trace.json.gz", ".speedscope.json", ".cpuprofile", ".pftrace", ".perfetto-trace")
 _MOST_RUNS = 3000  # of a study that are looked into, the newest
 _MOST_LISTED = 300
+_LARGEST = 512 << 20  # of a file that a viewer in a browser reads
+_LARGEST_UNPACKED = 1 << 30
+_TEXTS = (".json", ".cpuprofile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +42,18 @@ class Trace:
     name: str
     size: int
     address: str  # of the file itself
+    problem: str = ""  # why no viewer shows it
 
     @property
     def viewer(self) -> str:
         """Where speedscope shows it; "" where it cannot. The part behind # never reaches a server."""
-        if not self.name.lower().endswith(_FLAMES):
+        if self.problem or not self.name.lower().endswith(_FLAMES):
             return ""
         return f"{VIEWER}#profileURL={quote(self.address, safe='')}&title={quote(self.name, safe='')}"
 
     @property
     def fits_perfetto(self) -> bool:
-        return self.name.lower().endswith(_PERFETTO)
+        return not self.problem and self.name.lower().endswith(_PERFETTO)
 
 
 def list_traces(location: StudyLocation, slug: str, run: str) -> list[Trace]:
@@ -57,8 +63,35 @@ def list_traces(location: StudyLocation, slug: str, run: str) -> list[Trace]:
         is_profile = file.name.startswith(f"{_FOLDER}{os.sep}") and file.name.lower().endswith((*_FLAMES, *_PERFETTO))
         if is_meant or is_profile:
             base = build_address("studies", slug, "runs", run, "files")
-            found.append(Trace(file.name, file.size, f"{base}/{quote(file.name)}"))
+            problem = find_problem(os.path.join(run_dir, file.name), file.size)
+            found.append(Trace(file.name, file.size, f"{base}/{quote(file.name)}", problem))
     return found
+
+
+def find_problem(path: str, size: int) -> str:
+    """Why a viewer would fail; "" where nothing is wrong at first sight: what is in the middle only a viewer reads."""
+    if not size:
+        return "it is empty: the profiler wrote nothing"
+    if size > _LARGEST:
+        return f"it is larger than the {_LARGEST >> 20} MB that a browser can take: save it and open it elsewhere"
+    name = path.lower()
+    try:
+        if name.endswith(".gz"):
+            with gzip.open(path) as packed:
+                left = _LARGEST_UNPACKED
+                while left > 0 and (part := packed.read(1 << 20)):
+                    left -= len(part)
+            return "" if left > 0 else "it is too large for a browser when it is unpacked"
+        if name.endswith(_TEXTS):
+            with open(path, "rb") as file:
+                first = file.read(64).strip()[:1]
+                file.seek(max(0, size - 64))
+                last = file.read().strip()[-1:]
+            if first not in b"{[" or (first == b"{" and last != b"}"):  # an array of events may be open at its end
+                return "it is damaged: it is not JSON, or it ends in the middle"
+    except (OSError, EOFError, zlib.error) as error:
+        return f"it is damaged: {error}"
+    return ""
 
 
 def find_traced(location: StudyLocation) -> Iterator[tuple[str, float]]:
