@@ -231,3 +231,15 @@ def test_many_parameters_and_long_numbers(tmp_path: Path) -> None:
         assert text.count("the same in all runs") == 25
         assert sorted(row[1] for row in read_cells(text) if row) == ["0.123457", "0.200000"]
         assert "data-find-column" not in client.get("/studies/wide?tab=scatter").text
+
+
+def test_parameters_of_a_drawing_are_chosen(client: TestClient) -> None:
+    text = client.get("/studies/fit?tab=slices&metric=loss&params=n").text
+    assert text.count("<figure") == 1
+    assert "did you mean" in client.get("/studies/fit?tab=slices&metric=loss&params=lrr").text
+
+
+def test_options_of_commands_have_the_names_of_the_page(client: TestClient) -> None:
+    text = client.get("/studies/fit?tab=importance").text
+    assert "choose another metric" in text
+    assert "-m" not in text.partition('id="part"')[2].partition("choose another")[2][:40]

@@ -40,6 +40,7 @@ class StudyView(NamedTuple):
     best: int = 12  # how many curves
     param: str = ""  # of a scatter: a parameter, or another metric
     color: str = ""
+    params: tuple[str, ...] = ()  # of slices and parallel coordinates; none: those that differ
 
     @classmethod
     def from_query(cls, query: Mapping[str, Sequence[str]]) -> Self:

@@ -274,7 +274,9 @@ def build_plots(location: StudyLocation, table: Table, view: StudyView, names: N
     selection = _build_selection(location, _add_metrics(table, wanted), view)
     metrics = (view.metric,) if view.metric else ()
     selection, notes = _cap(selection, view, metrics)
-    options = param_plots.ParamOptions(metrics, color=view.color or None, log=view.log, log_x=view.log_x)
+    options = param_plots.ParamOptions(
+        metrics, params=view.params, color=view.color or None, log=view.log, log_x=view.log_x
+    )
     if view.tab == "scatter":
         param = view.param or next(iter(names.differing), "")
         if not param:
@@ -282,7 +284,10 @@ def build_plots(location: StudyLocation, table: Table, view: StudyView, names: N
         plots = param_plots.build_scatters(selection, param, options)
     else:
         plots = _BUILDERS[view.tab](selection, options)
-    plots = [replace(plot, notes=tuple(note for note in plot.notes if "choose with -m" not in note)) for plot in plots]
+    told = [
+        [note.replace("--params A,B", "Parameters") for note in plot.notes if "with -m" not in note] for plot in plots
+    ]
+    plots = [replace(plot, notes=tuple(notes)) for plot, notes in zip(plots, told, strict=True)]
     return [*(Text(note, role="soft") for note in notes), *plot_page.build_page("", "", plots).blocks[1:]]
 
 

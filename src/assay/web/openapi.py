@@ -169,6 +169,7 @@ _TEXTS: Mapping[str, str] = {
     "best": "how many curves",
     "param": "which parameter or metric",
     "color": "a parameter or metric that colours points",
+    "params": "which parameters are drawn, with commas between",
 }
 _SCHEMAS: Mapping[str, Schema] = {
     "tab": {"enum": list(TABS)},

@@ -37,6 +37,8 @@ _ON_FORM: Mapping[str, Sequence[str]] = {  # what the form of a view asks for; t
     "table": ("where", "states", "group", "rows"),
     "curves": (*_CHARTED, "log_x", "x", "smooth", "best", "group"),
     "scatter": (*_CHARTED, "log_x", "param", "color"),
+    "slices": (*_CHARTED, "params"),
+    "parallel": (*_CHARTED, "params"),
     "importance": ("where", "states", "metric"),
 }
 
@@ -67,7 +69,7 @@ def _show(request: Request) -> Response:
         else:
             values["blocks"] = snapshot.remember(view, lambda: build_plots(location, table, view, names))
     except UsageError as error:  # a wrong filter is answered on the page where it was typed
-        values["problem"] = error
+        values["problem"] = _reword(error)
     response = site.render(
         request,
         "study.html",
@@ -85,6 +87,27 @@ def _show(request: Request) -> Response:
     # the address of what is shown, without what has its default
     response.headers["hx-push-url"] = request.url.path + view.to_query(page=view.page).removesuffix("?")
     return response
+
+
+_ON_PAGE = {  # what the page calls the options of the commands
+    "--log-x": "log x",
+    "--log": "log y",
+    "--color": "Colour by",
+    "--params A,B": "Parameters",
+    " with -m": "",
+    "draw it with -x": "draw it over",
+    "-x step": "over step",
+    "without -x": "as counted",
+    "without -g": "without a mean",
+}
+
+
+def _reword(error: UsageError) -> UsageError:
+    message, hint = error.message, error.hint or ""
+    if not message.startswith("--where"):
+        for option, name in _ON_PAGE.items():
+            message, hint = message.replace(option, name), hint.replace(option, name)
+    return UsageError(message, hint)
 
 
 def _choose_columns(snapshot: Snapshot, view: StudyView, query: Mapping[str, Sequence[str]]) -> StudyView:

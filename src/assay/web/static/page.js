@@ -35,6 +35,8 @@ async function logIn(token) {
   sessionStorage.setItem("assay-token", token);
   const answer = await send("/login");
   if (!answer.ok) sessionStorage.removeItem("assay-token");
+  const { scopes } = answer.ok ? await answer.clone().json() : { scopes: [] };
+  sessionStorage.setItem("assay-only-reads", scopes.includes("write") ? "" : "1");
   return answer;
 }
 
@@ -42,8 +44,9 @@ function setUpToken() {
   const link = document.getElementById("access");
   const form = document.getElementById("login");
   const show = () => {
-    root.dataset.access = getToken() ? "write" : "read";
-    link.textContent = getToken() ? "Actions are allowed" : "Actions need a token";
+    const isAllowed = getToken() && !sessionStorage.getItem("assay-only-reads");
+    root.dataset.access = isAllowed ? "write" : "read";
+    link.textContent = isAllowed ? "Actions are allowed" : getToken() ? "Actions need another token" : "Actions need a token";
   };
   show();
   // the address that `assay serve` prints ends with #token=…, which is never sent to a server
