@@ -256,7 +256,11 @@ def test_environments(client: TestClient) -> None:
 def test_two_sides_with_their_distributions(client: TestClient, root: Path) -> None:
     text = client.get("/benchmarks/bench/compare?base=a&head=b&method=m.C.sides").text
     assert "badge FAIL" in text
-    assert text.count('class="c0 point"') == text.count('class="c1 point"') == 8
+    shares = text.partition("Distributions")[2]
+    assert shares.count('class="c0 point"') == shares.count('class="c1 point"') == 8
+    interval = text.partition("Change with its interval")[2].partition("</svg>")[0]
+    assert interval.count('class="c1 point"') == 1
+    assert 'class="first"' in interval  # no change
     assert "assay bench compare a b --method m.C.sides" in text
     assert not (root / "bench" / ".assay" / "verdicts.jsonl").exists()  # a page that is looked at records nothing
     assert client.get("/benchmarks/bench/compare").status_code == 200

@@ -29,8 +29,8 @@ from assay.bench.overview import (
     try_history,
 )
 from assay.bench.records import load_triage
-from assay.bench.report.executions import render_values
-from assay.bench.report.history import build_comparison_document, build_setup_table
+from assay.bench.report.executions import render_effect, render_values
+from assay.bench.report.history import build_setup_table
 from assay.bench.values.comparison import (
     TAKEN_BY_ALL,
     Change,
@@ -51,9 +51,11 @@ from assay.system.fast_dataclasses import dataclass
 from assay.system.git import GitError, run_git
 from assay.values.document import Block, Chart, Curve, Legend, Notes, Panel, Section, Span, TableBlock, Text
 from assay.values.plain import render_date
-from assay.values.verdict import Finding
+from assay.values.table import Column, Table
+from assay.values.verdict import SEVERITY, Finding, VerdictKind
 
 _MOST_SHARES = 8  # distributions of a comparison
+_MOST_INTERVALS = 24
 _MOST_TICKS = 8
 _MOST_LOADED = 6000  # executions that a page reads at once
 _MOST_KEPT = 6  # benchmarks whose executions stay in memory
@@ -184,6 +186,12 @@ class HistoryPage:
     metric: str
     axes: tuple[Axis, ...] = ()
     by_parameter: Sequence[Block] = ()
+
+    def name_environment(self, change: Change) -> str:
+        """Of the series that has it; "" where there is only one, or it leads from one to another."""
+        series = self.history.series if self.history else ()
+        names = name_series(series) if len(series) > 1 else []
+        return next((name for each, name in zip(series, names, strict=False) if change in each.changes), "")
 
 
 def build_history_page(archive: Archive, method: str, metric: str | None, zoom: Zoom | None = None) -> HistoryPage:
@@ -499,10 +507,70 @@ def build_comparison(archive: Archive, base: str, head: str, method: str) -> tup
     invalid = list_invalid([each for name in judged for each in archive.of(name)], said)
     sides = [Executions(name, tuple(_find_side(loaded, name, archive)), invalid) for name in (base, head)]
     report = compare_executions(sides[0], sides[1], CompareOptions())
-    document = build_comparison_document(report)
-    largest = sorted(report.metrics, key=lambda each: -abs(each.finding.effect or 0.0))[:_MOST_SHARES]
-    charts = [_build_distribution(each, report) for each in largest if each.base.values and each.head.values]
-    return report, [*document.blocks, *([Section(charts, "Distributions")] if charts else [])]
+    ordered = sorted(
+        report.metrics, key=lambda each: (SEVERITY.index(each.finding.kind), -abs(each.finding.effect or 0.0))
+    )
+    shown = [each for each in ordered if each.base.values and each.head.values][:_MOST_SHARES]
+    blocks: list[Block] = [TableBlock(_build_sides_table(report, ordered)), Notes(report.notes)]
+    blocks += _build_intervals(ordered)
+    blocks += [Section([_build_distribution(each, report) for each in shown], "Distributions")] if shown else []
+    return report, blocks
+
+
+def _build_sides_table(report: ComparisonReport, ordered: Sequence[MetricComparison]) -> Table:
+    """What did not pass first."""
+    has_setup = any(each.setup for each in ordered)
+    sides = [_shorten_side(name) for name in (report.base, report.head)]
+    columns = [Column("verdict", "state"), Column("benchmark"), Column("metric")]
+    columns += [Column("environment")] if has_setup else []
+    columns += [Column(sides[0], align="right"), Column(sides[1], align="right"), Column("change"), Column("reason")]
+    rows = [
+        [
+            str(each.finding.kind),
+            each.method,
+            each.metric,
+            *([each.setup] if has_setup else []),
+            render_values(each.metric, each.base.values),
+            render_values(each.metric, each.head.values),
+            render_effect(each.finding),
+            each.finding.message,
+        ]
+        for each in ordered
+    ]
+    return Table(tuple(columns), rows)
+
+
+def _shorten_side(name: str) -> str:
+    """A commit as people write it."""
+    word = name.partition(" ")[0]
+    return word[:8] if _HASH.fullmatch(word) else word[:12]
+
+
+def _build_intervals(ordered: Sequence[MetricComparison]) -> Iterator[Block]:
+    """The change of each metric with its interval, beside no change at all."""
+    known = [each for each in ordered if each.finding.interval and each.finding.effect is not None][:_MOST_INTERVALS]
+    curves, names = [], []
+    for place, each in enumerate(reversed(known), 1):
+        low, high = (100 * end for end in each.finding.interval or (0.0, 0.0))
+        effect = 100 * (each.finding.effect or 0.0)
+        color = {VerdictKind.FAIL: "c1", VerdictKind.PASS: "c2"}.get(each.finding.kind, "c5")
+        said = f"{each.method} {each.metric}\n{each.finding.kind} {effect:+.2f}% [{low:+.2f}%, {high:+.2f}%]"
+        curves += [
+            Curve([(low, float(place)), (high, float(place))], f"{color} curve", texts=[said]),
+            Curve([(effect, float(place))], f"{color} point", line=False, marker="dot", texts=[said]),
+        ]
+        names.append((float(place), f"{each.metric}"))
+    if curves:
+        ends = [x for curve in curves for x, _ in curve.points]
+        low, high = min([*ends, 0.0]), max([*ends, 0.0])
+        room = 0.06 * (high - low) or 1.0
+        panel = Panel(curves, y_range=(0.4, len(known) + 0.6), ticks=names, height=36 + 24 * len(known))
+        title = (Span("Change with its interval", "strong"), Span("percent; the dashed line is no change", "soft"))
+        ticks = [(tick, f"{tick:g}%") for tick in build_ticks(low - room, high + room, 8)]
+        yield Chart(
+            title, (panel,), "change of each metric with its interval", lines=[0.0],
+            x_range=(low - room, high + room), x_ticks=ticks, is_wide=True,
+        )  # fmt: skip
 
 
 def _is_side(row: RunRow, name: str) -> bool:
@@ -531,10 +599,11 @@ def _build_distribution(metric: MetricComparison, report: ComparisonReport) -> C
     low, high = min(values), max(values)
     room = (high - low) * 0.06 or abs(low) * 0.01 or 1.0
     ticks = [(tick, render_values(metric.metric, [tick]) or "") for tick in build_ticks(low - room, high + room, 4)]
-    names = [name.partition(" ")[0][:12] for name in (report.base, report.head)]
+    names = [_shorten_side(name) for name in (report.base, report.head)]
     kind = str(metric.finding.kind)
+    about = ", ".join(part for part in (metric.setup, metric.finding.message) if part)
     return Chart(
-        (Span(f"{metric.method} {metric.metric}", "strong"), Span(kind, kind), Span(metric.finding.message, "soft")),
+        (Span(f"{metric.method} {metric.metric}", "strong"), Span(kind, kind), Span(about, "soft")),
         (Panel(curves, y_range=(0.4, 2.6), ticks=[(2.0, names[0]), (1.0, names[1])], height=120),),
         f"{metric.metric}: values of {report.base} and {report.head}",
         x_range=(low - room, high + room),
