@@ -243,3 +243,11 @@ def test_options_of_commands_have_the_names_of_the_page(client: TestClient) -> N
     text = client.get("/studies/fit?tab=importance").text
     assert "choose another metric" in text
     assert "-m" not in text.partition('id="part"')[2].partition("choose another")[2][:40]
+
+
+def test_every_example_chooses_some_runs(client: TestClient) -> None:
+    text = client.get("/studies/fit").text.partition("<dt>Examples</dt>")[2].partition("</dd>")[0]
+    links = re.findall(r'href="([^"]+)"', text)
+    assert len(links) == 4
+    for link in links:
+        assert "where-problem" not in client.get("/studies/fit" + link.replace("&amp;", "&")).text

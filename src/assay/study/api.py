@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from assay.study.study_page import (
         StudyTable,
         build_curves,
+        build_examples,
         build_plots,
         build_table,
         choose_charts,
@@ -144,8 +145,8 @@ HOMES = {
     "assay.study.slot_choice": "choose_slots",
     "assay.study.stop": "StopOptions stop",
     "assay.study.study_page": (
-        "StudyTable build_curves build_plots build_table choose_charts choose_columns count_states find_best "
-        "find_names measure_pace"
+        "StudyTable build_curves build_examples build_plots build_table choose_charts choose_columns count_states "
+        "find_best find_names measure_pace"
     ),
     "assay.study.summary": "SummaryOptions select_rows summarise",
     "assay.study.supervise": "Entry Event Observer",

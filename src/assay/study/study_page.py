@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from assay.record.run_directory import load_planned
 from assay.show.chart import Chart, Line, build_band_edges, last_value, thin_line
 from assay.show.progress import estimate_eta
 from assay.study import param_plots, plot_page, plotting
+from assay.study.choosing import FIELDS
 from assay.study.kept_table import remember
 from assay.study.locations import StudyLocation
 from assay.study.page_view import StudyView
@@ -253,6 +255,35 @@ def _describe_groups(summary: StudySummary, bases: Sequence[str], view: StudyVie
             f"params.{_quote_name(name)} == {_quote(row[index])}" for index, name in params if row[index] is not None
         ]
         yield " and ".join(parts)
+
+
+def build_examples(table: Table, names: Names) -> list[str]:
+    """Expressions that choose some of these runs."""
+    examples = []
+    if found := [name for name in names.differing if table.rows[0].params.get(name) is not None]:
+        value = table.rows[0].params[found[0]]
+        sign = "<=" if isinstance(value, float) else "=="
+        examples.append(f"{_quote_known(found[0], names, 'params')} {sign} {_quote(value)}")
+    if metric := min((name for name in names.metrics if name not in names.empty), key=metric_priority, default=None):
+        column = table.metrics[metric]
+        middle = sorted(best_values(column, direction_of(metric))[i] for i, count in enumerate(column.count) if count)
+        sign = "<=" if direction_of(metric) == "min" else ">="
+        limit = float(f"{middle[len(middle) // 2]:.3g}")
+        if math.isfinite(limit):
+            examples.append(f"best({_quote_known(metric, names, 'metrics')}) {sign} {limit!r}")
+    if len(examples) == 2:
+        examples.append(" or ".join(examples))
+    return [*examples, f"state in ({table.rows[0].state}, timeout)"]
+
+
+def _quote_known(name: str, names: Names, kind: str) -> str:
+    is_shared = (name in names.params and name in names.metrics) or name in FIELDS
+    plain = name if _PLAIN_NAME.fullmatch(name) and name not in _WORDS else _quote_name(name)
+    return f"{kind}.{plain}" if is_shared or plain != name else plain
+
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
+_WORDS = ("and", "or", "not", "in", "true", "false", "null", "inf", "nan")
 
 
 def _quote_name(name: str) -> str:
