@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
-from tests.study.workbench import Bench
+from tests.study.workbench import GOOD, Bench
 from tests.web.conftest import READER, TOKEN, TOKENS, UPLOADER, WRITE, open_client
 
+from assay.web import live, security
 from assay.web.routes import Entry, build_route, get, post
 from assay.web.security import COOKIE, Guard, Limit, is_loopback, split_host
 
@@ -135,6 +138,77 @@ class TestOrigin:
         own = {"origin": "http://127.0.0.1:8666", "sec-fetch-site": "same-origin"}
         assert guarded.post("/act", headers={**WRITE, **own}).status_code == 200
         assert guarded.post("/act", headers=WRITE).status_code == 200
+
+
+class TestEmbedding:
+    """A page of another site, or of another port of this machine, sees nothing and holds no stream open."""
+
+    @pytest.mark.parametrize("site", ["cross-site", "same-site"])
+    def test_another_site_cannot_use_an_answer(self, guarded: TestClient, site: str) -> None:
+        for mode, dest in (("no-cors", "image"), ("no-cors", "script"), ("cors", "empty"), ("navigate", "iframe")):
+            headers = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": dest}
+            assert guarded.get("/see", headers=headers).status_code == 403
+        assert SAID == []
+
+    @pytest.mark.parametrize("site", ["cross-site", "same-origin", "none"])
+    def test_a_link_is_followed(self, guarded: TestClient, site: str) -> None:
+        headers = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+        assert guarded.get("/see", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [{"origin": "http://["}, {"content-length": "9" * 5000}, {"content-length": "-1"}])
+def test_odd_headers_are_not_an_error_of_ours(guarded: TestClient, headers: dict[str, str]) -> None:
+    assert 400 <= guarded.post("/act", headers={**WRITE, **headers}).status_code < 500
+
+
+def test_two_names_of_the_server_are_refused(guarded: TestClient) -> None:
+    answer = guarded.get("/see", headers=[("host", "127.0.0.1"), ("host", "evil.example")])
+    assert answer.status_code == 421
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "PUT", "DELETE", "PATCH"])
+def test_other_methods_do_nothing(client: TestClient, method: str) -> None:
+    for path in ("/studies", "/studies/fit", "/api/studies", "/static/page.js"):
+        assert client.request(method, path).status_code in (401, 405)
+        assert client.request(method, path, headers=WRITE).status_code == 405
+
+
+def test_head_has_no_body_and_holds_no_stream(client: TestClient) -> None:
+    for path in ("/studies/fit", "/events?study=fit", "/events"):
+        answer = client.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_a_body_of_unknown_length_is_counted(client: TestClient) -> None:
+    parts = (b"x" * 65536 for _ in range(20))
+    answer = client.post("/api/studies/fit/actions", headers=WRITE, content=parts)
+    assert answer.status_code == 413
+
+
+def test_a_query_that_is_not_text(served: Bench) -> None:
+    with open_client(served.root, is_open=False) as client:
+        answer = client.get("/studies?q=\xff%ff", headers={"accept": "text/html"}, follow_redirects=False)
+        assert answer.status_code == 303
+
+
+def test_many_ranges_of_a_file(client: TestClient, served: Bench) -> None:
+    path = f"/studies/fit/runs/{GOOD}/files/run.json"
+    assert client.get(path, headers={"range": "bytes=0-3"}).content == b'{"fo'
+    ranges = ",".join(f"{i}-{i}" for i in range(6000))
+    assert client.get(path, headers={"range": f"bytes={ranges}"}).status_code in (200, 206, 400, 416)
+
+
+def test_an_address_cannot_take_all_streams(monkeypatch: pytest.MonkeyPatch, client: TestClient) -> None:
+    monkeypatch.setattr(live, "_open", Counter({"testclient": live._MOST_OF_ONE}))
+    assert client.get("/events?study=fit").status_code == 503
+
+
+def test_a_limit_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(security, "_MOST_ADDRESSES", 10)
+    limit = Limit(2)
+    for number in range(100):
+        limit.note(str(number))
+    assert len(limit._times) <= 11
 
 
 def test_a_large_body_is_refused(guarded: TestClient) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PORT = 8666
 _SHORTEST_TOKEN = 16
+_MOST_CONNECTIONS = 500  # pages that listen among them
 
 
 class ServeRequest(Request):
@@ -87,7 +88,16 @@ def serve(request: ServeRequest, console: Console) -> int:
     console.print(f"open  http://{shown}:{port}/{secret}")
     if secret:
         console.print("      who has this address may stop and repeat runs; without its last part it only shows them")
-    config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+        http="h11",  # which limits the size of headers
+        proxy_headers=False,  # or who guesses tokens could give each guess another address
+        limit_concurrency=_MOST_CONNECTIONS,
+    )
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:

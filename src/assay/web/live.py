@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -17,13 +19,14 @@ from assay.web.site import Site, get_site
 from assay.web.snapshots import Snapshot
 
 _MOST_LISTENERS = 200
-_MOST_WAITING = 50  # events that a client has not taken; one that is slower is dropped, and its browser connects again
+_MOST_OF_ONE = 100  # of one address
+_MOST_WAITING = 8  # events that a client has not taken; one that is slower is dropped, and its browser connects again
 _LOOK_S = 0.4  # between two looks whether the server is to end
 _PAUSE_S = 10.0  # a line without meaning shows whether the client is still there
 _LISTED_S = 2.0  # between two looks at all studies
 _STARTED = time.time()  # versions begin anew with the server, and a page must not take one for the other
 
-_open: set[object] = set()
+_open: Counter[str] = Counter()  # listeners of each address
 
 
 async def send_events(request: Request) -> Response:
@@ -31,29 +34,37 @@ async def send_events(request: Request) -> Response:
     site = get_site(request)
     slug = request.query_params.get("study", "")
     snapshot = await run_in_threadpool(site.snapshots.load, slug) if slug else None
-    if len(_open) >= _MOST_LISTENERS:
+    address = request.client.host if request.client else ""
+    if _open.total() >= _MOST_LISTENERS or _open[address] >= _MOST_OF_ONE:
         return PlainTextResponse("too many pages are open\n", 503)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     events = _follow_all(request, site) if snapshot is None else _follow(request, site, snapshot)
-    return StreamingResponse(_count(events), media_type="text/event-stream", headers=headers)
+    if request.method == "HEAD":
+        return Response(media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_count(events, address), media_type="text/event-stream", headers=headers)
 
 
-async def _count(events: AsyncIterator[str]) -> AsyncIterator[str]:
-    mark = object()
-    _open.add(mark)
+async def _count(events: AsyncIterator[str], address: str) -> AsyncIterator[str]:
+    _open[address] += 1
     try:
         async for event in events:
             yield event
     finally:
-        _open.discard(mark)
+        _open[address] -= 1
+        if not _open[address]:
+            del _open[address]
 
 
 async def _follow(request: Request, site: Site, snapshot: Snapshot) -> AsyncIterator[str]:
-    loop, waiting = asyncio.get_running_loop(), asyncio.Queue[Snapshot]()
+    loop, waiting = asyncio.get_running_loop(), asyncio.Queue[Snapshot](_MOST_WAITING)
+
+    def put(after: Snapshot) -> None:
+        with suppress(asyncio.QueueFull):  # one that takes nothing holds no more tables; it is dropped when it does
+            waiting.put_nowait(after)
 
     def hear(_before: Snapshot, after: Snapshot) -> None:
         if after.slug == snapshot.slug:
-            loop.call_soon_threadsafe(waiting.put_nowait, after)
+            loop.call_soon_threadsafe(put, after)
 
     forget = site.snapshots.listen(hear)
     try:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
+from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import Match, Route
@@ -78,7 +79,8 @@ class Limit:
     def note(self, address: str) -> None:
         now = time.monotonic()
         if len(self._times) > _MOST_ADDRESSES:
-            self._times = {key: times for key, times in self._times.items() if times[-1] > now - 60}
+            recent = [(key, times) for key, times in self._times.items() if times[-1] > now - 60]
+            self._times = dict(recent[-_MOST_ADDRESSES // 2 :])
         self._times[address] = [*self._recent(address, now), now]
 
     def is_reached(self, address: str) -> bool:
@@ -119,6 +121,8 @@ class Guard:
         self._wrong = Limit(_WRONG_TOKENS)
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # there is none here
+            return await send({"type": "websocket.close", "code": 1008})
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
 
@@ -137,17 +141,22 @@ class Guard:
                 and scope["method"] == "GET"
                 and "text/html" in HTTPConnection(scope).headers.get("accept", "")
             ):
-                target = quote(scope["path"] + (f"?{scope['query_string'].decode()}" if scope["query_string"] else ""))
+                target = quote(
+                    scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+                )
                 return await RedirectResponse(f"/login?next={target}", 303)(scope, receive, send_safely)
             headers = {"www-authenticate": "Bearer"} if status == 401 else {}
             return await PlainTextResponse(f"{text}\n", status, headers)(scope, receive, send_safely)
-        return await self._app(scope, receive, send_safely)
+        is_upload = scope["method"] == "POST" and self._find_scope(scope) == "upload"  # which counts for itself
+        return await self._app(scope, receive if is_upload else _limit_body(receive), send_safely)
 
     def _refuse(self, scope: Connection) -> tuple[int, str] | None:
         request = HTTPConnection(scope)
-        host = split_host(request.headers.get("host", ""))
-        if host not in self._hosts:
+        given = request.headers.getlist("host")
+        if len(given) != 1 or split_host(given[0]) not in self._hosts:
             return 421, "this server has another name; `assay serve --name NAME` adds one"
+        if _is_embedded(request):
+            return 403, "refused: another site asks for this"
         needed = self._find_scope(scope)
         is_change = scope["method"] not in ("GET", "HEAD", "OPTIONS")
         if is_change and not self._is_own_origin(request):
@@ -173,7 +182,10 @@ class Guard:
         if site is not None and site not in ("same-origin", "none"):
             return False
         origin = request.headers.get("origin")
-        return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+        try:
+            return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+        except ValueError:
+            return False
 
     def _check_token(self, request: HTTPConnection, needed: Scope) -> tuple[int, str] | None:
         address = request.client.host if request.client else ""
@@ -194,7 +206,31 @@ class Guard:
         return 401, "this needs the token that `assay serve` printed"
 
 
+def _is_embedded(request: HTTPConnection) -> bool:
+    """Whether a page of another site, or of another port, uses one of our answers as a picture, a script, a frame or a
+    stream; a link to us may be followed."""
+    site = request.headers.get("sec-fetch-site", "none")
+    is_link = (
+        request.headers.get("sec-fetch-mode") == "navigate" and request.headers.get("sec-fetch-dest") == "document"
+    )
+    return site not in ("same-origin", "none") and not (is_link and request.scope["method"] in ("GET", "HEAD"))
+
+
 def _body_size(request: HTTPConnection) -> int:
-    """As announced; a body without a length is counted by whoever reads it."""
+    """As announced; a body without a length is counted when it comes."""
     text = request.headers.get("content-length", "0")
-    return int(text) if text.isdecimal() else _LARGEST_BODY + 1
+    return int(text) if text.isdecimal() and len(text) < 19 else _LARGEST_BODY + 1
+
+
+def _limit_body(receive: Receive) -> Receive:
+    size = 0
+
+    async def receive_some() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > _LARGEST_BODY:
+            raise HTTPException(413, f"refused: more than {_LARGEST_BODY} bytes")
+        return message
+
+    return receive_some

@@ -70,7 +70,8 @@ function setUpToken() {
 
 function next() {
   const wanted = new URLSearchParams(location.search).get("next") ?? "/";
-  return wanted.startsWith("/") && !wanted.startsWith("//") ? wanted : "/";
+  const target = new URL(wanted, location.origin); // "//name" and "/\\name" lead elsewhere
+  return target.origin === location.origin ? target.pathname + target.search : "/";
 }
 
 // A form of actions: the button that was pressed says which; what the command printed becomes a message.
