@@ -1,0 +1,242 @@
+"""What bad input gets: every page shows what is readable, and says what is not."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tracemalloc
+from collections.abc import Callable, Iterator
+from html import unescape
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from starlette.testclient import TestClient
+from tests.study.workbench import GOOD, Bench
+from tests.web.conftest import open_client
+
+from assay.study import run_files
+
+PAGE = "/studies/fit/runs/"
+LONG = "n" * 4000
+ODD = "line\nbreak\u202ertl\x1b[31m\x07\ttab"
+
+
+class Root:
+    """Copies of a run, each with something wrong."""
+
+    def __init__(self, folder: Path, source: Path) -> None:
+        self.study = folder / "runs" / "fit"
+        self.study.mkdir(parents=True)
+        (self.study / ".assay").mkdir()
+        self.source = source
+
+    def add(self, name: str, **changes: object) -> Path:
+        run = self.study / name
+        shutil.copytree(self.source, run)
+        record = json.loads((run / "run.json").read_text())
+        record["spec"] |= {"name": name, **changes}
+        (run / "run.json").write_text(json.dumps({**record, "uid": f"u{abs(hash(name))}"}))
+        return run
+
+    def open(self) -> TestClient:
+        return open_client(self.study.parent)
+
+
+@pytest.fixture
+def root(served: Bench, tmp_path: Path) -> Root:
+    return Root(tmp_path, served.root / "fit" / GOOD)
+
+
+# ---------------------------------------------------------------- names that are not there
+
+
+@pytest.mark.parametrize(
+    ("path", "suggested"),
+    [
+        ("/studies/fitt", "fit"),
+        (PAGE + "lr=0.1,n=77", GOOD),
+        (f"/api{PAGE}{GOOD}/curves?metric=los", "loss"),
+        (f"/api{PAGE}{GOOD}/series?metric=los", "loss"),
+        (f"/api{PAGE}{GOOD}/log?command=trian", "train"),
+        (f"/api{PAGE}{GOOD}/log?file=trian.log", "train.log"),
+        (f"{PAGE}{GOOD}/files/run.jsn", "run.json"),
+        ("/studies/fit/compare?run=lr=0.1,n=7&run=lr=0.1,n=88", GOOD),
+    ],
+)
+def test_an_unknown_name_has_suggestions(client: TestClient, path: str, suggested: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert suggested in unescape(answer.text)
+    assert client.get(f"/studies/{LONG}").status_code == 404
+    assert client.get(f"{PAGE}{quote(ODD, safe='')}").status_code == 404
+
+
+# ---------------------------------------------------------------- broken directories
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+def _fold(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def _cut(path: Path) -> None:
+    path.write_text(path.read_text()[: len(path.read_text()) // 2])
+
+
+def _change_types(path: Path) -> None:
+    path.write_text('{"format": 1, "spec": [], "study": 3, "uid": {}, "created_at": "x"}')
+
+
+@pytest.mark.parametrize("break_it", [_remove, _fold, _cut, _change_types])
+@pytest.mark.parametrize("name", ["run.json", "environment.json", "outcome.1", "lease.1", "train.log", "train.exit.0"])
+def test_a_broken_directory_shows_what_is_readable(root: Root, name: str, break_it: Callable[[Path], None]) -> None:
+    run = root.add("broken")
+    root.add("good")
+    break_it(run / name)
+    with root.open() as client:
+        answer = client.get(PAGE + "broken")
+        assert answer.status_code == 200
+        assert "job.sh" in answer.text
+        if name == "run.json":
+            assert "Not everything can be read" in answer.text or "damaged" in answer.text
+            assert client.get(f"/api{PAGE}broken/log").json()["text"]
+        if name == "environment.json" and break_it is not _change_types:
+            assert "environment.json is missing or damaged" in answer.text
+        assert client.get("/studies/fit").status_code == 200
+        assert client.get(PAGE + "good").status_code == 200
+        assert client.get("/studies/fit/compare?run=good&run=broken").status_code == 200
+
+
+def test_markers_that_contradict(root: Root) -> None:
+    (root.add("both") / "train.exit.7").touch()
+    with root.open() as client:
+        text = client.get(PAGE + "both").text
+        assert "exit markers" in text
+        assert '<span class="badge failed">7</span>' in text
+
+
+def test_metrics_and_readings_that_are_not_numbers(root: Root) -> None:
+    run = root.add("odd")
+    (run / "metrics").mkdir()
+    lines = ['{"step": 1, "a": NaN}', '{"step": 2, "a": "inf"}', '{"step": 3, "a": 1}', '{"step": 4, "a": -1e999}',
+             '{"step": 1e400, "a": 2}', "not json", '{"step": 5, "a": 3', "\x00\x00"]  # fmt: skip
+    (run / "metrics" / "1-1-1.jsonl").write_text("\n".join(lines))
+    (run / "readings.jsonl").write_text('{"time": "x"}\n{"time": NaN}\n[]\nhalf')
+    with root.open() as client:
+        text = client.get(PAGE + "odd").text
+        assert "not finite" in text
+        curve = client.get(f"/api{PAGE}odd/curves?metric=a").json()["curves"][0]
+        assert all(value is None or math.isfinite(value) for value in curve["y"])
+        assert client.get(f"{PAGE}odd?x=time").status_code == 200
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def test_very_many_points(root: Root) -> None:
+    run = root.add("long")
+    (run / "metrics").mkdir()
+    points = (f'{{"step":{i},"a":{100 if i == 154_321 else math.sin(i / 1e4):.5f}}}\n' for i in range(200_000))
+    (run / "metrics" / "1-1-1.jsonl").write_text("".join(points))
+    with root.open() as client:
+        curve = client.get(f"/api{PAGE}long/curves?metric=a").json()["curves"][0]
+        assert curve["points"] == 200_000
+        assert len(curve["y"]) < 5000
+        assert 100 in curve["y"]  # a spike stays
+
+
+@pytest.fixture
+def large(root: Root) -> Iterator[tuple[TestClient, Path]]:
+    """Two gigabytes, of which the file system stores a few pages: lines at both ends and in the middle."""
+    run = root.add("large")
+    with open(run / "big.log", "wb") as file:
+        file.write(b"the first line\n")
+        file.seek(1 << 30)
+        file.write(b"\nin the middle\n")
+        file.seek((2 << 30) - 16)
+        file.write(b"\nthe last line\n")
+    with root.open() as client:
+        yield client, run
+
+
+def test_a_log_of_two_gigabytes(large: tuple[TestClient, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    client, run = large
+    path = str(run / "big.log")
+    tracemalloc.start()
+    end = run_files.load_log(path, None)
+    assert end.text.endswith("the last line\n")
+    assert end.size == (2 << 30) - 1
+    assert run_files.load_log(path, 0).text.startswith("the first line\n")
+    assert run_files.load_log(path, (1 << 30) + 1).text.startswith("in the middle")
+    monkeypatch.setattr(run_files, "_LONGEST_SEARCH_S", 0.2)
+    found = run_files.search_log(path, "line")
+    assert [each.line for each in found.items][:1] == ["the first line"]
+    assert not found.is_whole
+    assert 0 < found.searched < found.size
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 32 << 20
+    # the part behind is searched by going on from there
+    last = run_files.search_log(path, "LAST", (2 << 30) - 4096)
+    assert last.items[0].line == "the last line"
+    assert last.is_whole
+    assert client.get(f"/api{PAGE}large/log?file=big.log").json()["text"].endswith("the last line\n")
+    assert client.get(PAGE + "large").status_code == 200
+
+
+def test_binary_output_and_a_line_that_is_not_finished(root: Root) -> None:
+    run = root.add("binary")
+    (run / "train.log").write_bytes(bytes(range(256)) * 400 + b"\nhalf a li")
+    (run / "wide.log").write_bytes("ü".encode() * 200_000)  # one line, longer than a part
+    with root.open() as client:
+        part = client.get(f"/api{PAGE}binary/log?file=train.log").json()
+        assert part["text"].endswith("\nhalf a li")
+        first = client.get(f"/api{PAGE}binary/log?file=wide.log&from=0").json()
+        second = client.get(f"/api{PAGE}binary/log?file=wide.log&from={first['end']}").json()
+        assert set(first["text"]) == set(second["text"]) == {"ü"}
+        found = client.get(f"/api{PAGE}binary/log?file=wide.log&find=üü").json()
+        assert len(found["matches"]) == 1
+        assert len(found["matches"][0]["line"]) <= 4096
+
+
+def test_many_parameters_and_odd_names(root: Root) -> None:
+    params = {f"param{i}": i for i in range(500)}
+    root.add("many", params={**params, LONG: LONG, ODD: ODD, "": ""})
+    root.add("other", params={**params, "param7": 8, "only": 1})
+    root.add("n" * 250, title=LONG)
+    with root.open() as client:
+        text = client.get(PAGE + "many").text
+        assert "param499" in text
+        assert "\u202e" not in text  # shown as what it is
+        assert "\\u202e" in text
+        assert "param7<" in client.get("/studies/fit/compare?run=many&run=other").text
+        assert client.get("/studies/fit/compare?run=many&run=other&all=1&turn=1").status_code == 200
+        assert client.get("/studies/fit").status_code == 200
+        assert client.get(PAGE + "n" * 250).status_code == 200
+
+
+def test_runs_without_a_metric_in_common(root: Root) -> None:
+    for name in ("one", "two"):
+        run = root.add(name)
+        (run / "metrics").mkdir()
+        (run / "metrics" / "1-1-1.jsonl").write_text(f'{{"step": 1, "{name}": 1}}\n{{"step": 2, "{name}": 2}}\n')
+    with root.open() as client:
+        text = client.get("/studies/fit/compare?run=one&run=two").text
+        assert ">one</th>" in text
+        assert ">two</th>" in text
+        assert len(client.get("/api/studies/fit/compare/curves?run=one&run=two&metric=one").json()["curves"]) == 1
+
+
+def test_a_name_that_is_not_text(root: Root) -> None:
+    root.add("good")
+    os.rename(root.add("bad"), os.fsencode(root.study) + b"/b\xffd")
+    with root.open() as client:
+        for path in ("/studies/fit", "/studies/fit/compare", "/api/studies/fit/runs", PAGE + "good", PAGE + "b%FFd"):
+            assert client.get(path).status_code in (200, 400, 404), path
