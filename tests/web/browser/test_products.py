@@ -1,134 +1,108 @@
-"""Goldens, benchmarks with triage by a button, models, sessions and traces, from the list to the last page by clicks."""
+"""Goldens, benchmarks and models in the browser: finding, choosing, comparing, and judging a change by a button."""
 
 from __future__ import annotations
 
-import json
 import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
-from tests.study.workbench import until
-from tests.web.browser.conftest import Opener, Watch
-from tests.web.browser.exhibits import BENCHMARK, CHANGED_AT, GOLDEN, Exhibits
+from playwright.sync_api import expect
+from tests.web.browser.conftest import Opener, Server, Serving
+from tests.web.browser.exhibits import BENCHMARK, GOLDEN, Exhibits
+
+from assay.bench.records import load_triage
 
 pytestmark = pytest.mark.services("browser")
 
-MODEL = "tests/testdata/onnx_models/example-cnn.onnx"
+
+@pytest.fixture(scope="module")
+def own(shown: Exhibits, tmp_path_factory: pytest.TempPathFactory) -> Exhibits:
+    """What these tests may change."""
+    folder = tmp_path_factory.mktemp("products")
+    shutil.copytree(shown.root, folder / "runs", symlinks=True)
+    return Exhibits(folder)
 
 
-def open_subject(open_page: Opener, name: str, *, is_allowed: bool = False) -> Page:
-    page = open_page("/studies", is_allowed=is_allowed)
-    page.get_by_role("navigation", name="Subjects").get_by_role("link", name=name).click()
-    expect(page.get_by_role("heading", level=1)).to_have_text(name)
-    return page
+@pytest.fixture(scope="module")
+def server(own: Exhibits) -> Iterator[Server]:
+    with Serving(own) as server:
+        yield server
 
 
-def test_goldens(open_page: Opener) -> None:
-    """The last check failed; the one before it, a click away, passed."""
-    page = open_subject(open_page, "Goldens")
-    card = page.locator(".cards .card").first
-    expect(card.get_by_role("heading").locator(".badge")).to_have_text("FAIL")
-    card.get_by_role("heading").get_by_role("link").click()
-    page.wait_for_url(f"**/goldens/{GOLDEN}*")
-    expect(page.locator("main .badge.FAIL").first).to_be_visible()
-    assert page.locator("main svg .measured").count() > 0
-    assert page.locator("main svg .reference").count() > 0
-    assert page.locator("main svg .fail").count() > 0  # the windows that failed
-    page.go_back()
-    card.locator("a.badge", has_text="PASS").click()
-    page.wait_for_url("**check=*")
-    assert page.locator("main svg .measured").count() > 0
-    expect(page.locator("main svg .fail")).to_have_count(0)
-    page.goto("/goldens")
-    page.get_by_role("link", name=re.compile("manifest.json")).click()
-    page.wait_for_url("**/recordings/**")
-    assert page.locator("main svg").count() > 0
+def test_a_change_is_judged_by_a_button(open_page: Opener, own: Exhibits) -> None:
+    page = open_page("/benchmarks", is_allowed=True)
+    expect(page.locator("#benchmarks > [role=status]")).to_have_count(0)  # everything is judged
+    expect(page.locator("svg.spark").first).to_be_visible()
+    worse = page.locator("section", has_text="Became worse")
+    expect(worse.locator("tr", has_text=BENCHMARK)).to_contain_text("open")
+    worse.get_by_role("link", name=BENCHMARK).click()
+    change = page.locator("section.change").first
+    change.get_by_label("Note").fill("known: the new allocator")
+    change.get_by_role("button", name="Acknowledge").click()
+    expect(page.locator("section.change").first).to_contain_text("known: the new allocator")
+    expect(page.locator("h1")).to_contain_text("PASS")
+    (said,) = load_triage(str(own.root / "bench"))
+    assert (said.judgement, said.note) == ("ack", "known: the new allocator")
+    page.goto("/benchmarks")
+    expect(page.locator("section", has_text="Became worse").locator("tr", has_text=BENCHMARK)).to_contain_text("ack")
 
 
-class TestBenchmarks:
-    def test_a_change_is_judged_by_a_button(self, open_page: Opener, shown: Exhibits) -> None:
-        page = open_subject(open_page, "Benchmarks", is_allowed=True)
-        page.locator(f"a[href*='method={BENCHMARK}']").first.click()
-        page.wait_for_url("**/history?**")
-        expect(page.get_by_role("heading", level=1).locator(".badge")).to_have_text("FAIL")
-        change = page.get_by_role("region", name=f"Change at e{CHANGED_AT:04d}")
-        found = re.search(r"\+(\d+\.\d)%", change.inner_text())
-        assert found
-        assert 19 < float(found[1]) < 21
-        change.get_by_label("Note").fill("a new compiler")
-        change.get_by_role("button", name="Acknowledge").click()
-        expect(change.locator(".badge", has_text="ack")).to_be_visible()
-        expect(change).to_contain_text("a new compiler")
-        expect(page.get_by_role("heading", level=1).locator(".badge")).not_to_have_text("FAIL")
-        kept = shown.assay("bench", "history", "wall_time", BENCHMARK, "--root", "runs", "--json")
-        assert "a new compiler" in kept
-        change.get_by_role("button", name="Open again").click()
-        expect(page.get_by_role("heading", level=1).locator(".badge")).to_have_text("FAIL")
-
-    def test_no_buttons_without_the_token(self, open_page: Opener, shown: Exhibits) -> None:
-        page = open_page(shown.find_page("benchmark"))
-        expect(page.get_by_role("region", name=re.compile("^Change at"))).to_have_count(1)
-        expect(page.get_by_role("button", name="Acknowledge")).to_be_hidden()
-
-    def test_two_sides(self, open_page: Opener) -> None:
-        page = open_page("/benchmarks/bench/compare")
-        page.get_by_label("Base").fill("before")
-        page.get_by_label("Head").fill("after")
-        page.get_by_role("button", name="Compare").click()
-        page.wait_for_url("**head=after*")
-        expect(page.locator("main")).to_contain_text("single_precision")
-        expect(page.locator("main .badge").first).to_be_visible()
-
-    def test_environments(self, open_page: Opener) -> None:
-        page = open_page(f"/benchmarks/bench/environments?method={BENCHMARK}&by=cpu_model")
-        expect(page.locator("main table")).to_contain_text("Example CPU")
+def test_benchmarks_are_found_while_one_types(open_page: Opener) -> None:
+    page = open_page("/benchmarks")
+    expect(page.locator("#benchmarks > [role=status]")).to_have_count(0)
+    rows = page.locator("table.benchmarks tbody tr:not(.suite)")
+    before = rows.count()
+    page.get_by_label("Find").press_sequentially("sort")
+    expect(rows).to_have_count(1)
+    assert before > 1
+    expect(page).to_have_url(re.compile(r"[?&]q=sort"))  # to be shared
+    page.get_by_label("Find").fill("")
+    expect(rows).to_have_count(before)
 
 
-class TestModels:
-    def test_from_the_list_to_a_tensor(self, open_page: Opener, shown: Exhibits) -> None:
-        page = open_subject(open_page, "Models")
-        row = page.locator("tr", has_text="scaled")
-        expect(row.locator(".badge").first).to_have_text("FAIL")
-        expect(row).to_contain_text("Conv_7")
-        row.get_by_role("link", name="example-cnn").first.click()
-        page.wait_for_url("**/checks/**")
-        graph = page.locator("svg.graph")
-        layers = json.loads(shown.assay("model", "layers", f"{shown.folder}/models/{MODEL}", "--json"))
-        assert graph.locator(".node").count() == len(layers["layers"])
-        expect(graph.locator(".firstwrong")).to_contain_text("Conv_7")
-        page.locator("a[href*='/tensors?']").first.click()
-        page.wait_for_url("**/tensors?**")
-        expect(page.get_by_role("heading", level=1)).to_contain_text("Tensor")
-        assert page.locator("main svg").count() >= 1
-
-    def test_layer_times(self, open_page: Opener) -> None:
-        page = open_subject(open_page, "Models")
-        for box in page.get_by_role("checkbox").all():
-            box.check()
-        page.get_by_role("button", name="Layer times side by side").click()
-        page.wait_for_url("**/times?**")
-        expect(page.locator("main table")).to_contain_text("Conv_7")
-
-    def test_sessions(self, open_page: Opener) -> None:
-        page = open_subject(open_page, "Models")
-        page.locator("a[href*='/sessions/']").first.click()
-        page.wait_for_url("**/sessions/**")
-        expect(page.locator("main")).to_contain_text("tracker#7")
-        page.get_by_label("Baseline").select_option(index=0)
-        page.get_by_role("button", name="Compare").click()
-        page.wait_for_url("**baseline=*")
-        expect(page.get_by_role("heading", name=re.compile("^Outcomes"))).to_be_visible()
-        expect(page.locator("tr", has_text="test_layer_0").last).to_contain_text("failed")
+def test_a_part_of_a_history(open_page: Opener) -> None:
+    page = open_page(f"/benchmarks/bench/history?method={BENCHMARK}")
+    points = page.locator("figure svg circle")
+    expect(points).to_have_count(24)
+    page.get_by_role("link", name="only these in the chart").click()
+    expect(points).to_have_count(2)
+    page.get_by_role("link", name="whole history").click()
+    expect(points).to_have_count(24)
+    page.get_by_label("log scale").check()
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("figure svg", has_text="log scale")).to_be_visible()
 
 
-def test_a_profile_opens_offline(open_page: Opener, watch: Watch) -> None:
-    """The watch sees that nobody else is asked; the words of the profile are on the viewer's page."""
-    watch.expected += ["GL Driver Message"]  # there is no graphics card
-    page = open_subject(open_page, "Traces")
-    page.get_by_role("link", name=re.compile("sort_numbers")).first.click()
-    page.wait_for_url("**/traces/bench/**")
-    with page.context.expect_page() as opened:
-        page.get_by_role("link", name="open in speedscope").first.click()
-    viewer = opened.value
-    viewer.get_by_text("Sandwich").wait_for()
-    until(lambda: "py-spy" in viewer.title(), "the profile is shown")
+def test_two_checks_of_a_golden(open_page: Opener) -> None:
+    page = open_page(f"/goldens/{GOLDEN}")
+    expect(page.locator("p.answer").first).to_contain_text("%")
+    expect(page.locator("svg path.replica").first).to_be_visible()
+    page.get_by_label("Compare with").select_option(index=1)
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("h1")).to_contain_text("two checks")
+    expect(page.locator("svg path.c2").first).to_be_attached()
+
+
+def test_the_first_wrong_layer(open_page: Opener, shown: Exhibits, pictures: Path) -> None:
+    page = open_page(shown.find_page("model"))
+    page.get_by_role("link", name="in the graph").click()
+    expect(page.locator("svg.graph g.firstwrong")).to_be_in_viewport()
+    page.get_by_label("Find a layer").fill("conv")
+    page.get_by_label("Find a layer").press("Enter")
+    rows = page.locator("tr[id^=row-]")
+    expect(rows.filter(has_text="first wrong")).to_have_count(1)
+    assert all("conv" in each.lower() for each in rows.all_inner_texts())
+    rows.get_by_role("link", name="diff").first.click()
+    expect(page.get_by_role("heading", name="Worst elements")).to_be_visible()
+
+
+def test_a_cell_of_the_matrix(open_page: Opener, shown: Exhibits) -> None:
+    page = open_page(shown.find_page("session"))
+    cell = page.locator("td.worse")
+    expect(cell).to_contain_text("worse")
+    cell.get_by_role("link").click()
+    rows = page.locator("#tests ~ form table tbody tr")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("failed")
