@@ -251,3 +251,11 @@ def test_every_example_chooses_some_runs(client: TestClient) -> None:
     assert len(links) == 4
     for link in links:
         assert "where-problem" not in client.get("/studies/fit" + link.replace("&amp;", "&")).text
+
+
+def test_more_runs_than_can_be_drawn(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page says how many, and the best are among them."""
+    monkeypatch.setattr("assay.study.study_page.MOST_DRAWN", {"scatter": 3, "history": 1})
+    text = client.get("/studies/fit?tab=scatter&metric=loss&param=n&log_x=1").text
+    assert "3 of 4 runs: the 1 best, and 2 evenly from the others" in text
+    assert len(re.findall(r"<(?:circle|path)[^>]*><title>", text)) == 3

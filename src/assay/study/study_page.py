@@ -359,11 +359,28 @@ def _cap(
     best, rest = ([], ranked) if view.tab == "importance" else (ranked[: most // 3], ranked[most // 3 :])
     step = len(rest) / (most - len(best))
     chosen = {*best, *(rest[int(number * step)] for number in range(most - len(best)))}
+    if view.tab == "history":
+        chosen |= _find_records(selection, key)
     note = f"{len(chosen):,} of {total:,} runs, evenly from the best to the worst"
     if best:
         others = f"{most - len(best):,} evenly from the others"
         note = f"{len(chosen):,} of {total:,} runs: the {len(best):,} best, and {others}"
     return replace(selection, keep=[i for i in selection.keep if i in chosen]), [note]
+
+
+def _find_records(selection: plotting.Selection, key: SortKey) -> set[int]:
+    """The finished runs that were better than all before them."""
+    column, values = selection.data.metrics[key.name], _get_values(selection, key)
+    rows = selection.data.rows
+    done = [i for i in selection.keep if rows[i].state is State.DONE and column.count[i] and math.isfinite(values[i])]
+    records: set[int] = set()
+    best = math.inf
+    for i in sorted(done, key=lambda i: rows[i].ended_at or math.inf):
+        value = values[i] if key.direction == "min" else -values[i]
+        if value < best:
+            best = value
+            records.add(i)
+    return records
 
 
 def _get_values(selection: plotting.Selection, key: SortKey) -> Sequence[float]:

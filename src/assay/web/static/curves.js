@@ -67,7 +67,7 @@ function build(place, state) {
   const options = {
     width: Math.max(200, state.canvas.clientWidth),
     height: isSmall ? 190 : 400,
-    scales: { x: { time: false, distr: answer.log_x ? 3 : 1, ...(answer.x_range ? { auto: false, min: answer.x_range[0], max: answer.x_range[1] } : {}) }, y: { distr: answer.log ? 3 : 1 } },
+    scales: { x: { time: false, distr: answer.log_x ? 3 : 1, ...(answer.x_range ? { auto: false, min: answer.x_range[0], max: answer.x_range[1] } : {}) }, y: { distr: answer.log ? 3 : 1, ...(state.isClipped && state.middle ? { range: state.middle } : {}) } },
     axes: [
       { ...axis, label: answer.x, labelSize: 18, labelGap: 0, size: 28, gap: 3, ...(isWhole ? { incrs: WHOLE } : {}) },
       { ...axis, label: isSmall ? undefined : answer.y, size: 56 },
@@ -89,6 +89,16 @@ function build(place, state) {
   state.full = answer.x_range ?? [data[0][0], data[0][data[0].length - 1]];
   state.chart = new uPlot(options, data, state.canvas);
   if (state.zoom) state.chart.setScale("x", { min: state.zoom[0], max: state.zoom[1] });
+}
+
+// Where 19 of 20 values are; null where nothing is far outside.
+function findMiddle(answer) {
+  const values = answer.curves.flatMap((curve) => curve.y.filter((y) => y !== null)).sort((a, b) => a - b);
+  if (answer.log || values.length < 20) return null;
+  const [low, high] = [0.025, 0.975].map((part) => values[Math.floor(part * (values.length - 1))]);
+  const room = (high - low) * 0.1 || Math.abs(high) * 0.1 || 1;
+  const isFar = values[0] < low - 10 * room || values[values.length - 1] > high + 10 * room;
+  return isFar ? [low - room, high + room] : null;
 }
 
 function showZoom(state, chart) {
@@ -205,7 +215,15 @@ function draw(place, state) {
   const notes = [`${number} ${number === 1 ? "curve" : "curves"} of ${total.toLocaleString("en")} points`, ...answer.notes];
   if (answer.curves.some((curve) => curve.low)) notes.push("bands: mean ± standard deviation");
   if (answer.curves.some((curve) => curve.raw)) notes.push("faint: before smoothing");
-  place.replaceChildren(state.reset, state.canvas);
+  state.middle = isBrief ? null : findMiddle(answer);
+  const clip = make("button", "Clip outliers", { type: "button", "aria-pressed": String(Boolean(state.isClipped)) });
+  clip.addEventListener("click", () => {
+    draw(place, { ...state, isClipped: !state.isClipped });
+    place.querySelector(".chart-tools [aria-pressed]")?.focus();
+  });
+  const tools = make("div", "", { class: "chart-tools" });
+  tools.append(...(state.middle ? [clip] : []), state.reset);
+  place.replaceChildren(tools, state.canvas);
   charts.set(place, state);
   build(place, state);
   state.canvas.setAttribute("role", "img");
