@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 from tests.services import AXE
 from tests.study.workbench import until
 from tests.web.browser.conftest import PHONE, Opener, wait_until_drawn
@@ -61,3 +61,26 @@ def test_every_page(open_page: Opener, shown: Exhibits, pictures: Path, name: st
     problems += [f"too small: {each}" for each in page.evaluate(FIND_SMALL, TARGETS)]
     problems += find_violations(page, "scrollable-region-focusable", "color-contrast")
     assert not problems, "\n".join(problems)
+
+
+# Of the README: `ASSAY_SCREENSHOTS=docs/pictures .venv/bin/python -m pytest tests/web/browser -k readme_picture`
+README = {
+    "study": ("table", "header"),
+    "curves": ("bands", ".tabs"),
+    "benchmark": ("benchmark", "header"),
+    "model": ("model", "figure"),
+}
+
+
+@pytest.mark.parametrize("name", README)
+def test_readme_picture(open_page: Opener, shown: Exhibits, pictures: Path, name: str) -> None:
+    """A window of 1280 by 800 from this part of the page on, small enough for a repository."""
+    kind, start = README[name]
+    page = open_page(shown.find_page(kind), color_scheme="light", is_allowed=kind == "benchmark")
+    expect(page.locator(start).first).to_be_visible()
+    wait_until_drawn(page)
+    if start != "header":
+        page.locator(start).first.evaluate("(place) => scrollTo(0, place.getBoundingClientRect().top + scrollY - 16)")
+    path = pictures / f"readme-{name}.png"
+    page.screenshot(path=path)
+    assert path.stat().st_size < 150_000

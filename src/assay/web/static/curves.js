@@ -70,7 +70,7 @@ function build(place, state) {
     scales: { x: { time: false, distr: answer.log_x ? 3 : 1, ...(answer.x_range ? { auto: false, min: answer.x_range[0], max: answer.x_range[1] } : {}) }, y: { distr: answer.log ? 3 : 1, ...(state.isClipped && state.middle ? { range: state.middle } : {}) } },
     axes: [
       { ...axis, label: answer.x, labelSize: 18, labelGap: 0, size: 28, gap: 3, ...(isWhole ? { incrs: WHOLE } : {}) },
-      { ...axis, label: isSmall ? undefined : answer.y, size: 56 },
+      { ...axis, label: isSmall ? undefined : answer.y, size: 56, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : plain(tick))) },
     ],
     legend: { show: false },
     cursor: { focus: { prox: 24 }, drag: { x: true, y: false }, points: { size: 6 }, ...(place.dataset.sync ? { sync: { key: place.dataset.sync, setSeries: false } } : {}) },
