@@ -172,3 +172,28 @@ def test_a_wrong_token(own: Server, open_own: Callable[[str], Page], chromium: B
     page.get_by_role("button", name="Use this token").click()
     expect(page.locator("html")).to_have_attribute("data-access", "write")
     context.close()
+
+
+def test_a_run_that_goes_on(place: Workplace, open_own: Callable[[str], Page]) -> None:
+    """Its log grows, and its state, its commands and its metrics are renewed, without a reload."""
+    started = place.start()
+    log = place.made.root / "slow" / "x=1" / "run.log"
+    until(lambda: log.exists() and "step 1" in log.read_text(), "the run has begun")
+    page = open_own("/studies/slow/runs/x=1")
+    expect(page.locator("[data-log] pre")).to_have_text("step 1 loss 1\n")
+    expect(page.locator("h1 .badge")).to_have_text("running")
+    page.evaluate("window.isTheSame = true")
+    place.release(1, 2, 3)
+    expect(page.locator("[data-log] pre")).to_contain_text("step 2 loss 0.1")
+    expect(page.locator("h1 .badge")).to_have_text("done")
+    expect(page.locator("#command-table .badge")).to_have_text("0")
+    expect(page.locator("#metric-table")).to_contain_text("0.1")
+    assert page.evaluate("window.isTheSame")
+    page.fill("[data-log] [name=find]", "STEP")
+    page.press("[data-log] [name=find]", "Enter")
+    expect(page.locator("[data-count]")).to_have_text("1 of 2 lines")
+    page.click("[aria-label='Next match']")
+    expect(page.locator("[data-count]")).to_have_text("2 of 2 lines")
+    expect(page.locator("[data-log] mark")).to_have_text("step")
+    assert started.wait(60) == 0
+    started.communicate()

@@ -72,6 +72,8 @@ function setUp(place) {
   }
 
   async function add() {
+    const isOver = !document.querySelector("[data-live-run]");
+    const before = shown.end;
     if (follow?.checked && shown.name !== undefined) {
       const part = await ask({ from: shown.end });
       failures = part ? 0 : failures + 1;
@@ -86,7 +88,7 @@ function setUp(place) {
         if (atEnd) output.scrollTop = output.scrollHeight;
       }
     }
-    setTimeout(add, PAUSE * Math.min(30, 2 ** failures));
+    if (!isOver || shown.end > before) setTimeout(add, PAUSE * Math.min(30, 2 ** failures));
   }
 
   async function go(index) {
@@ -174,6 +176,20 @@ for (const button of document.querySelectorAll("[data-copy]"))
     setTimeout(() => (button.textContent = before), 2000);
   });
 
+// The log of another command or attempt has appeared: it is shown to who follows.
+function addFiles(page) {
+  const [files, fresh] = [document, page].map((each) => each.querySelector("[data-log] select"));
+  if (!files || !fresh) return;
+  const known = new Set([...files.options].map((each) => each.value));
+  const added = [...fresh.options].filter((each) => !known.has(each.value));
+  files.append(...added.map((each) => new Option(each.value)));
+  const isNew = added.some((each) => each.value === fresh.value);
+  if (isNew && document.querySelector("[name=follow]")?.checked) {
+    files.value = fresh.value;
+    files.dispatchEvent(new Event("change"));
+  }
+}
+
 // A run that goes on: its state, its numbers and its curves are asked for again when its study has changed.
 const live = document.querySelector("[data-live-run]");
 if (live) {
@@ -186,6 +202,7 @@ if (live) {
       const fresh = page.getElementById(part.id);
       if (fresh) part.replaceWith(document.adoptNode(fresh));
     }
+    addFiles(page);
     document.dispatchEvent(new CustomEvent("assay:changed"));
   });
   listen(`/events?${new URLSearchParams({ study: live.dataset.liveRun })}`, "study", refresh);
