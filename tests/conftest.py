@@ -88,7 +88,7 @@ def pytest_collection_finish() -> None:
 # ---------------------------------------------------------------- generated cases
 
 # The short suite says the same of the same code each time; `make test-long` looks for cases that nobody has seen yet.
-settings.register_profile("steady", derandomize=True, deadline=None, max_examples=40)
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("exploring", derandomize=False, deadline=None, max_examples=200)
 settings.load_profile("steady")
 
@@ -261,7 +261,9 @@ def process_problems(before: dict[int, str]) -> list[str]:
     """Processes of runs that the test started and did not end. They are ended here: nobody else would."""
     deadline = time.monotonic() + GRACE_S
     while (left := new_processes(before)) and time.monotonic() < deadline:
-        time.sleep(0.02)
+        while left and time.monotonic() < deadline:  # those alone are looked at until they are gone
+            time.sleep(0.02)
+            left = {pid: tag for pid, tag in left.items() if process_tag(pid, os.environ.get("HOME", "")) == tag}
     for pid in left:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -338,11 +340,23 @@ def process_tag(pid: int, home: str) -> str | None:
     return os.fsdecode(tag)
 
 
+def read_whole(path: str) -> bytes:
+    """As Path.read_bytes, in half the time: it is called for each process of the machine."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(file, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(file)
+
+
 def process_environment(pid: int) -> bytes:
     """Empty for zombies, kernel threads and what is gone; and, for an instant, for a process in the middle of exec."""
     try:
         for _ in range(5):
-            raw = Path(f"/proc/{pid}/environ").read_bytes()
+            raw = read_whole(f"/proc/{pid}/environ")
             if raw or not os.readlink(f"/proc/{pid}/exe"):
                 return raw
             time.sleep(0.001)

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,10 +182,13 @@ def parse_modules(sources: Mapping[str, str]) -> dict[str, Module]:
 
 
 def find_imports(tree: ast.Module, known: Mapping[str, object]) -> Iterator[Import]:
-    deferred = {id(inner) for node in ast.walk(tree) if is_deferring(node) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
+    left: deque[tuple[ast.AST, bool]] = deque([(tree, False)])
+    while left:
+        node, is_deferred = left.popleft()
+        is_deferred = is_deferred or is_deferring(node)
+        left.extend((inner, is_deferred) for inner in ast.iter_child_nodes(node))
         for target, level in import_targets(node, known):
-            yield Import(target, getattr(node, "lineno", 0), id(node) not in deferred, level)
+            yield Import(target, getattr(node, "lineno", 0), not is_deferred, level)
 
 
 def is_deferring(node: ast.AST) -> bool:

@@ -137,6 +137,7 @@ def until(condition: Callable[[], Any]) -> Any:
 # ---------------------------------------------------------------- a planted slowdown
 
 
+@pytest.mark.services("kills")
 def test_eight_percent_are_found_in_noise_and_confirmed(lab: Lab) -> None:
     commits = plant(lab, REPORTED, [1.0, 1.08])
     (lab.folder / "work.py").write_text("not even Python: the user's own tree is not what is measured\n")
@@ -150,6 +151,7 @@ def test_eight_percent_are_found_in_noise_and_confirmed(lab: Lab) -> None:
     assert lab.git("status", "--porcelain", "--untracked-files=no") == "M work.py"
 
 
+@pytest.mark.services("kills")
 def test_eight_percent_more_work_is_found_by_counting_it(lab: Lab) -> None:
     """Real work, counted instead of timed: the same on any machine, however busy."""
     commits = plant(lab, COUNTED, [500, 500, 540])
@@ -166,6 +168,7 @@ def test_eight_percent_more_work_is_found_by_counting_it(lab: Lab) -> None:
     assert [answer["commit"] for answer in found["answers"]].count(commits[2]) == 2  # before anybody is accused
 
 
+@pytest.mark.services("kills")
 def test_a_killed_search_is_gone_on_with(lab: Lab) -> None:
     commits = plant(lab, HELD_SEARCH, [1.0, 1.2])
     arguments = ("bisect", "work.W.work", "--good", commits[0], "--trials", "5", "--foreign-limit", "1")
@@ -195,6 +198,7 @@ def test_a_killed_search_is_gone_on_with(lab: Lab) -> None:
     assert "by an earlier call" in out
 
 
+@pytest.mark.services("kills")
 def test_the_same_commit_twice_is_no_difference(lab: Lab) -> None:
     plant(lab, REPORTED, [1.0])
     flags = ("--trials", "6", "--foreign-limit", "1", "--quiet")
@@ -231,7 +235,10 @@ def test_a_measured_slowdown_is_found(lab: Lab) -> None:
 
 @pytest.mark.parametrize(
     ("times", "trials", "allowed"),
-    [(5, 6, 1), pytest.param(100, 10, 2, marks=[pytest.mark.long, pytest.mark.timeout(3000)])],
+    [
+        pytest.param(5, 6, 1, marks=pytest.mark.services("kills")),
+        pytest.param(100, 10, 2, marks=[pytest.mark.long, pytest.mark.timeout(3000)]),
+    ],
 )
 def test_the_same_code_hardly_ever_fails_against_itself(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, times: int, trials: int, allowed: int

@@ -42,6 +42,7 @@ def choose_seed() -> int:
     return int(os.environ.get("KILL_SEED", "0")) or int.from_bytes(os.urandom(4), "big")
 
 
+@pytest.mark.services("kills")
 def test_twenty_kills(shop: Workshop) -> None:
     hammer_until(shop, 20, runs=60, seed=choose_seed())
 

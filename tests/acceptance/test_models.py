@@ -18,6 +18,7 @@ from tests.models.backends.loopback import NEEDS_SSHD, open_board
 from tests.models.models import parse
 from tests.models.pytest_support.lab import TORQ, Project, Said, build_project
 
+pytestmark = pytest.mark.services("kills")  # a whole story: each command is a session of pytest with ONNX Runtime
 EXAMPLE = Path(__file__).parents[2] / "examples" / "models"
 BIN = os.path.dirname(sys.executable)
 NAME = "test_onnx_model_llvmcpu_torq"

@@ -81,6 +81,7 @@ def test_everything_that_a_run_started_is_stopped(shop: Workshop, number: signal
     assert shop.states(RUN) == [State.STOPPED, State.DONE]
 
 
+@pytest.mark.services("kills")
 def test_what_ignores_signals_is_killed(shop: Workshop) -> None:
     """This takes the whole grace of ten seconds."""
     write_study(shop, STUBBORN)

@@ -549,7 +549,7 @@ class IndexContract:
         assert (found.mean, found.min, found.max, found.bad) == (inf, 1.0, 1.7e308, 0)
 
     @given(batches)
-    @settings(max_examples=60, deadline=None, suppress_health_check=_CHECKS)
+    @settings(deadline=None, suppress_health_check=_CHECKS)
     def test_summaries_are_those_of_the_series(self, index: Index, given_batches: list[Any]) -> None:
         index.clear()
         written: dict[str, list[MetricPoint]] = {}
@@ -561,7 +561,7 @@ class IndexContract:
         self.check_summaries(index, written)
 
     @given(batches, st.sampled_from(["a.log", "b.log"]), st.booleans())
-    @settings(max_examples=60, deadline=None, suppress_health_check=_CHECKS)
+    @settings(deadline=None, suppress_health_check=_CHECKS)
     def test_summaries_hold_in_a_batch_and_after_forgetting(
         self, index: Index, given_batches: list[Any], forgotten: str, flushed: bool
     ) -> None:

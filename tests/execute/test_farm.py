@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import UsageError
@@ -84,7 +84,6 @@ class TestShownLine:
         assert render_submit_line(farm, REQUEST, "a 'b'") == "qsub -N sweep_athletic-wallaby -- 'a '\"'\"'b'\"'\"''"
 
     @given(st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=30))
-    @settings(max_examples=40, deadline=None)
     def test_a_pasted_line_submits_the_same_command(self, command: str) -> None:
         assert shell_words(render_submit_line(BIG, REQUEST, command))[-1] == command
 
@@ -146,7 +145,6 @@ class TestSubmittedCommand:
         st.text(st.characters(blacklist_characters="\0/", blacklist_categories=("Cs",)), min_size=1, max_size=20),
         st.sampled_from([BIG, NGC, Farm("d", "draco", "submit_job"), Farm("t", "template", 'x "{command}"')]),
     )
-    @settings(max_examples=60, deadline=None)
     def test_any_path_survives_the_shells(self, name: str, farm: Farm) -> None:
         """One shell reads the submit line, the farm's shell reads the command."""
         request = JobRequest(f"/r/{name}/{name}", f"{name}/{name}", 1, tag="ab.1")

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.contracts.executor import Run, Runs, members, until
 
@@ -194,7 +194,6 @@ class TestCommands:
         assert run.text("avg.log") == "0\n"
 
     @given(st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=40))
-    @settings(max_examples=40, deadline=None)
     def test_quoting(self, text: str) -> None:
         done = subprocess.run(["bash", "-c", f"printf %s {quote_text(text)}"], check=True, capture_output=True)
         assert done.stdout.decode() == text

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.judge.bisection import Found, History, Stuck, Trial, Try, form_opinion, next_step
@@ -123,7 +123,6 @@ def test_a_culprit_on_a_merged_branch_is_found_there():
     assert step == Found(("b2",))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_in_any_history_the_one_culprit_is_found(data):
     """A random graph; a commit is bad when the culprit is among its ancestors."""

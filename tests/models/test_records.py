@@ -76,9 +76,7 @@ def write_and_load(folder: Path, report: ModelReport) -> ModelReport:
     return found
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=60
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(strategy_for(ModelReport))
 def test_every_field_survives(tmp_path: Path, report: ModelReport) -> None:
     found = write_and_load(tmp_path, report)

@@ -2,7 +2,7 @@ import math
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.observe.points import build_points
 
@@ -107,7 +107,6 @@ def test_a_negative_step_and_unknown_fields():
     assert rows(parse_events(data, {})[0]) == [("loss", -1.0, 1.0)]
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_a_truncated_tail_waits(data):
     whole = b"".join(record(event(n, simple("loss", n / 2))) for n in range(4))

@@ -7,7 +7,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.observe.points import build_points
 
@@ -246,7 +246,6 @@ PIECES = [
 PATTERNS = [STEP, Pattern("loss", r"loss=(\S+)"), Pattern("acc", r"acc=([^\s]+)"), Pattern("acc", r"[ü ]acc=\s?(\d)")]
 
 
-@settings(max_examples=150)
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join), st.data())
 def test_any_split_of_the_log_gives_the_same_points_through_saved_states(log, data):
     whole = Extractor(PATTERNS)

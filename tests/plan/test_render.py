@@ -73,7 +73,7 @@ def test_hostile_texts_arrive_whole_in_every_kind_of_quotes(value):
     assert received(text) == [value, f"a{value}b", f"c{value}d", f"e{value}", "--x", value]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=20))
 def test_any_texts_arrive_whole(values):
     words = [

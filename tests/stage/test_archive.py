@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import UsageError
@@ -181,7 +181,6 @@ trees = st.dictionaries(
 ).filter(lambda tree: not any(other.startswith(name + "/") for name in tree for other in tree))
 
 
-@settings(max_examples=40, deadline=None)
 @given(tree=trees, kind=st.sampled_from([Archive.TAR, Archive.ZIP]))
 def test_whatever_was_packed_comes_out(tree: Tree, kind: Archive) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -292,7 +291,6 @@ link_lists = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(links=link_lists, behind=st.sampled_from(["a/f", "b/f", "a/b/f"]))
 def test_no_link_leaves_whatever_the_others_are(links: list[tuple[str, str]], behind: str) -> None:
     """In any order, and where the archive lies in the end: every one that was not refused ends inside."""

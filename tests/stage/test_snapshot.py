@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import FormatError, InfrastructureError, UsageError
@@ -256,7 +256,6 @@ def test_ignored_files_that_come_and_go_do_not_change_the_hash(source):
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(NAMES, st.binary(max_size=20), min_size=1, max_size=4), st.data())
 def test_any_change_of_any_file_is_noticed(tmp_path_factory, files, data):
     folder = tmp_path_factory.mktemp("h")

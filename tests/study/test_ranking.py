@@ -6,7 +6,7 @@ import math
 from array import array
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import NotFoundError, UsageError
@@ -106,7 +106,6 @@ POINTS = st.integers(1, 4).flatmap(
 
 
 @given(POINTS)
-@settings(max_examples=150, deadline=None)
 def test_a_front_is_what_nothing_beats(points: list[tuple[float, ...]]) -> None:
     expected = [i for i, point in enumerate(points) if not any(beats(other, point) for other in points)]
     front = find_front(points)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import UsageError
@@ -192,7 +192,6 @@ PIECES = [*"ab1.-+e\"'`()[],<>=!~&|$ \n\\", "and ", "not ", "in ", "best(", "é"
 
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from(PIECES)).map("".join)))
-@settings(max_examples=150, deadline=None)
 def test_the_parser_raises_nothing_but_the_usage_error(text: str) -> None:
     with suppress(UsageError):
         assert parse_where(text).text == text
@@ -281,7 +280,6 @@ def as_number(value: Any) -> float | None:
 
 
 @given(EXPRESSIONS, st.lists(st.fixed_dictionaries({name: st.sampled_from(VALUES) for name in NAMES}), max_size=6))
-@settings(max_examples=250, deadline=None)
 def test_evaluation_equals_a_second_implementation(text: str, rows: Sequence[Mapping[str, Any]]) -> None:
     where = parse_where(text)
     expected = [i for i, row in enumerate(rows) if judge(where.expression, row) is True]

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.bench.judge.made_series import build_ar, build_series
 
@@ -487,7 +487,6 @@ def test_without_ruptures_it_says_what_to_install(monkeypatch):
 # ---------------------------------------------------------------- properties
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True), st.integers(-3, 3).map(float)), max_size=60
@@ -502,7 +501,6 @@ def test_any_series_gives_ordered_places_of_finite_values(values):
         assert math.isfinite(values[change.at])
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([1e-6, 0.5, 1e6]))
 def test_units_do_not_matter(seed, factor):
     values = build_series({70: 0.1, 130: -0.1}, seed=seed)
@@ -512,14 +510,12 @@ def test_units_do_not_matter(seed, factor):
         assert other.before == pytest.approx(one.before * factor)
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000))
 def test_rates_and_times_change_at_the_same_places(seed):
     values = build_series({70: 0.1, 130: -0.1}, seed=seed)
     assert indices([1 / value for value in values]) == indices(values)
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.1, 0.5))
 def test_a_clear_step_is_always_found(seed, size):
     at = random.Random(seed).randrange(40, 160)

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.bench.judge.made_series import build_ar, build_series
 
@@ -194,7 +194,6 @@ def test_levels_are_fitted_as_well_however_far_apart_they_are(height):
     assert measure_gains(density, x, 0.5, height + 0.5)[50] > gain - 2
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=40), st.floats(-5, 5), st.floats(-5, 5))
 def test_a_step_never_makes_points_less_likely(values, before, after):
     gains = measure_gains(build_density(draw_bimodal(200, 1)), np.array(values), before, after)
@@ -221,7 +220,6 @@ def test_a_signal_has_finite_values_in_units_of_their_noise():
     assert np.std(signal.x) == pytest.approx(1, abs=0.15)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=6, max_size=30))
 def test_levels_are_restored_in_the_users_units(values):
     signal = build_signal(values)

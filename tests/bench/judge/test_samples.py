@@ -3,7 +3,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu
 
@@ -315,7 +315,6 @@ def test_constant_trials_are_not_odd():
 # ---------------------------------------------------------------- the numbers
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9, unique=True),
     st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9, unique=True),
@@ -325,7 +324,6 @@ def test_p_is_scipys_where_there_are_no_ties(base, head):
         assert measure_p(base, head) == pytest.approx(mannwhitneyu(base, head, method="exact").pvalue)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=8), st.lists(st.integers(0, 3), min_size=2, max_size=8))
 def test_p_with_ties_is_a_probability_that_does_not_care_for_sides(base, head):
     p = measure_p(base, head)
@@ -423,7 +421,6 @@ def test_fewest_trials():
     assert find_fewest(0.01) == 5
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.floats(1e-3, 1e6))
 def test_units_do_not_matter(seed, factor):
     base, head = draw(1, 8, seed), draw(1.06, 8, seed + 1)
@@ -432,7 +429,6 @@ def test_units_do_not_matter(seed, factor):
     assert one.effect == pytest.approx(other.effect)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.8, 1.25))
 def test_a_rate_and_a_time_get_the_same_verdict(seed, ratio):
     base, head = draw(1, 10, seed), draw(ratio, 10, seed + 1)

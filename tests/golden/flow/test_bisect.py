@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.golden.flow.bisect import BisectReport, Tried, _rank, append_trial, load_trials
@@ -27,7 +27,6 @@ TRIALS = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(TRIALS, max_size=6))
 def test_what_is_written_is_read_again(tmp_path_factory, trials):
     path = str(tmp_path_factory.mktemp("log") / "log.jsonl")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.golden.judge.curves import falling, noisy, run, segment, track
 
@@ -293,7 +293,6 @@ def test_a_window_with_a_gap_is_not_judged_and_the_others_are(rng):
     assert [finding.kind for finding in good.findings] == [ERROR]
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 400), st.integers(1, 7), st.one_of(st.none(), st.integers(1, 100)), st.integers(1, 12))
 def test_windows_cover_every_value_once(count, every, window, replicas):
     rule = Rule("loss", window=window)
@@ -306,7 +305,6 @@ def test_windows_cover_every_value_once(count, every, window, replicas):
     assert effects.relative(effects.effect) == pytest.approx(np.full(len(starts), 0.1))
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(-0.2, 0.2))
 def test_the_estimate_is_near_the_truth(seed, effect):
     rng = np.random.default_rng(seed)

@@ -530,7 +530,7 @@ def test_a_file_that_was_cut_is_refused_wherever_it_was_cut(tmp_path: Path) -> N
     assert refused == len(range(1, len(content), 997))
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(content=st.binary(min_size=1, max_size=200))
 def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "m.onnx").write_bytes(content)

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from tests.models.models import activate, assert_equal, load_examples, parse, run
@@ -200,7 +200,6 @@ def test_a_range_beyond_the_type_is_told() -> None:
         draw(parse("g (uint8[4] x) => (uint8[4] y) { y = Identity(x) }"), ranges={"x": (-1, 5)})
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     low=st.floats(-100, 100), width=st.floats(0, 100), seed=st.integers(0, 2**64),
     dtype=st.sampled_from(["float", "double", "int32", "int64"]),

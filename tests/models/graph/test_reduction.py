@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from tests.models.models import activate, assert_equal, load_examples, parse, run, sample
@@ -278,7 +278,6 @@ def names(model: onnx.ModelProto) -> set[str]:
     return {node.name for node in model.graph.node}
 
 
-@settings(max_examples=100, deadline=None)
 @given(model=graphs(), data=st.data())
 def test_of_any_graph_exactly_the_nodes_that_matter_are_left(model: onnx.ModelProto, data: st.DataObject) -> None:
     needed = data.draw(st.sets(st.sampled_from(sorted(names(model))), min_size=1, max_size=3))
@@ -288,7 +287,6 @@ def test_of_any_graph_exactly_the_nodes_that_matter_are_left(model: onnx.ModelPr
     assert run(reduced.model, reduced.samples[0])
 
 
-@settings(max_examples=100, deadline=None)
 @given(model=graphs(), salt=st.integers(0, 1000))
 def test_what_is_left_of_any_failure_is_one_minimal(model: onnx.ModelProto, salt: int) -> None:
     """The failure follows no rule at all: a coin is thrown for each set of nodes and outputs."""

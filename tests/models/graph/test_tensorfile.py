@@ -83,7 +83,7 @@ def test_texts_come_back(tmp_path: Path, texts: np.ndarray) -> None:
     assert list(after.flat) == expected
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     names=st.lists(st.text(max_size=8).filter(lambda text: text.isprintable()), unique=True, max_size=4),
     shape=st.lists(st.integers(0, 4), max_size=4),

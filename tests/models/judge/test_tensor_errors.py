@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import UsageError
@@ -27,7 +27,6 @@ SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=4).map(tuple)
 
 
 @given(SHAPES, st.integers(1, 60))
-@settings(max_examples=100, deadline=None)
 def test_blocks_cover_every_element_once_and_are_small(shape: tuple[int, ...], limit: int) -> None:
     seen = np.zeros(shape, int)
     for block in walk_blocks(shape, limit):

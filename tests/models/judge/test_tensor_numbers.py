@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.models.judge.tensor_numbers import build_heat, build_histogram, can_draw, find_longest
@@ -67,7 +67,6 @@ def test_the_worst_error_of_everything_else_is_shown() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.integers(1, 9), st.data())
-@settings(max_examples=60, deadline=None)
 def test_one_wrong_element_lies_in_its_cell(
     height: int, width: int, rows: int, columns: int, data: st.DataObject
 ) -> None:

@@ -468,7 +468,7 @@ def test_the_nearest_of_several_is_compared_with(store: ArtifactStore) -> None:
     assert store.explain(PARTS) == "miss: flags changed: -O1 → -O2 --fast"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(some_parts, some_parts)
 def test_every_miss_has_a_reason_in_one_line(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     store = ArtifactStore(str(tmp_path / "cache"))

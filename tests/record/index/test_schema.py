@@ -140,7 +140,7 @@ def test_odd_values_never_break_a_query(index: SqliteIndex, value: Any) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a.log", "b.log"]), st.lists(st.floats(), max_size=4)), max_size=6))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_view_of_metrics_says_what_summaries_say(
     index: SqliteIndex, written: list[tuple[str, list[float]]]
 ) -> None:
