@@ -78,7 +78,7 @@ def load_curve(path: Path) -> array[float]:
     return array("d", path.read_bytes())
 
 
-_READ = """
+READ = """
 import array, json, os, sys, time
 folder, target, limit = sys.argv[1], sys.argv[2], float(sys.argv[3])
 began = time.monotonic()
@@ -86,12 +86,14 @@ table = json.load(open(f"{folder}/table.json"))
 def curve(name):
     return array.array("d", open(f"{folder}/{name}.bin", "rb").read())
 curves = sorted(each[:-4] for each in os.listdir(folder) if each.startswith("curve-"))
-def is_late():
-    return time.monotonic() - began > limit
+def is_late(share=1.0):
+    return time.monotonic() - began > limit * share
+def tell(runs, points, lines):
+    print(json.dumps({"runs": runs, "points of the long curve": points, "curves": lines}))
 """
 
 FILL_ASSAY = (
-    _READ
+    READ
     + """
 os.environ["ASSAY_ROOT"] = target
 from assay import script
@@ -109,18 +111,19 @@ for number, name in enumerate(curves):
     for step, value in enumerate(curve(name)):
         script.log(loss=value, step=step)
 script.close_stream()
-print(len(table))
+tell(len(table), len(curve("long")), len(curves))
 """
 )
 
 
-def fill(python: object, program: str, data: Path, target: Path, env: Mapping[str, str]) -> int:
-    """How many runs were stored."""
+def fill(python: object, program: str, data: Path, target: Path, env: Mapping[str, str]) -> dict[str, int]:
+    """How much was stored."""
     words = [str(python), "-c", program, str(data), str(target), str(FILL_S)]
     done = subprocess.run(words, env=env, check=False, capture_output=True, text=True, cwd=data)
     if done.returncode != 0:
         raise SystemExit(f"{target.name} cannot be filled:\n{done.stderr[-3000:]}")
-    return int(done.stdout.split()[-1])
+    stored: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return stored
 
 
 # ---------------------------------------------------------------- servers
@@ -138,7 +141,7 @@ class Server:
     name: str
     port: int
     process: subprocess.Popen[str]
-    runs: int
+    stored: Mapping[str, int]
 
     @property
     def address(self) -> str:
@@ -153,7 +156,7 @@ class Server:
 
 @contextmanager
 def start(
-    name: str, words: Sequence[object], port: int, runs: int, env: Mapping[str, str], log: Path
+    name: str, words: Sequence[object], port: int, stored: Mapping[str, int], env: Mapping[str, str], log: Path
 ) -> Iterator[Server]:
     """Until it accepts connections; its whole process group is ended afterwards."""
     with log.open("w") as said:
@@ -166,7 +169,7 @@ def start(
             if process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"{name} does not start:\n{log.read_text()[-3000:]}")
             time.sleep(0.01)
-        yield Server(name, port, process, runs)
+        yield Server(name, port, process, stored)
     finally:
         _end(process)
 
@@ -196,8 +199,8 @@ def find_port() -> int:
 
 
 @contextmanager
-def serve_assay(root: Path, env: Mapping[str, str], runs: int) -> Iterator[Server]:
+def serve_assay(root: Path, env: Mapping[str, str], stored: Mapping[str, int]) -> Iterator[Server]:
     port = find_port()
     words = [*ASSAY, "serve", "--root", root, "--port", port]
-    with start("assay", words, port, runs, env, root.parent / "assay.log") as server:
+    with start("assay", words, port, stored, env, root.parent / "assay.log") as server:
         yield server

@@ -26,11 +26,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlencode
 
+from _web_peers import SERVE, Peer, Question, why_missing
 from _web_servers import (
     FILL_ASSAY,
     METRICS,
@@ -80,11 +81,15 @@ class Asked(NamedTuple):
     body: bytes
 
 
-def ask(server: Server, path: str, body: Mapping[str, Any] | None = None) -> Asked:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
-    headers = {"accept-encoding": "gzip"} if body is None else {"content-type": "application/json"}
+def ask(server: Server, path: str, question: Question | None = None) -> Asked:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
+    headers, body = {"accept-encoding": "gzip"}, None
+    if question is not None and question.body is not None:
+        headers["content-type"], body = "application/json", json.dumps(question.body)
+    elif question is not None and question.form:
+        headers["content-type"], body = "application/x-www-form-urlencoded", question.form
     began = time.perf_counter()
-    connection.request("GET" if body is None else "POST", path, json.dumps(body) if body else None, headers)
+    connection.request("GET" if body is None else "POST", path, body, headers)
     answer = connection.getresponse()
     first = answer.read(1)
     first_s = time.perf_counter() - began
@@ -213,26 +218,56 @@ def measure_request(server: Server, figures: Figures, number: int) -> None:
     figures.add("sorted and filtered runs, HTTP", server.name, need(ask(server, f"/studies/table?{query}")).whole_s)
 
 
-def measure_curves(browser: Browser, server: Server, figures: Figures, long: Sequence[float], curves: int) -> None:
+def measure_curves(
+    browser: Browser, server: Server, figures: Figures, long: Sequence[float], curves: int, number: int
+) -> None:
+    """With another number of rows each time, which does not change them: no answer to it has been kept."""
     for study, goal, what in (("long", 150.0, "1 long curve"), ("overlay", 400.0, f"{curves} curves")):
-        asked = need(ask(server, f"/api/studies/{study}/curves?tab=curves&best={curves}"))
-        figures.add(f"{what}, answer over HTTP", server.name, asked.whole_s, goal)
+        query = f"tab=curves&best={curves}&rows={100 + number}"
+        for times in ("", ", asked for again"):
+            asked = need(ask(server, f"/api/studies/{study}/curves?{query}"))
+            figures.add(f"{what}, answer over HTTP{times}", server.name, asked.whole_s, None if times else goal)
         found = json.loads(asked.body)["curves"]
         if study == "long" and max(filter(None, found[0]["y"])) < max(long) * (1 - 1e-9):
             figures.notes.append("assay: the answer has lost the highest point of the long curve")
         with open_page(browser, _DRAWN) as page:
-            open_address(page, f"{server.address}/studies/{study}?tab=curves&best={curves}")
-            began, ended, drawn = page.evaluate(
-                "(() => { const entries = performance.getEntriesByType('resource');"
-                " const asked = entries.find((e) => e.name.includes('/curves?'));"
-                " return [asked.requestStart, asked.responseEnd, seen[0][1] - performance.timeOrigin]; })()"
-            )
-            figures.add(
-                f"{what}, drawn after the answer", server.name, (drawn - ended) / 1e3, 150 if study == "long" else None
-            )
-            figures.add(
-                f"{what}, asked for and drawn", server.name, (drawn - began) / 1e3, None if study == "long" else 400
-            )
+            open_address(page, f"{server.address}/studies/{study}?{query}&metric=loss")
+            began, ended, drawn = page.evaluate(_TIMES)
+        is_long = study == "long"
+        figures.add(f"{what}, drawn after the answer", server.name, (drawn - ended) / 1e3, 150 if is_long else None)
+        figures.add(f"{what}, asked for and drawn", server.name, (drawn - began) / 1e3, None if is_long else 400)
+
+
+# when the curves were asked for, when they had been sent, and when they were on the page
+_TIMES = """(() => {
+  const asked = performance.getEntriesByType('resource').find((entry) => entry.name.includes('/curves?'));
+  return [asked.requestStart, asked.responseEnd, seen[0][1] - performance.timeOrigin];
+})()"""
+
+
+# ---------------------------------------------------------------- the pages of others
+
+
+def measure_peer(browser: Browser, peer: Peer, figures: Figures, number: int, curves: int) -> None:
+    server = peer.server
+    if peer.page:
+        with open_page(browser, peer.rows) as page:
+            figures.add("study page, interactive", server.name, open_address(page, server.address + peer.page))
+    for what, question in (
+        ("sorted and filtered runs, HTTP", peer.sorted_runs(number)),
+        ("1 long curve, answer over HTTP", peer.long_curve),
+        (f"{curves} curves, answer over HTTP", peer.curves),
+    ):
+        figures.add(what, server.name, need(ask(server, question.path, question)).whole_s)
+
+
+def wait_for_all(peer: Peer) -> None:
+    """Until it has read what there is, and an answer does not grow any more."""
+    sizes: list[int] = []
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and (len(sizes) < 3 or len(set(sizes[-3:])) > 1):
+        sizes.append(sum(len(ask(peer.server, each.path, each).body) for each in (peer.sorted_runs(0), peer.curves)))
+        time.sleep(2)
 
 
 # ---------------------------------------------------------------- many clients
@@ -312,9 +347,9 @@ def measure_load(server: Server, repeats: int) -> list[str]:
 # ---------------------------------------------------------------- all
 
 
-def measure_start(root: Path, env: Mapping[str, str], runs: int, figures: Figures, what: str) -> None:
+def measure_start(root: Path, env: Mapping[str, str], stored: Mapping[str, int], figures: Figures, what: str) -> None:
     began = time.perf_counter()
-    with serve_assay(root, env, runs) as server:
+    with serve_assay(root, env, stored) as server:
         figures.add(f"assay serve accepts connections, {what}", "assay", time.perf_counter() - began)
         figures.add(f"first study page after the start, {what}", "assay", need(ask(server, "/studies/table")).whole_s)
         for study in ("long", "overlay"):
@@ -322,37 +357,67 @@ def measure_start(root: Path, env: Mapping[str, str], runs: int, figures: Figure
             figures.add(f"first curves of {study}, {what}", "assay", need(ask(server, path)).whole_s)
 
 
+def open_peers(
+    chosen: Sequence[str], stack: ExitStack, folder: Path, env: Mapping[str, str], size: Size, figures: Figures
+) -> Iterator[Peer]:
+    """Those that are installed. They read their bytecode from where it was installed."""
+    own = {name: value for name, value in env.items() if not name.startswith("PYTHON")}
+    for module in chosen:
+        if missing := why_missing(module):
+            figures.notes.append(f"({missing})")
+            continue
+        began = time.perf_counter()
+        peer = stack.enter_context(SERVE[module](folder, own, size))
+        wait_for_all(peer)
+        amounts = ", ".join(f"{count:,} {what}" for what, count in peer.server.stored.items())
+        figures.notes.append(f"({peer.server.name} has {amounts}; filled within {time.perf_counter() - began:.0f} s)")
+        yield peer
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="small data")
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--peer", choices=SERVE, action="append", help="this one; may be given again")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by `timeout`: the servers are stopped all the same
     from playwright.sync_api import sync_playwright
 
     size, figures = QUICK if options.quick else Size(), Figures()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.repeats} repeats, {size}")
-    with quick_folder() as folder, sync_playwright() as playwright:
+    with quick_folder() as folder, sync_playwright() as playwright, ExitStack() as stack:
         env, data, root = build_env(folder), folder / "data", folder / "runs"
         data.mkdir()
         write_data(data, size)
         long = load_curve(data / "long.bin")
-        fill(ASSAY[0], FILL_ASSAY, data, root, env)
-        measure_start(root, env, size.runs, figures, "nothing indexed")
+        stored = fill(ASSAY[0], FILL_ASSAY, data, root, env)
+        measure_start(root, env, stored, figures, "nothing indexed")
         for _ in range(3):
-            measure_start(root, env, size.runs, figures, "indexed")
+            measure_start(root, env, stored, figures, "indexed")
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
-        with serve_assay(root, env, size.runs) as server:
-            for number in range(options.repeats + 1):
-                kept = figures if number else Figures()  # the first round fills caches
-                measure_table(browser, server, kept, number)
-                measure_request(server, kept, number)
-                measure_curves(browser, server, kept, long, size.curves)
-            ratios = measure_load(server, 1 if options.quick else 2)
-            memory = server.measure_memory()
-        browser.close()
+        stack.callback(browser.close)
+        server = stack.enter_context(serve_assay(root, env, stored))
+        chosen = [] if options.no_peers else options.peer or list(SERVE)
+        peers = list(open_peers(chosen, stack, folder, env, size, figures))
+        for number in range(options.repeats + 1):
+            kept = figures if number else Figures()  # the first round fills caches
+            measure_table(browser, server, kept, number)
+            measure_request(server, kept, number)
+            measure_curves(browser, server, kept, long, size.curves, number)
+            for peer in peers:
+                measure_peer(browser, peer, kept, number, size.curves)
+        memories = {each.name: each.measure_memory() for each in (server, *(peer.server for peer in peers))}
+        for peer in peers:
+            peer.server.process.send_signal(signal.SIGSTOP)  # what they do in the background is not part of our load
+        ratios = measure_load(server, 1 if options.quick else 2)
+        memories["assay, after the load"] = memory = server.measure_memory()
+        for peer in peers:
+            peer.server.process.send_signal(signal.SIGCONT)
     figures.show()
-    print(f"\nmemory of the server after all of it: {memory.rss:.0f} MB resident, {memory.pss:.0f} MB proportional")
+    print("\nmemory of all processes of the server")
+    for name, each in memories.items():
+        print(f"  {name:<24}{each.rss:6.0f} MB resident {each.pss:6.0f} MB proportional")
     print()
     figures.show_ratios()
     print("\n".join(ratios))
