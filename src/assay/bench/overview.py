@@ -106,10 +106,7 @@ class Group:
     method: str
     rows: tuple[RunRow, ...]
     mark: str
-
-    @property
-    def at(self) -> float:
-        return max((row.started_at or row.created_at or 0.0 for row in self.rows), default=0.0)
+    at: float  # of the newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +163,8 @@ def group_rows(rows: Sequence[RunRow]) -> dict[str, Group]:
         digest = hashlib.blake2b(_METHOD, digest_size=12)
         for row in mine:
             digest.update(f"{row.key}\0{row.stamp}\0".encode("utf-8", "replace"))
-        groups[method] = Group(method, tuple(mine), digest.hexdigest())
+        at = max(row.started_at or row.created_at or 0.0 for row in mine)
+        groups[method] = Group(method, tuple(mine), digest.hexdigest(), at)
     return groups
 
 

@@ -512,7 +512,8 @@ def build_comparison(archive: Archive, base: str, head: str, method: str) -> tup
     )
     shown = [each for each in ordered if each.base.values and each.head.values][:_MOST_SHARES]
     blocks: list[Block] = [TableBlock(_build_sides_table(report, ordered)), Notes(report.notes)]
-    blocks += _build_intervals(ordered)
+    intervals = list(_build_intervals(ordered))
+    blocks += [Section(intervals, "Changes")] if intervals else []
     blocks += [Section([_build_distribution(each, report) for each in shown], "Distributions")] if shown else []
     return report, blocks
 
