@@ -1,5 +1,3 @@
-"""Which of a run's series count, and who supervises."""
-
 import pytest
 
 from assay.values import layout
@@ -43,3 +41,8 @@ def test_a_supervisors_name_tells_who_it_is(host):
 @pytest.mark.parametrize("name", ["supervisor.log", "supervisors.lock", "supervisor.1.2", "supervisor.h.1.x"])
 def test_what_is_no_supervisor(name):
     assert layout.parse_supervisor(name) is None
+
+
+def test_a_log_name_is_not_a_format_string() -> None:
+    assert layout.log_name("log.{command}.{time}{suffix}", "train", 2, "20260101") == "log.train.20260101.2"
+    assert layout.log_name("{command:>99999999999}{suffix}.log", "train", 1, "") == "{command:>99999999999}.log"

@@ -108,7 +108,7 @@ class TestScopes:
     def test_after_ten_wrong_tokens_an_address_waits(self, guarded: TestClient) -> None:
         codes = [guarded.post("/act", headers=bearer("wrong")).status_code for _ in range(12)]
         assert codes == [401] * 10 + [429] * 2
-        assert guarded.post("/act", headers=WRITE).status_code == 429
+        assert guarded.post("/act", headers=WRITE).status_code != 429, "others have the same address"
 
     def test_a_limit_forgets(self) -> None:
         limit = Limit(2)
@@ -126,6 +126,7 @@ class TestOrigin:
             {"origin": "http://evil.example"},
             {"origin": "http://127.0.0.1:9"},
             {"origin": "null"},
+            {"origin": "http://["},
             {"sec-fetch-site": "cross-site"},
             {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:8666"},
         ],

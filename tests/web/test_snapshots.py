@@ -1,24 +1,71 @@
-"""What is kept of a study in memory, and for how long."""
+"""Studies in memory: what is shown is what there is, also after a pause and beside something damaged."""
 
 from __future__ import annotations
 
-import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
+from tests.study.workbench import BAD, GOOD, Bench
 
-from assay.record.index.base import Table
-from assay.study.api import StudyLocation
+from assay.errors import NotFoundError
+from assay.values.state import State
 from assay.web import snapshots
-from assay.web.snapshots import Snapshot, Snapshots
+from assay.web.snapshots import Snapshots
 
 
-def test_answers_are_kept_for_the_next_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_MOST_BYTES", 10)
-    held = Snapshots((str(tmp_path),))
-    snapshot = Snapshot("s", StudyLocation(str(tmp_path), "s"), Table([], {}), 1)
-    assert held.answer(snapshot, "a", lambda: b"first") == held.answer(snapshot, "a", lambda: b"other") == b"first"
-    later = dataclasses.replace(snapshot, version=2)
-    assert held.answer(later, "a", lambda: b"again") == b"again"
-    held.answer(later, "b", lambda: b"longer than all")
-    assert held.answer(later, "a", lambda: b"new") == b"new"
+@pytest.fixture
+def root(served: Bench, tmp_path: Path) -> Path:
+    """Two studies of four runs."""
+    for name in ("one", "two"):
+        shutil.copytree(served.root / "fit", tmp_path / "runs" / name)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def held(root: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshots:
+    """Without its thread: nobody has looked for a while."""
+    held = Snapshots((str(root),))
+    for name in ("one", "two"):
+        assert len(held.load(name).table.rows) == 4
+    monkeypatch.setattr(snapshots, "_OLD_S", 0.0)
+    return held
+
+
+def test_after_a_pause_the_first_look_is_not_an_old_one(held: Snapshots, root: Path) -> None:
+    shutil.rmtree(root / "one" / GOOD)
+    assert not held.holds("one")
+    assert len(held.load("one").table.rows) == 3
+
+
+def test_a_study_that_was_deleted_is_not_found(held: Snapshots, root: Path) -> None:
+    shutil.rmtree(root / "one")
+    with pytest.raises(NotFoundError, match="one"):
+        held.load("one")
+    assert len(held.load("two").table.rows) == 4
+
+
+def test_a_run_that_cannot_be_read_keeps_no_other_from_being_seen(held: Snapshots, root: Path) -> None:
+    file = root / "one" / BAD / "run.json"
+    file.write_text(file.read_text().replace('"ordinal":', f'"ordinal": {"9" * 5000}, "was":', 1))
+    assert "9999" in file.read_text()
+    assert held.load("one").counts[State.DAMAGED] == 1
+    shutil.rmtree(root / "two" / GOOD)
+    assert len(held.load("two").table.rows) == 3
+    assert set(held.load_studies()) == {"one", "two"}
+
+
+def test_a_bug_in_one_study_is_said_there_and_the_others_are_refreshed(
+    held: Snapshots, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_changes = snapshots.find_changes
+
+    def fail(folder: str, name: str, rows: object) -> object:
+        if name == "one":
+            raise KeyError("nobody expects this")
+        return find_changes(folder, name, rows)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(snapshots, "find_changes", fail)
+    assert held.load("one").problems == ("a bug in Assay: KeyError: 'nobody expects this'",)
+    shutil.rmtree(root / "two" / GOOD)
+    assert len(held.load("two").table.rows) == 3

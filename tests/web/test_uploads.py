@@ -190,6 +190,7 @@ class TestBad:
             {"patterns": [{"kind": "csv", "path": "../../*.csv"}]},
             {"patterns": [{"kind": "csv", "path": "/etc/**"}]},
             {"log_name": "../../{command}{suffix}.log"},
+            {"log_name": "{suffix:/>1}etc/../passwd"},
             {"commands": [["../../x", "true", None]]},
         ],
     )

@@ -254,7 +254,7 @@ def _render_command(spec: RunSpec, name: str, workdir: str) -> str:
 @lru_cache(64)  # mostly the same for all runs of a call
 def _log_name(template: str, command: str) -> str:
     # mlrunner's --no-subdir puts a run's name into the log's
-    return quote_inside(template, "double").format(command=command, suffix="$_s", time="$ASSAY_TIME")
+    return layout.fill_log_name(quote_inside(template, "double"), command, "$_s", "$ASSAY_TIME")
 
 
 def is_plain_call(text: str) -> bool:

@@ -86,7 +86,7 @@ def parse_ort_profile(text: str) -> list[Slice]:
     """Complete events only; onnxruntime's fences around a kernel are empty and left out."""
     try:
         content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         content = _parse_torn(text)
     events = content.get("traceEvents", []) if isinstance(content, dict) else content
     slices = []

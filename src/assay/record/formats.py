@@ -84,6 +84,8 @@ def _parse_object(text: str | bytes, file: str, known: Format) -> Content:
         raise build_damage(file, what, known) from None
     except RecursionError:
         raise build_damage(file, "it is nested too deeply", known) from None
+    except ValueError:  # Python reads 4300 digits at most
+        raise build_damage(file, "it has a number with thousands of digits", known) from None
     if not isinstance(content, dict):
         raise build_damage(file, "it does not hold a JSON object", known)
     return content

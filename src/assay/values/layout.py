@@ -125,6 +125,7 @@ _UID = re.compile("[0-9a-f]{12}")
 _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
 _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")
 _SERIES_FILE = re.compile(r"a(\d+)-r(\d+)-")
+_LOG_FIELD = re.compile(r"\{(command|suffix|time)\}")
 _NUMBERED = re.compile(r"(?P<kind>lease|stop|token|outcome|end)\.(?P<attempt>\d+)")
 _SUPERVISOR = re.compile(r"supervisor\.(?P<host>.+)\.(?P<pid>\d+)\.(?P<start>\d+)")
 _SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d+)\.(?P<code>\d+)")
@@ -234,7 +235,13 @@ def attempt_suffix(attempt: int) -> str:
 
 def log_name(template: str, command: str, attempt: int, time: str) -> str:
     """The log file of a command; `template` is `RunSpec.log_name`, `time` the attempt's %Y%m%d.%H%M%S."""
-    return template.format(command=command, suffix=attempt_suffix(attempt), time=time)
+    return fill_log_name(template, command, attempt_suffix(attempt), time)
+
+
+def fill_log_name(template: str, command: str, suffix: str, time: str) -> str:
+    """Only these three names, and nothing else of a format string: a run.json may come from others."""
+    given = {"command": command, "suffix": suffix, "time": time}
+    return _LOG_FIELD.sub(lambda match: given[match[1]], template)
 
 
 def exit_marker_name(command: str, attempt: int, code: int) -> str:

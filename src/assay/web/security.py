@@ -188,15 +188,16 @@ class Guard:
             return False
 
     def _check_token(self, request: HTTPConnection, needed: Scope) -> tuple[int, str] | None:
-        address = request.client.host if request.client else ""
-        if self._wrong.is_reached(address):
-            return 429, "too many wrong tokens; try again in a minute"
+        """A right one is never refused because others of the same address sent wrong ones."""
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         cookie = request.cookies.get(COOKIE, "")
         if kind.lower() == "bearer" and given:
             found = [token for token in self._tokens if token.is_same(given.strip())]
             if found:
                 return None if needed in ALLOWS[found[0].scope] else (403, f"this token does not allow to {needed}")
+            address = request.client.host if request.client else ""
+            if self._wrong.is_reached(address):
+                return 429, "too many wrong tokens; try again in a minute"
             self._wrong.note(address)
             return 401, "wrong token"
         if needed == "read" and cookie and request.scope["method"] in ("GET", "HEAD"):

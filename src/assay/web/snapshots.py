@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+import os
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -38,8 +39,10 @@ T = TypeVar("T")
 _MOST_CELLS = 4_000_000  # numbers held in memory: about 32 MB, and as much again for parameters
 _MOST_MADE = 200  # pages of tables kept for the next reader
 _MOST_BYTES = 16 << 20  # of answers that are kept as they are sent
+_MANY_ROWS = 2000
 _LISTED_S = 2.0
 _RUNNING_S, _RESTING_S, _WATCHED_S = 1.0, 5.0, 120.0
+_OLD_S = 3 * _RESTING_S  # what was not looked after for so long is read again before it is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +158,22 @@ class Snapshots:
         return found
 
     def load(self, slug: str) -> Snapshot:
-        """The study as it was seen last; read now when nobody has looked at it yet."""
+        """The study as it was seen last; read now when nobody has looked at it yet, or not for a while."""
         now = time.monotonic()
         with self._lock:
             held = self._held.get(slug)
             if held is not None:
                 held.asked_at = now
                 self._held.move_to_end(slug)
-                return held.snapshot
+                if now - held.checked_at < _OLD_S:
+                    return held.snapshot
             loading = self._loading.setdefault(slug, threading.Lock())
+        if held is not None:
+            snapshot = self._refresh(held.snapshot, _OLD_S) or held.snapshot
+            if snapshot.table.rows or os.path.isdir(snapshot.location.dir):
+                return snapshot
+            with self._lock:  # it was deleted
+                self._held.pop(slug, None)
         with loading:
             with self._lock:
                 if slug in self._held:
@@ -235,9 +245,13 @@ class Snapshots:
                     return
                 self._refresh(snapshot)
 
-    def _refresh(self, before: Snapshot) -> Snapshot | None:
-        """What it is now, if that is something else."""
+    def _refresh(self, before: Snapshot, at_most_s: float = 0.0) -> Snapshot | None:
+        """What it is now, if that is something else. `at_most_s`: how old what another thread has just read may be."""
         with self._loading.setdefault(before.slug, threading.Lock()):
+            with self._lock:
+                held = self._held.get(before.slug)
+                if held is not None and time.monotonic() - held.checked_at < at_most_s:
+                    return held.snapshot
             after = self._read(before.slug, before.location, before)
             with self._lock:
                 held = self._held.get(before.slug)
@@ -263,8 +277,8 @@ class Snapshots:
                 table = index.load_table([location.name]) if changes else table
                 if before and table == before.table and not console.lines:  # runs that go on and have no news
                     return before
-        except (AssayError, OSError) as error:
-            problem = error.message if isinstance(error, AssayError) else str(error)
+        except Exception as error:  # noqa: BLE001 whatever one study does, the others are looked after
+            problem = _explain(error)
             if before is not None and problem in before.problems:
                 return before
             console.lines.append(problem)
@@ -274,16 +288,25 @@ class Snapshots:
     def holds(self, slug: str) -> bool:
         """Then to load it takes no time."""
         with self._lock:
-            return slug in self._held
+            held = self._held.get(slug)
+            return held is not None and time.monotonic() - held.checked_at < _OLD_S
 
     def _keep(self, snapshot: Snapshot, now: float) -> None:
-        gc.freeze()  # thousands of rows hold no cycles, yet each search for garbage would look through all of them
+        if len(snapshot.table.rows) > _MANY_ROWS:
+            gc.collect()  # what is frozen is never looked at again
+            gc.freeze()  # thousands of rows hold no cycles, yet each search for garbage would look through all of them
         with self._lock:
             self._held[snapshot.slug] = _Held(snapshot, time.monotonic(), now)
             cells = sum(map(_count_cells, self._held.values()))
             while cells > _MOST_CELLS and len(self._held) > 1:  # the longest unseen leave
                 _, left = self._held.popitem(last=False)
                 cells -= _count_cells(left)
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, AssayError):
+        return error.message
+    return str(error) if isinstance(error, OSError) else f"a bug in Assay: {type(error).__name__}: {error}"
 
 
 def _is_due(held: _Held, now: float) -> bool:
