@@ -80,7 +80,7 @@ def test_readme_picture(open_page: Opener, shown: Exhibits, pictures: Path, name
     expect(page.locator(start).first).to_be_visible()
     wait_until_drawn(page)
     if start != "header":
-        page.locator(start).first.evaluate("(place) => scrollTo(0, place.getBoundingClientRect().top + scrollY - 16)")
+        page.locator(start).first.evaluate("(place) => scrollTo(0, place.getBoundingClientRect().top + scrollY - 44)")
     path = pictures / f"readme-{name}.png"
     page.screenshot(path=path)
     assert path.stat().st_size < 150_000
