@@ -566,7 +566,7 @@ def _build_intervals(ordered: Sequence[MetricComparison]) -> Iterator[Block]:
         low, high = min([*ends, 0.0]), max([*ends, 0.0])
         room = 0.06 * (high - low) or 1.0
         panel = Panel(curves, y_range=(0.4, len(known) + 0.6), ticks=names, height=36 + 24 * len(known))
-        title = (Span("Change with its interval", "strong"), Span("percent; the dashed line is no change", "soft"))
+        title = (Span("Change with its interval", "strong"), Span("percent; dashed: no change", "soft"))
         ticks = [(tick, f"{tick:g}%") for tick in build_ticks(low - room, high + room, 8)]
         yield Chart(
             title, (panel,), "change of each metric with its interval", lines=[0.0],
