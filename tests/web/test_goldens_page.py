@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tests.web.conftest import open_client
 from assay.golden.pages import build_drift, build_golden_page, list_goldens
 from assay.golden.records import list_ids, load_head, load_report
 from assay.golden.report.charts import build_chart
+from assay.golden.report_page import build_report
 from assay.golden.values import Track
 from assay.study.api import StudyLocation
 from assay.values.verdict import SEVERITY, VerdictKind
@@ -165,15 +168,18 @@ def test_a_recording_of_the_store(client: TestClient) -> None:
         assert client.get(f"/recordings/{path}").status_code == 404
 
 
-@pytest.mark.parametrize("damage", ["cut", "not gzip", "no report", "empty"])
-def test_damaged_reports(lab: Lab, tmp_path: Path, damage: str) -> None:
-    """The page shows the others, and says which one cannot be read; nothing becomes a PASS."""
-    source = lab.folder / "runs" / SLUG / ".assay" / "golden"
-    folder = tmp_path / "runs" / SLUG / ".assay" / "golden"
+def copy_reports(lab: Lab, root: Path) -> Path:
+    source, folder = (each / SLUG / ".assay" / "golden" for each in (lab.folder / "runs", root))
     folder.mkdir(parents=True)
     for path in source.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
-    newest = max(folder.glob("*-check*"))
+    return folder
+
+
+@pytest.mark.parametrize("damage", ["cut", "not gzip", "no report", "empty"])
+def test_damaged_reports(lab: Lab, tmp_path: Path, damage: str) -> None:
+    """The page shows the others, and says which one cannot be read; nothing becomes a PASS."""
+    newest = max(copy_reports(lab, tmp_path / "runs").glob("*-check*"))
     data = newest.read_bytes()
     head = gzip.decompress(data).partition(b"\n")[0] + b"\n"
     newest.write_bytes(
@@ -184,12 +190,75 @@ def test_damaged_reports(lab: Lab, tmp_path: Path, damage: str) -> None:
         assert answer.status_code == 200
         assert newest.name in answer.text
         assert "is damaged" in answer.text or "cannot be read" in answer.text
-        assert client.get("/goldens").status_code == 200
+        card = client.get("/goldens").text.partition('<li class="card">')[2]
+        title, _, rest = card.partition("</h2>")
+        assert '<span class="badge ERROR">damaged</span>' in title  # and not the PASS before it
+        assert rest.partition("before it")[2].count("badge PASS") == 1
         shown = answer.text.partition("<h1")[2].partition('id="checks"')[0].partition("Drift")[0]
         assert 'class="badge PASS"' not in shown
     location = StudyLocation(str(tmp_path / "runs"), SLUG)
     assert not build_golden_page(location, None).blocks
     assert len(list_goldens({SLUG: location})) == 1
+
+
+FAILED, PASSED = 0, 1  # of the checks, the newest first
+
+
+@pytest.mark.parametrize(
+    ("which", "change", "kind"),
+    [
+        (FAILED, {"kind": "PASS"}, "FAIL"),
+        (FAILED, {"kind": "PASS", "rows": []}, "FAIL"),
+        (PASSED, {"comparisons": 0, "rows": []}, "ERROR"),
+        (PASSED, {"comparisons": -5}, "ERROR"),
+        (PASSED, {"rows": [{"segment": 1, "metric": "loss", "kind": "PASS", "effect": "nan"}]}, "ERROR"),
+        (PASSED, {"rows": [{"segment": 1, "metric": "loss", "kind": "PASS", "effect": 0, "interval": ["nan", 1]}]}, "ERROR"),
+        (PASSED, {"kind": "FAIL"}, "FAIL"),
+    ],
+)  # fmt: skip
+def test_a_head_is_worth_what_its_report_supports(
+    lab: Lab, tmp_path: Path, which: int, change: dict[str, object], kind: str
+) -> None:
+    """On the list, on the page and in `assay report` alike, and the contradiction is named."""
+    path = sorted(copy_reports(lab, tmp_path).glob("*-check*"), reverse=True)[which]
+    for other in path.parent.glob("*-check*"):
+        if other != path:
+            other.unlink()
+    head, _, body = gzip.decompress(path.read_bytes()).partition(b"\n")
+    changed = json.dumps({**json.loads(head), **change, "at": 9e15, "mode": "gather"}).encode()
+    path.write_bytes(gzip.compress(changed + b"\n" + body))
+    location = StudyLocation(str(tmp_path), SLUG)
+    (card,) = list_goldens({SLUG: location})
+    assert card.checks[0].kind == kind
+    assert card.checks[0].at < time.time()  # as the name of the file tells
+    assert card.problems
+    with open_client(tmp_path) as client:
+        for address in ("/goldens", f"/goldens/{SLUG}"):
+            text = client.get(address).text
+            assert "badge PASS" not in text.partition("</h2>")[0]
+            assert "contradicts itself" in text
+        assert text.count(f'badge {kind}"') >= 3  # the report's, the test's, the list's
+    document = build_report(location, None)
+    assert document is not None
+    assert document.title.startswith(kind)
+
+
+@pytest.mark.parametrize("verdict", [{"kind": "PASS", "findings": [], "comparisons": 0}, {"kind": "PASS"}])
+def test_a_report_that_was_changed_below_its_head(lab: Lab, tmp_path: Path, verdict: dict[str, object]) -> None:
+    for path in copy_reports(lab, tmp_path).glob("*-check*"):
+        head, _, body = gzip.decompress(path.read_bytes()).partition(b"\n")
+        content = json.loads(body)
+        content["verdict"] |= verdict
+        for segment in content["segments"]:
+            segment["verdict"] |= verdict
+            for metric in segment["metrics"]:
+                metric["verdict"] |= {"kind": "PASS"}
+        path.write_bytes(gzip.compress(head + b"\n" + json.dumps(content).encode()))
+    location = StudyLocation(str(tmp_path), SLUG)
+    (card,) = list_goldens({SLUG: location})
+    shown = [str(load_report(location, head.id)[1].verdict.kind) for head in card.checks]
+    expected = ["FAIL", "ERROR"] if "comparisons" in verdict else ["FAIL", "PASS"]
+    assert [head.kind for head in card.checks] == shown == expected
 
 
 def test_nothing_is_there(tmp_path: Path) -> None:

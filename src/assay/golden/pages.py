@@ -6,10 +6,11 @@ import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from assay.errors import AssayError, FormatError
+from assay.errors import AssayError, FormatError, NotFoundError
 from assay.golden.flow.files import load_recordings
 from assay.golden.flow.segments import STUDY_PREFIX
 from assay.golden.manifests import DEFAULT_NAME, list_manifests
@@ -52,7 +53,7 @@ _POINTS: Mapping[VerdictKind, tuple[str, str]] = {  # style and marker; both tel
 
 @dataclass(frozen=True, slots=True)
 class GoldenCard:
-    """`checks`: the newest first. `problems`: reports that cannot be read."""
+    """`checks`: the newest first. `problems`: reports that cannot be read, or contradict themselves."""
 
     slug: str
     location: StudyLocation
@@ -73,21 +74,19 @@ def list_goldens(locations: Mapping[str, StudyLocation]) -> list[GoldenCard]:
         known = list_ids(location)
         if not known:
             continue
-        problems: list[str] = []
-        checks = list(islice(_load_heads(location, [i for i, mode in known if mode == "check"], problems), _RECENT))
-        gathered = next(_load_heads(location, [i for i, mode in known if mode == "gather"], problems), None)
-        newest = (*checks, gathered)[0]
-        test = newest.test if newest else location.name
-        cards.append(GoldenCard(slug, location, test, tuple(checks), gathered, tuple(problems)))
+        checks = list(islice(_load_heads(location, [i for i, mode in known if mode == "check"]), _RECENT))
+        gathered = next(_load_heads(location, [i for i, mode in known if mode == "gather"]), None)
+        heads = [*checks, *([gathered] if gathered else [])]
+        test = next((head.test for head in heads if head.test), location.name)
+        problems = tuple(head.problem for head in heads if head.problem)
+        cards.append(GoldenCard(slug, location, test, tuple(checks), gathered, problems))
     return sorted(cards, key=lambda card: -card.at)
 
 
-def _load_heads(location: StudyLocation, ids: Sequence[str], problems: list[str]) -> Iterator[Head]:
+def _load_heads(location: StudyLocation, ids: Sequence[str]) -> Iterator[Head]:
     for each in ids:
-        try:
+        with suppress(NotFoundError):  # deleted meanwhile
             yield load_head(location, each)
-        except AssayError as error:
-            problems.append(error.message)
 
 
 def list_unkept(locations: Mapping[str, StudyLocation]) -> list[tuple[str, StudyLocation]]:
@@ -118,8 +117,9 @@ def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage
 
     Raises NotFoundError for an id that is not there. What is damaged is a problem on the page.
     """
-    known, problems = list_ids(location), list[str]()
-    history = tuple(_load_heads(location, [each for each, _ in known][:_MOST_CHECKS], problems))
+    known = list_ids(location)
+    history = tuple(_load_heads(location, [each for each, _ in known][:_MOST_CHECKS]))
+    problems = [head.problem for head in history if head.problem]
     first = next((each for each, mode in known if mode == "check"), known[0][0] if known else None)
     head, blocks = None, list[Block]()
     if wanted or first:
@@ -129,7 +129,7 @@ def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage
             blocks = list(page.blocks)
         except FormatError as error:
             problems.append(f"{error.message}: {error.hint}" if error.hint else error.message)
-            head = next((each for each in history if each.id == (wanted or first)), None)
+            head = load_head(location, wanted or first or "")
     checks = [each for each in reversed(history) if each.mode == "check"]
     manifest = head.manifest if head else ""
     recording = _build_recording(manifest, problems) if manifest else []

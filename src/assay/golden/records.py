@@ -11,24 +11,28 @@ import os
 import re
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
 from assay.errors import FormatError, NotFoundError
 from assay.golden.report.rows import Row, build_test_rows
 from assay.golden.values import GoldenTestReport, ReportMode
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.study.api import StudyLocation
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
-from assay.values.verdict import VerdictKind
+from assay.values.verdict import Finding, Verdict, VerdictKind, find_worst
 
 FOLDER = layout.GOLDEN_DIR  # inside .assay
 KIND = "golden report"
 FORMATS = {KIND: Format(1, "delete the file: only the report of this one check is lost")}
 _NAME = re.compile(r"(?P<id>\d{8}-\d{6}-\d{6})-(?P<mode>check|gather)\.json\.gz")
+_STAMP = "%Y%m%d-%H%M%S-%f"
 _LONGEST_HEAD = 1 << 20
 _LARGEST = 1 << 28  # what a report may be when it is unpacked
 
@@ -58,6 +62,19 @@ class Head:
     kind: VerdictKind
     comparisons: int
     rows: tuple[Judged, ...] = ()
+    problem: str = ""  # why the file cannot be read, or how it contradicts itself: never stored
+
+    @property
+    def is_damaged(self) -> bool:
+        """Nothing is known of it but when it was."""
+        return not self.test
+
+    @property
+    def word(self) -> str:
+        """A gathering judges nothing."""
+        if self.is_damaged:
+            return "damaged"
+        return "recorded" if self.mode == "gather" and self.kind is VerdictKind.PASS else str(self.kind)
 
     @property
     def worst(self) -> list[str]:
@@ -67,7 +84,7 @@ class Head:
 
 def write_report(location: StudyLocation, mode: ReportMode, source: str, report: GoldenTestReport) -> None:
     now = time.time()
-    stamp = datetime.fromtimestamp(now).strftime("%Y%m%d-%H%M%S-%f")  # noqa: DTZ006 in local time, as names of runs
+    stamp = datetime.fromtimestamp(now).strftime(_STAMP)  # noqa: DTZ006 in local time, as names of runs
     rows = []
     for row in build_test_rows(report):
         found = row.finding
@@ -106,14 +123,14 @@ def _find_folder(location: StudyLocation) -> str:
     return os.path.join(location.dir, layout.STUDY_META_DIR, FOLDER)
 
 
-def list_ids(location: StudyLocation) -> list[tuple[str, str]]:
+def list_ids(location: StudyLocation) -> list[tuple[str, ReportMode]]:
     """Id and mode, the newest first."""
     try:
         names = os.listdir(_find_folder(location))
     except OSError:
         return []
     found = [match for name in names if (match := _NAME.fullmatch(name))]
-    return sorted(((match["id"], match["mode"]) for match in found), reverse=True)
+    return sorted(((match["id"], cast("ReportMode", match["mode"])) for match in found), reverse=True)
 
 
 def parse_name(name: str) -> str | None:
@@ -123,42 +140,107 @@ def parse_name(name: str) -> str | None:
 
 
 def load_head(location: StudyLocation, wanted: str) -> Head:
-    with _open(location, wanted) as file:
-        return _parse_head(file, _path(location, wanted))
+    """As its report supports it. A file that cannot be read is a check that nothing is known of: never a PASS, and
+    never passed over. Raises NotFoundError."""
+    path, mode = _find(location, wanted)
+    try:
+        stat = os.stat(path)
+        return _load_head(path, wanted, mode, stat.st_mtime_ns, stat.st_size)
+    except OSError as error:
+        return _build_damaged(wanted, mode, f"{path} cannot be read: {error.strerror}")
+    except FormatError as error:
+        return _build_damaged(wanted, mode, f"{error.message}: {error.hint}" if error.hint else error.message)
+
+
+def _build_damaged(wanted: str, mode: ReportMode, problem: str) -> Head:
+    return Head(wanted, _parse_time(wanted), mode, "", "", "", VerdictKind.ERROR, 0, (), problem)
+
+
+@lru_cache(maxsize=4096)
+def _load_head(path: str, wanted: str, mode: ReportMode, _mtime: int, _size: int) -> Head:
+    head, content = _read(path, wanted, mode)
+    with _naming_damage(path):
+        return _review(head, _review_report(parse_plain(GoldenTestReport, _without_curves(content))).verdict)
+
+
+def _without_curves(content: Any) -> Any:
+    """What a verdict is made of."""
+    segments = [
+        {**each, "metrics": [{**metric, "golden": {}, "check": {}} for metric in each.get("metrics", ())]}
+        for each in content.get("segments", ())
+    ]
+    return {**content, "golden": None, "segments": segments}
 
 
 def load_report(location: StudyLocation, wanted: str) -> tuple[Head, GoldenTestReport]:
     """Raises NotFoundError with what there is, and FormatError where the file is damaged."""
-    path = _path(location, wanted)
-    with _open(location, wanted) as file:
-        head = _parse_head(file, path)
-        try:
-            return head, parse_plain(GoldenTestReport, json.loads(file.read(_LARGEST)))
-        except (*_BROKEN, KeyError, TypeError, AttributeError) as error:
-            raise build_damage(path, str(error), FORMATS[KIND]) from error
+    path, mode = _find(location, wanted)
+    head, content = _read(path, wanted, mode)
+    with _naming_damage(path):
+        report = _review_report(parse_plain(GoldenTestReport, content))
+        head = _review(head, report.verdict)
+        return head, replace(report, verdict=report.verdict.review([Verdict(head.kind, (), 1)]))
+
+
+def _review_report(report: GoldenTestReport) -> GoldenTestReport:
+    segments = []
+    for segment in report.segments:
+        metrics = [replace(metric, verdict=metric.verdict.review()) for metric in segment.metrics]
+        verdict = segment.verdict.review([metric.verdict for metric in metrics])
+        segments.append(replace(segment, metrics=tuple(metrics), verdict=verdict))
+    return replace(report, segments=tuple(segments), verdict=report.verdict.review([each.verdict for each in segments]))
+
+
+def _review(head: Head, verdict: Verdict) -> Head:
+    """The head by its own rows, and by the verdict of the report below it."""
+    rows = []
+    for row in head.rows:
+        found = Finding(row.kind, row.metric, "", effect=row.effect, interval=row.interval)
+        rows.append(replace(row, kind=Verdict(row.kind, (found,), 1).review().kind))
+    worst = find_worst(row.kind for row in rows)
+    own = Verdict(head.kind, (), head.comparisons).review([verdict, Verdict(worst, (), 1)])
+    said = (head.kind, head.comparisons) == (verdict.kind, verdict.comparisons) and own.kind is head.kind
+    problem = (
+        f"the report {head.id} contradicts itself: its head says {head.kind} of {head.comparisons} comparisons, "
+        f"its rows {worst}, its curves {verdict.kind} of {verdict.comparisons}: it was changed after it was written"
+    )
+    return replace(head, kind=own.kind, rows=tuple(rows), problem="" if said else problem)
 
 
 _BROKEN = (OSError, EOFError, zlib.error, ValueError, RecursionError, OverflowError)
 
 
-def _open(location: StudyLocation, wanted: str) -> gzip.GzipFile:
-    path = _path(location, wanted)
+@contextmanager
+def _naming_damage(path: str) -> Iterator[None]:
     try:
-        return gzip.open(path)
-    except OSError as error:
-        raise FormatError(f"{path} cannot be read: {error.strerror}") from error
+        yield
+    except (*_BROKEN, LookupError, TypeError, AttributeError) as error:
+        raise build_damage(path, str(error), FORMATS[KIND]) from error
 
 
-def _path(location: StudyLocation, wanted: str) -> str:
+def _find(location: StudyLocation, wanted: str) -> tuple[str, ReportMode]:
     known = dict(list_ids(location))
     if wanted not in known:
         raise NotFoundError("check", wanted, list(known))
-    return os.path.join(_find_folder(location), f"{wanted}-{known[wanted]}.json.gz")
+    return os.path.join(_find_folder(location), f"{wanted}-{known[wanted]}.json.gz"), known[wanted]
 
 
-def _parse_head(file: gzip.GzipFile, path: str) -> Head:
+def _read(path: str, wanted: str, mode: ReportMode) -> tuple[Head, Any]:
+    """Both lines, to their end: the sums of the compressed file are checked. When it was and what it was is in its
+    name."""
+    with _naming_damage(path):
+        if not os.path.isfile(path):  # a pipe would be waited for
+            raise ValueError("it is not a file")
+    with _naming_damage(path), gzip.open(path) as file:
+        head = parse_plain(Head, read_versioned(file.readline(_LONGEST_HEAD), KIND, path, FORMATS))
+        content = json.loads(file.read(_LARGEST))
+        if not head.test:
+            raise ValueError("it does not name its test")
+        return replace(head, id=wanted, at=_parse_time(wanted), mode=mode, problem=""), content
+
+
+def _parse_time(wanted: str) -> float:
     try:
-        content = read_versioned(file.readline(_LONGEST_HEAD), KIND, path, FORMATS)
-        return parse_plain(Head, content)
-    except (*_BROKEN, KeyError, TypeError, AttributeError) as error:
-        raise build_damage(path, str(error), FORMATS[KIND]) from error
+        return datetime.strptime(wanted, _STAMP).timestamp()  # noqa: DTZ007 in local time, as names of runs
+    except (ValueError, OverflowError):
+        return 0.0

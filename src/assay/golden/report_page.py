@@ -9,7 +9,7 @@ from assay.golden.pages import build_golden_page
 from assay.golden.records import FOLDER, Head, list_ids, parse_name
 from assay.study.api import StudyLocation
 from assay.values import layout
-from assay.values.document import Block, Details, Document, Section, Span, TableBlock
+from assay.values.document import Block, Details, Document, Notes, Section, Span, TableBlock
 from assay.values.plain import render_date
 from assay.values.table import Column, Table
 
@@ -35,7 +35,7 @@ def build_report(location: StudyLocation, wanted: str | None) -> Document | None
     page = build_golden_page(location, wanted)
     if page.head is None or not page.blocks:
         raise FormatError("; ".join(page.problems))
-    blocks: list[Block] = [*page.blocks, *page.drift]
+    blocks: list[Block] = [Notes(page.problems), *page.blocks, *page.drift]
     if len(page.history) > 1:
         blocks.append(Section((TableBlock(_build_table(page.history[:_MOST_CHECKS])),), "Checks and gatherings"))
     if page.recording:
@@ -46,11 +46,7 @@ def build_report(location: StudyLocation, wanted: str | None) -> Document | None
 def _build_table(heads: tuple[Head, ...]) -> Table:
     columns = (Column("when"), Column("id"), Column("what"), Column("verdict"), Column("file"))
     rows = [
-        (render_date(each.at, "%Y-%m-%d %H:%M"), each.id, each.mode, Span(_name(each), str(each.kind)), each.source)
+        (render_date(each.at, "%Y-%m-%d %H:%M"), each.id, each.mode, Span(each.word, str(each.kind)), each.source)
         for each in heads
     ]
     return Table(columns, rows)
-
-
-def _name(head: Head) -> str:
-    return "recorded" if head.mode == "gather" and head.kind == "PASS" else str(head.kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -31,6 +32,11 @@ _EXIT_CODES = {
 SEVERITY = (VerdictKind.ERROR, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
 
 
+def find_worst(kinds: Iterable[VerdictKind]) -> VerdictKind:
+    """PASS where there are none."""
+    return min(kinds, key=SEVERITY.index, default=VerdictKind.PASS)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One judged fact with its numbers."""
@@ -57,9 +63,23 @@ class Verdict:
     @classmethod
     def of(cls, findings: Iterable[Finding], comparisons: int) -> Verdict:
         found = tuple(findings)
-        kinds = {finding.kind for finding in found}
-        worst = next((kind for kind in SEVERITY if kind in kinds), VerdictKind.PASS)
-        if comparisons == 0 and worst is VerdictKind.PASS:
+        worst = find_worst(finding.kind for finding in found)
+        if comparisons <= 0 and worst is VerdictKind.PASS:
             worst = VerdictKind.ERROR
             found = (*found, Finding(worst, "nothing", "nothing was compared"))
         return cls(worst, found, comparisons)
+
+    def review(self, parts: Iterable[Verdict] = ()) -> Verdict:
+        """One that was read from a file, by the rules of a new one: the file may have been changed. It is the worst of
+        what it says, of its findings and of its parts; PASS needs a comparison, and numbers that are numbers."""
+        inside = find_worst([*(finding.kind for finding in self.findings), *(part.kind for part in parts)])
+        if SEVERITY.index(inside) < SEVERITY.index(self.kind):
+            said = Finding(inside, "verdict", f"the file says {self.kind}, what it holds says {inside}")
+            return Verdict(inside, (*self.findings, said), self.comparisons)
+        if self.kind is not VerdictKind.PASS:
+            return self
+        numbers = [each for found in self.findings for each in (found.effect, *(found.interval or ()))]
+        if any(each is not None and math.isnan(each) for each in numbers):
+            said = Finding(VerdictKind.ERROR, "verdict", "the file says PASS of an effect that is not a number")
+            return Verdict(said.kind, (*self.findings, said), self.comparisons)
+        return Verdict.of(self.findings, self.comparisons)
