@@ -19,7 +19,7 @@ from tests.web.conftest import READER, WRITE, open_client
 from assay.bench.flow.archive import write_as_run
 from assay.bench.overview import JUDGED_FILE, judge_group
 from assay.bench.records import BENCH_FILE, load_triage
-from assay.bench.values.execution import BenchExecution, BenchResult
+from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult
 from assay.study.api import StudyLocation
 from assay.system.fast_dataclasses import replace
 from assay.web.snapshots import Snapshots
@@ -49,6 +49,11 @@ def build(root: Path) -> StudyLocation:
 
 def _named(each: BenchExecution, method: str, **fields: Any) -> BenchExecution:
     return replace(each, method=method, result=replace(each.result, name=method), **fields)
+
+
+def _measuring(each: BenchExecution, **metrics: float) -> BenchExecution:
+    found = tuple(BenchMetric(name, value) for name, value in metrics.items())
+    return replace(each, result=replace(each.result, metrics=found))
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +188,29 @@ class TestList:
         assert client.get("/benchmarks?sort=colour").status_code == 404
         assert client.get("/benchmarks?page=x").status_code == 400
         assert client.get("/benchmarks?page=0").status_code == 200
+
+    def test_the_worst_metric_counts(self, tmp_path: Path) -> None:
+        """Not the one that comes first; and what is asked for by verdict is found with its changes."""
+        found = [_measuring(execution(n, 10.0), latency=value) for n, value in enumerate(STEP)]
+        found += [_named(execution(100 + n, value), "m.C.better") for n, value in enumerate(reversed(STEP))]
+        write(tmp_path, found)
+        with open_client(tmp_path) as client:
+            row = find_row(get_list(client), ">f<")
+            assert "badge FAIL" in row
+            assert "<td>latency<br>" in row
+            assert "others: 1 PASS" in row
+            assert "method=m.C.f&amp;metric=latency" in row
+            text = client.get("/benchmarks?kind=FAIL").text
+            assert "badge FAIL" in find_row(text, ">f<")
+            assert "1 benchmark of 2" in text
+            assert "Became worse, 1 open" in text
+            assert "m.C.better" not in text
+            text = client.get("/benchmarks?kind=PASS").text
+            assert "badge FAIL" not in text.partition('class="benchmarks"')[2]
+            assert "1 open" not in text
+            text = client.get("/benchmarks/bench/history?method=m.C.f").text
+            assert 'aria-current="page">latency' in text  # what was asked for comes first
+            assert 'latency <span class="badge FAIL">' in text
 
     def test_suites(self, client: TestClient) -> None:
         text = get_list(client)

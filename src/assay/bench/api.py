@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from assay.bench.flow.compare import CompareOptions, compare_recorded
     from assay.bench.flow.execution_builder import load_readings
     from assay.bench.flow.run import run_benchmarks
-    from assay.bench.overview import SORTS, build_overview, choose_lines, group_lines
+    from assay.bench.overview import SORTS, build_overview, choose_lines, find_changes, group_lines
     from assay.bench.pages import (
         Archive,
         Zoom,
@@ -47,7 +47,7 @@ HOMES = {
     "assay.bench.flow.compare": "CompareOptions compare_recorded",
     "assay.bench.flow.execution_builder": "load_readings",
     "assay.bench.flow.run": "run_benchmarks",
-    "assay.bench.overview": "SORTS build_overview choose_lines group_lines",
+    "assay.bench.overview": "SORTS build_overview choose_lines find_changes group_lines",
     "assay.bench.pages": (
         "Archive Zoom build_comparison build_environments build_history_page is_archive list_columns list_commits"
     ),

@@ -36,8 +36,8 @@ from assay.values.verdict import SEVERITY, VerdictKind
 
 JUDGED_FILE = "bench-judged.json"  # in .assay of the study
 FORMATS = {"judged benchmarks": Format(1, "delete the file: the page judges again")}
-FIRST = ("wall_time", "throughput", "full_model.run_s", "full_model.compile_s")  # what stands for a benchmark
-_METHOD = b"1"  # to be raised when histories are judged in another way: what was kept is then judged again
+FIRST = ("wall_time", "throughput", "full_model.run_s", "full_model.compile_s")
+_METHOD = b"2"  # to be raised when histories are judged in another way: what was kept is then judged again
 _MOST_POINTS = 60  # of a small line
 _SAVED_S = 5.0
 _PATIENCE_S = 0.3  # that a request waits for what is judged quickly
@@ -74,13 +74,15 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`kind` None: there is no history, and `problem` says why. `line`: points of a small drawing of the newest
-    environment's values;
-    `levels`: of each environment and label; `parameters`: by name, where the tool that measured it told them."""
+    """The worst verdict over all its metrics, and what the metric that has it did: its `last` value, and the points of
+    a small drawing (`line`) of the newest environment's values. `kind` None: no metric has a history, and `problem`
+    says why. `levels`: of the first metric in each environment and label; `parameters`: by name, where the tool that
+    measured it told them."""
 
     metrics: tuple[str, ...]
+    kinds: Mapping[str, VerdictKind]  # of the metrics that have a history
+    shown: str  # the metric with the worst verdict
     last: str
-    kind: VerdictKind | None
     problem: str = ""
     line: str = ""
     levels: tuple[Level, ...] = ()
@@ -89,14 +91,25 @@ class Judged:
     notes: tuple[str, ...] = ()  # executions that cannot be read
 
     @property
-    def metric(self) -> str:
+    def kind(self) -> VerdictKind | None:
+        return self.kinds.get(self.shown)
+
+    @property
+    def first(self) -> str:
         return self.metrics[0] if self.metrics else ""
 
     @property
     def latest(self) -> ChangeLine | None:
-        """The last change of its first metric that still holds."""
-        mine = [change for change in self.changes if change.metric == self.metric and change.holds]
+        """The last change of the metric that is shown, of those that still hold."""
+        mine = [change for change in self.changes if change.metric == self.shown and change.holds]
         return mine[-1] if mine else None
+
+    @property
+    def others(self) -> str:
+        """What the other metrics are: `2 INCONCLUSIVE, 1 PASS`."""
+        found = [self.kinds.get(name) for name in self.metrics if name != self.shown]
+        words = [(kind, str(kind)) for kind in SEVERITY] + [(None, "without a history")]
+        return ", ".join(f"{found.count(kind)} {word}" for kind, word in words if kind in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +154,6 @@ class TopChange:
 @dataclass(frozen=True, slots=True)
 class Overview:
     lines: tuple[BenchLine, ...]
-    worse: tuple[TopChange, ...]  # regressions, those that nobody has judged first
-    better: tuple[TopChange, ...]
-    open_count: int  # changes that nobody has judged
     waiting: int  # benchmarks that are not judged yet
     problems: tuple[str, ...]
 
@@ -233,7 +243,7 @@ class Judge:
             try:
                 judged = judge_group(self.location, group, said)
             except Exception as error:  # noqa: BLE001 (one that cannot be judged must not stop the others)
-                judged = Judged((), "", None, f"it cannot be judged: {type(error).__name__}: {error}")
+                judged = Judged((), {}, "", "", f"it cannot be judged: {type(error).__name__}: {error}")
             with self._lock:
                 self._known[method] = (mark, judged)
                 if self._wanted.get(method, (None, ""))[1] == mark:
@@ -278,21 +288,23 @@ def judge_group(location: StudyLocation, group: Group, said: Sequence[Triage]) -
     console = CollectingConsole()
     executions = load_rows(location, group.rows, console)
     metrics = list_metrics(executions)
-    first = metrics[0] if metrics else ""
-    values = [each.numbers[first] for each in executions if first in each.numbers]
-    last = render_values(first, values[-1:]) or ""
-    history, problem = try_history(group.method, first, executions, said)
-    histories = [history] + [try_history(group.method, name, executions, said)[0] for name in metrics[1:]]
-    changes = [line for each in histories if each for line in _list_changes(each)]
+    tried = {name: try_history(group.method, name, executions, said) for name in metrics or [""]}
+    found = {name: history for name, (history, _) in tried.items() if history}
+    kinds = {name: history.verdict.kind for name, history in found.items()}
+    shown = min(kinds, key=lambda name: SEVERITY.index(kinds[name]), default=next(iter(tried)))
+    values = [each.numbers[shown] for each in executions if shown in each.numbers]
+    changes = [line for each in found.values() for line in _list_changes(each)]
     changes.sort(key=lambda change: change.at or 0.0)
-    newest = max(history.series, key=lambda each: each.points[-1].at or 0.0) if history else None
+    newest = max(found[shown].series, key=lambda each: each.points[-1].at or 0.0) if found else None
+    first = found.get(metrics[0]) if metrics else None
     return Judged(
         tuple(metrics),
-        last,
-        history.verdict.kind if history else None,
-        problem,
+        kinds,
+        shown,
+        render_values(shown, values[-1:]) or "",
+        "" if found else tried[shown][1],
         draw_line([point.value for point in newest.points]) if newest else "",
-        tuple(_list_levels(history)) if history else (),
+        tuple(_list_levels(first)) if first else (),
         find_parameters(executions),
         tuple(changes),
         tuple(console.lines),
@@ -358,8 +370,11 @@ def draw_line(values: Sequence[float]) -> str:
 
 
 def list_metrics(executions: Sequence[BenchExecution]) -> list[str]:
+    """What was asked for (by `--metric`), or reported as a metric, before what is measured of every benchmark."""
     known = list(dict.fromkeys(name for execution in executions for name in execution.numbers))
-    return [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
+    asked = {metric.name for execution in executions for metric in execution.result.metrics}
+    ordered = [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
+    return sorted(ordered, key=lambda name: name not in asked)
 
 
 def try_history(
@@ -385,21 +400,34 @@ def build_overview(location: StudyLocation, groups: Mapping[str, Group], *, is_p
     for method, group in groups.items():
         suite, name, parameters = split_name(method)
         lines.append(BenchLine(method, suite, name + parameters, len(group.rows), group.at, judged.get(method)))
-    changes = _join_changes(judged)
-    count = sum(change.is_open for each in judged.values() for change in each.changes)
     return Overview(
         tuple(lines),
-        tuple(each for each in changes if each.change.is_worse),
-        tuple(each for each in changes if not each.change.is_worse),
-        count,
         len(groups) - len(judged),
         tuple(dict.fromkeys(note for each in judged.values() for note in each.notes)),
     )
 
 
-def _join_changes(judged: Mapping[str, Judged]) -> list[TopChange]:
+@dataclass(frozen=True, slots=True)
+class TopChanges:
     """What is open first, then by size."""
-    found = [TopChange(name, change) for name, each in judged.items() for change in each.changes]
+
+    worse: tuple[TopChange, ...]
+    better: tuple[TopChange, ...]
+    open_count: int
+
+
+def find_changes(lines: Sequence[BenchLine]) -> TopChanges:
+    """The largest ones of these benchmarks."""
+    changes = _join_changes(lines)
+    return TopChanges(
+        tuple(each for each in changes if each.change.is_worse),
+        tuple(each for each in changes if not each.change.is_worse),
+        sum(change.is_open for line in lines if line.judged for change in line.judged.changes),
+    )
+
+
+def _join_changes(lines: Sequence[BenchLine]) -> list[TopChange]:
+    found = [TopChange(line.method, change) for line in lines if line.judged for change in line.judged.changes]
     found.sort(key=lambda each: (not each.change.is_open, not each.change.holds, -abs(each.change.effect)))
     joined: dict[tuple[object, ...], TopChange] = {}
     for each in found:
@@ -417,8 +445,8 @@ SORTS = ("name", "change", "verdict", "executions", "age")
 def choose_lines(
     overview: Overview, text: str = "", kind: str = "", suite: str = "", sort: str = "name"
 ) -> list[BenchLine]:
-    """`text`: words that must all be in the name. `kind`: a verdict, `changed` (there is a change that holds), `none`
-    (no history) or `waiting`."""
+    """`text`: words that must all be in the name. `kind`: a verdict that one of its metrics has (PASS: all that have a
+    history), `changed` (there is a change that holds), `none` (no history) or `waiting`."""
     words = text.lower().split()
     lines = [
         line
@@ -455,8 +483,10 @@ def _is_kind(line: BenchLine, kind: str) -> bool:
     if line.judged is None:
         return kind == "waiting"
     if kind == "changed":
-        return line.judged.latest is not None
-    return kind == "none" if line.judged.kind is None else str(line.judged.kind) == kind
+        return any(change.holds for change in line.judged.changes)
+    if line.judged.kind is None or kind == VerdictKind.PASS:
+        return kind == (line.judged.kind or "none")
+    return kind in line.judged.kinds.values()
 
 
 def group_lines(lines: Sequence[BenchLine]) -> list[tuple[str, list[BenchLine]]]:

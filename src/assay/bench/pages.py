@@ -182,7 +182,7 @@ class HistoryPage:
     changes: tuple[tuple[Change, Finding], ...]  # oldest first
     others: tuple[Finding, ...]  # what else keeps the verdict from being PASS
     notes: Sequence[Block]
-    metrics: tuple[str, ...]
+    metrics: Mapping[str, VerdictKind | None]  # each with its verdict, where it is known by now
     metric: str
     axes: tuple[Axis, ...] = ()
     by_parameter: Sequence[Block] = ()
@@ -197,13 +197,15 @@ class HistoryPage:
 def build_history_page(archive: Archive, method: str, metric: str | None, zoom: Zoom | None = None) -> HistoryPage:
     """Raises NotFoundError for a benchmark, a metric or a commit that is not there."""
     found, zoom = archive.of(method), zoom or Zoom()
-    metrics = tuple(list_metrics(found))
-    chosen = metric or (metrics[0] if metrics else "")
+    judged = find_judge(archive.location).ask(archive.groups, 0.0)
+    kinds = judged[method].kinds if method in judged else {}
+    metrics = {name: kinds.get(name) for name in list_metrics(found)}
+    chosen = metric or next(iter(metrics), "")
     if metric and metric not in metrics:
-        raise NotFoundError("metric", metric, metrics)
+        raise NotFoundError("metric", metric, list(metrics))
     _check_zoom(zoom, found)
     history, problem = _find_history(archive, method, chosen)
-    axes, by_parameter = build_axes(archive, method)
+    axes, by_parameter = build_axes(archive, method, judged)
     if history is None:
         hint = shlex.join(["assay", "bench", "run", method, "--trials", "6"]) if _is_ours(found) else ""
         return HistoryPage(None, problem, hint, (), (), (), (), metrics, chosen, axes)
@@ -224,7 +226,7 @@ def build_history_page(archive: Archive, method: str, metric: str | None, zoom: 
         metrics,
         chosen,
         axes,
-        by_parameter if chosen == metrics[0] else (),
+        by_parameter if chosen == next(iter(metrics)) else (),
     )
 
 
@@ -363,7 +365,7 @@ def _log(value: float) -> float:
 # ---------------------------------------------------------------- parameters
 
 
-def build_axes(archive: Archive, method: str) -> tuple[tuple[Axis, ...], Sequence[Block]]:
+def build_axes(archive: Archive, method: str, judged: Mapping[str, Judged]) -> tuple[tuple[Axis, ...], Sequence[Block]]:
     """The parameters of a benchmark, and how its first metric depends on each that is a number."""
     suite, name, text = split_name(method)
     values = split_parameters(text)
@@ -376,7 +378,6 @@ def build_axes(archive: Archive, method: str) -> tuple[tuple[Axis, ...], Sequenc
     others = {each: known for each, known in others.items() if len(each) == len(values)}
     if len(others) < 2:
         return (), ()
-    judged = find_judge(archive.location).ask(archive.groups, 0.0)
     mine = judged.get(method)
     known = list(mine.parameters) if mine else []
     axes: list[Axis] = []
@@ -390,7 +391,7 @@ def build_axes(archive: Archive, method: str) -> tuple[tuple[Axis, ...], Sequenc
         if len(rest) < 2:
             continue
         axes.append(Axis(called, tuple((value, other, other == method) for value, other in rest)))
-        charts += _build_axis_chart(called, mine.metric if mine else "", rest, judged)
+        charts += _build_axis_chart(called, mine.first if mine else "", rest, judged)
     return tuple(axes), charts
 
 
@@ -415,7 +416,7 @@ def _build_axis_chart(
     except ValueError:
         return
     for value, each in numbers:
-        for level in each.levels if each.metric == metric else ():
+        for level in each.levels if each.first == metric else ():
             by_environment.setdefault(level.environment, []).append((value, level.value))
     places = sorted({value for value, _ in numbers})
     if len(places) < 2 or not by_environment or places[0] <= 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from assay.bench.overview import BenchLine, build_overview, list_metrics
+from assay.bench.overview import BenchLine, build_overview, find_changes, list_metrics
 from assay.bench.pages import Archive, build_comparison, build_history_page, is_archive, load_archive
 from assay.bench.report.history import build_changes, build_mark
 from assay.errors import UsageError
@@ -53,15 +53,16 @@ def _build_overview(archive: Archive) -> Iterator[Block]:
     yield Notes(found.problems)
     notes = [[line.judged.problem] if line.judged and line.judged.problem else [] for line in found.lines]
     yield TableBlock(_build_table(found.lines), notes=notes)
-    if found.worse or found.better:
+    top = find_changes(found.lines)
+    if top.worse or top.better:
         items = [
             (build_mark(each.change.kind), f" {each.method} {each.change.metric}: {each.change.effect:+.1%}")
-            for each in (*found.worse[:_MOST_TOP], *found.better[:_MOST_TOP])
+            for each in (*top.worse[:_MOST_TOP], *top.better[:_MOST_TOP])
         ]
         yield Section((Notes(items),), "Largest changes")
     for line in found.lines[:_MOST_HISTORIES]:
         if line.judged and line.judged.kind:
-            yield from _build_history(archive, line.method, line.judged.metric, level=2)
+            yield from _build_history(archive, line.method, line.judged.shown, level=2)
 
 
 def _build_table(lines: Sequence[BenchLine]) -> Table:
@@ -74,7 +75,7 @@ def _build_table(lines: Sequence[BenchLine]) -> Table:
         judged = line.judged
         kind = str(judged.kind) if judged and judged.kind else ""
         shown = Span(kind, kind) if kind else "no history"
-        rows.append((line.method, judged.metric if judged else "", judged.last if judged else "", line.count, shown))
+        rows.append((line.method, judged.shown if judged else "", judged.last if judged else "", line.count, shown))
     return Table(columns, rows)
 
 

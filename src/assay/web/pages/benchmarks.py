@@ -20,6 +20,7 @@ from assay.bench.api import (
     build_history_page,
     build_overview,
     choose_lines,
+    find_changes,
     group_lines,
     is_archive,
     list_columns,
@@ -62,8 +63,8 @@ def show_all(request: Request) -> Response:
         lines = choose_lines(overview, view["q"], view["kind"], view["suite"], view["sort"] or "name")
         shown = lines[(int(number) - 1) * _PAGE : int(number) * _PAGE] if int(number) else []
         groups = group_lines(shown) if view["sort"] in ("", "name") else [("", shown)]
-        found.append((snapshot, overview, groups, len(lines)))
-    most = max((count for *_, count in found), default=0)
+        found.append((snapshot, overview, groups, len(lines), find_changes(lines)))
+    most = max((count for *_, count, _ in found), default=0)
     return site.render(
         request,
         "benchmarks.html",
@@ -72,7 +73,7 @@ def show_all(request: Request) -> Response:
         view=view,
         page=int(number),
         pages=-(-most // _PAGE),
-        waiting=sum(overview.waiting for _, overview, _, _ in found),
+        waiting=sum(overview.waiting for _, overview, *_ in found),
         here=build_address("benchmarks", **view, page=int(number) if int(number) > 1 else None),
         address_of=lambda **new: build_address("benchmarks", **{**view, **new}),
     )
