@@ -92,7 +92,6 @@ if TYPE_CHECKING:
         build_table,
         choose_charts,
         choose_columns,
-        count_states,
         find_best,
         find_names,
         measure_pace,
@@ -145,7 +144,7 @@ HOMES = {
     "assay.study.slot_choice": "choose_slots",
     "assay.study.stop": "StopOptions stop",
     "assay.study.study_page": (
-        "StudyTable build_curves build_examples build_plots build_table choose_charts choose_columns count_states "
+        "StudyTable build_curves build_examples build_plots build_table choose_charts choose_columns "
         "find_best find_names measure_pace"
     ),
     "assay.study.summary": "SummaryOptions select_rows summarise",

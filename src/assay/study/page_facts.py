@@ -51,7 +51,7 @@ def build_table_facts(
     if not options.sort:
         options = options._replace(sort=load_objectives([location], table))
     if whole:
-        options = options._replace(limit=None, offset=0)
+        options = options._replace(limit=None, offset=0, is_page=False)
     return _build_rows(build_summary(table, options, names.step).table)
 
 
@@ -63,7 +63,8 @@ def build_listing_facts(
     keep = select_rows(table, options.where, (), options.states)
     if view.sort:
         params = [row.params for row in table.rows]
-        keep = sort_rows(table, keep, choose_sort(view.sort, table, params), params)
+        keys = choose_sort(view.sort, table, params)
+        keep = sort_rows(table, keep, [key._replace(is_reversed=view.reverse) for key in keys], params)
     if not whole:
         keep = keep[options.offset : options.offset + (options.limit or len(keep))]
     columns = table.metrics.items()

@@ -26,6 +26,7 @@ class StudyView(NamedTuple):
     where: str = ""
     states: tuple[str, ...] = ()
     sort: tuple[str, ...] = ()
+    reverse: bool = False  # the rows the other way round; what is best stays
     group: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()  # of the table: which columns; none: the most telling ones
     show: tuple[str, ...] = ()  # columns beside those that the table has by itself
@@ -58,10 +59,13 @@ class StudyView(NamedTuple):
             raise UsageError(f"there is no state {min(unknown)!r}", f"there are {', '.join(map(str, State))}")
         if view.x not in ("", "step", "epoch", "time"):
             raise UsageError(f"x cannot be {view.x!r}", "it is step, epoch or time")
+        if not 0 <= view.smooth < 1:
+            raise UsageError(
+                f"smooth cannot be {view.smooth:g}", "it is a weight from 0 to less than 1, as in smooth=0.9"
+            )
         return view._replace(
             page=max(1, view.page),
             rows=min(max(1, view.rows), _MOST_PER_PAGE),
-            smooth=min(max(0.0, view.smooth), 0.9999),
             best=min(max(1, view.best), _MOST_CURVES),
         )
 
@@ -76,6 +80,7 @@ class StudyView(NamedTuple):
     def build_options(self) -> SummaryOptions:
         return SummaryOptions(
             sort=self.sort,
+            reverse=self.reverse,
             group_by=self.group,
             metrics=self.metrics or None,
             ignore=self.hide,
@@ -84,6 +89,7 @@ class StudyView(NamedTuple):
             where=parse_where(self.where) if self.where else None,
             limit=self.rows,
             offset=(self.page - 1) * self.rows,
+            is_page=True,
         )
 
 

@@ -22,12 +22,21 @@ T = TypeVar("T")
 
 
 class SortKey(NamedTuple):
-    """A metric goes by the best value of each run, a parameter by its own value, `time` by how long the run took."""
+    """A metric goes by the best value of each run, a parameter by its own value, `time` by how long the run took.
+
+    `direction`: which value of a metric is the best. `is_reversed` turns the order of the rows, and not what is best.
+    """
 
     name: str
     direction: Direction
     is_metric: bool = True
     is_time: bool = False
+    is_reversed: bool = False
+
+    @property
+    def order(self) -> Direction:
+        """`min`: the lowest first."""
+        return self.direction if not self.is_reversed else "max" if self.direction == "min" else "min"
 
 
 _TIME = "time"  # unless a metric or a parameter is called so
@@ -148,7 +157,7 @@ def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], pa
             order = _sort_by_metric(data, order, key)
         else:
             values = [data.rows[i].took_s if key.is_time else params[i].get(key.name) for i in order]
-            order = sort_values(order, values, key.direction)
+            order = sort_values(order, values, key.order)
     return order
 
 
@@ -158,7 +167,7 @@ def _sort_by_metric(data: IndexTable, order: list[int], key: SortKey) -> list[in
     is_whole = 0.0 not in column.count and math.isfinite(sum(values))  # mostly, and soon seen
     usable = order if is_whole else [i for i in order if column.count[i] > 0 and math.isfinite(values[i])]
     rest = [] if is_whole else [i for i in order if not (column.count[i] > 0 and math.isfinite(values[i]))]
-    return sorted(usable, key=values.__getitem__, reverse=key.direction == "max") + rest
+    return sorted(usable, key=values.__getitem__, reverse=key.order == "max") + rest
 
 
 def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction) -> list[T]:
@@ -251,7 +260,7 @@ def sort_groups(data: IndexTable, groups: Sequence[Group], keys: Sequence[SortKe
     """As rows are sorted, by the mean of the runs' best values."""
     order = list(groups)
     for key in reversed(keys):
-        order = sort_values(order, [_group_sort_value(data, group, key) for group in order], key.direction)
+        order = sort_values(order, [_group_sort_value(data, group, key) for group in order], key.order)
     return order
 
 

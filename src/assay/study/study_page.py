@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from assay.errors import UsageError
 from assay.record.index.base import Index, RunRow, Table
-from assay.record.run_directory import load_planned
 from assay.show.chart import Chart, Line, build_band_edges, last_value, thin_line
 from assay.show.progress import estimate_eta
 from assay.study import param_plots, plot_page, plotting
@@ -104,14 +101,6 @@ def find_best(location: StudyLocation, table: Table) -> BestRun | None:
     return BestRun(table.rows[i].key.partition("/")[2], keys[0].name, values[i], [*thinned, history[-1]])
 
 
-def count_states(location: StudyLocation, table: Table) -> Mapping[State, int]:
-    """Of its runs, and of those that are planned and have no directory yet."""
-    counts = remember(table, "states", lambda: Counter(map(attrgetter("state"), table.rows))).copy()
-    if planned := len(load_planned(location.dir)):
-        counts[State.QUEUED] += planned
-    return counts
-
-
 def measure_pace(table: Table, queued: int) -> Pace | None:
     """None where nothing runs."""
     now = time.time()
@@ -146,30 +135,61 @@ class StudyTable(NamedTuple):
     sorts: Sequence[str]
     choices: Sequence[ColumnChoice]
     total: int
+    page: int  # the one that is shown: the last, where a later one is asked for
+    by: str = ""  # what the rows are sorted by, in words
     members: Sequence[str] = ()
 
 
 def build_table(location: StudyLocation, table: Table, view: StudyView, names: Names) -> StudyTable:
     """A page of the table, as `assay sum` would print it, less the columns that are hidden."""
     summary = _build_whole(location, table, view, names)
+    last = max(1, -(-summary.total // view.rows))
+    if view.page > last:
+        return build_table(location, table, view._replace(page=last), names)
     bases = [_find_base(column, names) for column in summary.table.columns]
     kept = [index for index, base in enumerate(bases) if base not in view.hide or base == "run"]
-    columns = summary.table.columns
+    columns = [_name_best(column, summary, location, table) for column in summary.table.columns]
+    sorts = [_find_sort(column, base, names, columns) for column, base in zip(columns, bases, strict=True)]
     cut = summary.table._replace(
         columns=tuple(_shorten(columns[index], [row[index] for row in summary.table.rows]) for index in kept),
         rows=[tuple(row[index] for index in kept) for row in summary.table.rows]
         if len(kept) < len(columns)
         else summary.table.rows,
     )
-    total = summary.left_out + len(summary.table.rows) + (view.page - 1) * view.rows
     return StudyTable(
         summary._replace(table=cut),
         [bases[index] for index in kept],
-        [_find_sort(columns[index], bases[index], names) for index in kept],
+        [sorts[index] for index in kept],
         _list_choices(bases, names, view),
-        total,
+        summary.total,
+        view.page,
+        _describe_order(summary, columns),
         [*_describe_groups(summary, bases, view)] if view.group else (),
     )
+
+
+def _name_best(column: Column, summary: StudySummary, location: StudyLocation, table: Table) -> Column:
+    """`best loss` is always the one of the study; an address that asks for the other end says so: `highest loss`."""
+    for key in summary.sort:
+        if key.is_metric and (column.key or "").removesuffix("_sd") == f"{key.name}_best" and column.name != "± sd":
+            (told,) = _add_directions([key.name], load_objectives([location], table))
+            if not told.endswith(f":{key.direction}"):
+                return column._replace(name=f"{'highest' if key.direction == 'max' else 'lowest'} {key.name}")
+    return column
+
+
+def _describe_order(summary: StudySummary, columns: Sequence[Column]) -> str:
+    if not summary.sort:
+        return ""
+    name = summary.sort[0].name
+    by = next((column.name for column in columns if column.key == f"{name}_best" and summary.sort[0].is_metric), name)
+    return f"{by}, reversed" if summary.sort[0].is_reversed else by
+
+
+def _add_directions(names: Sequence[str], objectives: Sequence[str]) -> list[str]:
+    """Which value of a metric is the best is a fact of the study: what its search is about says it, else its name."""
+    known = dict(each.rpartition(":")[::2] for each in objectives)
+    return [f"{name}:{known.get(name) or direction_of(name)}" for name in names]
 
 
 def _shorten(column: Column, values: Sequence[Any]) -> Column:
@@ -182,12 +202,13 @@ def _shorten(column: Column, values: Sequence[Any]) -> Column:
 
 def _build_whole(location: StudyLocation, table: Table, view: StudyView, names: Names) -> StudySummary:
     options = view.build_options()._replace(ignore=(), show=tuple(name.removeprefix("metrics.") for name in view.show))
-    if not options.sort:
-        options = options._replace(sort=load_objectives([location], table))
-    summary = build_summary(table, options, names.step)
-    notes = [row.note for row in summary.rows]
-    if view.group or not any(notes):
+    objectives = load_objectives([location], table)
+    bare = {name for name in options.sort if name in table.metrics}
+    asked = [_add_directions([name], objectives)[0] if name in bare else name for name in options.sort]
+    summary = build_summary(table, options._replace(sort=tuple(asked) or objectives), names.step)
+    if view.group or not remember(table, "has notes", lambda: any(row.note for row in table.rows)):
         return summary
+    notes = [row.note for row in summary.rows]
     rows = [(*row, note) for row, note in zip(summary.table.rows, notes, strict=True)]
     return summary._replace(table=summary.table._replace(columns=(*summary.table.columns, Column("note")), rows=rows))
 
@@ -222,9 +243,13 @@ def _find_base(column: Column, names: Names) -> str:
     return column.name
 
 
-def _find_sort(column: Column, base: str, names: Names) -> str:
-    if base.removeprefix("metrics.") in names.metrics and column.digits is not None:
-        return "" if (column.key or "").endswith(("_sd", "_n")) else base.removeprefix("metrics.")
+def _find_sort(column: Column, base: str, names: Names, columns: Sequence[Column]) -> str:
+    """A metric goes by its best values: where they have a column, that is the one."""
+    name = base.removeprefix("metrics.")
+    if name in names.metrics and column.digits is not None:
+        is_best = column.key == f"{name}_best"
+        is_other = column.name in ("± sd", "n") or any(each.key == f"{name}_best" for each in columns)
+        return name if is_best or not is_other else ""
     if base in names.params:  # a metric of the same name is what a sort would take
         return "" if base in names.metrics else base
     return "time" if column.key == "seconds" else ""

@@ -17,7 +17,7 @@ from assay.record.index.base import Table as IndexTable
 from assay.show.console import SILENT, Console
 from assay.show.formatting import clean, render_count
 from assay.show.table import drop_spare, fit_columns
-from assay.study.kept_table import list_param
+from assay.study.kept_table import list_param, remember
 from assay.study.locations import HOW_TO_START, StudyLocation
 from assay.study.ranking import (
     Front,
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 T = TypeVar("T")
+_Has = Callable[[str, bool], bool]
+"""Whether there is a column for this; the second says whether it would tell something about the rows at hand."""
 MOST_REASONS = 5  # below the table, where there is no room for a column
 MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
 
@@ -57,6 +59,8 @@ class SummaryOptions(NamedTuple):
     states: frozenset[State] | None = None
     limit: int | None = None
     offset: int = 0  # rows before the first that is shown
+    is_page: bool = False  # the columns are those of all rows, also where only some are shown
+    reverse: bool = False  # the order of the rows, and not what is best
     where: Where | None = None
     patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
     pareto: tuple[str, ...] = ()  # only what nothing else beats in all of these; each as in `sort`
@@ -74,6 +78,7 @@ class StudySummary(NamedTuple):
     not_done: int = 0  # runs that --pareto did not compare, for their state
     no_room: tuple[str, ...] = ()  # columns, metrics apart, that left a narrow table
     remarks: tuple[str, ...] = ()  # reasons of pruned runs that had no room in it
+    total: int = 0  # rows, shown or not
 
 
 def summarise(
@@ -93,6 +98,8 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
     known = ParamsOf(data, keep)
     shown = options.metrics[:1] if options.metrics and options.metrics[0] in data.metrics else ()  # not by a hidden one
     sort = choose_sort(options.sort or options.pareto or shown, data, known)
+    if options.reverse:
+        sort = tuple(key._replace(is_reversed=True) for key in sort)
     pareto = choose_sort(options.pareto, data, known) if options.pareto else ()
     if len(pareto) == 1:
         raise UsageError("--pareto weighs two or more against each other", f"as in --pareto {options.pareto[0]},time")
@@ -109,11 +116,24 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
     params += [name for name in options.show if name not in params and any(name in each for each in known)]
     end = None if options.limit is None else options.offset + options.limit
     order = sort_some(data, keep, sort, options.offset, end)
-    columns, cells = _run_columns(data, order, params, metrics, sort, options, step_name)
+
+    def build(rows: Sequence[int], has: _Has) -> tuple[list[Column], list[list[Any]]]:
+        return _run_columns(data, rows, params, metrics, sort, options, step_name, has)
+
+    def build_whole() -> tuple[list[Column], _Has]:
+        chosen: dict[str, bool] = {}
+        return build(keep, chosen.setdefault)[0], chosen.setdefault
+
+    if options.is_page:
+        columns, has = remember(data, ("columns", options._replace(limit=None, offset=0)), build_whole)
+        cells = build(order, has)[1]
+    else:
+        columns, cells = build(order, lambda _what, tells: tells)
     rows = list(zip(*cells, strict=True)) if order else []
     table = Table(tuple(columns), rows)
     rest = max(0, len(keep) - options.offset - len(order))
-    return StudySummary(table, [data.rows[i] for i in order], sort, hidden, rest, front, not_done)
+    found = [data.rows[i] for i in order]
+    return StudySummary(table, found, sort, hidden, rest, front, not_done, total=len(keep))
 
 
 def _cut(order: list[T], options: SummaryOptions) -> list[T]:
@@ -234,12 +254,13 @@ def _run_columns(
     sort: Sequence[SortKey],
     options: SummaryOptions,
     step_name: str,
+    has: _Has,
 ) -> tuple[list[Column], list[list[Any]]]:
     several = len(set(_gather(data, "study", order))) > 1
     columns = [Column("run")]
     cells: list[list[Any]] = [_gather(data, "key" if several else "name", order)]
     states = _gather(data, "state", order)
-    if states.count(State.DONE) < len(states):
+    if has("state", states.count(State.DONE) < len(states)):
         columns.append(Column("state", "state"))
         cells.append(list(map(str, states)))
     for name in params:
@@ -252,14 +273,14 @@ def _run_columns(
     columns[len(columns) - len(params) :] = _rank_params(columns, cells, params)
     for index, name in enumerate(metrics):
         before = len(columns)
-        _add_metric(columns, cells, data.metrics[name], order, sort, options.best)
+        _add_metric(columns, cells, data.metrics[name], order, sort, options.best, has)
         columns[before:] = _rank_metric(columns[before:], index, metrics, sort, options)
-    _add_progress(columns, cells, data, order, metrics, step_name)
+    _add_progress(columns, cells, data, order, metrics, step_name, has)
     tags = _gather(data, "tags", order) if "tags" not in options.ignore else []
-    if any(tags):
+    if has("tags", any(tags)):
         columns.append(Column("tags", rank=_TAGS_RANK))
         cells.append(list(map(",".join, tags)))
-    if State.PRUNED in states:  # which rule ended it; other ends are told by `assay ls`
+    if has("reason", State.PRUNED in states):  # which rule ended it; other ends are told by `assay ls`
         columns.append(Column("reason", rank=_REASON_RANK))
         reasons = _gather(data, "reason", order)
         cells.append([why if state is State.PRUNED else None for state, why in zip(states, reasons, strict=True)])
@@ -308,12 +329,13 @@ def _add_metric(
     order: Sequence[int],
     sort: Sequence[SortKey],
     best: bool,
+    has: _Has,
 ) -> None:
     name = column.metric
     columns.append(Column(name, "number"))
     cells.append(_pick(column, column.last, order))
     wanted = _find_direction(sort, name)
-    if best or (wanted is not None and _best_tells_more(column, order, wanted)):
+    if best or (wanted is not None and has(f"best {name}", _best_tells_more(column, order, wanted))):
         values = best_values(column, wanted or direction_of(name))
         columns.append(Column(f"best {name}", "number", key=f"{name}_best"))
         cells.append(_pick(column, values, order))
@@ -343,20 +365,21 @@ def _add_progress(
     order: Sequence[int],
     metrics: Sequence[str],
     step_name: str,
+    has: _Has,
 ) -> None:
     """How far each run came, and what a step of it costs."""
     chosen = [data.metrics[name] for name in metrics]
     steps = _combine([column.last_step for column in chosen], order, max)
-    if steps.count(None) < len(steps):
+    if has("step", steps.count(None) < len(steps)):
         columns.append(Column(step_name, "number", digits=12, rank=_STEP_RANK))
         cells.append(list(map(whole_step, steps)))
     starts, ends = _gather(data, "started_at", order), _gather(data, "ended_at", order)
     seconds = list(map(_elapsed, starts, ends))
-    if seconds.count(None) < len(seconds):
+    if has("time", seconds.count(None) < len(seconds)):
         columns.append(Column("time", "clock", key="seconds", rank=_TIME_RANK))
         cells.append(seconds)
     per_step = _seconds_per_step(chosen, order, starts, steps, seconds)
-    if any(value is not None and value >= 0.05 for value in per_step):
+    if has("time of a step", any(value is not None and value >= 0.05 for value in per_step)):
         key = f"seconds_per_{step_name}"
         columns.append(Column(f"time/{step_name}", "duration", key=key, rank=_STEP_TIME_RANK))
         cells.append(per_step)
@@ -421,12 +444,13 @@ def _grouped(
         groups = [groups[i] for i in front.items]
     ordered = _cut(sort_groups(data, groups, sort), options)
     columns, cells = _group_columns(groups, ordered)
+    every = groups if options.is_page else ordered
+    common = all(len({measure_group(data.metrics[name], each).n for name in metrics}) < 2 for each in every)
     counts = [[measure_group(data.metrics[name], group).n for group in ordered] for name in metrics]
-    common = not counts or all(each == counts[0] for each in counts)
     if common:
         columns.append(Column("n", "number", digits=12))
         cells.append(counts[0] if counts else [len(group.runs) for group in ordered])
-    if any(group.others for group in ordered):
+    if any(group.others for group in every):
         name = "not counted" if options.states else "not done"
         columns.append(Column(name, "number", digits=12, key=name.replace(" ", "_")))
         cells.append([group.others or None for group in ordered])
@@ -435,11 +459,13 @@ def _grouped(
         if not common:
             columns.append(Column("n", "number", digits=12, key=f"{name}_n"))
             cells.append(counts[index])
-        _add_group_metric(columns, cells, data.metrics[name], ordered, sort, options.best)
+        counted = [i for group in every for i in group.runs]
+        _add_group_metric(columns, cells, data.metrics[name], ordered, sort, options.best, counted)
         columns[before:] = _rank_metric(columns[before:], index, metrics, sort, options)
     table = Table(tuple(columns), list(zip(*cells, strict=True)) if ordered else [])
     first = [data.rows[group.runs[0]] for group in ordered if group.runs]
-    return StudySummary(table, first, tuple(sort), hidden, max(0, len(groups) - options.offset - len(ordered)), front)
+    rest = max(0, len(groups) - options.offset - len(ordered))
+    return StudySummary(table, first, tuple(sort), hidden, rest, front, total=len(groups))
 
 
 def _group_columns(groups: Sequence[Group], ordered: Sequence[Group]) -> tuple[list[Column], list[list[Any]]]:
@@ -460,11 +486,11 @@ def _add_group_metric(
     groups: Sequence[Group],
     sort: Sequence[SortKey],
     best: bool,
+    counted: Sequence[int],
 ) -> None:
     name = column.metric
     wanted = _find_direction(sort, name)
     looks: list[tuple[str, str, Sequence[float]]] = [(name, name, column.last)]
-    counted = [i for group in groups for i in group.runs]
     if best or (wanted is not None and _best_tells_more(column, counted, wanted)):
         looks.append((f"best {name}", f"{name}_best", best_values(column, wanted or direction_of(name))))
     for title, key, values in looks:

@@ -67,7 +67,7 @@ def send_study(request: Request) -> Response:
             "study": snapshot.slug,
             "name": location.name,
             "root": location.root,
-            "runs": len(table.rows),
+            "runs": snapshot.counts.total(),
             "counts": {str(state): count for state, count in snapshot.counts.items()},
             "metrics": list(names.metrics),
             "params": list(names.params),

@@ -155,6 +155,7 @@ _TEXTS: Mapping[str, str] = {
     "where": "only runs for which this holds, as `--where` of the commands",
     "states": "only runs in these states, with commas between",
     "sort": "a metric, a parameter or time, each with :min or :max behind it or not, with commas between",
+    "reverse": "the rows in reverse; what counts as the best of a metric stays",
     "group": "one row for runs that differ only in these parameters: mean and standard deviation",
     "metrics": "which metrics are columns, with commas between; all: every one",
     "show": "parameters and metrics beside those that the table has by itself",
@@ -163,7 +164,7 @@ _TEXTS: Mapping[str, str] = {
     "rows": "how many rows a page has",
     "metric": "which metric",
     "x": "step, epoch or time",
-    "smooth": "0 to 1: how much of the mean before stays in each point",
+    "smooth": "0 to less than 1: how much of the mean before stays in each point",
     "log": "a logarithmic axis",
     "log_x": "a logarithmic horizontal axis",
     "best": "how many curves",
@@ -174,11 +175,12 @@ _TEXTS: Mapping[str, str] = {
 _SCHEMAS: Mapping[str, Schema] = {
     "tab": {"enum": list(TABS)},
     "x": {"enum": ["", "step", "epoch", "time"]},
-    "smooth": {"type": "number", "minimum": 0, "maximum": 1},
+    "smooth": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
     "page": WHOLE,
     "rows": {"type": "integer", "minimum": 1, "maximum": 500},
     "best": {"type": "integer", "minimum": 1, "maximum": 50},
     "log": BOOL,
+    "reverse": BOOL,
     "log_x": BOOL,
 }
 
@@ -187,7 +189,7 @@ def view_params(*names: str) -> tuple[Param, ...]:
     return tuple(Param(name, _TEXTS[name], _SCHEMAS.get(name, TEXT)) for name in StudyView._fields if name in names)
 
 
-_CHOICE = ("where", "states", "sort", "page", "rows")
+_CHOICE = ("where", "states", "sort", "reverse", "page", "rows")
 _RUNS = Param("run", "STUDY/RUN; two or more", many(TEXT), needed=True)
 _LOG = (
     Param("command", "which command; without it the one that failed, else the last"),

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -54,11 +54,18 @@ class Snapshot:
     table: Table
     version: int
     problems: tuple[str, ...] = ()  # what could not be read
+    planned: int = 0  # runs that have no directory yet: counted as queued, and not in the table
     _made: dict[Hashable, Any] = field(default_factory=dict, compare=False)  # of this table
 
     @property
-    def counts(self) -> Mapping[State, int]:
-        return self.remember("counts", lambda: Counter(map(attrgetter("state"), self.table.rows)))
+    def counts(self) -> Counter[State]:
+        """As `assay ls` counts them."""
+
+        def count() -> Counter[State]:
+            counts = Counter(map(attrgetter("state"), self.table.rows))
+            return counts + Counter({State.QUEUED: self.planned})
+
+        return self.remember("counts", count)
 
     @property
     def is_running(self) -> bool:
@@ -272,18 +279,20 @@ class Snapshots:
                 changes = find_changes(location.dir, location.name, table.rows)
                 if changes:
                     apply_changes(index, location, changes, console)
-                elif before:
+                planned = len(load_planned(location.dir))
+                is_same_plan = before is not None and planned == before.planned
+                if before and is_same_plan and not changes:
                     return before
                 table = index.load_table([location.name]) if changes else table
-                if before and table == before.table and not console.lines:  # runs that go on and have no news
-                    return before
+                if before and is_same_plan and table == before.table and not console.lines:
+                    return before  # runs that go on and have no news
         except Exception as error:  # noqa: BLE001 whatever one study does, the others are looked after
             problem = _explain(error)
             if before is not None and problem in before.problems:
                 return before
             console.lines.append(problem)
-            table = before.table if before else Table([], {})
-        return Snapshot(slug, location, KeptTable.of(table), next(self._versions), tuple(console.lines))
+            table, planned = (before.table, before.planned) if before else (Table([], {}), 0)
+        return Snapshot(slug, location, KeptTable.of(table), next(self._versions), tuple(console.lines), planned)
 
     def holds(self, slug: str) -> bool:
         """Then to load it takes no time."""

@@ -20,7 +20,6 @@ from assay.study.api import (
     build_table,
     choose_charts,
     choose_columns,
-    count_states,
     find_best,
     find_names,
     measure_pace,
@@ -64,7 +63,9 @@ def _show(request: Request) -> Response:
         if "columns" in query:
             return RedirectResponse(f"{request.url.path}{_choose_columns(snapshot, view, query).to_query()}", 303)
         if view.tab == "table":
-            values["built"] = snapshot.remember(view, lambda: build_table(location, table, view, names))
+            asked = view
+            built = values["built"] = snapshot.remember(view, lambda: build_table(location, table, asked, names))
+            view = view._replace(page=built.page)
         elif view.tab == "curves":
             values["charts"] = snapshot.remember(view, lambda: choose_charts(location, table, view))
         else:
@@ -129,7 +130,7 @@ def _build_where(view: StudyView) -> str:
 
 def _build_head(snapshot: Snapshot) -> dict[str, Any]:
     location, table = snapshot.location, snapshot.table
-    counts = snapshot.remember("counts", lambda: count_states(location, table))
+    counts = snapshot.counts
     return {
         "snapshot": snapshot,
         "counts": counts,

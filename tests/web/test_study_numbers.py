@@ -1,0 +1,164 @@
+"""The numbers on the page of a study: the same on every page, in every order and view."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from tests.study.workbench import GOOD, Bench
+from tests.web.conftest import open_client
+from tests.web.test_study_page import read_cells, read_head
+
+from assay.web.snapshots import Snapshots
+
+# seed 3 of lr=0.1 is NaN from step 3 on, seed 2 of lr=0.01 fails behind its last point; the lowest loss is not the last
+STUDY = r"""
+study: odd
+command: >-
+  for i in 1 2 3 4; do v=$((9 - i * {seed} % 4)).5; [ {lr}{seed} = 0.13 ] && [ $i -gt 2 ] && v=nan; echo "step $i loss $v gap $((i - 2))"; done;
+  [ {lr}{seed} != 0.012 ]
+params: {lr: [0.1, 0.01], seed: [1, 2, 3]}
+metrics: {step: 'step (\d+)', loss: 'loss ({number})', gap: 'gap ({number})'}
+resources: {gpus: 0}
+"""
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    bench = Bench(tmp_path_factory.mktemp("odd"))
+    assert bench.run(STUDY).returncode == 1
+    bench.assay("tag", "odd/lr=0.1,seed=1", "good")
+    return bench
+
+
+@pytest.fixture(scope="module")
+def client(odd: Bench) -> Iterator[TestClient]:
+    with open_client(odd.root) as client:
+        yield client
+
+
+def read_table(client: TestClient, query: str = "") -> list[dict[str, str]]:
+    text = client.get(f"/studies/odd?{query}").text
+    head = read_head(text)
+    return [dict(zip(head, row, strict=True)) for row in read_cells(text.partition('id="runs"')[2]) if row]
+
+
+def read_curves(client: TestClient, **query: Any) -> dict[str, Any]:
+    answer = client.get("/api/studies/odd/curves", params=query)
+    assert answer.status_code == 200, answer.text
+    value: dict[str, Any] = answer.json()
+    return value
+
+
+class TestOrder:
+    def test_reversed_rows_are_the_same_rows(self, client: TestClient) -> None:
+        """What is best is a fact of the study, not of the order in which its runs are looked at."""
+        rows, turned = read_table(client, "sort=loss"), read_table(client, "sort=loss&reverse=1")
+        assert {row["best loss"] for row in rows} != {row["loss"] for row in rows}
+        assert sorted(map(str, turned)) == sorted(map(str, rows))
+        best = [float(row["best loss"]) for row in rows]
+        assert best == sorted(best)
+        assert [float(row["best loss"]) for row in turned] == best[::-1]
+
+    def test_a_second_click_reverses(self, client: TestClient) -> None:
+        text = client.get("/studies/odd?sort=loss").text
+        (link,) = re.findall(r'<a id="sort-\d+" href="([^"]+)">best loss', text)
+        assert link == "?sort=loss&amp;reverse=1"
+        turned = client.get("/studies/odd" + link.replace("&amp;", "&")).text
+        assert ">best loss" in turned
+        assert 'aria-sort="descending"' in turned
+
+    def test_only_what_is_sorted_by_has_the_arrow(self, client: TestClient) -> None:
+        text = client.get("/studies/odd?sort=loss").text
+        heads = re.findall(r"<th .*?</th>", text.partition('id="runs"')[2], re.DOTALL)
+        (arrow,) = [head for head in heads if "↑" in head or "↓" in head]
+        assert "best loss" in arrow
+        assert [head for head in heads if "aria-sort" in head] == [arrow]
+        assert "6 runs, sorted by best loss<" in text
+        assert "6 runs, by best loss<" in text
+
+    def test_the_other_end_has_another_name(self, client: TestClient) -> None:
+        (head,) = [name for name in read_table(client, "sort=loss:max")[0] if name.endswith(" loss")]
+        assert head == "highest loss"
+
+    def test_the_json_is_reversed_too(self, client: TestClient) -> None:
+        rows, turned = (client.get(f"/api/studies/odd/table?sort=lr,seed{more}").json() for more in ("", "&reverse=1"))
+        assert [row["run"] for row in turned] == [row["run"] for row in rows][::-1]
+
+
+class TestPages:
+    def test_each_page_has_the_columns_of_all_that_match(self, client: TestClient, odd: Bench) -> None:
+        whole = json.loads(odd.assay("sum", "odd", "--json", "-s", "loss").stdout)
+        for page in range(1, 7):
+            (row,) = client.get(f"/api/studies/odd/table?sort=loss&rows=1&page={page}").json()
+            assert row == whole[page - 1]
+            (cells,) = read_table(client, f"sort=loss&rows=1&page={page}")
+            assert list(cells) == list(read_table(client, "sort=loss")[0])
+
+    def test_groups_too(self, client: TestClient) -> None:
+        whole = client.get("/api/studies/odd/table?group=seed").json()
+        assert "not_done" in whole[0]
+        assert [client.get(f"/api/studies/odd/table?group=seed&rows=1&page={n}").json() for n in (1, 2)] == [
+            [row] for row in whole
+        ]
+
+    def test_of_what_matches_and_not_of_the_others(self, client: TestClient) -> None:
+        assert "state" not in read_table(client, "states=done&rows=2")[0]
+
+    @pytest.mark.parametrize("query", ["rows=4&page=99", "rows=4&page=99&group=seed", "rows=4&page=99&where=lr==0.1"])
+    def test_behind_the_last_is_the_last(self, client: TestClient, query: str) -> None:
+        answer = client.get(f"/studies/odd?{query}")
+        last = read_table(client, query.replace("page=99", "page=2" if query.endswith("99") else "page=1"))
+        assert last
+        assert read_table(client, query) == last
+        assert "page=99" not in answer.headers["hx-push-url"]
+        assert "of 98" not in answer.text
+
+
+class TestPlanned:
+    @pytest.fixture
+    def root(self, served: Bench, tmp_path: Path) -> Path:
+        """Four runs, of which one has lost its directory, and is planned again beside another."""
+        root = tmp_path / "runs"
+        shutil.copytree(served.root / "fit", root / "fit")
+        shutil.rmtree(root / "fit" / GOOD)
+        plan = {"runs": {GOOD: "id-1", "lr=0.9,n=7": "id-2"}}
+        (root / "fit" / ".assay").mkdir(exist_ok=True)
+        (root / "fit" / ".assay" / "plan.json").write_text(json.dumps(plan))
+        return root
+
+    def test_they_are_counted_everywhere(self, root: Path) -> None:
+        with open_client(root) as client:
+            (card,) = client.get("/api/studies").json()
+            study = client.get("/api/studies/fit").json()
+            assert study["runs"] == card["runs"] == 5
+            assert study["counts"] == {state: n for state, n in card["counts"].items() if n}
+            for path in ("/studies", "/studies/fit", "/studies/fit/head"):
+                assert "2 queued, 1 done, 2 failed" in client.get(path).text, path
+            text = client.get("/studies/fit").text
+            assert re.search(r'</i>queued <span class="soft">2<', text)
+            assert "and 2 runs queued without a directory yet" in text
+            assert "Compare these 3" in text
+
+    def test_a_plan_alone_is_a_change(self, root: Path) -> None:
+        held = Snapshots((str(root),))
+        before = held.load("fit")
+        (root / "fit" / ".assay" / "plan.json").unlink()
+        after = held.refresh("fit")
+        assert (before.planned, after.planned) == (2, 0)
+        assert after.version > before.version
+        assert held.refresh("fit") is after
+
+
+def test_smoothing_has_a_range(client: TestClient) -> None:
+    for wrong in ("5", "1", "-0.1"):
+        answer = client.get(f"/studies/odd?tab=curves&smooth={wrong}")
+        assert answer.status_code == 400
+        assert "from 0 to less than 1" in answer.text
+    assert read_curves(client, metric="loss", smooth="0.99")["curves"]
