@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.study.workbench import BAD, GOOD, Bench
+from tests.web.conftest import open_client
 
 from assay.errors import NotFoundError
 from assay.values.state import State
@@ -69,3 +74,43 @@ def test_a_bug_in_one_study_is_said_there_and_the_others_are_refreshed(
     assert held.load("one").problems == ("a bug in Assay: KeyError: 'nobody expects this'",)
     shutil.rmtree(root / "two" / GOOD)
     assert len(held.load("two").table.rows) == 3
+
+
+def test_few_threads_hold_points_at_once(held: Snapshots, root: Path) -> None:
+    """A million points take tens of megabytes while they are read: of many readers of long curves the others wait."""
+    inside, most, lock = 0, 0, threading.Lock()
+
+    def read(run: str) -> float:
+        nonlocal inside, most
+        with held.read_points(str(root)) as index:
+            with lock:
+                inside += 1
+                most = max(most, inside)
+            time.sleep(0.02)
+            series = index.load_series(f"one/{run}", "loss")
+            with lock:
+                inside -= 1
+        return series.values[-1]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(read, [GOOD] * 8))) == 1
+    assert most == 2
+
+
+def test_a_long_curve_takes_memory_only_while_it_is_made(root: Path) -> None:
+    count = 100_000
+    run = root / "one" / GOOD / "metrics"
+    run.mkdir(exist_ok=True)
+    (run / "1-1-1.jsonl").write_text("".join(f'{{"step":{i},"a":{i % 97}}}\n' for i in range(count)))
+    with open_client(root) as client:
+        address = "/api/studies/one/curves?metric=a"
+        assert client.get(address).json()["curves"][0]["points"] == count
+        tracemalloc.start()
+        for rows in range(1, 9):  # not from the answers that are kept
+            assert client.get(f"{address}&rows={rows}").status_code == 200
+        left, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert (
+        peak < 8 * 8 * count
+    )  # three columns of 8 bytes, as stored and as arrays; objects for all points would be 4 more
+    assert left < 8 * count

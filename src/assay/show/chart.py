@@ -183,7 +183,7 @@ def _find_ends(ys: Sequence[float], size: int) -> list[int]:
     """Of each stretch of this size the places of the lowest and the highest, in their order, and both ends."""
     kept = {0: None}
     for start in range(0, len(ys), size):
-        part = ys[start : start + size]
+        part = list(ys[start : start + size])  # an array would make each number again for each question
         low, high = part.index(min(part)), part.index(max(part))
         kept[start + min(low, high)] = kept[start + max(low, high)] = None
     kept[len(ys) - 1] = None

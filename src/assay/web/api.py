@@ -125,8 +125,9 @@ def send_series(request: Request) -> Response:
     if metric not in known:
         raise NotFoundError("metric", metric, known)
     points = read_count(request, "points", _MOST_POINTS)
-    series = site.snapshots.load_series(snapshot, request.path_params["run"], metric)
-    return send(build_series_facts(series, metric, known, points))
+    with site.snapshots.read_points(snapshot.location.root) as index:
+        series = index.load_series(snapshot.table.rows[number].key, metric)
+        return send(build_series_facts(series, metric, known, points))
 
 
 def read_count(request: Request, name: str, most: int) -> int | None:

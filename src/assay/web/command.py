@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 PORT = 8666
 _SHORTEST_TOKEN = 16
+_M_ARENA_MAX = -8  # of malloc.h
 _MOST_CONNECTIONS = 500  # pages that listen among them
 
 
@@ -51,6 +53,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     if request.index is not None:
         os.environ["ASSAY_INDEX"] = request.index
     check_parts()
+    _share_memory()
     import uvicorn
 
     from assay.study.api import find_roots, open_index, show_path
@@ -162,6 +165,14 @@ def _listen(host: str, port: int) -> socket.socket:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"cannot listen on {host}, port {port}: {why}", "any free port: --port 0") from error
     return listening
+
+
+def _share_memory() -> None:
+    """glibc gives each thread memory of its own, and what one of them frees none of the others can use."""
+    with suppress(OSError, AttributeError):  # another C library
+        import ctypes
+
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def _own_addresses(host: str) -> list[str]:

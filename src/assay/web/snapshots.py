@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from assay.errors import AssayError, NotFoundError
 from assay.record.folders import find_changes
-from assay.record.index.base import Index, Series, StudyRow, Table
+from assay.record.index.base import Index, StudyRow, Table
 from assay.record.run_directory import load_planned
 from assay.show.console import CollectingConsole
 from assay.study.api import (
@@ -40,6 +40,7 @@ _MOST_CELLS = 4_000_000  # numbers held in memory: about 32 MB, and as much agai
 _MOST_MADE = 200  # pages of tables kept for the next reader
 _MOST_BYTES = 16 << 20  # of answers that are kept as they are sent
 _MANY_ROWS = 2000
+_MOST_READING = 2  # threads that hold points at once: they share one core, and a million points take 80 MB for a moment
 _LISTED_S = 2.0
 _RUNNING_S, _RESTING_S, _WATCHED_S = 1.0, 5.0, 120.0
 _OLD_S = 3 * _RESTING_S  # what was not looked after for so long is read again before it is shown
@@ -106,6 +107,7 @@ class Snapshots:
         self._versions = itertools.count(1)  # never the same again, also of a study that is read again
         self._answers: OrderedDict[Hashable, bytes] = OrderedDict()
         self._threads = threading.local()
+        self._places = threading.BoundedSemaphore(_MOST_READING)
         self._is_closed = threading.Event()
         self._listeners: list[Listener] = []
         self._thread = threading.Thread(target=self._look_after, name="assay-refresh", daemon=True)
@@ -207,9 +209,11 @@ class Snapshots:
                 size -= len(self._answers.popitem(last=False)[1])
         return made
 
-    def load_series(self, snapshot: Snapshot, run: str, metric: str) -> Series:
-        with self.open_index(snapshot.location.root) as index:
-            return index.load_series(f"{snapshot.location.name}/{run}", metric)
+    @contextmanager
+    def read_points(self, root: str) -> Iterator[Index]:
+        """For what reads whole series: few at once, so that many readers of long curves do not fill the memory."""
+        with self._places, self.open_index(root) as index:
+            yield index
 
     @contextmanager
     def open_index(self, root: str) -> Iterator[Index]:

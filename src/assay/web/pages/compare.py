@@ -158,7 +158,7 @@ def send_curves(request: Request) -> Response:
     if metric not in choice.table.metrics:
         raise NotFoundError("metric", metric, known)
     locations = list(dict.fromkeys(choice.locations))
-    with site.snapshots.open_index(choice.snapshot.location.root) as index:
+    with site.snapshots.read_points(choice.snapshot.location.root) as index:
         curves = build_chosen_curves(index, locations, choice.table, metric, x, _MOST_CURVES)
     return JSONResponse(curves, headers={"cache-control": "no-store"})
 

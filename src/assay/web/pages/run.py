@@ -113,7 +113,7 @@ def send_curves(request: Request) -> Response:
     metrics, _ = choose_metrics(snapshot.table, number)
     reading = query.get("reading", "")
     metric = query.get("metric", "") or ("" if reading else next(iter(metrics), ""))
-    with site.snapshots.open_index(snapshot.location.root) as index:
+    with site.snapshots.read_points(snapshot.location.root) as index:
         return _send(
             build_run_curves(
                 index, snapshot.location, snapshot.table, number, metric=metric, reading=reading, x=x

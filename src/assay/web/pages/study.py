@@ -163,7 +163,7 @@ def send_curves(request: Request) -> Response:
     view = StudyView.from_query(read_query(request))
 
     def make() -> bytes:
-        with site.snapshots.open_index(snapshot.location.root) as index:
+        with site.snapshots.read_points(snapshot.location.root) as index:
             return bytes(JSONResponse(build_curves(index, snapshot.location, snapshot.table, view)).body)
 
     body = site.snapshots.answer(snapshot, ("curves", view), make)
