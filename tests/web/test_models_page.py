@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from assay.execute.script import JobText, render_job
 from assay.models import session_pages
 from assay.models.pages import build_graph, build_history, list_checks
 from assay.models.records import write_report
+from assay.models.report_page import build_report
 from assay.models.values.layout import MODEL_FILE
-from assay.models.values.model import ModelReport
+from assay.models.values.model import Ending, ModelReport, Step, StepOutcome
+from assay.models.values.tensors import Tolerance
 from assay.record import run_directory
 from assay.study.api import StudyLocation, open_index
 from assay.system.fast_dataclasses import asdict, replace
@@ -32,7 +35,7 @@ from assay.values import layout
 from assay.values.run import Outcome, RunSpec, spec_id
 from assay.values.state import State
 from assay.values.study import CodePolicy
-from assay.values.verdict import VerdictKind
+from assay.values.verdict import Verdict, VerdictKind
 
 
 def write(root: Path, name: str, found: ModelReport | None, at: float = 1e9, state: State = State.DONE) -> Path:
@@ -109,6 +112,30 @@ def find_row(text: str, name: str) -> str:
     return next(row for row in text.split("<tr") if name in row)
 
 
+def change_cases(report: ModelReport, **changes: Any) -> ModelReport:
+    return replace(report, cases=tuple(replace(case, **changes) for case in report.cases))
+
+
+def change_tensors(report: ModelReport, **changes: Any) -> ModelReport:
+    first, *rest = report.cases
+    assert first.local
+    return replace(report, cases=(replace(first, local=tuple(replace(each, **changes) for each in first.local)), *rest))
+
+
+def assert_no_pass(root: Path, run: str, said: str) -> None:
+    """On the list, on the page and in `assay report`."""
+    with open_client(root) as client:
+        row = find_row(client.get("/models").text, f"checks/{run}")
+        text = client.get(f"/models/model/checks/{run}").text
+        for each in (row, text):
+            assert 'class="badge PASS"' not in each
+            assert 'class="badge ERROR"' in each or 'class="badge FAIL"' in each
+            assert said in each
+    document = build_report(StudyLocation(str(root), "model"), run)
+    assert document is not None
+    assert not document.title.startswith("PASS")
+
+
 class TestList:
     def test_the_last_verdict_of_each_model(self, client: TestClient) -> None:
         text = client.get("/models").text
@@ -122,6 +149,40 @@ class TestList:
         assert "no result" in row.partition("<a")[0]
         assert "is damaged" in row
         assert "<b>other" not in text
+
+    def test_a_report_that_changes_in_its_place(self, tmp_path: Path) -> None:
+        run_dir = write(tmp_path, "m_1", good_report())
+        with open_client(tmp_path) as client:
+            assert 'class="badge PASS"' in find_row(client.get("/models").text, "checks/m_1")
+            for text in ("{", json.dumps({**json.loads((run_dir / MODEL_FILE).read_text()), "cases": []})):
+                (run_dir / MODEL_FILE).write_text(text)
+                assert 'class="badge PASS"' not in client.get("/models").text
+
+    @pytest.mark.parametrize("state", [state for state in State if state not in (State.DONE, State.DAMAGED)])
+    def test_a_run_that_is_not_done_is_no_pass(self, tmp_path: Path, state: State) -> None:
+        """It may have left the report of an earlier attempt."""
+        write(tmp_path, "m_1", good_report(), state=state)
+        assert_no_pass(tmp_path, "m_1", "the run is ")
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda report: replace(report, samples=0),
+            lambda report: replace(report, cases=()),
+            lambda report: change_cases(report, verdict=Verdict(VerdictKind.PASS, (), 0)),
+            lambda report: change_cases(report, verdict=Verdict(VerdictKind.PASS, (), -5)),
+            lambda report: change_cases(report, verdict=Verdict(VerdictKind.FAIL, (), 5)),
+            lambda report: change_cases(report, steps=(StepOutcome(Step.RUN, Ending.CRASH),)),
+            lambda report: change_tensors(report, max_rel=math.nan, max_abs=math.nan),
+            lambda report: change_tensors(report, tolerance=Tolerance(rel=math.nan)),
+        ],
+    )
+    def test_numbers_that_prove_nothing_are_no_pass(
+        self, tmp_path: Path, change: Callable[[ModelReport], ModelReport]
+    ) -> None:
+        assert good_report().verdict.kind is VerdictKind.PASS
+        write(tmp_path, "m_1", change(good_report()))
+        assert_no_pass(tmp_path, "m_1", "")
 
     def test_nothing(self, tmp_path: Path) -> None:
         with open_client(tmp_path) as client:

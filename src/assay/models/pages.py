@@ -6,13 +6,14 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from heapq import nlargest
 from typing import Any
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.models.commands.diff import HEAT_COLUMNS, HEAT_ROWS, load_side
 from assay.models.judge.tensor_numbers import build_heat, build_histogram, can_draw
 from assay.models.judge.tensors import judge_outputs
-from assay.models.records import load_report
+from assay.models.records import judge_run, load_report
 from assay.models.report import tensor_diff
 from assay.models.report.check import CASES, build_document
 from assay.models.report.summary import build_case_metrics, build_diff_commands, label_of, render_error, render_ms
@@ -24,6 +25,7 @@ from assay.study.api import StudyLocation
 from assay.system.fast_dataclasses import dataclass
 from assay.values.document import Block, Chart, Curve, Panel, Section, Span, TableBlock, choose_blocks
 from assay.values.plain import render_date
+from assay.values.state import State
 from assay.values.table import Column, Table
 from assay.values.verdict import VerdictKind
 
@@ -42,7 +44,7 @@ def is_model_study(location: StudyLocation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a list and a history need of a report. `kind` None: there is no report, and `problem` says why."""
+    """What a list and a history need of a report. `kind` None: there is no report. `problem`: why it proves nothing."""
 
     run: str
     at: float
@@ -64,7 +66,7 @@ class Check:
 
 def list_checks(location: StudyLocation, rows: Sequence[RunRow]) -> list[Check]:
     """The newest first, and of very many only these."""
-    newest = sorted(rows, key=lambda row: -(row.started_at or row.created_at or 0.0))[:_MOST_CHECKS]
+    newest = nlargest(_MOST_CHECKS, rows, key=lambda row: row.started_at or row.created_at or 0.0)
     return [_summarise_row(location, row) for row in newest]
 
 
@@ -76,22 +78,23 @@ def _summarise_row(location: StudyLocation, row: RunRow) -> Check:
     path = os.path.join(location.dir, run)
     try:
         stat = os.stat(os.path.join(path, MODEL_FILE))
-        found = _summarise(path, stat.st_mtime_ns, stat.st_size)
+        found = _summarise(path, row.state, row.reason, stat.st_mtime_ns, stat.st_size)
     except OSError:
         return Check(run, at, stem, **given, problem=row.reason or f"{row.state}: there is no report")
     if isinstance(found, str):
         return Check(run, at, stem, **given, problem=found)
-    return Check(run, at, found.pop("stem"), **{**given, **found})
+    return Check(run=run, at=at, **{**given, **found})
 
 
 @lru_cache(maxsize=4096)
-def _summarise_cached(path: str, _mtime: int, _size: int) -> Mapping[str, Any] | str:
+def _summarise(path: str, state: State, reason: str, _mtime: int, _size: int) -> Mapping[str, Any] | str:
     try:
-        report = load_report(path)
+        found = load_report(path)
     except (AssayError, OSError) as error:
         return error.message if isinstance(error, AssayError) else str(error)
-    if report is None:
+    if found is None:
         return "there is no report"
+    report = judge_run(found, state, reason)
     whole = next((case for case in report.cases if case.layer is None), None)
     numbers = build_case_metrics(whole) if whole else None
     first = next((case for case in report.cases if case.name == report.first_wrong), None)
@@ -100,16 +103,12 @@ def _summarise_cached(path: str, _mtime: int, _size: int) -> Mapping[str, Any] |
         "target": report.target,
         "reference": report.reference,
         "kind": report.verdict.kind,
+        "problem": "" if report is found else report.findings[-1].message,
         "first_wrong": label_of(first, report) if first else "",
         "error": numbers.accumulated if numbers else None,
         "compile_s": numbers.compile_s if numbers else None,
         "run_s": numbers.run_s if numbers else None,
     }
-
-
-def _summarise(path: str, mtime: int, size: int) -> dict[str, Any] | str:
-    found = _summarise_cached(path, mtime, size)
-    return found if isinstance(found, str) else dict(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +155,17 @@ class ModelPage:
         return (blocks[:place], blocks[place + 1 :]) if place >= 0 else (blocks, [])
 
 
-def build_model_page(location: StudyLocation, run: str, checks: Sequence[Check]) -> ModelPage:
+def build_model_page(location: StudyLocation, row: RunRow, checks: Sequence[Check]) -> ModelPage:
     """`checks`: all of the study. A damaged report is a problem on the page."""
-    path = os.path.join(location.dir, run)
+    run = row.key.partition("/")[2]
     try:
-        report = load_report(path)
+        report = load_report(os.path.join(location.dir, run))
     except FormatError as error:
         return ModelPage(None, f"{error.message}: {error.hint}" if error.hint else error.message)
     if report is None:
         known = next((check.problem for check in checks if check.run == run), "")
         return ModelPage(None, known or "there is no report")
+    report = judge_run(report, row.state, row.reason)
     subject = (report.stem, report.target)
     mine = [check for check in reversed(checks) if check.subject == subject and check.goal == "check"]
     diffs = list_diffs(report)

@@ -6,18 +6,21 @@ directory are kept relative to it, also those in command lines: it may be moved.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
 from assay.models.values.layout import MODEL_FILE
-from assay.models.values.model import ModelReport
+from assay.models.values.model import CaseReport, ModelReport
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.system.fast_dataclasses import replace
 from assay.system.files import write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
+from assay.values.state import State
+from assay.values.verdict import Finding, Verdict, VerdictKind
 
 KIND = "model"
 FORMATS = {
@@ -36,7 +39,7 @@ def write_report(run_dir: str, report: ModelReport) -> None:
 
 
 def load_report(run_dir: str) -> ModelReport | None:
-    """None where there is no such file."""
+    """As its own numbers support it. None where there is no such file."""
     path = os.path.join(run_dir, MODEL_FILE)
     try:
         with open(path, "rb") as file:
@@ -47,9 +50,49 @@ def load_report(run_dir: str) -> ModelReport | None:
     content = read_versioned(text, KIND, path, FORMATS)
     try:
         content = _change_paths(content, lambda text: _move(text, layout.RUN_DIR_REFERENCE, here))
-        return replace(parse_plain(ModelReport, content), run_dir=run_dir)
+        return review(replace(parse_plain(ModelReport, content), run_dir=run_dir))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise build_damage(path, str(error), FORMATS[KIND]) from error
+
+
+def review(report: ModelReport) -> ModelReport:
+    """The file may have been changed: a case that passed had a result, and numbers that are numbers."""
+    findings = report.findings
+    if report.samples < 1:
+        findings = (
+            *findings,
+            Finding(VerdictKind.ERROR, report.stem, f"{report.samples} samples: nothing was computed"),
+        )
+    return replace(report, cases=tuple(map(_review_case, report.cases)), findings=findings)
+
+
+def _review_case(case: CaseReport) -> CaseReport:
+    verdict = case.verdict.review()
+    problem = _find_problem(case) if verdict.kind is VerdictKind.PASS else ""
+    if problem:
+        found = Finding(VerdictKind.ERROR, case.name, problem)
+        verdict = Verdict.of((*verdict.findings, found), verdict.comparisons)
+    return replace(case, verdict=verdict)
+
+
+def _find_problem(case: CaseReport) -> str:
+    """Why a case cannot have passed."""
+    if case.failed_step is not None:
+        return f"the file says PASS of {case.outcome}"
+    for each in (*case.local, *case.accumulated):
+        bound = each.tolerance
+        numbers = (each.max_abs, each.mean_abs, each.max_rel, bound.abs, bound.rel, bound.allowed_wrong)
+        if any(number is not None and math.isnan(number) for number in numbers):
+            return f"the file says PASS of {each.name}, whose error or tolerance is not a number"
+    return ""
+
+
+def judge_run(report: ModelReport, state: State, reason: str = "") -> ModelReport:
+    """What a run left behind that is not done proves nothing good: it may be that of an earlier attempt."""
+    if state is State.DONE or report.verdict.kind is not VerdictKind.PASS:
+        return report
+    text = f"the run is {state}{f': {reason}' if reason else ''}: what it left behind is not a PASS"
+    return replace(report, findings=(*report.findings, Finding(VerdictKind.ERROR, report.stem, text)))
 
 
 def _change_paths(content: Any, change: Change, *, meant: bool = False) -> Any:

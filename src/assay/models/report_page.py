@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from assay.errors import FormatError, UsageError
 from assay.models.pages import Check, ModelPage, build_model_page, group_checks, is_model_study, list_checks
 from assay.models.report.summary import render_error, render_ms
+from assay.record.index.base import RunRow
 from assay.study.api import StudyLocation, load_fresh_table, open_index_of
 from assay.values.document import Block, Document, Heading, Span, TableBlock
 from assay.values.plain import render_date
@@ -20,25 +21,26 @@ def build_report(location: StudyLocation, wanted: str | None) -> Document | None
     if not is_model_study(location):
         return None
     with open_index_of([location]) as index:
-        checks = list_checks(location, load_fresh_table(index, [location]).rows)
+        rows = {row.key.partition("/")[2]: row for row in load_fresh_table(index, [location]).rows}
+    checks = list_checks(location, [*rows.values()])
     if wanted is None:
-        return Document("Models", [*_build_overview(location, checks)])
-    if wanted not in [check.run for check in checks]:
+        return Document("Models", [*_build_overview(location, rows, checks)])
+    if wanted not in rows:
         return None
-    page = build_model_page(location, wanted, checks)
+    page = build_model_page(location, rows[wanted], checks)
     if page.report is None:
         raise FormatError(page.problem)
     return Document(f"{page.report.verdict.kind} {page.report.stem}", [*page.blocks, *page.history])
 
 
-def _build_overview(location: StudyLocation, checks: Sequence[Check]) -> Iterator[Block]:
+def _build_overview(location: StudyLocation, rows: Mapping[str, RunRow], checks: Sequence[Check]) -> Iterator[Block]:
     if not checks:
         raise UsageError(f"{location.dir}: no model has been checked yet", "assay model check MODEL.onnx")
     newest = [card.checks[0] for card in group_checks(checks)]
     yield Heading("Models", level=1, note=location.dir)
     yield TableBlock(_build_table(newest))
     for check in newest[:_MOST_MODELS]:
-        page: ModelPage = build_model_page(location, check.run, checks)
+        page: ModelPage = build_model_page(location, rows[check.run], checks)
         yield from (*page.blocks, *page.history)
 
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError
 from assay.execute.machine_lease import Use
-from assay.models.records import load_report
+from assay.models.records import judge_run, load_report
 from assay.models.report.summary import find_fresh
 from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_REQUEST_PREFIX
 from assay.models.values.model import FULL_MODEL, STUDY, CaseReport, ModelReport, ModelRequest, Step
@@ -174,6 +174,7 @@ def conclude(report: Report) -> Finished:
         return Finished(None, entry.dir, report.interrupted, tuple(report.notes))
     found = load_report(entry.dir)
     if found is not None:
+        found = judge_run(found, entry.state, entry.outcome.reason if entry.outcome else "")
         return Finished(replace(found, run_dir=entry.dir), entry.dir, None, tuple(report.notes))
     error = _find_error(entry.dir, entry.outcome.reason if entry.outcome else "")
     if entry.state is State.TIMEOUT:

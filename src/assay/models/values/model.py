@@ -290,7 +290,8 @@ class ModelReport:
     @property
     def verdict(self) -> Verdict:
         found = [finding for case in self.cases for finding in case.verdict.findings]
-        return Verdict.of((*found, *self.findings), sum(case.verdict.comparisons for case in self.cases))
+        verdict = Verdict.of((*found, *self.findings), sum(case.verdict.comparisons for case in self.cases))
+        return verdict.review(case.verdict for case in self.cases)
 
     @property
     def exit_code(self) -> ExitCode:

@@ -51,7 +51,8 @@ def show_all(request: Request) -> Response:
 
 
 def _load_checks(snapshot: Snapshot) -> Sequence[Check]:
-    return snapshot.remember("model checks", lambda: list_checks(snapshot.location, snapshot.table.rows))
+    """Not remembered with the table: a report may change in its place."""
+    return list_checks(snapshot.location, snapshot.table.rows)
 
 
 def _find(request: Request) -> Snapshot:
@@ -64,10 +65,10 @@ def _find(request: Request) -> Snapshot:
 
 def show_check(request: Request) -> Response:
     snapshot, run = _find(request), request.path_params["run"]
-    snapshot.get_row(run)
+    row = snapshot.table.rows[snapshot.get_row(run)]
     checks = _load_checks(snapshot)
     find, only_wrong = request.query_params.get("layer", "")[:200], request.query_params.get("wrong") == "1"
-    page = build_model_page(snapshot.location, run, checks)
+    page = build_model_page(snapshot.location, row, checks)
     me = next((check for check in checks if check.run == run), None)
     same = [check for check in checks if me and check.subject == me.subject]
     return get_site(request).render(
