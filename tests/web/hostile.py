@@ -8,6 +8,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -274,3 +276,79 @@ def _write_session(folder: Path, root: Path) -> None:
     (folder / "session" / "test_session.json").write_text(json.dumps(plan))
     with suppress(Exception):
         store_session(str(folder / "session"), str(folder / "aside"), str(root), 1.7e9)
+
+
+# ---------------------------------------------------------------- odd values
+
+ODD = {
+    "half a character": "\ud800 \udc80",
+    "nothing": "",
+    "many digits": 10**4000,
+    "more digits than Python reads": f"\x01{'9' * 5000}\x01",  # written without its quotes
+    "negative": -(10**400),
+    "infinite": float("inf"),
+    "not a number": float("nan"),
+    "a list": [["\ud800"]],
+    "an object": {"\ud800": {"": None}},
+    "null": None,
+    "true": True,
+}
+
+
+def build_odd(good: Path, root: Path, kind: str) -> None:
+    """A study: of each of its runs one text or number is the odd value of this kind, or one name."""
+    files = [path.relative_to(good) for path in sorted(good.rglob("*")) if path.is_file()]
+    records = {
+        path: _load_lines(good / path) for path in files if path.suffix in (".json", ".jsonl") or _is_numbered(path)
+    }
+    assert {"run.json", "tags.json", "outcome.1", "readings.jsonl"} <= {path.name for path in records}, records.keys()
+    (root / kind / ".assay").mkdir(parents=True)
+    shutil.copytree(good, root / kind / "good")
+    for file, lines in records.items():
+        for number, make in enumerate(_replace_each(lines, ODD[kind])):
+            run = root / kind / f"{file.name} {number}"
+            shutil.copytree(good, run)
+            text = "".join(json.dumps(line) + "\n" for line in make())
+            (run / file).write_text(re.sub(r'"\\u0001(\d+)\\u0001"', r"\1", text))
+
+
+def _is_numbered(path: Path) -> bool:
+    return path.name.startswith(("outcome.", "lease.", "stop.", "end."))
+
+
+def _load_lines(path: Path) -> list[Any]:
+    text = path.read_text()
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def _replace_each(lines: list[Any], value: Any) -> Iterator[Callable[[], list[Any]]]:
+    """The same with one place replaced: each text and number, and, where it is a text, each name."""
+    for at, line in enumerate(lines[:2]):
+        for path, is_name in _list_places(line):
+
+            def make(at: int = at, path: tuple[Any, ...] = path, is_name: bool = is_name) -> list[Any]:
+                changed = json.loads(json.dumps(lines))
+                place = changed[at]
+                for key in path[:-1]:
+                    place = place[key]
+                if is_name:
+                    place[value] = place.pop(path[-1])
+                else:
+                    place[path[-1]] = value
+                return changed
+
+            if not is_name or isinstance(value, str):
+                yield make
+
+
+def _list_places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], bool]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        if isinstance(key, str) and path[-1:] != ("packages",):
+            yield (*path, key), True
+        if not isinstance(inner, dict | list):
+            yield (*path, key), False
+        yield from list(_list_places(inner, (*path, key)))[: 4 if key in ("packages", "job_packages") else None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -15,6 +16,7 @@ import pytest
 from httpx import Response
 from starlette.routing import Match
 from starlette.testclient import TestClient
+from tests.study.workbench import GOOD, Bench
 from tests.web import hostile
 from tests.web.conftest import WRITE, open_client
 
@@ -269,3 +271,50 @@ def test_bodies(client: TestClient, body: bytes) -> None:
         if "POST" in entry.methods:
             answer = client.post(entry.path.replace("{study}", "bench"), content=body, headers=WRITE)
             assert answer.status_code < 500, (entry.path, answer.text[-300:])
+
+
+QUESTIONS = ("", "?tab=curves", "?tab=scatter&metric=loss", "?tab=parallel", "?tab=slices", "?tab=importance", "?tab=history",
+             "?group=n", "?sort=lr", "?where=lr>0", "?show=n,lr,time,tags,note")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def good(served: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with every record that is read."""
+    good = tmp_path_factory.mktemp("good") / "run"
+    shutil.copytree(served.root / "fit" / GOOD, good)
+    (good / "tags.json").write_text('{"format": 1, "tags": ["a"], "notes": [{"at": 1e9, "text": "b"}]}')
+    (good / "metrics").mkdir(exist_ok=True)
+    points = ('{"time": 1e9, "step": 1, "x": 1.5}', '{"time": 1e9, "step": 2, "x": 2}')
+    (good / "metrics" / "1-1-1.jsonl").write_text("\n".join(points) + "\n")
+    reading = '{"time": 1e9, "processes": 1, "cpu_s": 1.5, "rss_bytes": 1, "vms_bytes": 1, "peak_rss_bytes": 1}'
+    (good / "readings.jsonl").write_text(f"{reading}\n{reading.replace('1e9', '1.1e9')}\n")
+    return good
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind in ("half a character", "many digits") else pytest.param(kind, marks=pytest.mark.long)
+        for kind in hostile.ODD
+    ],
+)
+def test_odd_values_in_every_place_of_every_record(good: Path, tmp_path: Path, kind: str) -> None:
+    """Each page of the study, and the pages of each run."""
+    hostile.build_odd(good, tmp_path, kind)
+    with open_client(tmp_path) as client:
+        walk = Walk(client)
+        study = quote(kind)
+        pages = [f"/studies/{study}{question}" for question in QUESTIONS]
+        pages += [f"/api/studies/{study}{rest}" for rest in ("", "/table", "/runs", "/verdicts", "/curves?metric=loss")]
+        pages += [f"/studies/{study}/compare?all=1", f"/studies/{study}/best"]
+        pages += ["/studies", "/api/studies", "/goldens", "/benchmarks", "/models", "/traces"]
+        names = sorted(path.name for path in (tmp_path / kind).iterdir() if path.name != ".assay")
+        assert len(names) > 50
+        for number, name in enumerate(names):
+            run = f"studies/{study}/runs/{quote(name)}"
+            pages += [f"/{run}", f"/api/{run}"]
+            if number % 5 == 0:
+                pages += [f"/api/{run}/curves?metric=loss", f"/api/{run}/curves?metric=x&x=time"]
+        for page in pages:
+            walk.get(page)
+        walk.check()

@@ -37,6 +37,67 @@ def held(root: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshots:
     return held
 
 
+@pytest.fixture
+def two(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshots:
+    """Two roots, both with a study `one`: of four runs, and of three. What was read is not old."""
+    shutil.copytree(root / "one", tmp_path / "second" / "one")
+    shutil.rmtree(tmp_path / "second" / "one" / GOOD)
+    monkeypatch.setattr(snapshots, "_OLD_NAMES_S", 0.0)
+    held = Snapshots((str(root), str(tmp_path / "second")))
+    assert [len(held.load(name).table.rows) for name in ("one", "one~2")] == [4, 3]
+    return held
+
+
+def test_the_word_of_a_deleted_study_means_the_one_of_the_next_root(two: Snapshots, root: Path) -> None:
+    shutil.rmtree(root / "one")
+    assert not two.holds("one")
+    assert len(two.load("one").table.rows) == 3
+    with pytest.raises(NotFoundError, match="one~2"):
+        two.load("one~2")
+    assert two.load_studies()["one"][0] == two.load("one").location
+
+
+def test_a_study_that_was_renamed_is_found_by_its_new_name_alone(two: Snapshots, root: Path) -> None:
+    (root / "one").rename(root / "other")
+    assert len(two.load("other").table.rows) == 4
+    assert two.load("one").location.root != str(root)
+    (root.parent / "second" / "one").rename(root.parent / "second" / "third")
+    with pytest.raises(NotFoundError, match="one"):
+        two.load("one")
+
+
+def test_a_root_that_is_not_there_is_named(two: Snapshots, root: Path) -> None:
+    root.rename(root.parent / "elsewhere")
+    (root.parent / "second" / "one").rename(root.parent / "second" / "third")
+    with pytest.raises(NotFoundError) as caught:
+        two.load("one")
+    assert str(root) in (caught.value.hint or "")
+    assert set(two.load_studies()) == {"third"}
+    with open_client(root, root.parent / "second") as client:
+        page = client.get("/studies").text
+        assert "is not there" in page
+        assert str(root) in page
+        assert "third" in page
+        assert client.get("/studies/one").status_code == 404
+
+
+def test_the_thread_forgets_what_a_word_no_longer_means(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "_OLD_NAMES_S", 1000.0)  # who asks does not look
+    held = Snapshots((str(root),))
+    held.load("one")
+    held.start()
+    try:
+        (root / "one").rename(root / "other")
+        deadline = time.monotonic() + 30
+        while held.holds("one"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with pytest.raises(NotFoundError):
+            held.load("one")
+    finally:
+        held.close()
+
+
 def test_after_a_pause_the_first_look_is_not_an_old_one(held: Snapshots, root: Path) -> None:
     shutil.rmtree(root / "one" / GOOD)
     assert not held.holds("one")

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from math import isfinite, prod
+from math import prod
 from typing import Any, Literal
 
 from assay.errors import MissingExtraError
@@ -508,12 +508,17 @@ class _Kind:
         return self.choices.index(canonical(value)) if self.choices else float(value)
 
 
+_LARGEST = 1e300  # a whole number above it may not be a float
+
+
 def _guess_kind(optuna: Any, values: Sequence[Value]) -> _Kind | None:
     """None: it does not vary."""
     choices = tuple(dict.fromkeys(map(canonical, values)))
     if len(choices) < 2:
         return None
-    is_numeric = all(isinstance(each, int | float) and not isinstance(each, bool) and isfinite(each) for each in values)
+    is_numeric = all(
+        isinstance(each, int | float) and not isinstance(each, bool) and abs(each) < _LARGEST for each in values
+    )
     if not is_numeric or len(choices) == 2:
         return _Kind(optuna.distributions.CategoricalDistribution(range(len(choices))), choices)
     low, high = float(min(values)), float(max(values))

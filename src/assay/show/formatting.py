@@ -45,7 +45,7 @@ def render_count(count: int, noun: str, plural: str | None = None) -> str:
 
 def render_size(size_bytes: float) -> str:
     """`512 B`, `1.5 GiB`."""
-    amount, unit = float(abs(size_bytes)), 0
+    amount, unit = float(min(abs(size_bytes), 1 << 1000)), 0  # a larger one is not a float
     while amount >= 1023.5 and unit < len(_SIZE_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
     text = f"{amount:.0f}" if unit == 0 or amount >= 99.95 else f"{amount:.3g}"

@@ -74,7 +74,11 @@ class StudyView(NamedTuple):
         if changes and "page" not in changes:
             changes["page"] = 1
         fields = zip(self._fields, self._replace(**changes), self._field_defaults.values(), strict=True)
-        told = [f"{name}={quote(_write(value), safe='')}" for name, value, default in fields if value != default]
+        told = [
+            f"{name}={quote(_write(value), safe='', errors='backslashreplace')}"
+            for name, value, default in fields
+            if value != default
+        ]
         return f"?{'&'.join(told)}"
 
     def build_options(self) -> SummaryOptions:

@@ -192,10 +192,11 @@ def parse_number(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return value
+        return value if isinstance(value, float) or abs(value) < _LARGEST else math.copysign(math.inf, value > 0 or -1)
     return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else None
 
 
+_LARGEST = 1 << 1023  # a greater one is not a float
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
 
 

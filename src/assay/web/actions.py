@@ -12,11 +12,12 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from assay.errors import UsageError
 from assay.system.files import parse_json
 from assay.values import layout
+from assay.web.answers import send
 from assay.web.routes import post
 from assay.web.site import get_site
 from assay.web.snapshots import Snapshot
@@ -50,7 +51,7 @@ def _act(request: Request, body: bytes) -> Response:
         if code:
             break
     site.snapshots.refresh(snapshot.slug)
-    return JSONResponse({"command": shown, "code": code, "said": said}, 200 if code == 0 else 409)
+    return send({"command": shown, "code": code, "said": said}, 200 if code == 0 else 409)
 
 
 def _read(body: bytes, snapshot: Snapshot) -> tuple[str, list[str], str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import ExitStack
 
@@ -23,6 +22,7 @@ from assay.study.api import (
     find_names,
     load_verdicts,
 )
+from assay.web.answers import send
 from assay.web.openapi import build_document
 from assay.web.pages.run import find_run
 from assay.web.routes import get
@@ -31,12 +31,6 @@ from assay.web.snapshots import Snapshot
 
 _MOST_COMPARED = 100
 _MOST_POINTS = 100_000
-
-
-def send(value: object, status: int = 200) -> Response:
-    """A name that is not UTF-8 is escaped; what JSON does not know has become a text before."""
-    text = json.dumps(value, default=str, allow_nan=False, separators=(",", ":"))
-    return Response(text, status, {"cache-control": "no-store"}, "application/json")
 
 
 def send_openapi(_request: Request) -> Response:

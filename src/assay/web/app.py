@@ -11,13 +11,14 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from assay.errors import AssayError, NotFoundError, UsageError
 from assay.web import actions, api, assets, live, login, uploads
+from assay.web.answers import send
 from assay.web.pages import benchmarks, compare, goldens, models, run, studies, study, traces
 from assay.web.routes import build_route
 from assay.web.security import Guard
@@ -76,7 +77,7 @@ def _show_error(request: Request, error: Exception) -> Response:
         logging.getLogger("assay.web").error("%s %s", request.method, request.url.path, exc_info=error)
         hint = "the terminal where `assay serve` runs shows the details"
     if request.url.path.startswith("/api/"):
-        return JSONResponse({"error": message, "hint": hint}, status)
+        return send({"error": message, "hint": hint}, status)
     headers = getattr(error, "headers", None)
     response = get_site(request).render(request, "error.html", status=status, code=status, message=message, hint=hint)
     response.headers.update(headers or {})

@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from assay.errors import NotFoundError
 from assay.web.routes import get
 from assay.web.site import Site, get_site
 from assay.web.snapshots import Snapshot
@@ -76,7 +77,10 @@ async def _follow(request: Request, site: Site, snapshot: Snapshot) -> AsyncIter
                 told_at = time.monotonic()
             except TimeoutError:
                 if time.monotonic() - told_at > _PAUSE_S:
-                    await run_in_threadpool(site.snapshots.load, snapshot.slug)  # somebody still looks at it
+                    try:
+                        await run_in_threadpool(site.snapshots.load, snapshot.slug)  # somebody still looks at it
+                    except NotFoundError:
+                        return  # it was deleted
                     yield ": still here\n\n"
                     told_at = time.monotonic()
     finally:

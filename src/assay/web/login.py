@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from assay.web.answers import send
 from assay.web.routes import Entry, get
 from assay.web.security import ALLOWS, COOKIE
 from assay.web.site import get_site
@@ -19,7 +20,7 @@ def check(request: Request) -> Response:
     site = get_site(request)
     _, _, given = request.headers["authorization"].partition(" ")
     token = next(token for token in site.tokens if token.is_same(given.strip()))
-    response = JSONResponse({"scopes": sorted(ALLOWS[token.scope])})
+    response = send({"scopes": sorted(ALLOWS[token.scope])})
     if not site.is_open and "read" in ALLOWS[token.scope]:
         response.set_cookie(COOKIE, token.build_cookie(), httponly=True, samesite="strict", path="/")
     return response

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from urllib.parse import quote
 
 from assay.record.index.base import RunRow
 from assay.show.formatting import clean_lines
 from assay.show.table import build_texts
 from assay.study.api import StudyTable, StudyView
+from assay.web.answers import quote
 
 
 def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
@@ -28,7 +28,7 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
         kind = ("num" * (column.side == "right"), "name" * (index == 0), "note" * (column.name == "note"))
         opening = f'<td class="{" ".join(filter(None, kind))}">'
         if column.name == "run" and runs:
-            folder = f"/studies/{quote(slug, safe='')}/runs"
+            folder = f"/studies/{quote(slug)}/runs"
             texts = [_link(f"{folder}/{_quote(run)}", text, text) for run, text in zip(runs, texts, strict=True)]
         elif index == 0 and view.group:
             texts = [_link_group(view, *pair) for pair in zip(built.members, texts, strict=True)]
@@ -54,7 +54,7 @@ def escape_texts(texts: Sequence[str]) -> list[str]:
 
 
 def _quote(run: RunRow) -> str:
-    return quote(run.key.partition("/")[2], safe="")
+    return quote(run.key.partition("/")[2])
 
 
 def _link(address: str, text: str, title: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from urllib.parse import quote, urlencode
 
 from jinja2 import Environment
 from starlette.requests import Request
@@ -17,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from assay.show import formatting
 from assay.show.html import build_environment
 from assay.values.plain import render_date
+from assay.web.answers import encode_text, quote
 from assay.web.rows import render_rows
 from assay.web.security import Token
 from assay.web.snapshots import Snapshots
@@ -50,6 +50,7 @@ class Site:
             run_rows=render_rows,
             date=lambda at: render_date(at, "%Y-%m-%d %H:%M"),
         )
+        environment.filters["urlencode"] = lambda text: quote(str(text), safe="/")
         return environment
 
     def render(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
@@ -57,7 +58,7 @@ class Site:
         is_part = request.headers.get("hx-request") == "true" and status == 200
         names = [f"parts/{template}", template] if is_part else [template]
         text = self.templates.select_template(names).render(request=request, site=self, **values)
-        return HTMLResponse(text, status, headers={"vary": "HX-Request", "cache-control": "no-store"})
+        return HTMLResponse(encode_text(text), status, headers={"vary": "HX-Request", "cache-control": "no-store"})
 
 
 def get_site(request: Request) -> Site:
@@ -71,14 +72,14 @@ def read_query(request: Request) -> dict[str, list[str]]:
 
 def build_address(*parts: str, **query: object) -> str:
     """`/studies/NAME/runs/RUN?metric=loss`: each part quoted; what is None, "" or False is left out."""
-    path = "".join(f"/{quote(part, safe='')}" for part in parts)
+    path = "".join(f"/{quote(part)}" for part in parts)
     pairs = [(name, value) for name, value in query.items() if value not in (None, "", False, ())]
     return (path or "/") + (f"?{build_query(dict(pairs))}" if pairs else "")
 
 
 def build_query(values: Mapping[str, object]) -> str:
     pairs = [(name, "1" if value is True else value) for name, value in values.items()]
-    return urlencode([(name, str(each)) for name, value in pairs for each in _each(value)], quote_via=quote)
+    return "&".join(f"{quote(name)}={quote(str(each))}" for name, value in pairs for each in _each(value))
 
 
 def _each(value: object) -> Sequence[object]:

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -42,6 +42,9 @@ _MOST_BYTES = 16 << 20  # of answers that are kept as they are sent
 _MANY_ROWS = 2000
 _MOST_READING = 2  # threads that hold points at once: they share one core, and a million points take 80 MB for a moment
 _LISTED_S = 2.0
+_NAMES_S = 1.5  # what the words of addresses stand for is found again by the thread
+_OLD_NAMES_S = 4.0  # or by who asks, where the thread has something else to do
+_NEW_S = 0.2  # one that is not known may have just been made
 _RUNNING_S, _RESTING_S, _WATCHED_S = 1.0, 5.0, 120.0
 _OLD_S = 3 * _RESTING_S  # what was not looked after for so long is read again before it is shown
 
@@ -103,6 +106,9 @@ class Snapshots:
         self._lock = threading.Lock()
         self._listing = threading.Lock()
         self._listed: tuple[float, dict[str, tuple[StudyLocation, StudyRow]]] = (-math.inf, {})
+        self._naming = threading.Lock()
+        self._named: tuple[float, Mapping[str, StudyLocation]] = (-math.inf, {})
+        self._asked_at = -math.inf
         self._loading: dict[str, threading.Lock] = {}
         self._versions = itertools.count(1)  # never the same again, also of a study that is read again
         self._answers: OrderedDict[Hashable, bytes] = OrderedDict()
@@ -130,16 +136,32 @@ class Snapshots:
 
     # ---------------------------------------------------------------- names
 
-    def find_locations(self) -> dict[str, StudyLocation]:
-        """Each study by the word that stands for it in addresses: its name; `name~2` in the second root that has it."""
-        found: dict[str, StudyLocation] = {}
-        for root in self.roots:
-            for name in find_studies(root):
-                slug, number = name, 2
-                while slug in found:
-                    slug, number = f"{name}~{number}", number + 1
-                found[slug] = StudyLocation(root, name)
-        return found
+    def find_locations(self, at_most_s: float | None = None) -> Mapping[str, StudyLocation]:
+        """Each study by the word that stands for it in addresses: its name; `name~2` in the second root that has it.
+        What was found is some seconds old at most."""
+        self._asked_at = time.monotonic()
+        return self._name_studies(_OLD_NAMES_S if at_most_s is None else at_most_s)
+
+    def _name_studies(self, at_most_s: float) -> Mapping[str, StudyLocation]:
+        with self._naming:
+            at, known = self._named
+            if time.monotonic() - at >= at_most_s:
+                known = _find_all(self.roots)
+                self._named = (time.monotonic(), known)
+            return known
+
+    def find_missing_roots(self) -> list[str]:
+        return [root for root in self.roots if not os.path.isdir(root)]
+
+    def locate(self, slug: str, at_most_s: float | None = None) -> StudyLocation:
+        """Where the study is now; raises NotFoundError with suggestions."""
+        known = self.find_locations(at_most_s)
+        if slug not in known:
+            known = self.find_locations(_NEW_S)
+        if slug not in known:
+            missing = ", ".join(self.find_missing_roots())
+            raise NotFoundError("study", slug, list(known), f"the folder {missing} is not there" if missing else None)
+        return known[slug]
 
     # ---------------------------------------------------------------- reading
 
@@ -159,7 +181,7 @@ class Snapshots:
                 refresh_root(index, root)
                 counted |= {StudyLocation(root, row.name): row for row in index.load_studies()}
         found = {}
-        for slug, location in self.find_locations().items():
+        for slug, location in self.find_locations(0.0).items():
             row = counted.get(location, StudyRow(location.name, {}, None))
             if planned := len(load_planned(location.dir)):
                 row = row._replace(counts={**row.counts, State.QUEUED: row.counts.get(State.QUEUED, 0) + planned})
@@ -168,9 +190,9 @@ class Snapshots:
 
     def load(self, slug: str) -> Snapshot:
         """The study as it was seen last; read now when nobody has looked at it yet, or not for a while."""
-        now = time.monotonic()
+        location, now = self.locate(slug), time.monotonic()
         with self._lock:
-            held = self._held.get(slug)
+            held = self._get_held(slug, location)
             if held is not None:
                 held.asked_at = now
                 self._held.move_to_end(slug)
@@ -179,20 +201,22 @@ class Snapshots:
             loading = self._loading.setdefault(slug, threading.Lock())
         if held is not None:
             snapshot = self._refresh(held.snapshot, _OLD_S) or held.snapshot
-            if snapshot.table.rows or os.path.isdir(snapshot.location.dir):
+            if snapshot.table.rows or os.path.isdir(location.dir):
                 return snapshot
-            with self._lock:  # it was deleted
-                self._held.pop(slug, None)
+            location = self.locate(slug, 0.0)  # it was deleted
         with loading:
             with self._lock:
-                if slug in self._held:
-                    return self._held[slug].snapshot
-            known = self.find_locations()
-            if slug not in known:
-                raise NotFoundError("study", slug, list(known))
-            snapshot = self._read(slug, known[slug], None)
+                held = self._get_held(slug, location)
+                if held is not None:
+                    return held.snapshot
+            snapshot = self._read(slug, location, None)
             self._keep(snapshot, now)
             return snapshot
+
+    def _get_held(self, slug: str, location: StudyLocation) -> _Held | None:
+        """What is held of the study that the word stands for now."""
+        held = self._held.get(slug)
+        return held if held is not None and held.snapshot.location == location else None
 
     def answer(self, snapshot: Snapshot, what: Hashable, make: Callable[[], bytes]) -> bytes:
         """What was made of the study as it is, also for the next who asks; what nobody asked for longest leaves."""
@@ -232,10 +256,7 @@ class Snapshots:
 
     def refresh(self, slug: str) -> Snapshot:
         """The study as it is now: after an action, so that its answer shows what it did."""
-        location = self.find_locations().get(slug)
-        with self._lock:
-            if slug in self._held and self._held[slug].snapshot.location != location:
-                self._held.clear()  # a root before it has a study of this name now, which takes the word
+        self.locate(slug, 0.0)  # an action may have made a study, which takes the word
         before = self.load(slug)
         return self._refresh(before) or before
 
@@ -249,6 +270,8 @@ class Snapshots:
     def _look_after(self) -> None:
         while not self._is_closed.wait(0.25):
             now = time.monotonic()
+            if now - self._asked_at < _WATCHED_S:
+                self._look_at_names()
             with self._lock:
                 due = [held.snapshot for held in self._held.values() if _is_due(held, now)]
             for snapshot in due:
@@ -256,16 +279,23 @@ class Snapshots:
                     return
                 self._refresh(snapshot)
 
+    def _look_at_names(self) -> None:
+        with suppress(OSError):  # a folder that cannot be read: who asks for it is told
+            known = self._name_studies(_NAMES_S)
+            with self._lock:
+                for slug in [slug for slug, held in self._held.items() if known.get(slug) != held.snapshot.location]:
+                    del self._held[slug]
+
     def _refresh(self, before: Snapshot, at_most_s: float = 0.0) -> Snapshot | None:
         """What it is now, if that is something else. `at_most_s`: how old what another thread has just read may be."""
         with self._loading.setdefault(before.slug, threading.Lock()):
             with self._lock:
-                held = self._held.get(before.slug)
+                held = self._get_held(before.slug, before.location)
                 if held is not None and time.monotonic() - held.checked_at < at_most_s:
                     return held.snapshot
             after = self._read(before.slug, before.location, before)
             with self._lock:
-                held = self._held.get(before.slug)
+                held = self._get_held(before.slug, before.location)
                 if held is not None:
                     held.checked_at = time.monotonic()
                     held.snapshot = after
@@ -301,8 +331,10 @@ class Snapshots:
     def holds(self, slug: str) -> bool:
         """Then to load it takes no time."""
         with self._lock:
-            held = self._held.get(slug)
-            return held is not None and time.monotonic() - held.checked_at < _OLD_S
+            named_at, known = self._named
+            held = self._get_held(slug, known[slug]) if slug in known else None
+            now = time.monotonic()
+            return held is not None and now - held.checked_at < _OLD_S and now - named_at < _OLD_NAMES_S
 
     def _keep(self, snapshot: Snapshot, now: float) -> None:
         if len(snapshot.table.rows) > _MANY_ROWS:
@@ -314,6 +346,17 @@ class Snapshots:
             while cells > _MOST_CELLS and len(self._held) > 1:  # the longest unseen leave
                 _, left = self._held.popitem(last=False)
                 cells -= _count_cells(left)
+
+
+def _find_all(roots: tuple[str, ...]) -> dict[str, StudyLocation]:
+    found: dict[str, StudyLocation] = {}
+    for root in roots:
+        for name in find_studies(root):
+            slug, number = name, 2
+            while slug in found:
+                slug, number = f"{name}~{number}", number + 1
+            found[slug] = StudyLocation(root, name)
+    return found
 
 
 def _explain(error: Exception) -> str:

@@ -18,7 +18,7 @@ from assay.compat.torq.session_runs import store_session
 from assay.errors import NotFoundError
 from assay.study.api import Limits, RefusedUploadError, StoredRun, StudyView, make_aside, store_archive, unpack
 from assay.values.where import quote_where
-from assay.web.api import send
+from assay.web.answers import send
 from assay.web.routes import get, post
 from assay.web.security import Limit
 from assay.web.site import Site, build_address, get_site

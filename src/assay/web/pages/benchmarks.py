@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from assay.bench.api import (
     SORTS,
@@ -30,6 +30,7 @@ from assay.errors import NotFoundError, UsageError
 from assay.study.api import StudyLocation
 from assay.values.document import Block
 from assay.web.actions import call
+from assay.web.answers import send
 from assay.web.routes import get, post
 from assay.web.site import build_address, get_site
 from assay.web.snapshots import Snapshot, Snapshots
@@ -212,7 +213,7 @@ def _triage(request: Request, body: bytes) -> Response:
     code, said = call(words)
     answer = {"command": shlex.join(["assay", *words]), "code": code, "said": said}
     # htmx loads the page again: the verdict may be another one now
-    return JSONResponse(answer, 409 if code else 200, headers={} if code else {"hx-refresh": "true"})
+    return send(answer, 409 if code else 200, {} if code else {"hx-refresh": "true"})
 
 
 ROUTES = [

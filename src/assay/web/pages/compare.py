@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import Table
@@ -19,6 +19,7 @@ from assay.study.api import (
     split_diff,
 )
 from assay.values.where import parse_where
+from assay.web.answers import send
 from assay.web.routes import get
 from assay.web.site import Site, build_address, build_query, get_site
 from assay.web.snapshots import Snapshot
@@ -160,7 +161,7 @@ def send_curves(request: Request) -> Response:
     locations = list(dict.fromkeys(choice.locations))
     with site.snapshots.read_points(choice.snapshot.location.root) as index:
         curves = build_chosen_curves(index, locations, choice.table, metric, x, _MOST_CURVES)
-    return JSONResponse(curves, headers={"cache-control": "no-store"})
+    return send(curves)
 
 
 ROUTES = [

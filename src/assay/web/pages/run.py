@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, Response
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.study.api import (
@@ -26,6 +25,7 @@ from assay.study.api import (
     search_log,
     split_diff,
 )
+from assay.web.answers import quote, send
 from assay.web.pages.traces import list_traces
 from assay.web.routes import get
 from assay.web.site import Site, build_address, get_site
@@ -74,7 +74,7 @@ def show(request: Request) -> Response:
         related=_find_related(snapshot, request.path_params["run"], {file.name for file in files}),
         links=_link_runs(site, snapshot, [*page.children, page.parent] if page else []),
         split_diff=split_diff,
-        quoted=lambda text: quote(text, safe="/", errors="surrogateescape"),
+        quoted=lambda text: quote(text, safe="/"),
     )
 
 
@@ -114,7 +114,7 @@ def send_curves(request: Request) -> Response:
     reading = query.get("reading", "")
     metric = query.get("metric", "") or ("" if reading else next(iter(metrics), ""))
     with site.snapshots.read_points(snapshot.location.root) as index:
-        return _send(
+        return send(
             build_run_curves(
                 index, snapshot.location, snapshot.table, number, metric=metric, reading=reading, x=x
             )
@@ -129,7 +129,7 @@ def send_log(request: Request) -> Response:
     path = choose_log(run_dir, query.get("file") or None, query.get("command") or None, attempt)
     words = query.get("find", "")
     if not words:
-        return _send(load_log(path, start)._asdict())
+        return send(load_log(path, start)._asdict())
     if len(words) > 1000:
         raise UsageError("a search has at most 1000 characters")
     if not _SEARCHES.acquire(timeout=1):
@@ -139,11 +139,7 @@ def send_log(request: Request) -> Response:
     finally:
         _SEARCHES.release()
     items = [each._asdict() for each in found.items]
-    return _send({**found._asdict(), "items": None, "matches": items})
-
-
-def _send(value: object) -> Response:
-    return JSONResponse(value, headers={"cache-control": "no-store"})
+    return send({**found._asdict(), "items": None, "matches": items})
 
 
 def _read_whole(text: str | None, name: str) -> int | None:

@@ -64,7 +64,15 @@ def show(request: Request) -> Response:
     cards.sort(key=_ORDERS[order])
     is_many = len(known) > _MANY or bool(wanted)
     return site.render(
-        request, "studies.html", cards=cards, q=wanted, total=len(known), sort=order, orders=_ORDERS, is_many=is_many
+        request,
+        "studies.html",
+        cards=cards,
+        q=wanted,
+        total=len(known),
+        sort=order,
+        orders=_ORDERS,
+        is_many=is_many,
+        missing=site.snapshots.find_missing_roots(),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from assay.errors import NotFoundError, UsageError
 from assay.study.api import (
@@ -25,6 +25,7 @@ from assay.study.api import (
     measure_pace,
 )
 from assay.values.state import State
+from assay.web.answers import encode_json
 from assay.web.pages.studies import build_shares
 from assay.web.routes import get
 from assay.web.site import build_address, get_site, read_query
@@ -164,7 +165,7 @@ def send_curves(request: Request) -> Response:
 
     def make() -> bytes:
         with site.snapshots.read_points(snapshot.location.root) as index:
-            return bytes(JSONResponse(build_curves(index, snapshot.location, snapshot.table, view)).body)
+            return encode_json(build_curves(index, snapshot.location, snapshot.table, view))
 
     body = site.snapshots.answer(snapshot, ("curves", view), make)
     return Response(body, media_type="application/json", headers={"cache-control": "no-store"})

@@ -7,13 +7,13 @@ import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from assay.errors import NotFoundError
 from assay.study.api import StudyLocation, list_files
+from assay.web.answers import quote
 from assay.web.assets import VENDOR
 from assay.web.routes import get
 from assay.web.site import build_address, get_site
@@ -49,7 +49,7 @@ class Trace:
         """Where speedscope shows it; "" where it cannot. The part behind # never reaches a server."""
         if self.problem or not self.name.lower().endswith(_FLAMES):
             return ""
-        return f"{VIEWER}#profileURL={quote(self.address, safe='')}&title={quote(self.name, safe='')}"
+        return f"{VIEWER}#profileURL={quote(self.address)}&title={quote(self.name)}"
 
     @property
     def fits_perfetto(self) -> bool:
@@ -64,7 +64,7 @@ def list_traces(location: StudyLocation, slug: str, run: str) -> list[Trace]:
         if is_meant or is_profile:
             base = build_address("studies", slug, "runs", run, "files")
             problem = find_problem(os.path.join(run_dir, file.name), file.size)
-            found.append(Trace(file.name, file.size, f"{base}/{quote(file.name)}", problem))
+            found.append(Trace(file.name, file.size, f"{base}/{quote(file.name, safe='/')}", problem))
     return found
 
 
