@@ -175,3 +175,10 @@ def test_values_are_shown_as_they_are_written() -> None:
     with pytest.raises(UsageError) as error:
         need_rows(parse_where("amp == yes and layers == x"), Table(rows, {}))
     assert error.value.hint == "amp: true, false\n  layers: [64, 0], [64, 1], [64, 2], [64, 3]"
+
+
+def test_each_name_is_described_once() -> None:
+    """Each is a look at every run, and an expression may have hundreds of comparisons."""
+    with pytest.raises(UsageError, match="none of 4 runs matches") as error:
+        need_rows(parse_where(" or ".join(f"lr < {-n}" for n in range(1, 100))), build_table())
+    assert error.value.hint == "lr: 0.1, 1e-4, 1"

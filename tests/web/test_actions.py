@@ -10,6 +10,8 @@ from starlette.testclient import TestClient
 from tests.study.workbench import GOOD, LONG, Bench, build_bench, until
 from tests.web.conftest import READER, WRITE, open_client
 
+from assay.web import actions
+
 ACTIONS = "/api/studies/fit/actions"
 OTHER = "lr=0.1,n=8"
 
@@ -52,6 +54,15 @@ def test_a_run_is_repeated(bench: Bench) -> None:
         assert answer.status_code == 200
         assert answer.json()["command"].startswith("assay rerun --plain -- /")
         until(lambda: list((bench.root / "fit" / GOOD).glob("outcome.2")), "it ran again")
+
+
+def test_what_cannot_start_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions, "_EARLY_S", 60.0)
+    monkeypatch.setattr(actions, "build_commands", lambda *_: [["rerun", "--no-such-option"]])
+    with open_client(bench.root) as client:
+        answer = client.post(ACTIONS, headers=WRITE, json={"action": "rerun", "runs": [GOOD]})
+    assert answer.status_code == 409
+    assert "no-such-option" in answer.json()["said"]
 
 
 def test_a_study_is_stopped(bench: Bench) -> None:

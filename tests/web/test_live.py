@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import uvicorn
 from tests.study.workbench import GOOD, STUDY, build_bench, until
 
 from assay.errors import AssayError, UsageError
@@ -141,3 +142,10 @@ class TestStart:
         assert [token.scope for token in load_tokens(None)] == ["write"]
         with pytest.raises(UsageError):
             load_tokens(str(tmp_path / "nothing"))
+
+    def test_the_token_does_not_reach_what_is_started(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A run that is repeated from the page may print its environment, and its log can be read by everybody."""
+        monkeypatch.setenv("ASSAY_TOKEN", "c" * 20)
+        monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: [each.close() for each in sockets])
+        serve(ServeRequest(root=(str(tmp_path),), port=0), Console())
+        assert "ASSAY_TOKEN" not in os.environ

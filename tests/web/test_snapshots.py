@@ -175,3 +175,15 @@ def test_a_long_curve_takes_memory_only_while_it_is_made(root: Path) -> None:
         peak < 8 * 8 * count
     )  # three columns of 8 bytes, as stored and as arrays; objects for all points would be 4 more
     assert left < 8 * count
+
+
+def test_an_index_that_was_deleted_is_filled_again(held: Snapshots, root: Path) -> None:
+    with held.open_index(str(root)) as index:
+        before = list(index.load_series(f"one/{GOOD}", "loss").values)
+        assert before
+        place = Path(index.place)
+    for path in place.parent.glob(f"{place.name}*"):
+        path.unlink()
+    held.load("one")
+    with held.open_index(str(root)) as index:
+        assert list(index.load_series(f"one/{GOOD}", "loss").values) == before

@@ -259,3 +259,9 @@ def test_more_runs_than_can_be_drawn(client: TestClient, monkeypatch: pytest.Mon
     text = client.get("/studies/fit?tab=scatter&metric=loss&param=n&log_x=1").text
     assert "3 of 4 runs: the 1 best, and 2 evenly from the others" in text
     assert len(re.findall(r"<(?:circle|path)[^>]*><title>", text)) == 3
+
+
+def test_an_expression_that_would_hold_up_everybody_is_refused(client: TestClient) -> None:
+    answer = client.get("/studies/fit", params={"where": " or ".join(f"lr < {-n}" for n in range(500))})
+    assert answer.status_code == 400
+    assert "more than 4000 characters" in answer.text

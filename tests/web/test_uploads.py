@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -205,6 +206,15 @@ class TestBad:
         assert answer.status_code == 400
         assert "leads elsewhere" in answer.json()["error"]
         assert place.find_files() == []
+
+    def test_a_full_disk(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(uploads, "store_archive", fail)
+        answer = place.send(place.pack(GOOD))
+        assert answer.status_code == 507
+        assert answer.json()["error"] == "the upload cannot be stored: No space left on device"
 
     def test_patterns_that_take_for_ever(self, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Read by the server itself, they would hold up everybody."""

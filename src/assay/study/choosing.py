@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import NotFoundError, UsageError, did_you_mean
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _MOST_VALUES = 6  # of one name, where nothing matches
 _MOST_NAMES = 20
+_MOST_DESCRIBED = 10  # names of an expression: each is a look at all runs
 
 # What is known of every run beside its parameters and metrics; None: it has no such value.
 FIELDS: dict[str, Callable[[RunRow], Any]] = {
@@ -167,8 +168,9 @@ def _refuse_name(where: Where, name: Name, kinds: Sequence[Kind], table: Table) 
 
 def _describe_values(where: Where, table: Table, rows: Sequence[int]) -> list[str]:
     """A line for each name that was tested: which values the runs have."""
-    lines: dict[str, None] = {}
-    for name in find_names(where.expression):
+    lines = []
+    names = {(name.kind, name.aggregate, name.name): name for name in find_names(where.expression)}
+    for name in islice(names.values(), _MOST_DESCRIBED):
         values = _resolve(where, name, table).values
         found = list(dict.fromkeys(map(_show, (values[i] for i in rows if not _is_missing(values[i])))))
         title = f"{name.aggregate}({name.name})" if name.aggregate else name.name
@@ -179,8 +181,8 @@ def _describe_values(where: Where, table: Table, rows: Sequence[int]) -> list[st
             text = f"{min(numbers):g} to {max(numbers):g}"
         else:
             text = _join(found, _MOST_VALUES)
-        lines[f"{title}: {text}"] = None
-    return list(lines)
+        lines.append(f"{title}: {text}")
+    return lines
 
 
 def _is_missing(value: Any) -> bool:

@@ -16,6 +16,7 @@ Tab = Literal["table", "curves", "scatter", "slices", "parallel", "history", "im
 TABS: tuple[Tab, ...] = get_args(Tab)
 PER_PAGE = 50
 _MOST_PER_PAGE = 500
+_LONGEST_WHERE = 4000  # everybody who may read can ask, and each comparison looks at all runs
 _MOST_CURVES = 50
 
 
@@ -57,6 +58,10 @@ class StudyView(NamedTuple):
         unknown = set(view.states) - {str(state) for state in State}
         if unknown:
             raise UsageError(f"there is no state {min(unknown)!r}", f"there are {', '.join(map(str, State))}")
+        if len(view.where) > _LONGEST_WHERE:
+            raise UsageError(
+                f"the expression has more than {_LONGEST_WHERE} characters", "choose in several steps: tag runs"
+            )
         if view.x not in ("", "step", "epoch", "time"):
             raise UsageError(f"x cannot be {view.x!r}", "it is step, epoch or time")
         if not 0 <= view.smooth < 1:

@@ -23,6 +23,7 @@ from assay.web.site import get_site
 from assay.web.snapshots import Snapshot
 
 _LIMIT_S = 60.0
+_EARLY_S = 1.0
 _MOST_RUNS = 100
 _MOST_SHOWN = 5
 _LONGEST_TEXT = 10_000
@@ -44,8 +45,7 @@ def _act(request: Request, body: bytes) -> Response:
     code, said = 0, ""
     for words in commands:
         if action == "rerun":
-            _start(snapshot, words)
-            said = f"started; its output is in {layout.STUDY_META_DIR}/{layout.SUPERVISOR_LOG}"
+            code, said = _start(snapshot, words)
         else:
             code, said = call(words)
         if code:
@@ -105,11 +105,17 @@ def call(words: Sequence[str]) -> tuple[int, str]:
     return done.returncode, (done.stdout + done.stderr).strip()[-4000:]
 
 
-def _start(snapshot: Snapshot, words: Sequence[str]) -> None:
-    """A supervisor of its own, which goes on when the server ends."""
+def _start(snapshot: Snapshot, words: Sequence[str]) -> tuple[int, str]:
+    """A supervisor of its own, which goes on when the server ends. One that cannot start says so soon."""
     folder = os.path.join(snapshot.location.dir, layout.STUDY_META_DIR)
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, layout.SUPERVISOR_LOG), "ab") as log:
+    path = os.path.join(folder, layout.SUPERVISOR_LOG)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        log = open(path, "ab")  # noqa: SIM115 closed below
+    except OSError as error:
+        return 4, f"{path}: {error.strerror}"
+    with log:
+        begins = log.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "assay", *words],
             stdin=subprocess.DEVNULL,
@@ -117,7 +123,15 @@ def _start(snapshot: Snapshot, words: Sequence[str]) -> None:
             stderr=log,
             start_new_session=True,
         )
-    threading.Thread(target=process.wait, daemon=True).start()  # when it has ended, nothing of it is left
+    try:
+        code = process.wait(_EARLY_S)
+    except subprocess.TimeoutExpired:
+        threading.Thread(target=process.wait, daemon=True).start()  # when it has ended, nothing of it is left
+        return 0, f"started; its output is in {layout.STUDY_META_DIR}/{layout.SUPERVISOR_LOG}"
+    with open(path, encoding="utf-8", errors="replace") as file:
+        file.seek(begins)
+        said = file.read(4000).strip()
+    return (code if code not in (0, 1) else 0), said or f"it ended with exit code {code}"
 
 
 ROUTES = [post("/api/studies/{study}/actions", act)]

@@ -69,6 +69,7 @@ def serve(request: ServeRequest, console: Console) -> int:
         with open_index(roots[0]):
             pass
     tokens = load_tokens(request.tokens)
+    given = os.environ.pop("ASSAY_TOKEN", None)  # the runs that are repeated from the page do not get it
     is_local = is_loopback(request.host)
     if not is_local and not tokens:
         raise UsageError(
@@ -87,7 +88,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     shown = socket.gethostname() if request.host in ("0.0.0.0", "::") else shown  # noqa: S104 compared, not used
     console.print(f"studies of {', '.join(map(show_path, roots))}")
     first = next((token for token in tokens if token.scope == "write"), None)
-    secret = f"#token={first.text}" if first and not request.tokens and "ASSAY_TOKEN" not in os.environ else ""
+    secret = f"#token={first.text}" if first and not request.tokens and given is None else ""
     console.print(f"open  http://{shown}:{port}/{secret}")
     if secret:
         console.print("      who has this address may stop and repeat runs; without its last part it only shows them")

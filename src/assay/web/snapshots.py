@@ -245,6 +245,9 @@ class Snapshots:
         indexes: dict[str, Index] | None = getattr(self._threads, "indexes", None)
         if indexes is None:
             indexes = self._threads.indexes = {}
+        if root in indexes and not indexes[root].is_there():
+            with suppress(AssayError):
+                indexes.pop(root).close()
         if root not in indexes:
             indexes[root] = open_index(root)
         try:
@@ -309,7 +312,8 @@ class Snapshots:
         console = CollectingConsole()
         try:
             with self.open_index(location.root) as index:
-                table = before.table if before else index.load_table([location.name])
+                is_known = before and (not before.table.rows or index.load_runs(keys=[before.table.rows[0].key]))
+                table = before.table if before and is_known else index.load_table([location.name])  # of another index
                 changes = find_changes(location.dir, location.name, table.rows)
                 if changes:
                     apply_changes(index, location, changes, console)

@@ -62,6 +62,8 @@ async def _take(request: Request, store: Callable[[Request, Site, str, str], Res
         raise HTTPException(400, "the upload ended before its end; nothing of it was stored") from None
     except RefusedUploadError as error:
         return send({"error": error.message, "hint": error.hint or ""}, error.status)
+    except OSError as error:  # a full disk
+        return send({"error": f"the upload cannot be stored: {error.strerror or error}", "hint": ""}, 507)
     finally:
         await run_in_threadpool(making.__exit__, None, None, None)  # thousands of files may have to go
 

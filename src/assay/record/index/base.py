@@ -297,6 +297,10 @@ class Index(ABC):
     def compact(self) -> None:
         """Give back the room of what was forgotten."""
 
+    def is_there(self) -> bool:
+        """False: what this handle reads was deleted or replaced, and another one has to be opened."""
+        return True
+
     # ---------------------------------------------------------------- grouping
 
     @abstractmethod

@@ -56,6 +56,7 @@ class SqliteIndex(StoredIndex):
                 "set ASSAY_CACHE_DIR to a folder on a local disk that you may write to",
             ) from error
         self.was_reset = bool(self.reset_reason)
+        self._file = self._identify()
 
     # ---------------------------------------------------------------- transactions
 
@@ -104,6 +105,16 @@ class SqliteIndex(StoredIndex):
             self._db.set_progress_handler(None, 0)
             self._db.set_authorizer(None)
             self._db.execute("PRAGMA query_only = 0")
+
+    def is_there(self) -> bool:
+        return self.is_temporary or self._identify() == self._file
+
+    def _identify(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def load_size(self) -> int:
         paths = [self.path + suffix for suffix in ("", "-wal", "-shm")]

@@ -32,6 +32,8 @@ from assay.web.site import build_address, get_site, read_query
 from assay.web.snapshots import Snapshot
 
 _PER_PAGE = (20, 50, 100, 200, 500)
+_SHORT_WHERE = 200  # characters: a dozen comparisons; with a longer one a request would hold up all others
+_SHORT_ROWS = ("20", "50", "100")
 _MANY_COLUMNS = 20  # above it the choice has a field to search in
 _CHARTED = ("where", "states", "metric", "log")
 _ON_FORM: Mapping[str, Sequence[str]] = {  # what the form of a view asks for; the rest of the address is kept
@@ -46,7 +48,9 @@ _ON_FORM: Mapping[str, Sequence[str]] = {  # what the form of a view asks for; t
 
 async def show(request: Request) -> Response:
     """A page of the table of a study in memory takes milliseconds, less than to wait for a thread among others."""
-    is_short = "group" not in request.query_params and request.query_params.get("tab", "table") == "table"
+    query = request.query_params
+    is_short = "group" not in query and query.get("tab", "table") == "table"
+    is_short = is_short and len(query.get("where", "")) <= _SHORT_WHERE and query.get("rows", "50") in _SHORT_ROWS
     if is_short and get_site(request).snapshots.holds(request.path_params["study"]):
         return _show(request)
     return await run_in_threadpool(_show, request)
