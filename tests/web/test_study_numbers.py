@@ -21,7 +21,7 @@ from assay.web.snapshots import Snapshots
 STUDY = r"""
 study: odd
 command: >-
-  for i in 1 2 3 4; do v=$((9 - i * {seed} % 4)).5; [ {lr}{seed} = 0.13 ] && [ $i -gt 2 ] && v=nan; echo "step $i loss $v gap $((i - 2))"; done;
+  for i in 1 2 3 4; do v=$((9 - i * {seed} % 4)).5; [ {lr}{seed} = 0.13 ] && [ $i -gt 2 ] && v=nan; echo "step $i loss $v gap $((i * (2 - {seed})))"; done;
   [ {lr}{seed} != 0.012 ]
 params: {lr: [0.1, 0.01], seed: [1, 2, 3]}
 metrics: {step: 'step (\d+)', loss: 'loss ({number})', gap: 'gap ({number})'}
@@ -119,6 +119,54 @@ class TestPages:
         assert read_table(client, query) == last
         assert "page=99" not in answer.headers["hx-push-url"]
         assert "of 98" not in answer.text
+
+
+class TestNotFinite:
+    def test_it_is_marked_in_the_table(self, client: TestClient) -> None:
+        text = client.get("/studies/odd?sort=loss").text
+        rows = re.findall(r"<tr data-run.*?</tr>", text, re.DOTALL)
+        (row,) = [row for row in rows if "not finite" in row]
+        assert 'data-run="lr=0.1,seed=3"' in row
+        assert '<td class="num"><span class="bad">nan</span></td>' in row
+        assert "1 run not finite" in client.get("/studies/odd/head").text
+
+    def test_the_end_of_a_curve_is_that_of_the_table(self, client: TestClient) -> None:
+        table = {row["run"]: row for row in client.get("/api/studies/odd/table?sort=loss").json()}
+        for curve in read_curves(client, metric="loss")["curves"]:
+            assert curve["last"] == table[curve["run"]]["loss"]
+            assert curve["best"] == table[curve["run"]]["loss_best"]
+
+    def test_the_mean_of_a_group_is_that_of_the_table(self, client: TestClient) -> None:
+        table = {f"lr={row['lr']}": row["loss"] for row in client.get("/api/studies/odd/table?group=seed").json()}
+        value = read_curves(client, metric="loss", group="seed")
+        assert {curve["name"]: curve["last"] for curve in value["curves"]} == table
+        assert table["lr=0.1"] == "NaN"
+
+    def test_what_a_mean_leaves_out_is_said(self, client: TestClient) -> None:
+        notes = read_curves(client, metric="loss", group="seed")["notes"]
+        assert "lr=0.1: mean from step 3 on of 2 of its 3 runs" in notes
+        assert "lr=0.01: mean without 1 run not done" in notes
+        assert read_curves(client, metric="gap", group="seed", where="lr == 0.1")["notes"] == []
+
+
+class TestLogarithmic:
+    def test_what_has_no_place_is_a_gap(self, client: TestClient) -> None:
+        plain = read_curves(client, metric="gap", where="lr == 0.1")
+        value = read_curves(client, metric="gap", where="lr == 0.1", log=1)
+        assert [curve["y"] for curve in plain["curves"]] == [[1.0, 2.0, 3.0, 4.0], [0.0] * 4, [-1.0, -2.0, -3.0, -4.0]]
+        assert [curve["y"] for curve in value["curves"]] == [[1.0, 2.0, 3.0, 4.0], [None] * 4, [None] * 4]
+        assert plain["notes"] == []
+        assert value["notes"] == ["8 values of zero or below: not on a logarithmic scale"]
+        assert [(curve["last"], curve["points"]) for curve in value["curves"]] == [(4.0, 4), (0.0, 4), (-4.0, 4)]
+
+    def test_nothing_has_a_place(self, client: TestClient) -> None:
+        answer = client.get("/api/studies/odd/curves?metric=gap&log=1&where=seed == 2")
+        assert answer.status_code == 400
+        assert "no place for zero" in answer.json()["hint"]
+
+    def test_points_too(self, client: TestClient) -> None:
+        text = client.get("/studies/odd?tab=history&metric=gap&log=1").text
+        assert "4 runs with a gap of zero or below: not on a logarithmic scale" in text
 
 
 class TestPlanned:

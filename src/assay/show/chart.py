@@ -27,7 +27,8 @@ class Line:
     """One series, or the mean of a group of runs.
 
     Of a group: `spread` is the standard deviation over its runs around each y, `members` how many runs it has, `end`
-    mean and deviation of the runs' last values (runs may end at different steps), `others` runs that do not count.
+    mean and deviation of the runs' last values (runs may end at different steps), `others` runs that do not count,
+    `counts` how many runs each y is the mean of.
 
     `raw`: the values before they were smoothed. `names`: which run each point is. `shade`: a colour between the worst
     (0) and the best (1) of a scale instead of one of its own. `number`: which colour, so that a run has the same one in
@@ -46,6 +47,7 @@ class Line:
     look: Look = "line"
     shade: float | None = None
     number: int | None = None
+    counts: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ def build_bands(groups: Sequence[tuple[str, Sequence[Line]]]) -> tuple[Line, ...
         found = [[y for y in row if math.isfinite(y)] for row in zip(*columns, strict=True)]
         looks = [mean_and_sd(values) for values in found]
         means = [math.nan if mean is None else mean for mean, _ in looks]
-        bands.append(Line(label, steps, means, [sd or 0.0 for _, sd in looks], len(members)))
+        spread = [sd or 0.0 for _, sd in looks]
+        bands.append(Line(label, steps, means, spread, len(members), counts=list(map(len, found))))
     return tuple(bands)
 
 
@@ -234,6 +237,11 @@ def build_shown(chart: Chart) -> Chart:
         hint = "a logarithmic scale has no place for zero and below" if logarithmic else None
         raise UsageError("there is nothing to plot: no finite values", hint)
     return replace(chart, lines=tuple(lines))
+
+
+def count_unplaced(lines: Iterable[Line]) -> int:
+    """Values that a logarithmic scale has no place for."""
+    return sum(y <= 0 for line in lines for y in line.raw or line.ys)
 
 
 def last_value(line: Line) -> float:

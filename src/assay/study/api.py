@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         build_table,
         choose_charts,
         choose_columns,
+        count_not_finite,
         find_best,
         find_names,
         measure_pace,
@@ -144,7 +145,7 @@ HOMES = {
     "assay.study.slot_choice": "choose_slots",
     "assay.study.stop": "StopOptions stop",
     "assay.study.study_page": (
-        "StudyTable build_curves build_examples build_plots build_table choose_charts choose_columns "
+        "StudyTable build_curves build_examples build_plots build_table choose_charts choose_columns count_not_finite "
         "find_best find_names measure_pace"
     ),
     "assay.study.summary": "SummaryOptions select_rows summarise",

@@ -63,10 +63,12 @@ class Trials:
 def load_trials(selection: Selection, options: ParamOptions) -> list[Trials]:
     """For each metric the runs that have a finite value of it, and a note about those that have none."""
     chosen, notes = choose_metrics(selection, options.metrics, makes_line=False)
-    return [_build_trials(selection, key.name, key.direction, notes) for key in chosen]
+    return [_build_trials(selection, key.name, key.direction, notes, is_log=options.log) for key in chosen]
 
 
-def _build_trials(selection: Selection, metric: str, direction: Direction, notes: Sequence[str]) -> Trials:
+def _build_trials(
+    selection: Selection, metric: str, direction: Direction, notes: Sequence[str], *, is_log: bool
+) -> Trials:
     column = selection.data.metrics[metric]
     values = best_values(column, direction)
     several = len({row.study for row in selection.rows}) > 1
@@ -79,6 +81,8 @@ def _build_trials(selection: Selection, metric: str, direction: Direction, notes
         raise UsageError(f"{selection.studies}: no run has a finite value of {metric}")
     without = len(selection.keep) - len(items)
     missing = [f"{render_count(without, 'run')} without a finite {metric}: not drawn"] if without else []
+    if is_log and (below := sum(trial.value <= 0 for trial in items)):
+        missing.append(f"{render_count(below, 'run')} with a {metric} of zero or below: not on a logarithmic scale")
     is_single = selection.counts[metric] == 1
     y_name = metric if is_single else f"{metric} ({'lowest' if direction == 'min' else 'highest'} of each run)"
     return Trials(metric, direction, y_name, items, (*notes, *missing))

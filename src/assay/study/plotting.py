@@ -16,8 +16,18 @@ from assay.errors import FormatError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, Series
 from assay.record.index.base import Table as IndexTable
-from assay.show.chart import Chart, Line, build_bands, choose_colors, has_finite_sum, resample, smooth
+from assay.show.chart import (
+    Chart,
+    Line,
+    build_bands,
+    choose_colors,
+    count_unplaced,
+    has_finite_sum,
+    resample,
+    smooth,
+)
 from assay.show.console import Console
+from assay.show.formatting import render_count, render_number
 from assay.study.locations import HOW_TO_START, StudyLocation, show_command
 from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, parse_sort, sort_groups
 from assay.study.run_reader import find_step_name, load_fresh_table, load_log_params, load_objectives
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
 
 XName = Literal["step", "epoch", "time"]
 MOST_LINES = 12  # more lines than this say nothing; --best asks for others
+_MOST_MISSING = 3  # means of which is said what they leave out
 _GRID = 500  # points of a group's mean where its runs have none in common
 
 
@@ -160,6 +171,7 @@ def _build(index: Index, selection: Selection, key: SortKey, options: PlotOption
         curves = {i: replace(line, ys=smooth(line.ys, options.smooth), raw=line.ys) for i, line in curves.items()}
     if options.group_by:
         lines, empty = _build_groups(data, keep, key, options, curves)
+        notes += describe_missing(lines, x_name)
         notes += [f"{label}: not drawn, since none of its runs is done and has {metric}" for label in empty]
     else:
         labels = build_labels(selection.rows)
@@ -169,6 +181,8 @@ def _build(index: Index, selection: Selection, key: SortKey, options: PlotOption
     shown = lines[: options.best or MOST_LINES]
     if len(shown) < len(lines):
         notes.append(f"the {len(shown)} best of {len(lines)} (choose with --best N)")
+    if options.log and (count := count_unplaced(shown)):
+        notes.append(f"{render_count(count, 'value')} of zero or below: not on a logarithmic scale")
     chart = Chart(
         tuple(shown),
         title=f"{selection.studies}: {metric}",
@@ -208,6 +222,22 @@ def _build_groups(
     if not lines:
         raise UsageError(f"no finished run has {key.name}", "without -g, runs that are not done are drawn as well")
     return lines, empty
+
+
+def describe_missing(lines: Sequence[Line], x_name: str) -> list[str]:
+    """What the means leave out: runs that are not done, and from where on, or where, runs have no finite value."""
+    notes = []
+    for line in lines:
+        told = [f"without {render_count(line.others, 'run')} not done"] if line.others else []
+        fewer = [at for at, count in enumerate(line.counts) if count < line.members]
+        if fewer and fewer == list(range(fewer[0], len(line.xs))):
+            count = min(line.counts[fewer[0] :])
+            told.append(f"from {x_name} {render_number(line.xs[fewer[0]])} on of {count} of its {line.members} runs")
+        elif fewer:
+            told.append(f"at {len(fewer):,} of {len(line.xs):,} points of fewer than its {line.members} runs")
+        notes += [f"{line.label}: mean {', '.join(told)}"] if told else []
+    more = len(notes) - _MOST_MISSING
+    return [*notes[:_MOST_MISSING], *([f"{render_count(more, 'more mean')} of fewer runs"] if more > 0 else [])]
 
 
 # ---------------------------------------------------------------- the x axis

@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from assay.errors import UsageError
 from assay.record.index.base import Index, RunRow, Table
-from assay.show.chart import Chart, Line, build_band_edges, last_value, thin_line
+from assay.show.chart import Chart, Line, build_band_edges, build_shown, has_finite_sum, thin_line
+from assay.show.formatting import to_json
 from assay.show.progress import estimate_eta
 from assay.study import param_plots, plot_page, plotting
 from assay.study.choosing import FIELDS
@@ -99,6 +100,14 @@ def find_best(location: StudyLocation, table: Table) -> BestRun | None:
         history.append(choose(history[-1], values[each]))
     thinned = history[:: -(-len(history) // _MOST_SPARK)]
     return BestRun(table.rows[i].key.partition("/")[2], keys[0].name, values[i], [*thinned, history[-1]])
+
+
+def count_not_finite(table: Table) -> int:
+    """Runs of which the last value of a metric is NaN or infinite."""
+    columns = [column for column in table.metrics.values() if any(column.bad)]
+    return len(
+        {i for column in columns for i, last in enumerate(column.last) if column.bad[i] and not math.isfinite(last)}
+    )
 
 
 def measure_pace(table: Table, queued: int) -> Pace | None:
@@ -328,7 +337,8 @@ def build_plots(location: StudyLocation, table: Table, view: StudyView, names: N
     """What `assay plot` draws of parameters, as blocks of a document."""
     wanted = [name for name in (view.param, view.color) if name and name not in names.params]
     selection = _build_selection(location, _add_metrics(table, wanted), view)
-    metrics = (view.metric,) if view.metric else ()
+    asked = _add_directions([view.metric], selection.objectives) if view.metric in selection.counts else [view.metric]
+    metrics = tuple(asked) if view.metric else ()
     selection, notes = _cap(selection, view, metrics)
     options = param_plots.ParamOptions(
         metrics, params=view.params, color=view.color or None, log=view.log, log_x=view.log_x
@@ -443,7 +453,8 @@ def build_curves(index: Index, location: StudyLocation, table: Table, view: Stud
 
 def build_selected_curves(index: Index, selection: plotting.Selection, view: StudyView) -> dict[str, Any]:
     """The same of runs that are chosen already."""
-    (key, *_), _ = plotting.choose_metrics(selection, (view.metric,) if view.metric else ())
+    asked = _add_directions([view.metric], selection.objectives) if view.metric in selection.counts else [view.metric]
+    (key, *_), _ = plotting.choose_metrics(selection, asked if view.metric else ())
     selection, notes = (_keep_groups if view.group else _keep_best)(selection, view, key)
     options = plotting.PlotOptions(
         metrics=(f"{key.name}:{key.direction}",),
@@ -458,6 +469,7 @@ def build_selected_curves(index: Index, selection: plotting.Selection, view: Stu
     chart = plot.chart
     if not isinstance(chart, Chart):
         raise TypeError("curves are one chart")
+    drawn = _fit_scales(chart) if view.log or view.log_x else chart
     labels = dict(zip(plotting.build_labels(selection.rows), selection.rows, strict=True)) if not view.group else {}
     return {
         "metric": plot.name,
@@ -467,8 +479,35 @@ def build_selected_curves(index: Index, selection: plotting.Selection, view: Stu
         "log": view.log,
         "log_x": view.log_x,
         "notes": notes + [note.replace(" (choose with --best N)", "") for note in plot.notes],
-        "curves": [build_curve(line, chart, labels.get(line.label), key) for line in chart.lines],
+        "curves": [
+            build_curve(line, chart, labels.get(line.label), key, shown)
+            for line, shown in zip(chart.lines, drawn.lines, strict=True)
+        ],
     }
+
+
+def _fit_scales(chart: Chart) -> Chart:
+    """With gaps where a logarithmic scale has no place, and without the points before one across."""
+    shown = build_shown(chart)
+    if chart.x_scale != "log":
+        return shown
+
+    def keep(line: Line, values: Sequence[float]) -> list[float]:
+        return [value for x, value in zip(line.xs, values, strict=bool(values)) if x > 0]
+
+    return replace(
+        shown,
+        lines=tuple(
+            replace(
+                line,
+                xs=keep(line, line.xs),
+                ys=keep(line, line.ys),
+                raw=keep(line, line.raw),
+                spread=keep(line, line.spread),
+            )
+            for line in shown.lines
+        ),
+    )
 
 
 def _keep_best(selection: plotting.Selection, view: StudyView, key: SortKey) -> tuple[plotting.Selection, list[str]]:
@@ -492,20 +531,26 @@ def _keep_groups(selection: plotting.Selection, view: StudyView, key: SortKey) -
     return replace(selection, keep=keep), [f"the {view.best} best of {len(found):,} groups"]
 
 
-def build_curve(line: Line, chart: Chart, row: RunRow | None, key: SortKey) -> dict[str, Any]:
-    """`points`: how many there are behind what is sent; `last`, `best`: not smoothed."""
+def build_curve(
+    line: Line, chart: Chart, row: RunRow | None, key: SortKey, shown: Line | None = None
+) -> dict[str, Any]:
+    """`points`: how many there are behind what is sent; `last`, `best`: not smoothed, and of a group the mean of its
+    runs' last values. `shown`: what can be drawn of the line, where that is not all."""
     most = max(_MOST_POINTS // 3, min(_MOST_POINTS, _MOST_SENT // len(chart.lines)))
+    values = line.raw or line.ys
+    last = line.end[0] if line.end else values[-1] if values else math.nan
+    finite = values if has_finite_sum(values) else [y for y in values if math.isfinite(y)]
+    points, line = len(line.ys), shown or line
     xs, ys = thin_line(line.xs, line.ys, most)
     x_raw, raw = thin_line(line.xs, line.raw, most) if line.raw else ((), ())
-    finite = [y for y in raw or ys if math.isfinite(y)]  # the lowest and the highest of all are among them
     curve: dict[str, Any] = {
         "name": line.label,
         "run": row.key.partition("/")[2] if row else None,
         "state": str(row.state) if row else None,
         "runs": line.members,
         "color": line.number or 0,
-        "points": len(line.ys),
-        "last": _plain([last_value(replace(line, ys=line.raw or line.ys))])[0],
+        "points": points,
+        "last": to_json(last),
         "best": (min if key.direction == "min" else max)(finite) if finite else None,
         "x": _plain(xs),
         "y": _plain(ys),

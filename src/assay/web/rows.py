@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -16,6 +17,7 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
     """A row for each run, or for each group, with a mark and links."""
     table, runs = built.summary.table, () if view.group else built.summary.rows
     columns: list[Sequence[str]] = []
+    bad = [any(map(_is_bad, row)) for row in table.rows]
     if runs:
         keys = escape_texts([run.key.partition("/")[2] for run in runs])
         names = escape_texts([run.name for run in runs])
@@ -30,6 +32,7 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
         if column.name == "run" and runs:
             folder = f"/studies/{quote(slug)}/runs"
             texts = [_link(f"{folder}/{_quote(run)}", text, text) for run, text in zip(runs, texts, strict=True)]
+            texts = [text + _BAD_RUN if is_bad else text for text, is_bad in zip(texts, bad, strict=True)]
         elif index == 0 and view.group:
             texts = [_link_group(view, *pair) for pair in zip(built.members, texts, strict=True)]
         elif column.name == "tags" and column.digits and runs:
@@ -37,8 +40,18 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
         elif column.kind == "state":
             pairs = zip(values, texts, strict=True)
             texts = [_build_badge(text) if value is not None else text for value, text in pairs]
+        if column.kind == "number" and any(map(_is_bad, values)):
+            pairs = zip(values, texts, strict=True)
+            texts = [f'<span class="bad">{text}</span>' if _is_bad(value) else text for value, text in pairs]
         columns.append([f"{opening}{text}</td>" for text in texts])
     return "".join(f"{''.join(cells)}\n</tr>\n" for cells in zip(*columns, strict=True))
+
+
+_BAD_RUN = ' <span class="badge bad" title="the last value of a metric is nan or infinite">not finite</span>'
+
+
+def _is_bad(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 _MARK = """\

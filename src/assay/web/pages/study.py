@@ -20,6 +20,7 @@ from assay.study.api import (
     build_table,
     choose_charts,
     choose_columns,
+    count_not_finite,
     find_best,
     find_names,
     measure_pace,
@@ -141,6 +142,7 @@ def _build_head(snapshot: Snapshot) -> dict[str, Any]:
         "counts": counts,
         "shares": build_shares(counts),
         "pace": measure_pace(table, counts.get(State.QUEUED, 0)) if counts.get(State.RUNNING) else None,
+        "not_finite": snapshot.remember("not finite", lambda: count_not_finite(table)),
         "best": snapshot.remember("best", lambda: find_best(location, table)),
     }
 

@@ -10,7 +10,8 @@ const PAUSE = 2000; // between two requests for the same curves while a study ru
 
 const read = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const fade = (color, share) => `color-mix(in srgb, ${color} ${share}%, transparent)`;
-const plain = (value) => (value == null ? "" : Number(value.toPrecision(5)).toString());
+const WORDS = { NaN: "nan", Infinity: "inf", "-Infinity": "-inf" }; // JSON has no such numbers
+const plain = (value) => (value == null ? "" : (WORDS[value] ?? Number(value.toPrecision(5)).toString()));
 
 function make(name, text = "", attributes = {}) {
   const element = document.createElement(name);
@@ -121,7 +122,7 @@ function buildLegend(place, state) {
     const name = curve.run && place.dataset.studySlug ? make("a", curve.name, { href: `/studies/${encodeURIComponent(place.dataset.studySlug)}/runs/${encodeURIComponent(curve.run)}` }) : make("span", curve.name);
     name.classList.add("of");
     name.title = curve.name;
-    const value = make("span", plain(curve.last), { class: "at", title: "the last value, or the one under the cursor" });
+    const value = make("span", plain(curve.last), { class: typeof curve.last === "string" ? "at bad" : "at", title: "the last value, or the one under the cursor" });
     const points = make("span", `${curve.runs > 1 ? `${curve.runs} runs, ` : ""}${curve.points.toLocaleString("en")} points`, { class: "soft" });
     item.append(key, name, value, points);
     item.addEventListener("mouseenter", () => state.chart.setSeries(state.main[index], { focus: true }));
