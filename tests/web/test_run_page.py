@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -214,3 +215,30 @@ def test_lines_of_a_difference() -> None:
     ours = "--- fit/a/train.py\n+++ fit/b/train.py\n@@ -1 +1 @@\n--- odd\n"
     assert split_diff(ours) == [("train.py", [("@", "@@ -1 +1 @@"), ("-", "--- odd")])]
     assert split_diff("") == []
+
+
+def test_a_failed_run_says_why_at_its_top(client: TestClient, served: Bench) -> None:
+    """What `assay run` prints of it: the reason, and the end of the log of the command that failed."""
+    page = client.get(PAGE + BAD).text
+    top, log, metrics = (page.index(mark) for mark in ('class="card failure"', 'id="log"', 'id="metrics"'))
+    assert top < log < metrics
+    part = page[top : page.index("</section>", top)]
+    assert "exit code 1" in part
+    assert (served.root / "fit" / BAD / "train.log").read_text().splitlines()[-1] in part
+    assert '<a href="#log">' in part
+    good = client.get(PAGE + GOOD).text
+    assert "failure" not in good
+    assert good.index('id="metrics"') < good.index('id="log"')
+
+
+def test_why_a_run_failed_is_never_read_through_a_link(served: Bench, tmp_path: Path) -> None:
+    shutil.copytree(served.root / "fit", tmp_path / "runs" / "fit")
+    (tmp_path / "secret").write_text("nobody reads this")
+    log = tmp_path / "runs" / "fit" / BAD / "train.log"
+    log.unlink()
+    log.symlink_to(tmp_path / "secret")
+    with open_client(tmp_path / "runs") as client:
+        answer = client.get(PAGE + BAD)
+        assert answer.status_code == 200
+        assert "exit code 1" in answer.text
+        assert "nobody reads this" not in answer.text

@@ -265,3 +265,9 @@ def test_an_expression_that_would_hold_up_everybody_is_refused(client: TestClien
     answer = client.get("/studies/fit", params={"where": " or ".join(f"lr < {-n}" for n in range(500))})
     assert answer.status_code == 400
     assert "more than 4000 characters" in answer.text
+
+
+def test_the_table_says_why_runs_failed(client: TestClient, served: Bench) -> None:
+    assert client.get("/studies/fit").text.count("exit code 1</td>") == 2
+    assert "exit code" not in client.get("/studies/fit?hide=reason").text
+    assert "reason" not in client.get("/api/studies/fit/table").json()[0]  # as `assay sum --json`

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         search_log,
         split_diff,
     )
-    from assay.study.run_page import build_run_curves, build_run_page, choose_metrics, find_children
+    from assay.study.run_page import build_run_curves, build_run_page, choose_metrics, find_children, find_failure
     from assay.study.run_reader import LoadedRuns, load_fresh_table, load_objectives, load_points, load_study_runs
     from assay.study.run_status import load_states
     from assay.study.runner import NODE_PYTHON, build_bare_study, find_study_location, run_specs
@@ -137,7 +137,7 @@ HOMES = {
     "assay.study.run_files": (
         "choose_log find_default_log find_file find_image_kind list_files load_log search_log split_diff"
     ),
-    "assay.study.run_page": "build_run_curves build_run_page choose_metrics find_children",
+    "assay.study.run_page": "build_run_curves build_run_page choose_metrics find_children find_failure",
     "assay.study.run_reader": "LoadedRuns load_fresh_table load_objectives load_points load_study_runs",
     "assay.study.run_status": "load_states",
     "assay.study.runner": "NODE_PYTHON build_bare_study find_study_location run_specs",

@@ -7,11 +7,13 @@ import os
 import time
 from array import array
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from assay.errors import NotFoundError, UsageError
+from assay.errors import AssayError, NotFoundError, UsageError
 from assay.observe.readings import parse_reading
+from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, Table, VerdictRow
 from assay.record.tags import Note
 from assay.show.chart import Chart, Line
@@ -20,12 +22,15 @@ from assay.study.locations import StudyLocation, show_command
 from assay.study.page_facts import describe_served, load_run_verdicts
 from assay.study.page_view import StudyView
 from assay.study.ranking import SortKey
+from assay.study.report import TAIL_BYTES, TAIL_LINES, find_telling_log, split_log
 from assay.study.run_description import RunDescription
+from assay.study.run_files import find_file
 from assay.study.study_page import build_curve, build_selected_curves
-from assay.system.files import is_special
+from assay.system.files import is_special, read_end
 from assay.values import layout
 from assay.values.document import Block, Facts, Section, TableBlock
 from assay.values.series import direction_of, metric_priority
+from assay.values.state import State
 
 _MOST_READINGS = 50_000  # of a longer run every second one, or every fourth
 _LONGEST_JOB_LOG = 1 << 20
@@ -41,6 +46,16 @@ class Try(NamedTuple):
     code: int | None
     seconds: float | None
     is_late: bool  # ended by the time limit
+
+
+class Failure(NamedTuple):
+    """Why a run has no result: what `assay run` prints of it when it ends. `log`: the file whose end `lines` are."""
+
+    reason: str
+    exit_code: int | None = None
+    attempts: int = 1
+    log: str = ""
+    lines: Sequence[str] = ()
 
 
 class CommandFacts(NamedTuple):
@@ -144,6 +159,28 @@ def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> l
         commands.append(("The same commands by hand, as a new attempt", run_description.show_job(run.dir)))
     commands.append(("Everything about it, in a terminal", show_command(["show"], location, name)))
     return commands
+
+
+def find_failure(run_dir: str, row: RunRow) -> Failure | None:
+    """None: it has not failed. The log is that of the command that failed, or of the last one that began."""
+    if row.state not in _FAILED:
+        return None
+    code, log = None, ""
+    lines: list[str] = []
+    with suppress(AssayError, OSError):
+        history = run_directory.load_history(run_dir, os.listdir(run_dir))
+        outcome = history.last.outcome if history.last else None
+        code = outcome.exit_code if outcome else None
+        record = run_directory.try_record(run_dir)
+        commands = tuple(each.name for each in record.spec.commands) if record else ()
+        found = find_telling_log(run_dir, record.spec.log_name, commands) if record else None
+        path = find_file(run_dir, os.path.basename(found)) if found else ""
+        log, text = os.path.basename(path), read_end(path, TAIL_BYTES) if path else ""
+        lines = split_log(text)[-TAIL_LINES:]
+    return Failure(row.reason, None if "exit code" in row.reason else code, row.attempt, log, lines)
+
+
+_FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 
 
 # ---------------------------------------------------------------- commands

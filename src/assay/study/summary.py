@@ -280,11 +280,15 @@ def _run_columns(
     if has("tags", any(tags)):
         columns.append(Column("tags", rank=_TAGS_RANK))
         cells.append(list(map(",".join, tags)))
-    if has("reason", State.PRUNED in states):  # which rule ended it; other ends are told by `assay ls`
+    told = _ENDED if options.is_page else (State.PRUNED,)  # which rule ended it; other ends are told by `assay ls`
+    if has("reason", not set(told).isdisjoint(states)):
         columns.append(Column("reason", rank=_REASON_RANK))
         reasons = _gather(data, "reason", order)
-        cells.append([why if state is State.PRUNED else None for state, why in zip(states, reasons, strict=True)])
+        cells.append([(why or None) if state in told else None for state, why in zip(states, reasons, strict=True)])
     return columns, cells
+
+
+_ENDED = tuple(state for state in State if state.is_over and state is not State.DONE)
 
 
 def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any]:

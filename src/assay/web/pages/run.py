@@ -17,6 +17,7 @@ from assay.study.api import (
     choose_metrics,
     find_children,
     find_default_log,
+    find_failure,
     find_file,
     find_image_kind,
     find_names,
@@ -55,7 +56,7 @@ def show(request: Request) -> Response:
         problem = error.message
     metrics, has_times = choose_metrics(table, number)
     is_timed = request.query_params.get("x") == "time" and has_times
-    files = list_files(run_dir)
+    files, failure = list_files(run_dir), find_failure(run_dir, row)
     most = len(metrics) if request.query_params.get("all") else _MOST_CHARTS
     return site.render(
         request,
@@ -70,7 +71,8 @@ def show(request: Request) -> Response:
         has_times=has_times,
         is_timed=is_timed,
         files=files,
-        log=find_default_log(run_dir),
+        failure=failure,
+        log=(failure.log if failure else "") or find_default_log(run_dir),
         related=_find_related(snapshot, request.path_params["run"], {file.name for file in files}),
         links=_link_runs(site, snapshot, [*page.children, page.parent] if page else []),
         split_diff=split_diff,
