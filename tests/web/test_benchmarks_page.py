@@ -18,6 +18,7 @@ from tests.web.conftest import READER, WRITE, open_client
 
 from assay.bench.flow.archive import write_as_run
 from assay.bench.overview import JUDGED_FILE, judge_group
+from assay.bench.pages import render_times
 from assay.bench.records import BENCH_FILE, load_triage
 from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult
 from assay.study.api import StudyLocation
@@ -251,6 +252,18 @@ class TestHistory:
         assert client.get(f"{HISTORY}&from=2001-01-01&to=2101-01-01").text.count('class="c0 point"') == len(STEP)
         assert "is in this range" in client.get(f"{HISTORY}&from=2101-01-01").text
 
+    def test_the_axis_of_a_single_day_has_times(self) -> None:
+        noon = time.mktime((2026, 11, 16, 12, 0, 0, 0, 0, -1))
+        assert render_times([noon, noon + 3600, noon + 7200]) == ["12:00", "13:00", "14:00"]
+        assert render_times([noon, noon + 1, noon + 2]) == ["12:00:00", "12:00:01", "12:00:02"]
+        assert render_times([noon, noon + 3600, noon + 86400]) == ["11-16", "13:00", "11-17"]
+        assert render_times([None, noon]) == ["", "11-16"]
+
+    def test_open_looks_as_in_the_list(self, client: TestClient) -> None:
+        badge = '<span class="badge FAIL">open</span>'
+        assert badge in client.get(HISTORY).text
+        assert badge in get_list(client)
+
     def test_log_scale(self, client: TestClient) -> None:
         assert "log scale</text>" in client.get(f"{HISTORY}&log=1").text
         assert "log scale</text>" not in client.get(HISTORY).text
@@ -306,7 +319,6 @@ class TestTriage:
             assert "badge FAIL" in client.get(HISTORY).text
             answer = client.post(self.PATH, data=FORM, headers=WRITE)
             assert answer.status_code == 200, answer.text
-            assert answer.headers["hx-refresh"] == "true"
             (said,) = load_triage(location.dir)
             assert (said.execution_id, said.judgement, said.note) == ("e0012", "ack", "known; --root=/x")
             text = client.get(HISTORY).text
@@ -391,3 +403,21 @@ def test_commits_of_a_change(tmp_path: Path) -> None:
         text = client.get(HISTORY).text
         assert "3 commits: <code>" in text
         assert "&lt;b&gt;three" in text
+
+
+def test_commits_of_the_folder_it_ran_in(tmp_path: Path) -> None:
+    """The root lies elsewhere. A repository inside of the root may have been uploaded: it is not used."""
+    (tmp_path / "code").mkdir()
+    repository = Repository(tmp_path / "code")
+    hashes = [repository.commit(text, text) for text in ("one", "<b>two")]
+    root = tmp_path / "runs"
+    found = [replace(execution(n, value), commit=hashes[n >= 12]) for n, value in enumerate(STEP)]
+    location = write(root, found)
+    first = next(Path(location.dir).glob("*e0012*")) / "run.json"
+    for folder, is_used in ((tmp_path / "code", True), (root / "code", False)):
+        record = json.loads(first.read_text())
+        first.write_text(json.dumps(record | {"workdir": str(folder)}))
+        with open_client(root) as client:
+            assert ("&lt;b&gt;two" in client.get(HISTORY).text) == is_used
+        if is_used:
+            (tmp_path / "code").rename(root / "code")

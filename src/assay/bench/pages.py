@@ -1,41 +1,30 @@
-"""What the page of the benchmarks shows: every benchmark with its verdict, histories with their changes, environments
-side by side, and two sides compared. Nothing is written: a comparison on the page is not recorded as a verdict."""
+"""What the page of the benchmarks shows: histories with their changes, and environments side by side."""
 
 from __future__ import annotations
 
 import math
-import re
 import shlex
 import statistics
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from itertools import pairwise
 
 from assay.bench.flow.archive import load_rows
-from assay.bench.flow.compare import CompareOptions, compare_executions
-from assay.bench.flow.history import list_invalid
-from assay.bench.flow.sides import Executions
 from assay.bench.flow.tables import build_table, describe_left_out
 from assay.bench.overview import (
-    Judged,
     find_judge,
     group_rows,
     list_metrics,
     name_series,
-    sort_naturally,
-    split_name,
     try_history,
 )
+from assay.bench.parameters_page import Axis, build_axes
 from assay.bench.records import load_triage
-from assay.bench.report.executions import render_effect, render_values
+from assay.bench.report.executions import build_value_ticks, render_values
 from assay.bench.report.history import build_setup_table
 from assay.bench.values.comparison import (
     TAKEN_BY_ALL,
     Change,
-    ComparisonReport,
-    MetricComparison,
     MetricHistory,
     MetricSeries,
     Point,
@@ -43,19 +32,14 @@ from assay.bench.values.comparison import (
 from assay.bench.values.execution import STUDY, BenchExecution
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import RunRow
-from assay.show.chart import build_log_ticks, build_ticks
 from assay.show.console import SILENT, CollectingConsole, Console
 from assay.show.formatting import render_count
 from assay.study.api import StudyLocation, closing_quietly, open_index, refresh_study
 from assay.system.fast_dataclasses import dataclass
-from assay.system.git import GitError, run_git
-from assay.values.document import Block, Chart, Curve, Legend, Notes, Panel, Section, Span, TableBlock, Text
+from assay.values.document import Block, Chart, Curve, Legend, Notes, Panel, Span, TableBlock, Text
 from assay.values.plain import render_date
-from assay.values.table import Column, Table
-from assay.values.verdict import SEVERITY, Finding, VerdictKind
+from assay.values.verdict import Finding, VerdictKind
 
-_MOST_SHARES = 8  # distributions of a comparison
-_MOST_INTERVALS = 24
 _MOST_TICKS = 8
 _MOST_LOADED = 6000  # executions that a page reads at once
 _MOST_KEPT = 6  # benchmarks whose executions stay in memory
@@ -166,14 +150,6 @@ def parse_date(text: str) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """A parameter of the benchmark: its values, each with the benchmark that differs in this parameter alone."""
-
-    name: str
-    choices: tuple[tuple[str, str, bool], ...]  # value, method, whether it is the chosen one
-
-
-@dataclass(frozen=True, slots=True)
 class HistoryPage:
     history: MetricHistory | None
     problem: str
@@ -205,7 +181,7 @@ def build_history_page(archive: Archive, method: str, metric: str | None, zoom: 
         raise NotFoundError("metric", metric, list(metrics))
     _check_zoom(zoom, found)
     history, problem = _find_history(archive, method, chosen)
-    axes, by_parameter = build_axes(archive, method, judged)
+    axes, by_parameter = build_axes(archive.methods, method, judged)
     if history is None:
         hint = shlex.join(["assay", "bench", "run", method, "--trials", "6"]) if _is_ours(found) else ""
         return HistoryPage(None, problem, hint, (), (), (), (), metrics, chosen, axes)
@@ -256,30 +232,6 @@ def _is_ours(found: Sequence[BenchExecution]) -> bool:
     return bool(found) and found[-1].source == "assay"
 
 
-def list_commits(root: str, before: str | None, after: str | None) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """How many commits a change lies in, and the first lines of their messages, where the root's repository has them;
-    0 where it does not."""
-    if not before or not after or before == after or not _HASH.fullmatch(before) or not _HASH.fullmatch(after):
-        return 0, ()
-    return _list_commits(root, before, after)
-
-
-_HASH = re.compile(r"[0-9a-f]{7,64}")
-_MOST_COMMITS = 30
-
-
-@lru_cache(maxsize=512)
-def _list_commits(root: str, before: str, after: str) -> tuple[int, tuple[tuple[str, str], ...]]:
-    try:
-        counted = run_git(root, "rev-list", "--count", f"{before}..{after}")
-        if counted.returncode:
-            return 0, ()
-        said = run_git(root, "log", f"-{_MOST_COMMITS}", "--format=%h%x00%s", f"{before}..{after}").stdout
-        return int(counted.stdout), tuple(tuple(line.split("\0", 1)) for line in said.splitlines() if "\0" in line)  # type: ignore[misc]
-    except (GitError, OSError, ValueError, subprocess.SubprocessError):
-        return 0, ()
-
-
 # ---------------------------------------------------------------- its charts
 
 
@@ -325,14 +277,14 @@ def _build_series_chart(
         for change, end in zip(steps, edges[2:], strict=True)
         if (change.holds or not change.is_worse) and change.step.at < shown[1] and end > shown[0]
     ]
-    stride = max(1, -(-len(numbered) // _MOST_TICKS))
+    ticked = numbered[:: max(1, -(-len(numbered) // _MOST_TICKS))]
     return Chart(
         (Span(name, "strong"), Span(f"{part}{render_count(len(points), 'execution')}{seen}", "soft right")),
         (
             Panel(
                 [*levels, Curve(dots, "c0 point", line=False, marker="dot", texts=texts)],
                 height=190,
-                ticks=_build_y_ticks(history.metric, [point.value for _, point in numbered], is_log=is_log),
+                ticks=build_value_ticks(history.metric, [point.value for _, point in numbered], is_log=is_log),
                 label=f"{history.metric}{', log scale' if is_log else ''}",
             ),
         ),
@@ -341,114 +293,10 @@ def _build_series_chart(
         spans=spans,
         lines=[change.step.at + 0.5 for change in steps if shown[0] <= change.step.at < shown[1]],
         x_range=(shown[0] + 0.5, shown[1] + 0.5),
-        x_ticks=[(float(n), _date(point.at) or str(n)) for n, point in numbered[::stride]],
+        x_ticks=list(zip([float(n) for n, _ in ticked], render_times([p.at for _, p in ticked]), strict=True)),
+        x_label=_name_day([point.at for _, point in numbered]),
         is_wide=True,
     )
-
-
-def _build_y_ticks(metric: str, values: Sequence[float], *, is_log: bool) -> list[tuple[float, str]] | None:
-    """In the unit of the metric."""
-    low, high = min(values), max(values)
-    if is_log and high > low:
-        return [(math.log10(tick), render_values(metric, [tick]) or "") for tick in build_log_ticks(low, high, 5)]
-    ticks = build_ticks(low, high, 4)
-    texts = [render_values(metric, [tick]) or "" for tick in ticks]
-    return (
-        None if len(set(texts)) < len(texts) else list(zip(map(_log if is_log else float, ticks), texts, strict=True))
-    )
-
-
-def _log(value: float) -> float:
-    return math.log10(value)
-
-
-# ---------------------------------------------------------------- parameters
-
-
-def build_axes(archive: Archive, method: str, judged: Mapping[str, Judged]) -> tuple[tuple[Axis, ...], Sequence[Block]]:
-    """The parameters of a benchmark, and how its first metric depends on each that is a number."""
-    suite, name, text = split_name(method)
-    values = split_parameters(text)
-    prefix = method[: len(method) - len(text)]
-    others = {
-        split_parameters(each[len(prefix) :]): each
-        for each in archive.methods
-        if values and each.startswith(prefix) and split_name(each)[:2] == (suite, name)
-    }
-    others = {each: known for each, known in others.items() if len(each) == len(values)}
-    if len(others) < 2:
-        return (), ()
-    mine = judged.get(method)
-    known = list(mine.parameters) if mine else []
-    axes: list[Axis] = []
-    charts: list[Block] = []
-    for place in range(len(values)):
-        called = known[place] if len(known) == len(values) else f"parameter {place + 1}"
-        rest = [
-            (each[place], known) for each, known in others.items() if _without(each, place) == _without(values, place)
-        ]
-        rest.sort(key=lambda pair: sort_naturally(pair[0]))
-        if len(rest) < 2:
-            continue
-        axes.append(Axis(called, tuple((value, other, other == method) for value, other in rest)))
-        charts += _build_axis_chart(called, mine.first if mine else "", rest, judged)
-    return tuple(axes), charts
-
-
-def split_parameters(text: str) -> tuple[str, ...]:
-    """`(10, 'float32')` of asv, `[10-float32]` of pytest."""
-    if not text:
-        return ()
-    return tuple(part.strip() for part in text[1:-1].split("," if text[0] == "(" else "-"))
-
-
-def _without(values: Sequence[str], place: int) -> tuple[str, ...]:
-    return (*values[:place], *values[place + 1 :])
-
-
-def _build_axis_chart(
-    name: str, metric: str, methods: Sequence[tuple[str, str]], judged: Mapping[str, Judged]
-) -> Iterator[Block]:
-    """The current level of each environment by the value of a parameter, if that is a number."""
-    by_environment: dict[str, list[tuple[float, float]]] = {}
-    try:
-        numbers = [(float(value), judged[method]) for value, method in methods if method in judged]
-    except ValueError:
-        return
-    for value, each in numbers:
-        for level in each.levels if each.first == metric else ():
-            by_environment.setdefault(level.environment, []).append((value, level.value))
-    places = sorted({value for value, _ in numbers})
-    if len(places) < 2 or not by_environment or places[0] <= 0:
-        return
-    levels = [level for found in by_environment.values() for _, level in found]
-    is_wide = places[-1] / places[0] >= 20
-    is_log = min(levels) > 0 and max(levels) / min(levels) >= 20
-    ends = [math.log10(x) if is_wide else x for x in (places[0], places[-1])]
-    room = 0.05 * (ends[1] - ends[0])
-    curves, keys = [], []
-    for number, (environment, found) in enumerate(by_environment.items()):
-        color = f"c{number % 8}"
-        points = [(math.log10(x) if is_wide else x, math.log10(y) if is_log else y) for x, y in sorted(found)]
-        texts = [f"{name} {x:g}: {render_values(metric, [y])}\n{environment}" for x, y in sorted(found)]
-        curves += [
-            Curve(points, f"{color} curve"),
-            Curve(points, f"{color} point", line=False, marker="dot", texts=texts),
-        ]
-        keys.append((f"own {color}", "dot", environment))
-    yield Chart(
-        (Span(f"by {name}", "strong"), Span("current level of each environment", "soft")),
-        (
-            Panel(
-                curves, ticks=_build_y_ticks(metric, levels, is_log=is_log), label=f"{metric}{', log scale' * is_log}"
-            ),
-        ),
-        f"{metric} by {name}",
-        x_range=(ends[0] - room, ends[1] + room),
-        x_ticks=[(math.log10(x) if is_wide else x, f"{x:g}") for x in places],
-        x_label=f"{name}{', log scale' * is_wide}",
-    )
-    yield Legend(keys)
 
 
 def _choose_span(change: Change) -> str:
@@ -457,8 +305,26 @@ def _choose_span(change: Change) -> str:
     return "changed" if change.judgement else "fail"
 
 
-def _date(at: float | None) -> str:
-    return render_date(at, "%m-%d") if at else ""
+def render_times(times: Sequence[float | None]) -> list[str]:
+    """Dates, and times where the date is that of the one before it; of a single day times alone."""
+    for time_of_day in ("%H:%M", "%H:%M:%S"):
+        texts, before = [], _name_day(times)
+        for at in times:
+            day = render_date(at, _DAY) if at else ""
+            texts.append(render_date(at, time_of_day if day == before else "%m-%d") if at else "")
+            before = day
+        if all(text != other for text, other in pairwise(texts)):
+            break
+    return texts
+
+
+def _name_day(times: Sequence[float | None]) -> str:
+    """ "" where they are of more than one."""
+    days = {render_date(at, _DAY) if at else "" for at in times}
+    return days.pop() if len(days) == 1 else ""
+
+
+_DAY = "%Y-%m-%d"
 
 
 def _describe_point(metric: str, value: float, at: float | None, execution_id: str, commit: str | None) -> str:
@@ -492,122 +358,3 @@ def list_columns(archive: Archive, method: str) -> list[str]:
             values.setdefault(key, set()).add(value)
     few = {key for key, each in values.items() if 1 < len(each) <= 50}
     return sorted(values, key=lambda key: (key not in few, len(values[key]) < 2))
-
-
-# ---------------------------------------------------------------- two sides
-
-
-def build_comparison(archive: Archive, base: str, head: str, method: str) -> tuple[ComparisonReport, Sequence[Block]]:
-    """Sides are labels or commits. Raises NotFoundError with those that are there."""
-    rows = archive.choose(method)
-    mine = [[row for row in rows if _is_side(row, name)] for name in (base, head)]
-    loaded = archive.load(list({row.key: row for side in mine for row in side}.values()))
-    said = load_triage(archive.location.dir)
-    compared = {each.method for each in loaded}
-    judged = [each for each in dict.fromkeys(each.method for each in said) if each in compared]
-    invalid = list_invalid([each for name in judged for each in archive.of(name)], said)
-    sides = [Executions(name, tuple(_find_side(loaded, name, archive)), invalid) for name in (base, head)]
-    report = compare_executions(sides[0], sides[1], CompareOptions())
-    ordered = sorted(
-        report.metrics, key=lambda each: (SEVERITY.index(each.finding.kind), -abs(each.finding.effect or 0.0))
-    )
-    shown = [each for each in ordered if each.base.values and each.head.values][:_MOST_SHARES]
-    blocks: list[Block] = [TableBlock(_build_sides_table(report, ordered)), Notes(report.notes)]
-    intervals = list(_build_intervals(ordered))
-    blocks += [Section(intervals, "Changes")] if intervals else []
-    blocks += [Section([_build_distribution(each, report) for each in shown], "Distributions")] if shown else []
-    return report, blocks
-
-
-def _build_sides_table(report: ComparisonReport, ordered: Sequence[MetricComparison]) -> Table:
-    """What did not pass first."""
-    has_setup = any(each.setup for each in ordered)
-    sides = [_shorten_side(name) for name in (report.base, report.head)]
-    columns = [Column("verdict", "state"), Column("benchmark"), Column("metric")]
-    columns += [Column("environment")] if has_setup else []
-    columns += [Column(sides[0], align="right"), Column(sides[1], align="right"), Column("change"), Column("reason")]
-    rows = [
-        [
-            str(each.finding.kind),
-            each.method,
-            each.metric,
-            *([each.setup] if has_setup else []),
-            render_values(each.metric, each.base.values),
-            render_values(each.metric, each.head.values),
-            render_effect(each.finding),
-            each.finding.message,
-        ]
-        for each in ordered
-    ]
-    return Table(tuple(columns), rows)
-
-
-def _shorten_side(name: str) -> str:
-    """A commit as people write it."""
-    word = name.partition(" ")[0]
-    return word[:8] if _HASH.fullmatch(word) else word[:12]
-
-
-def _build_intervals(ordered: Sequence[MetricComparison]) -> Iterator[Block]:
-    """The change of each metric with its interval, beside no change at all."""
-    known = [each for each in ordered if each.finding.interval and each.finding.effect is not None][:_MOST_INTERVALS]
-    curves, names = [], []
-    for place, each in enumerate(reversed(known), 1):
-        low, high = (100 * end for end in each.finding.interval or (0.0, 0.0))
-        effect = 100 * (each.finding.effect or 0.0)
-        color = {VerdictKind.FAIL: "c1", VerdictKind.PASS: "c2"}.get(each.finding.kind, "c5")
-        said = f"{each.method} {each.metric}\n{each.finding.kind} {effect:+.2f}% [{low:+.2f}%, {high:+.2f}%]"
-        curves += [
-            Curve([(low, float(place)), (high, float(place))], f"{color} curve", texts=[said]),
-            Curve([(effect, float(place))], f"{color} point", line=False, marker="dot", texts=[said]),
-        ]
-        names.append((float(place), f"{each.metric}"))
-    if curves:
-        ends = [x for curve in curves for x, _ in curve.points]
-        low, high = min([*ends, 0.0]), max([*ends, 0.0])
-        room = 0.06 * (high - low) or 1.0
-        panel = Panel(curves, y_range=(0.4, len(known) + 0.6), ticks=names, height=36 + 24 * len(known))
-        title = (Span("Change with its interval", "strong"), Span("percent; dashed: no change", "soft"))
-        ticks = [(tick, f"{tick:g}%") for tick in build_ticks(low - room, high + room, 8)]
-        yield Chart(
-            title, (panel,), "change of each metric with its interval", lines=[0.0],
-            x_range=(low - room, high + room), x_ticks=ticks, is_wide=True,
-        )  # fmt: skip
-
-
-def _is_side(row: RunRow, name: str) -> bool:
-    return row.params.get("label") == name or (len(name) >= 4 and (row.commit or "").startswith(name))
-
-
-def _find_side(executions: Sequence[BenchExecution], name: str, archive: Archive) -> list[BenchExecution]:
-    by_label = [each for each in executions if each.label == name]
-    by_commit = [each for each in executions if each.commit and len(name) >= 4 and each.commit.startswith(name)]
-    if not by_label and not by_commit:
-        raise NotFoundError("label or commit", name, archive.list_sides())
-    return by_label or by_commit
-
-
-def _build_distribution(metric: MetricComparison, report: ComparisonReport) -> Chart:
-    """All values of both sides, with their medians."""
-    sides = ((2.0, metric.base, "c0"), (1.0, metric.head, "c1"))
-    curves = []
-    for y, side, color in sides:
-        spread = [(value, y + 0.14 * ((number % 5) - 2)) for number, value in enumerate(side.values)]
-        texts = [render_values(metric.metric, [value]) or "" for value in side.values]
-        middle = statistics.median(side.values)
-        curves.append(Curve([(middle, y - 0.4), (middle, y + 0.4)], f"{color} curve"))
-        curves.append(Curve(spread, f"{color} point", line=False, marker="dot", texts=texts))
-    values = [*metric.base.values, *metric.head.values]
-    low, high = min(values), max(values)
-    room = (high - low) * 0.06 or abs(low) * 0.01 or 1.0
-    ticks = [(tick, render_values(metric.metric, [tick]) or "") for tick in build_ticks(low - room, high + room, 4)]
-    names = [_shorten_side(name) for name in (report.base, report.head)]
-    kind = str(metric.finding.kind)
-    about = ", ".join(part for part in (metric.setup, metric.finding.message) if part)
-    return Chart(
-        (Span(f"{metric.method} {metric.metric}", "strong"), Span(kind, kind), Span(about, "soft")),
-        (Panel(curves, y_range=(0.4, 2.6), ticks=[(2.0, names[0]), (1.0, names[1])], height=120),),
-        f"{metric.metric}: values of {report.base} and {report.head}",
-        x_range=(low - room, high + room),
-        x_ticks=ticks,
-    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from assay.bench.overview import BenchLine, build_overview, find_changes, list_metrics
-from assay.bench.pages import Archive, build_comparison, build_history_page, is_archive, load_archive
+from assay.bench.pages import Archive, build_history_page, is_archive, load_archive
 from assay.bench.report.history import build_changes, build_mark
+from assay.bench.sides_page import build_comparison
 from assay.errors import UsageError
 from assay.study.api import StudyLocation
 from assay.values.document import Block, Document, Heading, Notes, Section, Span, TableBlock, Text

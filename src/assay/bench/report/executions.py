@@ -11,6 +11,7 @@ from typing import Any
 from assay.bench.judge.trials import merge_reasons
 from assay.bench.values.comparison import INTERRUPTED
 from assay.bench.values.execution import BenchExecution, BenchReport
+from assay.show.chart import build_log_ticks, build_ticks
 from assay.show.formatting import clean, render_duration, render_number, render_size
 from assay.show.junit import ALLOWED
 from assay.system.fast_dataclasses import asdict
@@ -115,6 +116,22 @@ def render_values(name: str, values: Sequence[float]) -> str | None:
         return text
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return f"{text} ±{abs(50 * (high - low) / middle):.1f}%"
+
+
+def build_value_ticks(metric: str, values: Sequence[float], *, is_log: bool) -> list[tuple[float, str]] | None:
+    """In the unit of the metric."""
+    low, high = min(values), max(values)
+    if is_log and high > low:
+        return [(math.log10(tick), render_values(metric, [tick]) or "") for tick in build_log_ticks(low, high, 5)]
+    ticks = build_ticks(low, high, 4)
+    texts = [render_values(metric, [tick]) or "" for tick in ticks]
+    return (
+        None if len(set(texts)) < len(texts) else list(zip(map(_log if is_log else float, ticks), texts, strict=True))
+    )
+
+
+def _log(value: float) -> float:
+    return math.log10(value)
 
 
 def _is_time(name: str) -> bool:

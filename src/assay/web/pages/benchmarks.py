@@ -109,7 +109,7 @@ def show_history(request: Request) -> Response:
     method, metric = query.get("method", ""), query.get("metric", "")
     zoom = Zoom(query.get("from", "").strip(), query.get("to", "").strip(), query.get("log") == "1")
     page = build_history_page(archive, method, metric or None, zoom)
-    root = snapshot.location.root
+    root, ran = snapshot.location.root, {each.execution_id: each for each in archive.of(method)}
     return get_site(request).render(
         request,
         "benchmark.html",
@@ -118,7 +118,7 @@ def show_history(request: Request) -> Response:
         page=page,
         zoom=zoom,
         problems=archive.problems,
-        commits=lambda change: list_commits(root, *change.commits),
+        commits=lambda change: list_commits(root, change, ran.get(change.execution_id)),
         shell=shlex.join,
         address_of=lambda **new: build_address(
             "benchmarks",
@@ -212,8 +212,7 @@ def _triage(request: Request, body: bytes) -> Response:
     words = ["bench", "triage", *options, "--", metric, method, change, judgement]
     code, said = call(words)
     answer = {"command": shlex.join(["assay", *words]), "code": code, "said": said}
-    # htmx loads the page again: the verdict may be another one now
-    return send(answer, 409 if code else 200, {} if code else {"hx-refresh": "true"})
+    return send(answer, 409 if code else 200)
 
 
 ROUTES = [
