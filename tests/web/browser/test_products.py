@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from tests.web.browser.conftest import Opener, Server, Serving
 from tests.web.browser.exhibits import BENCHMARK, GOLDEN, Exhibits
 
@@ -40,8 +40,19 @@ def test_a_change_is_judged_by_a_button(open_page: Opener, own: Exhibits) -> Non
     worse.get_by_role("link", name=BENCHMARK).click()
     change = page.locator("section.change").first
     change.get_by_label("Note").fill("known: the new allocator")
+    seen = []
+
+    def look(route: Route) -> None:  # while the command runs: nothing is pressed twice
+        buttons = change.get_by_role("button").all()
+        seen.append((change.get_by_role("status").inner_text(), {each.is_disabled() for each in buttons}))
+        route.continue_()
+
+    page.route("**/api/benchmarks/**", look)
     change.get_by_role("button", name="Acknowledge").click()
-    expect(page.locator("section.change").first).to_contain_text("known: the new allocator")
+    expect(change.get_by_role("status")).to_contain_text("The verdict is PASS")
+    assert seen == [("Acknowledge: the command runs …", {True})]
+    expect(change).to_be_focused()
+    expect(change).to_contain_text("known: the new allocator")
     expect(page.locator("h1")).to_contain_text("PASS")
     (said,) = load_triage(str(own.root / "bench"))
     assert (said.judgement, said.note) == ("ack", "known: the new allocator")

@@ -106,7 +106,7 @@ document.addEventListener("htmx:afterSettle", (event) => {
 });
 
 // What scrolls sideways can be scrolled with the keyboard, too.
-function markScrollers() {
+export function markScrollers() {
   for (const place of document.querySelectorAll(".scroll, figure.wide, pre, code.block, .card:has(> svg.sized)")) {
     if (place.scrollWidth > place.clientWidth || place.scrollHeight > place.clientHeight + 1) place.tabIndex = 0;
     else if (!place.hasAttribute("aria-label")) place.removeAttribute("tabindex");
