@@ -19,6 +19,7 @@ from tests.web.conftest import READER, TOKEN, UPLOADER, server
 from assay.errors import InfrastructureError, UsageError
 from assay.study import upload
 from assay.study.upload import Server, Target, find_server, upload_runs
+from assay.system.http_post import find_proxy
 
 __all__ = ["server"]
 
@@ -225,9 +226,9 @@ class TestProxy:
         is_here = name in ("localhost", "127.0.0.1")
         host = name if is_here else "lab.invalid"
         if not is_here:
-            assert upload.find_proxy("http", host, 8666) == "http://proxy.invalid:3128"
+            assert find_proxy("http", host, 8666) == "http://proxy.invalid:3128"
             monkeypatch.setenv("no_proxy", name)
-        assert upload.find_proxy("http", host, 8666) is None
+        assert find_proxy("http", host, 8666) is None
 
     def test_a_proxy_of_another_kind(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("all_proxy", "socks5://me:secret@proxy.invalid")

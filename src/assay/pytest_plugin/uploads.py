@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import uuid
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 PLUGIN = "assay-uploads"
 _LINK, _PROBLEM = "assay_link", "assay_upload_problem"  # properties of a report
 _MOST_NAME = 80
+_LONG_S = 5.0
 
 
 def watch_uploads(config: pytest.Config) -> None:
@@ -58,6 +60,7 @@ class Uploads:
         """The link, or what went wrong. Whatever it is: the test has run, and what it found is the result."""
         if self._is_away:
             return _PROBLEM, ""
+        began = time.monotonic()
         try:
             from assay.study.api import find_server, upload_runs
 
@@ -66,7 +69,8 @@ class Uploads:
             return _LINK, upload_runs(targets, server, attempts=1).links[-1] if targets else ""
         except Exception as error:  # noqa: BLE001 nothing here may fail a test
             message = str(getattr(error, "message", None) or f"{type(error).__name__}: {error}")
-            self._is_away = "it refuses" not in message  # who does not answer is not asked again
+            # who does not answer, or takes long to refuse, is not asked again
+            self._is_away = "it refuses" not in message or time.monotonic() - began > _LONG_S
             return _PROBLEM, message.partition("\n")[0]
 
     # ---------------------------------------------------------------- in the process that the user has called
@@ -95,7 +99,6 @@ class Uploads:
     def _write_case(self, nodeid: str, phases: dict[str, pytest.TestReport], folder: str) -> Iterator[Target]:
         """The test as a run, as the server makes it of Torq's session."""
         import io
-        import time
         import zipfile
         from dataclasses import replace
 

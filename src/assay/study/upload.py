@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
-import ipaddress
-import json
 import os
 import re
 import tempfile
@@ -14,15 +10,17 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from assay.errors import InfrastructureError, UsageError
+from assay.show.formatting import clean
+from assay.system.files import parse_json
+from assay.system.http_post import ProxyError, post
 from assay.values import layout
 
 ENV_SERVER, ENV_TOKEN = "ASSAY_SERVER", "ASSAY_TOKEN"
 _PATH = "/api/uploads"
 ATTEMPTS = 3
-_TIMEOUT_S = 60.0
 _MOST_CODE = 20 << 20  # bytes of a run's copy of the code; a larger one stays here
 _BATCH_BYTES, _BATCH_FILES = 256 << 20, 10_000  # of one archive, before packing
 _CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
@@ -132,8 +130,10 @@ def send_archive(
             sleep(2.0**attempt)
         try:
             status, said = _post(server, file)
-        except (OSError, http.client.HTTPException) as error:
-            problem = f"it does not answer: {str(error) or type(error).__name__}"
+        except ProxyError as error:
+            raise InfrastructureError(str(error), error.hint) from None
+        except OSError as error:
+            problem = f"it does not answer: {clean(str(error)) or type(error).__name__}"
             hint = "is `assay serve` running there, and is the address right?"
             continue
         if status in (200, 201):
@@ -145,70 +145,19 @@ def send_archive(
 
 
 def _post(server: Server, file: IO[bytes]) -> tuple[int, bytes]:
-    """Without following a redirection, which would take the token elsewhere."""
-    connection, path, headers = _connect(server.url)
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    headers |= {
+    headers = {
         "Content-Type": "application/zip",
-        "Content-Length": str(size),
         "Authorization": f"Bearer {server.token}",
         "Accept": "application/json",
     }
-    try:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it may have said why before it closed the connection
-            connection.request("POST", f"{path}{_PATH}", file, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read(1 << 24)
-    finally:
-        connection.close()
-
-
-def _connect(url: str) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
-    """Directly, or by the proxy that http_proxy, https_proxy and no_proxy name; the path and the headers for it."""
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    host = str(parts.hostname)
-    proxy = find_proxy(parts.scheme, host, parts.port)
-    if proxy is None:
-        return kind(host, parts.port, timeout=_TIMEOUT_S), parts.path, {}
-    by = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    if by.scheme != "http" or not by.hostname:
-        raise InfrastructureError(
-            "the proxy of the environment is not an http:// address", f"reach {host} without it: export no_proxy={host}"
-        )
-    known = {}
-    if by.username:
-        pair = f"{unquote(by.username)}:{unquote(by.password or '')}"
-        known = {"Proxy-Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
-    connection = kind(by.hostname, by.port or 80, timeout=_TIMEOUT_S)
-    if parts.scheme == "https":
-        connection.set_tunnel(host, parts.port, known)
-        return connection, parts.path, {}
-    return connection, url, known
-
-
-def find_proxy(scheme: str, host: str, port: int | None) -> str | None:
-    """As the environment says, by which urllib, curl and pip go as well; never to this machine itself."""
-    from urllib.request import getproxies, proxy_bypass
-
-    with suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return None
-    if host == "localhost":
-        return None
-    proxies = getproxies()
-    name = f"[{host}]" if ":" in host else host
-    if proxy_bypass(f"{name}:{port}" if port else name):
-        return None
-    return proxies.get(scheme) or proxies.get("all") or None
+    return post(f"{server.url}{_PATH}", file, headers)
 
 
 def _read_answer(server: Server, said: bytes) -> dict[str, Any]:
     try:
-        answer = json.loads(said)
+        answer = parse_json(said)
         if all(isinstance(run, dict) for run in answer["runs"]) and isinstance(answer["link"], str):
-            return dict(answer)
+            return {**answer, "link": clean(answer["link"])}
     except (ValueError, KeyError, TypeError):
         pass
     raise InfrastructureError(f"{server.name} is not an `assay serve`: its answer has no link")
@@ -217,8 +166,8 @@ def _read_answer(server: Server, said: bytes) -> dict[str, Any]:
 def _explain(status: int, said: bytes) -> str:
     text = said.decode("utf-8", "replace").strip()
     with suppress(ValueError, KeyError, TypeError):
-        text = str(json.loads(text)["error"])
-    return f"{status} {text[:_MOST_SAID]}".strip()
+        text = str(parse_json(text)["error"])
+    return clean(f"{status} {text[:_MOST_SAID]}".strip())
 
 
 # ---------------------------------------------------------------- packing

@@ -200,6 +200,29 @@ def test_an_answer_without_a_number_is_said(dashboard: Dashboard, answer: bytes)
         send_session(dashboard.url, b"x", sleep=lambda _: None)
 
 
+def test_what_it_says_cannot_write_to_the_terminal(dashboard: Dashboard) -> None:
+    dashboard.answers = [(200, b'{"id": "\\u001b[2J/x"}'), (200, b"\x1b[2Jevil"), (403, b"\x1b[2Jevil")]
+    assert send_session(dashboard.url, b"x") == "%1B%5B2J%2Fx"  # a part of an address
+    for _ in range(2):
+        with pytest.raises(InfrastructureError) as caught:
+            send_session(dashboard.url, b"x")
+        assert "\x1b" not in caught.value.render()
+        assert "evil" in caught.value.render()
+
+
+def test_a_redirection_is_a_refusal(dashboard: Dashboard) -> None:
+    dashboard.answers = [(302, b"")]
+    with pytest.raises(InfrastructureError, match="302 Found"):
+        send_session(dashboard.url, b"x", "secret")
+
+
+@pytest.mark.parametrize("token", ["se\ncret", "secr\u00e9t\u0141"])
+def test_a_token_that_cannot_be_sent_is_not_printed(dashboard: Dashboard, token: str) -> None:
+    with pytest.raises(InfrastructureError) as caught:
+        send_session(dashboard.url, b"x", token, sleep=lambda _: None)
+    assert "cr" not in caught.value.render().partition("sent to")[2]
+
+
 def test_nobody_listens(closed_port: int) -> None:
     with pytest.raises(InfrastructureError, match="refused"):
         send_session(f"http://127.0.0.1:{closed_port}", b"x", sleep=lambda _: None)

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bad_servers import answering
 from tests.compat.torq.test_dashboard import Dashboard, dashboard
 from tests.models.pytest_support.lab import RELU, RELU_NEG, Project
+
+from assay.compat.torq import dashboard as dashboard_module
+from assay.compat.torq.pytest_session import SessionWatch
 
 __all__ = ["dashboard"]
 
@@ -116,6 +120,27 @@ def test_a_server_that_refuses_changes_no_verdict(project: Project, dashboard: D
     assert said.code == 0
     assert "warning: the results could not be sent" in said.out
     assert "who are you" in said.out
+
+
+def test_a_server_that_does_not_speak_http_changes_no_verdict(project: Project) -> None:
+    project.model("net", RELU)
+    with answering([b"\x16\x03\x01 hello garbage\r\n\r\n"]) as url:
+        said = project.pytest(env={"TORQ_PERF_SERVER": url, "TORQ_PERF_SERVER_TOKEN": "secret"})
+    assert said.code == 0
+    assert "warning: the results could not be sent" in said.out
+    assert "2 passed" in said.out
+    assert "Traceback" not in said.out
+    assert "\x16" not in said.out
+
+
+def test_whatever_goes_wrong_changes_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("\x1b[2J")
+
+    monkeypatch.setattr(dashboard_module, "publish_session", fail)
+    (line,) = SessionWatch(None, "http://lab.invalid", str(tmp_path))._publish()
+    assert line.startswith("warning: ")
+    assert "\x1b" not in line
 
 
 def test_what_is_no_address_is_said_before_a_test_runs(project: Project) -> None:

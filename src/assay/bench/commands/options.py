@@ -342,16 +342,14 @@ def check_address(url: str) -> None:
 
 def send_alert(url: str, content: Mapping[str, Any]) -> None:
     """POST it. Raises InfrastructureError if it cannot be delivered."""
-    import urllib.error
-    import urllib.request
+    from assay.show.formatting import clean
+    from assay.system.http_post import post
 
     check_address(url)
-    data = json.dumps(content).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method="POST")  # noqa: S310 http only
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
-            pass
+        status, _ = post(url, json.dumps(content).encode(), {"Content-Type": "application/json"}, _TIMEOUT_S)
+        problem = "" if status // 100 == 2 else f"it answered {status}"
     except OSError as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it holds an open response
-        raise InfrastructureError(f"the alert could not be sent to {urlsplit(url).hostname}: {error}") from error
+        problem = clean(str(error)) or type(error).__name__
+    if problem:
+        raise InfrastructureError(f"the alert could not be sent to {urlsplit(url).hostname}: {problem}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import os
@@ -12,11 +13,13 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from assay.errors import InfrastructureError, UsageError
+from assay.show.formatting import clean
 from assay.system.files import parse_json, write_atomic
 from assay.system.git import run_git
+from assay.system.http_post import TIMEOUT_S, NotHttpError, post
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +114,17 @@ def publish_session(session: ResultSession, server: str, env: Mapping[str, str])
 
 _UPLOAD = "/api/test-sessions/upload_zip/"
 _ATTEMPTS = 3
-_TIMEOUT_S = 60.0
 _MOST_SAID = 300  # characters of a refusal
 
 
 def check_server(url: str) -> str:
     """The address without a slash at its end. Raises UsageError for what is none."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
         raise UsageError(f"TORQ_PERF_SERVER={url} is not a valid address", "such as http://localhost:8080")
     return url.rstrip("/")
 
@@ -126,46 +132,43 @@ def check_server(url: str) -> str:
 def send_session(
     server: str, archive: bytes, token: str | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> str:
-    """The number that the dashboard gave it. A server that does not answer, or is in trouble, is asked again."""
-    problem = ""
+    """The number that the dashboard gave it. A server that does not answer, or is in trouble, is asked again, but not
+    for longer than one answer may take."""
+    problem, deadline = "", time.monotonic() + TIMEOUT_S
     for attempt in range(_ATTEMPTS):
+        left = deadline - time.monotonic()
         if attempt:
+            if left < 2.0 * 2.0**attempt:
+                break
             sleep(2.0**attempt)
         try:
-            return _send(server, archive, token)
-        except _RefusedError as error:
+            return _send(server, archive, token, max(1.0, deadline - time.monotonic()))
+        except (_RefusedError, NotHttpError) as error:
             problem = str(error)
             break
         except OSError as error:
-            problem = str(getattr(error, "reason", None) or error)
-    raise InfrastructureError(
-        f"the results could not be sent to {urlsplit(server).netloc.rpartition('@')[2]}: {problem}"
-    )
+            problem = str(error) or type(error).__name__
+    name = urlsplit(server).netloc.rpartition("@")[2]
+    raise InfrastructureError(f"the results could not be sent to {name}: {clean(problem)}")
 
 
 class _RefusedError(Exception):
     """Asking again would not help."""
 
 
-def _send(server: str, archive: bytes, token: str | None) -> str:
-    import urllib.error
-    import urllib.request
-
+def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str:
     boundary = uuid.uuid4().hex
     headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
-    url = server + _UPLOAD
-    request = urllib.request.Request(url, _build_body(archive, boundary), headers, method="POST")  # noqa: S310 http only
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            return _read_number(answer.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            said = f"{error.code} {error.reason}: {error.read().decode(errors='replace')[:_MOST_SAID]}".rstrip(": \n")
-        if error.code < 500:
-            raise _RefusedError(said) from None
-        raise OSError(said) from None
+    status, answer = post(server + _UPLOAD, _build_body(archive, boundary), headers, limit_s)
+    if status // 100 == 2:
+        return _read_number(answer)
+    reason = http.client.responses.get(status, "")
+    said = f"{status} {reason}: {answer.decode(errors='replace')[:_MOST_SAID]}".rstrip(": \n")
+    if status >= 500:
+        raise OSError(said)
+    raise _RefusedError(said)
 
 
 def _build_body(archive: bytes, boundary: str) -> bytes:
@@ -178,10 +181,12 @@ def _build_body(archive: bytes, boundary: str) -> bytes:
 
 def _read_number(answer: bytes) -> str:
     try:
-        return str(parse_json(answer)["id"])
+        number = parse_json(answer)["id"]
     except (ValueError, KeyError, TypeError):
-        said = answer.decode(errors="replace")[:_MOST_SAID]
-        raise _RefusedError(f"its answer has no number of the session: {said}") from None
+        number = None
+    if isinstance(number, str | int) and str(number):
+        return quote(str(number)[:_MOST_SAID], safe="~")  # it becomes a part of an address
+    raise _RefusedError(f"its answer has no number of the session: {answer.decode(errors='replace')[:_MOST_SAID]}")
 
 
 # ---------------------------------------------------------------- a session as an archive

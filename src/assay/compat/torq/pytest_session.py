@@ -59,10 +59,11 @@ class SessionWatch:
         """Problems are printed, and change no verdict: the tests have run, and what they found is above."""
         from assay.compat.torq.dashboard import build_session, keep_session, publish_session
         from assay.errors import AssayError
+        from assay.show.formatting import clean
 
-        results = [build_result(nodeid, phases) for nodeid, phases in self._reports.items()]
-        session = build_session(results, self._folder, os.environ)
         try:
+            results = [build_result(nodeid, phases) for nodeid, phases in self._reports.items()]
+            session = build_session(results, self._folder, os.environ)
             if self._path is not None:
                 keep_session(session, self._path)
                 yield f"results: {self._path}"
@@ -70,6 +71,8 @@ class SessionWatch:
                 yield f"Test results available at {publish_session(session, self._server, os.environ)}"
         except AssayError as error:
             yield f"warning: {error.render()}"
+        except Exception as error:  # noqa: BLE001 nothing here may fail a session
+            yield f"warning: the results could not be sent: {clean(f'{type(error).__name__}: {error}')}"
 
 
 # ---------------------------------------------------------------- one test
