@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +30,25 @@ def test_all_studies(client: TestClient) -> None:
     assert "2 done, 2 failed" in text
     assert "no study has" in client.get("/studies?q=other").text.lower()
     assert "lr=0.1,n=8" in client.get("/studies/fit/best").text
+
+
+def test_the_advice_of_an_empty_page_works(tmp_path: Path) -> None:
+    """What it says is pasted into a shell, in whatever folder; then the page shows a study."""
+    root = tmp_path / "it's a root"
+    with open_client(root) as client:
+        text = client.get("/studies").text
+        (command,) = re.findall(r"<pre[^>]*><code>(.*?)</code></pre>", text, re.DOTALL)
+        assert "assay demo --serve" in text
+        assert "<code>assay demo</code>" not in text  # its runs are not in this root
+        paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        command = html.unescape(command)
+        answer = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, env={**os.environ, "PATH": paths}, capture_output=True, check=False
+        )
+        assert answer.returncode == 0, answer.stderr
+    with open_client(root) as client:
+        assert "3 done" in client.get("/studies").text
+        assert client.get("/api/studies/first/table").json()[0]["loss"] == 1
 
 
 def test_the_table_is_that_of_assay_sum(client: TestClient, served: Bench) -> None:

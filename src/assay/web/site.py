@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ class Site:
             age=lambda at: formatting.render_age(max(0.0, time.time() - at)),
             size=formatting.render_size,
             run_rows=render_rows,
+            quote_shell=shlex.quote,
             date=lambda at: render_date(at, "%Y-%m-%d %H:%M"),
         )
         environment.filters["urlencode"] = lambda text: quote(str(text), safe="/")

@@ -70,9 +70,9 @@ class Server:
 class Serving:
     """`assay serve`, as a user starts it."""
 
-    def __init__(self, made: Exhibits) -> None:
+    def __init__(self, made: Exhibits, port: int = 0) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "assay", "serve", "--root", str(made.root), "--port", "0"],
+            [sys.executable, "-m", "assay", "serve", "--root", str(made.root), "--port", str(port)],
             cwd=made.folder,
             env=made.environment,
             stdout=subprocess.PIPE,

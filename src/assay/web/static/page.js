@@ -6,19 +6,42 @@ export function getToken() {
   return sessionStorage.getItem("assay-token") ?? "";
 }
 
-export function say(text, kind = "note") {
+export function say(text, kind = "note", { stays = false } = {}) {
   const line = document.createElement("p");
   line.className = kind;
   line.textContent = text;
   document.getElementById("messages").append(line);
-  setTimeout(() => line.remove(), 8000);
+  if (!stays) return setTimeout(() => line.remove(), 8000);
+  const close = document.createElement("button");
+  Object.assign(close, { type: "button", className: "close", textContent: "Close" });
+  close.addEventListener("click", () => line.remove());
+  line.prepend(close);
 }
 
 // An action: the token travels in a header that no other site can make a browser send.
 export async function send(address, body = undefined) {
   const headers = { authorization: `Bearer ${getToken()}` };
   if (body !== undefined) headers["content-type"] = "application/json";
-  return fetch(address, { method: "POST", headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  const answer = await fetch(address, { method: "POST", headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  if (answer.status === 401 && getToken()) forgetToken();
+  return answer;
+}
+
+// A server that was started again has another token.
+function forgetToken() {
+  sessionStorage.removeItem("assay-token");
+  sessionStorage.setItem("assay-wrong-token", "1");
+  showAccess();
+}
+
+function showAccess() {
+  const link = document.getElementById("access");
+  const isAllowed = getToken() && !sessionStorage.getItem("assay-only-reads");
+  const isWrong = !getToken() && sessionStorage.getItem("assay-wrong-token");
+  root.dataset.access = isAllowed ? "write" : "read";
+  link.classList.toggle("wrong", Boolean(isWrong));
+  if (isWrong) link.textContent = "The token is not valid any more";
+  else link.textContent = isAllowed ? "Actions are allowed" : getToken() ? "Actions need another token" : "Actions need a token";
 }
 
 function setUpTheme() {
@@ -34,35 +57,30 @@ function setUpTheme() {
 async function logIn(token) {
   sessionStorage.setItem("assay-token", token);
   const answer = await send("/login");
-  if (!answer.ok) sessionStorage.removeItem("assay-token");
+  if (answer.ok) sessionStorage.removeItem("assay-wrong-token");
+  else sessionStorage.removeItem("assay-token");
   const { scopes } = answer.ok ? await answer.clone().json() : { scopes: [] };
   sessionStorage.setItem("assay-only-reads", scopes.includes("write") ? "" : "1");
   return answer;
 }
 
 function setUpToken() {
-  const link = document.getElementById("access");
   const form = document.getElementById("login");
-  const show = () => {
-    const isAllowed = getToken() && !sessionStorage.getItem("assay-only-reads");
-    root.dataset.access = isAllowed ? "write" : "read";
-    link.textContent = isAllowed ? "Actions are allowed" : getToken() ? "Actions need another token" : "Actions need a token";
-  };
-  show();
+  showAccess();
   // the address that `assay serve` prints ends with #token=…, which is never sent to a server
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (given) {
     history.replaceState(null, "", location.pathname + location.search);
     logIn(given).then((answer) => {
-      show();
-      if (!answer.ok) say("The token of this address is not right any more", "problem");
+      showAccess();
+      if (!answer.ok) say("The token of this address is not valid any more. `assay serve` prints a new one each time it is started.", "problem", { stays: true });
       else if (form) location.assign(next());
     });
   }
   form?.addEventListener("submit", async (event) => {
     event.preventDefault();
     const answer = await logIn(form.elements.token.value.trim());
-    show();
+    showAccess();
     if (answer.ok) location.assign(next());
     else document.getElementById("login-answer").textContent = await answer.text();
   });
