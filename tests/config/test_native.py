@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.config.native import KEYS, expand_number, parse_native
+from assay.config.native import KEYS, parse_native
 from assay.config.source import parse_documents
 from assay.errors import ConfigError
 from assay.system.fast_dataclasses import replace
-from assay.values.series import NUMBER
+from assay.values.series import NUMBER, expand_number
 from assay.values.study import CodePolicy, Farm, Resources, Subset
 
 SKETCH = r"""

@@ -20,9 +20,16 @@ from assay.bench.flow.archive import write_as_run
 from assay.bench.overview import JUDGED_FILE, judge_group
 from assay.bench.pages import render_times
 from assay.bench.records import BENCH_FILE, load_triage
+from assay.bench.report_page import build_report
 from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult
 from assay.study.api import StudyLocation
-from assay.system.fast_dataclasses import replace
+from assay.system.fast_dataclasses import asdict, replace
+from assay.system.files import write_atomic, write_new
+from assay.values import layout
+from assay.values.document import Heading
+from assay.values.run import Outcome
+from assay.values.state import State
+from assay.values.verdict import VerdictKind
 from assay.web.snapshots import Snapshots
 
 STEP = [10.0 + 0.01 * (n % 3) for n in range(12)] + [12.0 + 0.01 * (n % 3) for n in range(12)]
@@ -168,6 +175,12 @@ class TestList:
         with open_client(tmp_path) as client:
             get_list(client)
             assert asked == ["m.C.f"]
+        content = json.loads(kept.read_text())
+        content["judged"]["m.C.f"][1]["kinds"] = {"wall_time": "PASS"}
+        kept.write_text(json.dumps(content))
+        monkeypatch.setattr("assay.bench.overview._JUDGES", {})
+        with open_client(tmp_path) as client:
+            assert "badge FAIL" in find_row(get_list(client), ">f<")
         kept.write_bytes(b"\xff{")
         monkeypatch.setattr("assay.bench.overview._JUDGES", {})
         with open_client(tmp_path) as client:
@@ -358,6 +371,29 @@ def test_damaged_results(tmp_path: Path) -> None:
         assert names[0].name in text
         assert "2 executions cannot be read" in text
         assert client.get(HISTORY).status_code == 200
+
+
+@pytest.mark.parametrize("damage", ["file", "run"])
+def test_the_newest_execution_proves_nothing(tmp_path: Path, damage: str) -> None:
+    """Its file is damaged, or is that of an attempt before the one that failed: not the PASS of those before it."""
+    location = write(tmp_path, [execution(n, 10 + n % 3 / 100) for n in range(40)])
+    newest = max(Path(location.dir).glob("e*"))
+    with open_client(tmp_path) as client:
+        assert "badge PASS" in find_row(get_list(client), ">f<")
+    if damage == "file":
+        write_atomic(str(newest / BENCH_FILE), "{")
+    else:
+        outcome = Outcome(State.FAILED, 1, reason="killed", started_at=1e9 + 39, ended_at=1e9 + 40)
+        write_new(str(newest / layout.outcome_name(1)), json.dumps(asdict(outcome)))
+    with open_client(tmp_path) as client:
+        for text in (find_row(get_list(client), ">f<"), client.get(HISTORY).text):
+            assert "badge PASS" not in text
+            assert "badge ERROR" in text
+    for wanted in (None, "m.C.f"):
+        document = build_report(location, wanted)
+        assert document is not None
+        (heading,) = [block for block in document.blocks if isinstance(block, Heading) and block.level == 1]
+        assert heading.kind is VerdictKind.ERROR
 
 
 def test_a_benchmark_that_failed_never_passes(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ of the study, so that the next `assay serve` has it too.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import statistics
@@ -257,11 +258,13 @@ class Judge:
         with suppress(AssayError, OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
             with open(self._path, "rb") as file:
                 content = read_versioned(file.read(), "judged benchmarks", self._path, FORMATS)
-            return {name: (mark, parse_plain(Judged, each)) for name, (mark, each) in content["judged"].items()}
+            if content["sum"] == _digest(json.dumps(content["judged"])):  # else it was changed by somebody else
+                return {name: (mark, parse_plain(Judged, each)) for name, (mark, each) in content["judged"].items()}
         return {}
 
     def _save(self) -> None:
-        content = {"judged": {name: (mark, build_plain(each)) for name, (mark, each) in self._known.items()}}
+        judged = {name: (mark, build_plain(each)) for name, (mark, each) in self._known.items()}
+        content = {"sum": _digest(json.dumps(judged)), "judged": judged}
         with suppress(OSError):  # a folder that is not ours, or a full disk: it is judged again the next time
             write_atomic(self._path, render_versioned(content, "judged benchmarks", FORMATS))
 

@@ -12,7 +12,7 @@ from assay.errors import UsageError
 from assay.study.api import StudyLocation
 from assay.values.document import Block, Document, Heading, Notes, Section, Span, TableBlock, Text
 from assay.values.table import Column, Table
-from assay.values.verdict import SEVERITY, VerdictKind
+from assay.values.verdict import VerdictKind, find_worst
 
 _MOST_HISTORIES = 30
 _MOST_TOP = 8  # largest changes, of either kind
@@ -43,13 +43,14 @@ def build_report(location: StudyLocation, wanted: str | None) -> Document | None
     return Document(methods[0], [*_build_histories(archive, methods[0], list_metrics(found)[:_MOST_HISTORIES])])
 
 
-def _find_worst(kinds: Sequence[VerdictKind]) -> VerdictKind | None:
-    return next((kind for kind in SEVERITY if kind in kinds), None)
+def _find_worst(kinds: Sequence[VerdictKind | None]) -> VerdictKind | None:
+    """None: nothing has a history. What has none beside others that have one keeps the whole from being PASS."""
+    return find_worst(kind or VerdictKind.INCONCLUSIVE for kind in kinds) if any(kinds) else None
 
 
 def _build_overview(archive: Archive) -> Iterator[Block]:
     found = build_overview(archive.location, archive.groups, is_patient=True)
-    kinds = [line.judged.kind for line in found.lines if line.judged and line.judged.kind]
+    kinds = [line.judged.kind if line.judged else None for line in found.lines]
     yield Heading("Benchmarks", _find_worst(kinds), 1, note=archive.location.dir)
     yield Notes(found.problems)
     notes = [[line.judged.problem] if line.judged and line.judged.problem else [] for line in found.lines]
@@ -82,7 +83,7 @@ def _build_table(lines: Sequence[BenchLine]) -> Table:
 
 def _build_histories(archive: Archive, method: str, metrics: Sequence[str]) -> Iterator[Block]:
     pages = [(metric, build_history_page(archive, method, metric)) for metric in metrics]
-    kinds = [page.history.verdict.kind for _, page in pages if page.history]
+    kinds = [page.history.verdict.kind if page.history else None for _, page in pages]
     yield Heading(method, _find_worst(kinds), 1)
     for metric, page in pages:
         if page.history is None:

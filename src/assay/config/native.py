@@ -16,7 +16,7 @@ from assay.config.source import Entry, Node, Problems, find_duplicates, join_key
 from assay.config.template import RUN_VALUES, parse_template, template_names
 from assay.errors import ConfigError, did_you_mean
 from assay.system.fast_dataclasses import replace
-from assay.values.series import NUMBER
+from assay.values.series import expand_number
 from assay.values.study import (
     CHECKPOINT_FILES,
     STUDY_NAME_RULE,
@@ -414,16 +414,6 @@ class _Reader:
 
 
 # ---------------------------------------------------------------- metrics and checks
-
-
-def expand_number(regex: str) -> str:
-    """Fills in `{number}`; a pattern that has one `{number}` and no group gets the group around it."""
-    try:
-        has_group = re.compile(regex.replace("{number}", "0")).groups > 0
-    except re.error:
-        has_group = True
-    is_bare = regex.count("{number}") == 1 and not has_group
-    return regex.replace("{number}", f"({NUMBER})" if is_bare else NUMBER)
 
 
 class _MetricReader:

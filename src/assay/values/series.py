@@ -13,6 +13,17 @@ from assay.system.fast_dataclasses import dataclass
 # What `{number}` stands for in a pattern: sign, exponent, nan, inf. It holds no group, so that it can be put into one.
 NUMBER = r"[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?i:nan|inf(?:inity)?))"
 
+
+def expand_number(regex: str) -> str:
+    """Fills in `{number}`; a pattern that has one `{number}` and no group gets the group around it."""
+    try:
+        has_group = re.compile(regex.replace("{number}", "0")).groups > 0
+    except re.error:
+        has_group = True
+    is_bare = regex.count("{number}") == 1 and not has_group
+    return regex.replace("{number}", f"({NUMBER})" if is_bare else NUMBER)
+
+
 READING_S = 1.0  # between two readings of a run
 
 

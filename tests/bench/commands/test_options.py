@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 import threading
@@ -72,6 +73,14 @@ def test_pairs() -> None:
 def test_patterns_that_find_nothing(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_patterns([text], "--metric")
+
+
+@pytest.mark.parametrize("text", ["latency=latency ({number})", "latency=latency {number}"])
+def test_a_number_is_what_it_is_in_a_study(text: str) -> None:
+    ((name, regex),) = parse_patterns([text], "--metric")
+    match = re.search(regex, "its latency -9.84e-3 ms")
+    assert match is not None
+    assert (name, match[1]) == ("latency", "-9.84e-3")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [(None, None), ("90s", 90.0), ("2h", 7200.0), ("1h30m", 5400.0)])

@@ -1,4 +1,4 @@
-"""Every execution there is: found again after kills, passed over when damaged, read from folders of others."""
+"""Every execution there is: found again after kills, failed when damaged, read from folders of others."""
 
 from __future__ import annotations
 
@@ -49,13 +49,14 @@ def test_one_that_was_never_summed_up_is_made_again(executions: tuple[BenchExecu
     assert json.loads((run_dir / "benchmark.json").read_text())["result"]["wall_time"] == 2.0
 
 
-def test_a_damaged_one_is_passed_over_and_said(executions: tuple[BenchExecution, ...]) -> None:
+def test_a_damaged_one_is_one_that_failed(executions: tuple[BenchExecution, ...]) -> None:
     (Path(executions[0].run_dir) / "benchmark.json").write_text('{"format": 1, "result": 3}')
     console = CollectingConsole()
     said = console.lines
     found = load_executions(find_location("runs"), "fixed", console)
-    assert len(found) == 1
+    assert [each.result.is_measured for each in found] == [False, True]
     assert "benchmark.json is damaged" in said[0]
+    assert "benchmark.json is damaged" in found[0].result.findings[0].message
 
 
 def test_from_a_file_a_run_directory_or_a_folder_of_them(executions: tuple[BenchExecution, ...], lab: Path) -> None:

@@ -28,6 +28,7 @@ from assay.values.options import (
     slots_option,
 )
 from assay.values.secrets import hide_text
+from assay.values.series import expand_number
 from assay.values.units import parse_slot_flags, parse_timeout
 
 if TYPE_CHECKING:
@@ -89,17 +90,18 @@ def parse_pairs(texts: Sequence[str], flag: str) -> tuple[tuple[str, str], ...]:
 
 
 def parse_patterns(texts: Sequence[str], flag: str) -> tuple[tuple[str, str], ...]:
+    """`{number}` is what it is in a study's metrics."""
     pairs = parse_pairs(texts, flag)
     for name, regex in pairs:
         try:
-            groups = re.compile(regex).groups
+            groups = re.compile(expand_number(regex)).groups
         except re.error as error:
             raise UsageError(f"{flag} {f'{name}={regex}'!r}: broken regular expression: {error}") from None
         if groups < 1:
             raise UsageError(
-                f"{flag} {f'{name}={regex}'!r} has no group", r"put the number into one: loss=loss: ([\d.]+)"
+                f"{flag} {f'{name}={regex}'!r} has no group", "put the number into one: loss=loss: ({number})"
             )
-    return pairs
+    return tuple((name, expand_number(regex)) for name, regex in pairs)
 
 
 def parse_arguments(text: str | None, _flag: str = "") -> dict[str, Any]:
@@ -168,7 +170,7 @@ class ExecuteRequest(Request):
         multiple=True,
         metavar="NAME=REGEX",
         parse=parse_patterns,
-        help="A number in the output; the first group. Repeatable.",
+        help="A number in the output: {number}, or the first group. Repeatable.",
     )
     trials: int | None = option(
         "--trials",

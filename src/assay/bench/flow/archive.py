@@ -35,7 +35,9 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.environment import GitState
 from assay.values.machine import Machine, Timings
 from assay.values.run import RunSpec, spec_id
+from assay.values.state import State
 from assay.values.study import CodePolicy
+from assay.values.verdict import Finding, VerdictKind
 
 _MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems take 255 bytes
 _PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
@@ -60,7 +62,7 @@ def load_executions(
 
 
 def load_rows(location: StudyLocation, rows: Iterable[RunRow], console: Console = SILENT) -> list[BenchExecution]:
-    """Oldest first. What cannot be read is a warning."""
+    """Oldest first. What cannot be read is a warning, and an execution that failed."""
     found = [execution for row in rows if (execution := _load(location, row, console))]
     return sorted(found, key=lambda execution: (execution.started_at or 0.0, execution.execution_id))
 
@@ -90,12 +92,41 @@ def _strip_parameters(method: str) -> str:
 
 
 def _load(location: StudyLocation, row: RunRow, console: Console) -> BenchExecution | None:
+    """One whose file cannot be read, or is that of an earlier attempt, is one that failed: it was executed, and left
+    out it would make the one before it the newest."""
     run_dir = os.path.join(location.root, row.key)
     try:
-        return load_execution(run_dir) or _rebuild(run_dir, row)
+        found = load_execution(run_dir) or _rebuild(run_dir, row)
     except (AssayError, OSError) as error:
-        console.warning(f"{row.key}: {error.message if isinstance(error, AssayError) else error}")
+        text = error.message if isinstance(error, AssayError) else str(error)
+        console.warning(f"{row.key}: {text}")
+        return _build_failed(run_dir, row, text)
+    if found is not None and row.state in _FAILED and found.state != row.state:
+        return _build_failed(run_dir, row, f"its run is {row.state}{f': {row.reason}' if row.reason else ''}")
+    return found
+
+
+_FAILED = (State.FAILED, State.TIMEOUT, State.LOST)
+
+
+def _build_failed(run_dir: str, row: RunRow, problem: str) -> BenchExecution | None:
+    method, label = str(row.params.get("method") or ""), row.params.get("label")
+    if not method:
         return None
+    result = BenchResult(method, False, True, findings=(Finding(VerdictKind.ERROR, method, problem),))
+    return BenchExecution(
+        execution_id=os.path.basename(run_dir),
+        method=method,
+        trial=1,
+        result=result,
+        run_dir=run_dir,
+        output_dir=run_dir,
+        started_at=row.started_at or row.created_at,
+        ended_at=row.ended_at,
+        label=str(label) if label else None,
+        commit=row.commit,
+        state=str(row.state),
+    )
 
 
 def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
