@@ -210,3 +210,11 @@ def test_smoothing_has_a_range(client: TestClient) -> None:
         assert answer.status_code == 400
         assert "from 0 to less than 1" in answer.text
     assert read_curves(client, metric="loss", smooth="0.99")["curves"]
+
+
+def test_columns_stay_where_they_are(client: TestClient) -> None:
+    """A second click at the same place reverses: what is sorted by is where it was clicked on."""
+    heads = {name: list(read_table(client, f"sort={name}")[0]) for name in ("lr", "gap", "loss")}
+    for name in ("gap", "loss"):
+        assert heads[name].index(f"best {name}") == heads["lr"].index(name)
+        assert [each for each in heads[name] if each != f"best {name}"] == heads["lr"]

@@ -157,12 +157,13 @@ def build_table(location: StudyLocation, table: Table, view: StudyView, names: N
         return build_table(location, table, view._replace(page=last), names)
     bases = [_find_base(column, names) for column in summary.table.columns]
     kept = [index for index, base in enumerate(bases) if base not in view.hide or base == "run"]
+    kept.sort(key=lambda index: _find_place(summary.table.columns[index], bases, index))
     columns = [_name_best(column, summary, location, table) for column in summary.table.columns]
     sorts = [_find_sort(column, base, names, columns) for column, base in zip(columns, bases, strict=True)]
     cut = summary.table._replace(
         columns=tuple(_shorten(columns[index], [row[index] for row in summary.table.rows]) for index in kept),
         rows=[tuple(row[index] for index in kept) for row in summary.table.rows]
-        if len(kept) < len(columns)
+        if kept != [*range(len(columns))]
         else summary.table.rows,
     )
     return StudyTable(
@@ -175,6 +176,13 @@ def build_table(location: StudyLocation, table: Table, view: StudyView, names: N
         _describe_order(summary, columns),
         [*_describe_groups(summary, bases, view)] if view.group else (),
     )
+
+
+def _find_place(column: Column, bases: Sequence[str], index: int) -> tuple[int, bool]:
+    """The best values of a metric before the last ones: where it was clicked on is what the table is sorted by."""
+    name = bases[index].removeprefix("metrics.")
+    is_best = (column.key or "").removesuffix("_sd") == f"{name}_best"
+    return (bases.index(bases[index]) if column.digits is not None else index, not is_best)
 
 
 def _name_best(column: Column, summary: StudySummary, location: StudyLocation, table: Table) -> Column:

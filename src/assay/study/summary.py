@@ -240,7 +240,10 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[So
     ranked = sorted(
         names, key=lambda name: (sorted_by.index(name) if name in sorted_by else len(sorted_by), metric_priority(name))
     )
-    return ranked[:MOST_METRICS] + [name for name in ranked[MOST_METRICS:] if name in options.show]
+    chosen = ranked[:MOST_METRICS] + [name for name in ranked[MOST_METRICS:] if name in options.show]
+    return (
+        sorted(chosen, key=metric_priority) if options.is_page else chosen
+    )  # there the next click is at the same place
 
 
 # ---------------------------------------------------------------- one row per run

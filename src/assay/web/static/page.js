@@ -65,6 +65,10 @@ async function logIn(token) {
 }
 
 function setUpToken() {
+  const link = document.getElementById("access");
+  link.addEventListener("click", () => {
+    if (location.pathname !== "/login") link.search = `?next=${encodeURIComponent(location.pathname + location.search)}`;
+  });
   const form = document.getElementById("login");
   showAccess();
   // the address that `assay serve` prints ends with #token=…, which is never sent to a server

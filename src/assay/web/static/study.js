@@ -25,9 +25,17 @@ function showMarks() {
     all.indeterminate = count > 0 && count < boxes.length;
   }
   bulk.hidden = marks.size === 0 || !part.querySelector("#runs");
-  bulk.querySelector("[data-marked]").textContent = `${marks.size} marked`;
+  bulk.querySelector("[data-marked]").textContent = `${marks.size} marked${marks.size === 1 ? "; two can be compared" : ""}`;
+  bulk.querySelector("[data-stop]").hidden = !canStop(boxes);
   bulk.querySelector("[data-compare] button").disabled = marks.size < 2;
   sessionStorage.setItem(marksKey, JSON.stringify([...marks]));
+}
+
+// Something that was marked may run: on this page that can be seen, of other pages the head tells it.
+function canStop(boxes) {
+  if (!document.querySelector("#head [data-unfinished]")?.dataset.unfinished) return false;
+  const seen = boxes.filter((box) => box.checked);
+  return seen.length < marks.size || seen.some((box) => box.closest("tr").querySelector(".badge.running, .badge.queued"));
 }
 
 part.addEventListener("change", (event) => {
@@ -68,13 +76,15 @@ async function act(action, runs, text = "") {
   for (const some of parts) {
     const answer = await send(bulk.dataset.bulk, { action, runs: some, text });
     const value = await answer.json().catch(() => ({ error: answer.statusText }));
-    say(value.error ? [value.error, value.hint].filter(Boolean).join(": ") : `${value.command}\n${value.said}`, answer.ok ? "note" : "problem");
+    const told = value.error ? [value.error, value.hint].filter(Boolean).join(": ") : `${value.command}\n${value.said}`;
+    say(told.replaceAll(`${bulk.dataset.root}/`, ""), answer.ok ? "note" : "problem");
     if (!answer.ok) break;
   }
   bulk.classList.remove("busy");
   refresh();
 }
 
+const AGAIN = "No new run is made: each gets a new attempt, whose values replace those in the table. Earlier attempts and their logs stay on its page.";
 const count = (n) => `${n} ${n === 1 ? "run" : "runs"}`;
 const few = (names) => names.slice(0, 5).join(", ") + (names.length > 5 ? ` and ${names.length - 5} more` : "");
 
@@ -84,7 +94,7 @@ bulk.querySelector("[data-act]").addEventListener("submit", async (event) => {
   const field = event.target.elements.text;
   const runs = [...marks];
   if (action === "stop" && !(await ask(`Stop ${count(runs.length)}?`, few(runs), "Stop"))) return;
-  if (action === "rerun" && !(await ask(`Run ${count(runs.length)} again?`, few(runs), "Run again"))) return;
+  if (action === "rerun" && !(await ask(`Run ${count(runs.length)} again?`, `${few(runs)}\n\n${AGAIN}`, "Run again"))) return;
   if (["tag", "untag", "note"].includes(action) && !field.value.trim()) return field.focus();
   await act(action, runs, field.value);
   field.value = "";
@@ -120,7 +130,12 @@ part.addEventListener("input", (event) => {
 let choosing = false;
 document.addEventListener("htmx:beforeRequest", (event) => (choosing = event.detail.elt.matches?.("[data-columns]") ?? false));
 document.addEventListener("htmx:afterSettle", (event) => {
-  if (event.detail.target !== part) return;
+  if (!part.contains(event.detail.target)) return;
+  const where = document.getElementById("where"); // the form stays while what it asked for is replaced
+  if (document.getElementById("where-problem")) {
+    where.setAttribute("aria-invalid", "true");
+    where.setAttribute("aria-describedby", "where-problem");
+  } else where.removeAttribute("aria-invalid");
   if (choosing) {
     const query = new URLSearchParams(location.search);
     const [show, hide] = [query.get("show"), query.get("hide")];
@@ -183,6 +198,7 @@ async function update() {
   if (!head) return;
   document.getElementById("head").replaceChildren(...head.childNodes);
   showLive();
+  showMarks();
   document.dispatchEvent(new CustomEvent("assay:changed"));
   const fresh = await loadPart(location.pathname + location.search);
   if (!fresh) return;
