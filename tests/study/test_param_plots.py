@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from assay.record.index.base import MetricColumns, RunRow, Table
 from assay.show.chart import Chart
 from assay.study import param_plots
 from assay.study.param_plots import ParamOptions
+from assay.study.plot_page import build_page
 from assay.study.plotting import Selection
+from assay.study.run_reader import Declared
 from assay.values.document import Bars
 from assay.values.state import State
 
@@ -87,13 +90,45 @@ def test_a_pareto_plot_is_of_two_metrics(metrics: tuple[str, ...]) -> None:
 
 def test_what_a_search_chooses_on_a_logarithmic_scale_is_drawn_so(monkeypatch: pytest.MonkeyPatch) -> None:
     some = select([({"lr": value, "width": value}, 1.0) for value in (0.01, 0.02, 0.03)])
-    monkeypatch.setattr("assay.study.plotting.load_log_params", lambda _: frozenset({"lr"}))
+    monkeypatch.setattr("assay.study.plotting.load_space", lambda _: {"lr": Declared((0.01, 0.03), True, True)})
     scales = [chart_of(param_plots.build_scatters(some, name, ParamOptions())).x_scale for name in ("lr", "width")]
     assert scales == ["log", "linear"]
     axes = chart_of(param_plots.build_parallels(some, ParamOptions(params=("lr", "width")))).axes
     assert [axis.name for axis in axes] == ["lr (log)", "width", "loss"]
     zero = select([({"lr": value}, 1.0) for value in (0.0, 0.02)])
     assert chart_of(param_plots.build_scatters(zero, "lr", ParamOptions())).x_scale == "linear"
+
+
+def test_axes_show_what_a_search_may_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that were never tried have their place, and are named; a range is drawn as far as it goes."""
+    some = select([({"width": w, "opt": o, "lr": r}, 1.0) for w, o, r in ((64, "sgd", 0.2), (512, "adam", 0.3))])
+    space = {
+        "width": Declared((64, 128, 256, 512)),
+        "opt": Declared(("adam", "sgd", "lion")),
+        "lr": Declared((0.01, 1.0), is_range=True, is_log=True),
+    }
+    monkeypatch.setattr("assay.study.plotting.load_space", lambda _: space)
+    (plot,) = param_plots.build_slices(some, ParamOptions())
+    assert isinstance(plot.chart, tuple)
+    width, opt, lr = plot.chart
+    assert width.x_marks == [64.0, 128.0, 256.0, 512.0]
+    assert [text for _, text in opt.x_ticks] == ["adam", "lion", "sgd"]
+    assert lr.x_bounds == [0.01, 1.0]
+    assert plot.notes == ("width: never tried: 128, 256", "opt: never tried: lion")
+    (drawn,) = build_page("", "", [replace(plot, chart=lr)]).blocks[-1].blocks[-2:-1]  # type: ignore[union-attr]
+    assert drawn.x_range[0] < -2.0 < 0.0 < drawn.x_range[1]  # of the logarithm
+    (upright,) = param_plots.build_parallels(some, ParamOptions())
+    axes = chart_of([upright]).axes
+    assert [text for _, text in axes[0].ticks] == ["64", "128", "256", "512"]
+    assert [text for _, text in axes[1].ticks] == ["adam", "lion", "sgd"]
+    assert [text for _, text in axes[2].ticks][:: len(axes[2].ticks) - 1] == ["0.01", "1"]
+    assert upright.notes == plot.notes
+
+
+def test_importance_of_a_few_runs_says_so() -> None:
+    pytest.importorskip("optuna")
+    (plot,) = param_plots.build_importances(LOGS, ParamOptions())
+    assert plot.notes == ("only 8 runs: what a few more of them would show may be different",)
 
 
 def test_each_run_is_a_point_at_its_parameter() -> None:

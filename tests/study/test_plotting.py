@@ -15,7 +15,7 @@ from assay.record.search_file import SearchFile, find_search_file, write_search
 from assay.show.chart import Line, choose_colors
 from assay.study import plotting
 from assay.study.locations import StudyLocation
-from assay.study.run_reader import load_log_params
+from assay.study.run_reader import Declared, load_space
 from assay.values.run import State
 from assay.values.study import Objective
 
@@ -87,15 +87,28 @@ def test_a_run_has_one_colour_in_all_charts(cli: Any, bench: Bench, monkeypatch:
     assert shown.code == 0
 
 
-def test_the_parameters_that_a_search_chooses_on_a_logarithmic_scale(tmp_path: Path) -> None:
+def test_what_a_search_chooses_from(tmp_path: Path) -> None:
     location = StudyLocation(str(tmp_path), "s")
-    assert load_log_params([location]) == frozenset()
+    assert load_space([location]) == {}
     (tmp_path / "s" / ".assay").mkdir(parents=True)
-    space = ({"lr": {"log_uniform": [0.01, 1]}, "n": {"log_int": [1, 9]}, "w": {"int": [1, 2]}, "k": [1, 2]},)
+    space = (
+        {
+            "lr": {"log_uniform": [0.01, 1]},
+            "n": {"log_int": [1, 9]},
+            "w": {"int": [1, 2]},
+            "k, m": [[1, "a"], [2, "b"]],
+        },
+    )
     write_search(location.dir, SearchFile("random", (Objective("loss", "min"),), 0, "best", space, {}))
-    assert load_log_params([location]) == {"lr", "n"}
+    assert load_space([location]) == {
+        "lr": Declared((0.01, 1), is_range=True, is_log=True),
+        "n": Declared((1, 9), is_range=True, is_log=True),
+        "w": Declared((1, 2), is_range=True),
+        "k": Declared((1, 2)),
+        "m": Declared(("a", "b")),
+    }
     Path(find_search_file(location.dir)).write_text("{")
-    assert load_log_params([location]) == frozenset()
+    assert load_space([location]) == {}
 
 
 # ---------------------------------------------------------------- the x axis

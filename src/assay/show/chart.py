@@ -60,9 +60,10 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`x_ticks`: names of categories at 0, 1, 2 … `x_marks`: numbers that get a tick, instead of round ones. `axes`:
-    those at x = 0, 1, 2 … instead of a y axis; a y is then a place on them. `shades`: what the colour scale stands for,
-    and its worst and its best value."""
+    """`x_ticks`: names of categories at 0, 1, 2 … `x_marks`: numbers that get a tick, instead of round ones.
+    `x_bounds`: numbers that the axis reaches to, with points there or without. `axes`: those at x = 0, 1, 2 …
+    instead of a y axis; a y is then a place on them. `shades`: what the colour scale stands for, and its worst and its
+    best value."""
 
     lines: tuple[Line, ...]
     title: str = ""
@@ -72,6 +73,7 @@ class Chart:
     x_scale: Scale = "linear"
     x_ticks: Sequence[tuple[float, str]] = ()
     x_marks: Sequence[float] = ()
+    x_bounds: Sequence[float] = ()
     axes: Sequence[Axis] = ()
     shades: tuple[str, str, str] | None = None
 

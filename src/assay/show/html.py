@@ -45,6 +45,7 @@ _GAP = 18  # between two panels
 _AXIS = 28  # below the last panel, for the numbers of the x axis
 _NAMED_AXIS = 96  # the same for slanted names
 _LONGEST_NAME = 18
+_CHARACTER = 6.3  # the width of one in a tick, about
 _LABEL = 20  # for the name of an axis
 _NAME_ROOM = 16  # from one slanted name to the next
 _MOST_POINTS = 500  # of a curve
@@ -280,6 +281,8 @@ def _draw_panel(panel: Panel, frame: Frame) -> Iterator[str]:
         yield from _draw_curve(curve, frame)
     for x, y, text in panel.labels:
         place, name = f'x="{frame.x(x) - 6:.1f}" y="{frame.y(y) + 3.5:.1f}"', shorten(clean(text), _LONGEST_NAME)
+        width = _CHARACTER * len(name) + 4
+        yield _rect("plate", frame.x(x) - 4 - width, frame.y(y) - 8, width, 15)
         yield f'<text class="tick at" {place} text-anchor="end">{escape_html(name)}</text>'
 
 

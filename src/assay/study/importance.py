@@ -64,15 +64,20 @@ def build_importance_document(found: Importance) -> Document:
         Column("values", "number", digits=None),
         Column("", cut="never"),
     )
+    word = "low" if found.key.direction == "min" else "high"
+    what = f"what the best {found.key.name} ({word}) of {render_count(found.runs, 'run')} depends on"
+    blocks: list[Block] = [Text(what), TableBlock(Table(columns, rows)), Notes(describe_limits(found))]
+    return Document("importance", blocks, facts=_build_facts(found))
+
+
+def describe_limits(found: Importance) -> list[str]:
+    """What is to be known before these shares are believed."""
     notes = []
     if found.without:
         notes.append(f"{render_count(found.without, 'run')} without a finite {found.key.name} left out")
     if found.runs < _FEW_RUNS:
         notes.append(f"only {found.runs} runs: what a few more of them would show may be different")
-    word = "low" if found.key.direction == "min" else "high"
-    what = f"what the best {found.key.name} ({word}) of {render_count(found.runs, 'run')} depends on"
-    blocks: list[Block] = [Text(what), TableBlock(Table(columns, rows)), Notes(notes)]
-    return Document("importance", blocks, facts=_build_facts(found))
+    return notes
 
 
 def _build_facts(found: Importance) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from assay.show.chart import Axis, Chart, Line, Look, Scale, build_log_ticks, bu
 from assay.show.formatting import render_count, render_number
 from assay.study.plotting import Plot, Selection, choose_metrics, describe_value
 from assay.study.ranking import best_values, differing_params, find_pareto_runs, parse_number, sort_values
+from assay.study.run_reader import Declared
 from assay.values.document import Bars
 from assay.values.series import Direction
 from assay.values.state import State
@@ -30,6 +31,8 @@ _FEW = 6  # different numbers, each with a tick of its own
 _MOST_BARS = 30
 _MISSING = -0.09  # where a run without the parameter crosses its axis
 _UNSET = "(none)"
+_MOST_UNTRIED = 8  # values that are named
+_NOTHING = Declared(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +97,19 @@ def _build_trials(
 def build_scatters(selection: Selection, param: str, options: ParamOptions) -> list[Plot]:
     _check_params(selection, [param, *([options.color] if options.color else [])])
     return [
-        Plot(trials.metric, _build_scatter(selection, trials, param, options), trials.notes)
+        Plot(
+            trials.metric,
+            _build_scatter(selection, trials, param, options),
+            (*trials.notes, *_describe_untried(selection, [param])),
+        )
         for trials in load_trials(selection, options)
     ]
 
 
 def _build_scatter(selection: Selection, trials: Trials, param: str, options: ParamOptions) -> Chart:
     values = [trial.row.params.get(param) for trial in trials.items]
-    place = _choose_places(values, options.log_x, selection.is_log(param))
+    space = selection.get_space(param)
+    place = _choose_places([*values, *space.values], options.log_x, space.is_log)
     lines = _color_points(trials, param, place, options.color)
     return Chart(
         (*lines, *_mark_unfinished(trials, lambda trial: place.at(trial.row.params.get(param)))),
@@ -112,6 +120,7 @@ def _build_scatter(selection: Selection, trials: Trials, param: str, options: Pa
         x_scale=place.scale,
         x_ticks=place.ticks,
         x_marks=place.marks,
+        x_bounds=[] if place.ticks else list(map(_read_number, space.values)),
     )
 
 
@@ -165,6 +174,7 @@ def build_slices(selection: Selection, options: ParamOptions) -> list[Plot]:
     for trials in load_trials(selection, options):
         params, notes = _choose_params(selection, options)
         charts = tuple(_build_scatter(selection, trials, param, options) for param in params)
+        notes += _describe_untried(selection, params)
         title = f"{selection.studies}: {trials.metric} by each parameter"
         plots.append(Plot(trials.metric, charts, (*trials.notes, *notes), title))
     return plots
@@ -294,7 +304,7 @@ def _build_parallel(selection: Selection, trials: Trials, options: ParamOptions)
     columns = [[trial.row.params.get(param) for trial in done] for param in params]
     values = [trial.value for trial in done]
     uprights = [
-        _build_upright(param, column, False, selection.is_log(param))
+        _build_upright(param, column, False, selection.get_space(param))
         for param, column in zip(params, columns, strict=True)
     ]
     axis, places = _build_upright(trials.metric, values, options.log)
@@ -319,7 +329,18 @@ def _build_parallel(selection: Selection, trials: Trials, options: ParamOptions)
         axes=[axis for axis, _ in uprights],
         shades=(trials.y_name, render_number(worst), render_number(best)),
     )
-    return Plot(trials.metric, chart, (*trials.notes, *notes, *left_out))
+    return Plot(trials.metric, chart, (*trials.notes, *notes, *left_out, *_describe_untried(selection, params)))
+
+
+def _describe_untried(selection: Selection, params: Sequence[str]) -> Iterator[str]:
+    """Values that a search may choose and that no run has."""
+    for param in params:
+        space = selection.get_space(param)
+        tried = {_describe(row.params.get(param)) for row in selection.rows}
+        names = [name for name in dict.fromkeys(map(_describe, space.values)) if name not in tried]
+        if names and not space.is_range:
+            more = f" and {len(names) - _MOST_UNTRIED} more" if len(names) > _MOST_UNTRIED else ""
+            yield f"{param}: never tried: {', '.join(names[:_MOST_UNTRIED])}{more}"
 
 
 def _describe_trial(trial: Trial, params: Sequence[str], metric: str) -> str:
@@ -327,9 +348,9 @@ def _describe_trial(trial: Trial, params: Sequence[str], metric: str) -> str:
     return "\n".join((trial.label, *shown, f"{metric} {render_number(trial.value)}"))
 
 
-def _build_upright(name: str, values: Sequence[Any], log: bool, prefers_log: bool = False) -> tuple[Axis, list[float]]:
+def _build_upright(name: str, values: Sequence[Any], log: bool, space: Declared = _NOTHING) -> tuple[Axis, list[float]]:
     """The axis of a parameter or of the metric, and where each value is on it."""
-    place = _choose_places(values, log, prefers_log, is_upright=True)
+    place = _choose_places([*values, *space.values], log, space.is_log, is_upright=True)
     ticks: list[tuple[float, str]]
     if place.ticks:
         step = -(-len(place.ticks) // _MOST_CATEGORY_TICKS)
@@ -337,7 +358,8 @@ def _build_upright(name: str, values: Sequence[Any], log: bool, prefers_log: boo
         return Axis(name, ticks), [_center(place.at(value), len(place.ticks)) for value in values]
     numbers = [place.at(value) for value in values]
     known = [number for number in numbers if math.isfinite(number)]
-    low, high = min(known), max(known)
+    reached = [*known, *map(_read_number, space.values)]
+    low, high = min(reached), max(reached)
     marks = place.marks or (build_log_ticks(low, high, 5) if place.scale == "log" else build_ticks(low, high, 5))
     inner = [mark for mark in marks if 0.06 < _fraction(mark, low, high, place.scale) < 0.94]
     shown = [low, *inner, high] if high > low else [low]
@@ -358,7 +380,7 @@ def _center(index: float, count: int) -> float:
 
 def build_importances(selection: Selection, options: ParamOptions) -> list[Plot]:
     """A bar for each parameter: how much it decides about the metric, as `assay importance` measures it."""
-    from assay.study.importance import measure_importance
+    from assay.study.importance import describe_limits, measure_importance
 
     chosen, notes = choose_metrics(selection, options.metrics, makes_line=False)
     plots = []
@@ -366,12 +388,9 @@ def build_importances(selection: Selection, options: ParamOptions) -> list[Plot]
         found = measure_importance(selection.data, selection.keep, f"{key.name}:{key.direction}")
         items = list(found.fractions.items())
         more = [f"the {_MOST_BARS} most important of {len(items)} parameters"] if len(items) > _MOST_BARS else []
-        without = (
-            [f"{render_count(found.without, 'run')} without a finite {key.name}: left out"] if found.without else []
-        )
         runs = render_count(found.runs, "finished run")
         bars = Bars(items[:_MOST_BARS], f"{selection.studies}: importance of parameters for {key.name}, of {runs}")
-        plots.append(Plot(key.name, bars, (*notes, *more, *without)))
+        plots.append(Plot(key.name, bars, (*notes, *more, *describe_limits(found))))
     return plots
 
 

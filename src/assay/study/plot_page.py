@@ -73,6 +73,7 @@ def _build_chart(chart: Chart, is_wide: bool) -> doc.Chart:
         kind = sum(each.look == line.look for each in chart.lines[:index])
         curves.append(_build_curve(line, style, kind, _place(chart, line, line.ys), chart))
     xs, ys = ([point[side] for curve in curves for point in curve.points] for side in (0, 1))
+    bounds = map(_transform(chart.x_scale), chart.x_bounds)
     uprights = [doc.Curve([(index, 0.0), (index, 1.0)], "upright") for index in range(len(chart.axes))]
     labels = [(float(index), place, text) for index, axis in enumerate(chart.axes) for place, text in axis.ticks]
     panel = doc.Panel(
@@ -90,7 +91,7 @@ def _build_chart(chart: Chart, is_wide: bool) -> doc.Chart:
         chart.title,
         hovers=[] if chart.axes or any(line.look != "line" for line in chart.lines) else [*_build_hovers(chart)],
         x_range=_find_x_range(chart),
-        x_ticks=_name_x(chart) or _build_x_axis(xs, chart.x_scale, is_wide),
+        x_ticks=_name_x(chart) or _build_x_axis([*xs, *bounds], chart.x_scale, is_wide),
         is_wide=is_wide,
         x_label=chart.x_name if is_wide else "",
     )
@@ -188,6 +189,7 @@ def _find_x_range(chart: Chart) -> tuple[float, float] | None:
         return None
     to_x = _transform(chart.x_scale)
     xs = [to_x(x) for line in chart.lines for x, y in zip(line.xs, line.ys, strict=True) if math.isfinite(y)]
+    xs += [place for place in map(to_x, chart.x_bounds) if math.isfinite(place)]
     room = (max(xs) - min(xs)) * 0.03 or 0.5
     return min(xs) - room, max(xs) + room
 

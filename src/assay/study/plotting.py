@@ -30,7 +30,7 @@ from assay.show.console import Console
 from assay.show.formatting import render_count, render_number
 from assay.study.locations import HOW_TO_START, StudyLocation, show_command
 from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, parse_sort, sort_groups
-from assay.study.run_reader import find_step_name, load_fresh_table, load_log_params, load_objectives
+from assay.study.run_reader import Declared, find_step_name, load_fresh_table, load_objectives, load_space
 from assay.study.summary import is_checkpoint, select_rows
 from assay.values.document import Bars
 from assay.values.series import Direction, direction_of, metric_priority
@@ -83,9 +83,9 @@ class Selection:
     def studies(self) -> str:
         return ", ".join(dict.fromkeys(row.study for row in self.rows))
 
-    def is_log(self, param: str) -> bool:
-        """Whether a search chooses its values on a logarithmic scale."""
-        return param in load_log_params(self.locations)
+    def get_space(self, param: str) -> Declared:
+        """What a search chooses its values from; nothing where it is not about this parameter."""
+        return load_space(self.locations).get(param, Declared(()))
 
 
 def load_selection(

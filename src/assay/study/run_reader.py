@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from assay.errors import UsageError
@@ -102,21 +102,45 @@ def _load_study_objectives(location: StudyLocation, data: Table) -> tuple[str, .
     return tuple(f"{each.metric}:{each.direction}" for each in search.objectives) if search else ()
 
 
-def load_log_params(locations: Sequence[StudyLocation]) -> frozenset[str]:
-    """The parameters that the searches of these studies choose on a logarithmic scale."""
+class Declared(NamedTuple):
+    """What a search chooses a parameter from: these values, or the numbers from the first to the last of them."""
+
+    values: tuple[Any, ...]
+    is_range: bool = False
+    is_log: bool = False
+
+    def join(self, other: Declared) -> Declared:
+        """What two sweeps of a search choose it from."""
+        values = (*self.values, *other.values)
+        return Declared(values, self.is_range and other.is_range, self.is_log or other.is_log)
+
+
+def load_space(locations: Sequence[StudyLocation]) -> dict[str, Declared]:
+    """Of the searches of these studies."""
     from contextlib import suppress
 
     from assay.errors import FormatError
     from assay.record.search_file import load_search
 
-    found: set[str] = set()
+    found: dict[str, Declared] = {}
     for location in locations:
         with suppress(FormatError):
             search = load_search(location.dir)
-            for name, values in (pair for sweep in (search.space if search else ()) for pair in sweep.items()):
-                if isinstance(values, dict) and any(kind.startswith("log_") for kind in values):
-                    found.add(name)
-    return frozenset(found)
+            for name, declared in (pair for sweep in (search.space if search else ()) for pair in _read_axes(sweep)):
+                found[name] = found[name].join(declared) if name in found else declared
+    return found
+
+
+def _read_axes(sweep: Mapping[str, Any]) -> Iterator[tuple[str, Declared]]:
+    for key, values in sweep.items():
+        if isinstance(values, dict) and len(values) == 1:
+            ((kind, bounds),) = values.items()
+            if isinstance(bounds, list):
+                yield key, Declared(tuple(bounds), is_range=True, is_log=str(kind).startswith("log_"))
+        elif isinstance(values, list):
+            names = key.split(", ") if values and isinstance(values[0], list) else [key]
+            rows = [row if isinstance(row, list) and len(names) > 1 else [row] for row in values]
+            yield from ((name, Declared(tuple(column))) for name, column in zip(names, zip(*rows), strict=False))  # noqa: B905
 
 
 def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> Table:
