@@ -222,7 +222,7 @@ def _build_whole(location: StudyLocation, table: Table, view: StudyView, names: 
     objectives = load_objectives([location], table)
     bare = {name for name in options.sort if name in table.metrics}
     asked = [_add_directions([name], objectives)[0] if name in bare else name for name in options.sort]
-    summary = build_summary(table, options._replace(sort=tuple(asked) or objectives), names.step)
+    summary = build_summary(table, options._replace(sort=tuple(asked) or objectives, all_reasons=True), names.step)
     if view.group or not remember(table, "has notes", lambda: any(row.note for row in table.rows)):
         return summary
     notes = [row.note for row in summary.rows]

@@ -60,6 +60,7 @@ class SummaryOptions(NamedTuple):
     limit: int | None = None
     offset: int = 0  # rows before the first that is shown
     is_page: bool = False  # the columns are those of all rows, also where only some are shown
+    all_reasons: bool = False  # why runs ended, also of those that were not pruned
     reverse: bool = False  # the order of the rows, and not what is best
     where: Where | None = None
     patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
@@ -283,7 +284,7 @@ def _run_columns(
     if has("tags", any(tags)):
         columns.append(Column("tags", rank=_TAGS_RANK))
         cells.append(list(map(",".join, tags)))
-    told = _ENDED if options.is_page else (State.PRUNED,)  # which rule ended it; other ends are told by `assay ls`
+    told = _ENDED if options.all_reasons else (State.PRUNED,)  # which rule ended it; other ends are told by `assay ls`
     if has("reason", not set(told).isdisjoint(states)):
         columns.append(Column("reason", rank=_REASON_RANK))
         reasons = _gather(data, "reason", order)
