@@ -26,9 +26,9 @@ def test_runs_are_rows_and_only_what_differs_is_there(client: TestClient) -> Non
     text = client.get(PAGE, params={"run": [GOOD, OTHER]}).text
     table = get_table(text, "Parameters")
     assert table.count('<th scope="row">') == 2
-    assert ">n</th>" in table
-    assert ">lr</th>" not in table  # the same in both
-    assert ">lr</th>" in get_table(client.get(PAGE, params={"run": [GOOD, OTHER], "all": 1}).text, "Parameters")
+    assert ">n</a></th>" in table
+    assert ">lr</a></th>" not in table  # the same in both
+    assert ">lr</a></th>" in get_table(client.get(PAGE, params={"run": [GOOD, OTHER], "all": 1}).text, "Parameters")
     assert text.count("<table") == 3  # parameters, metrics, environment: each once
 
 
@@ -44,14 +44,43 @@ def test_differences_of_metrics(client: TestClient) -> None:
     assert '<b>1.7</b> <span class="is-best">best</span>' in table
 
 
+def test_the_run_that_others_are_compared_with(client: TestClient) -> None:
+    """Chosen and named; of all runs nobody chose the first."""
+    marked = client.get(PAGE, params={"run": [GOOD, OTHER]}).text
+    assert f"differences to {GOOD}" in get_table(marked, "Metrics")
+    other = client.get(PAGE, params={"run": [GOOD, OTHER], "to": OTHER}).text
+    assert f"differences to {OTHER}" in get_table(other, "Metrics")
+    assert '<span class="change-by">-0.1</span>' in get_table(other, "Metrics")
+    assert f'<option value="{OTHER}" selected>' in other
+    assert other.count(">reference<") == 3
+    assert "differences to the best of each" in get_table(client.get(PAGE).text, "Metrics")
+    assert "differences to the best of each" in get_table(client.get(PAGE, params={"to": "gone"}).text, "Metrics")
+
+
+def test_columns_sort_by_a_click(client: TestClient) -> None:
+    found = {}
+    for sort in ("Metrics/loss", "-Metrics/loss", "Metrics/test.acc", "-run"):
+        text = client.get(PAGE, params={"sort": sort}).text
+        found[sort] = re.findall(r'<th scope="row"><a [^>]*>lr=([\d.]+),n=(\d)<', get_table(text, "Metrics"))
+        assert f'aria-sort="{"descending" if sort[0] == "-" else "ascending"}"' in text
+    assert [n for _, n in found["Metrics/loss"]] == ["7", "7", "8", "8"]
+    assert [n for _, n in found["-Metrics/loss"]] == ["8", "8", "7", "7"]
+    assert [lr for lr, _ in found["Metrics/test.acc"]] == ["0.1", "0.1", "0.5", "0.5"]  # who has none is last
+    assert found["-run"] == [("0.5", "8"), ("0.5", "7"), ("0.1", "8"), ("0.1", "7")]
+    assert (
+        "sort=-Metrics%2Floss" in client.get(PAGE, params={"sort": "Metrics/loss"}).text
+    )  # a second one turns it round
+    assert client.get(PAGE, params={"sort": "Metrics/never"}).status_code == 200
+
+
 def test_numbers_beside_the_first_and_the_best() -> None:
     nan = float("nan")
-    cells = _build_numbers([2.0, 1.0, nan, None, 2.0], "min", False)
+    cells = _build_numbers([2.0, 1.0, nan, None, 2.0], "min", 0)
     assert [cell.change for cell in cells] == ["", "-1", "", "", "±0"]
     assert [cell.is_best for cell in cells] == [False, True, False, False, False]
     assert [cell.text for cell in cells] == ["2", "1", "nan", "", "2"]
-    assert [cell.change for cell in _build_numbers([2.0, 1.0, nan, None], "max", True)] == ["", "-1", "", ""]
-    assert not any(cell.is_best for cell in _build_numbers([1.0, 1.0], "min", False))
+    assert [cell.change for cell in _build_numbers([2.0, 1.0, nan, None], "max", None)] == ["", "-1", "", ""]
+    assert not any(cell.is_best for cell in _build_numbers([1.0, 1.0], "min", 0))
 
 
 def test_the_filter_is_on_the_page(client: TestClient) -> None:
@@ -125,6 +154,14 @@ def test_hundreds_of_runs_and_disjoint_metrics(served: Bench, tmp_path: Path) ->
         (run / "metrics" / "1-1-1.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
     with open_client(root) as client:
         text = client.get("/studies/many/compare").text
-        assert get_table(text, "Parameters").count('<th scope="row">') == 300
+        pages = [
+            client.get("/studies/many/compare", params={"page": page, "sort": "-Parameters/i"}).text
+            for page in (1, 6, 99)
+        ]
+        rows = [re.findall(r'<th scope="row"><a [^>]*>i=(\d+)<', get_table(page, "Parameters")) for page in pages]
+        assert rows[0] == [str(i) for i in range(299, 249, -1)]  # as numbers
+        assert rows[1] == rows[2] == [str(i) for i in range(49, -1, -1)]  # a page beyond the last
+        assert "300 runs, of which 251 to 300 are on this page, sorted by i" in pages[1]
+        assert get_table(text, "Metrics").count("max-height") == 0
         curves = client.get("/api/studies/many/compare/curves?metric=m3").json()
         assert len(curves["curves"]) == 10

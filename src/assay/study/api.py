@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from assay.study.best import choose_best
     from assay.study.choosing import FIELDS, choose_rows, match_rows
     from assay.study.collect import Source, closing_quietly, find_sources
-    from assay.study.compare_page import build_chosen_curves, build_comparison, pick_rows
+    from assay.study.compare_page import ComparePage, build_chosen_curves, build_comparison, pick_rows
     from assay.study.farms import LOCAL, choose_asked_farm, choose_farm
     from assay.study.kept_table import KeptTable, keep_made
     from assay.study.locations import (
@@ -108,7 +108,7 @@ HOMES = {
     "assay.study.background": "go_to_background",
     "assay.study.best": "choose_best",
     "assay.study.choosing": "FIELDS choose_rows match_rows",
-    "assay.study.compare_page": "build_chosen_curves build_comparison pick_rows",
+    "assay.study.compare_page": "ComparePage build_chosen_curves build_comparison pick_rows",
     "assay.study.collect": "Source closing_quietly find_sources",
     "assay.study.kept_table": "KeptTable keep_made",
     "assay.study.locations": (

@@ -16,7 +16,7 @@ from assay.show.formatting import render_duration, render_number
 from assay.study import plotting
 from assay.study.locations import FoundRun, StudyLocation
 from assay.study.page_view import StudyView
-from assay.study.ranking import best_values, differing_params
+from assay.study.ranking import best_values, differing_params, parse_number
 from assay.study.run_description import show_value
 from assay.study.run_diff import compare, flatten_environment, render_code_diff
 from assay.study.study_page import build_selected_curves
@@ -32,11 +32,12 @@ _LONGEST_TEXT = 300
 
 
 class Cell(NamedTuple):
-    """`change`: the difference to the run that the others are compared with."""
+    """`change`: the difference to the run that the others are compared with; `value`: what it is sorted by."""
 
     text: str = ""
     change: str = ""
     is_best: bool = False
+    value: float | None = None  # None: by its text
 
 
 class Field(NamedTuple):
@@ -66,6 +67,23 @@ class ComparePage(NamedTuple):
     code: CodeDifference | None  # None: more than two runs
     metrics: Sequence[str]  # that make curves
 
+    def order_by(self, title: str, *, is_falling: bool) -> list[int]:
+        """The runs by a field (`Metrics/loss`) or by their names (`run`), those without a value last; by another word
+        in their own order."""
+        if title == "run":
+            return sorted(range(len(self.rows)), key=lambda i: self.rows[i].name, reverse=is_falling)
+        found = [field for group in self.groups for field in group.fields if f"{group.title}/{field.name}" == title]
+        if not found:
+            return list(range(len(self.rows)))
+        cells = found[0].cells
+        known = [i for i, cell in enumerate(cells) if cell.text and not math.isnan(cell.value or 0.0)]
+        known.sort(key=lambda i: _build_sort_key(cells[i]), reverse=is_falling)
+        return known + [i for i in range(len(cells)) if i not in set(known)]
+
+
+def _build_sort_key(cell: Cell) -> tuple[bool, float, str]:
+    return (True, 0.0, cell.text) if cell.value is None else (False, cell.value, "")
+
 
 def pick_rows(tables: Sequence[tuple[Table, int]]) -> Table:
     """A table of these rows, in their order; they may come from several studies."""
@@ -92,15 +110,15 @@ def build_chosen_curves(
 
 
 def build_comparison(
-    index: Index, locations: Sequence[StudyLocation], table: Table, *, everything: bool, to_best: bool
+    index: Index, locations: Sequence[StudyLocation], table: Table, *, everything: bool, base: int | None
 ) -> ComparePage:
-    """`locations`: of each run. `everything`: also what is the same in all; `to_best`: metrics are compared with the
-    best run, not with the first."""
+    """`locations`: of each run. `everything`: also what is the same in all; `base`: the run that metrics are compared
+    with, or None: the best of each."""
     rows = table.rows
     dirs = [os.path.join(location.root, row.key) for location, row in zip(locations, rows, strict=True)]
     groups = [
         _build_params(rows, everything),
-        _build_metrics(table, everything, to_best),
+        _build_metrics(table, everything, base),
         _build_environment(rows, dirs, everything),
     ]
     code = None
@@ -120,7 +138,8 @@ def _build_run_fields(rows: Sequence[RunRow]) -> Iterator[Field]:
     yield Field("state", [Cell(str(row.state)) for row in rows])
     if any(row.took_s is not None for row in rows):
         times = [row.took_s for row in rows]
-        yield Field("time", [Cell(render_duration(t) if t is not None else "") for t in times], is_number=True)
+        cells = [Cell() if t is None else Cell(render_duration(t), value=t) for t in times]
+        yield Field("time", cells, is_number=True)
     if any(row.tags for row in rows):
         yield Field("tags", [Cell(", ".join(row.tags)) for row in rows])
 
@@ -133,7 +152,10 @@ def _build_params(rows: Sequence[RunRow], everything: bool) -> Group:
     for name in shown[:_MOST_PARAMS]:
         values = [each.get(name, _MISSING) for each in params]
         is_number = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values if v is not _MISSING)
-        cells = [Cell() if value is _MISSING else Cell(_shorten(show_value(value))) for value in values]
+        cells = [
+            Cell() if value is _MISSING else Cell(_shorten(show_value(value)), value=parse_number(value))
+            for value in values
+        ]
         fields.append(Field(name, cells, is_number=is_number))
     return Group("Parameters", fields, len(every) - len(shown[:_MOST_PARAMS]))
 
@@ -141,7 +163,7 @@ def _build_params(rows: Sequence[RunRow], everything: bool) -> Group:
 _MISSING = object()
 
 
-def _build_metrics(table: Table, everything: bool, to_best: bool) -> Group:
+def _build_metrics(table: Table, everything: bool, base: int | None) -> Group:
     """The last value of each metric, and the best one where there are several."""
     fields, hidden = [], 0
     names = sorted(table.metrics, key=metric_priority)
@@ -156,24 +178,24 @@ def _build_metrics(table: Table, everything: bool, to_best: bool) -> Group:
             if not everything and len(known) > 1 and len({repr(value) for value in known}) == 1:
                 hidden += 1
                 continue
-            fields.append(Field(title, _build_numbers(known, direction, to_best), is_number=True))
+            fields.append(Field(title, _build_numbers(known, direction, base), is_number=True))
     return Group("Metrics", fields, hidden + max(0, len(names) - _MOST_METRICS))
 
 
-def _build_numbers(values: Sequence[float | None], direction: Direction, to_best: bool) -> list[Cell]:
+def _build_numbers(values: Sequence[float | None], direction: Direction, base: int | None) -> list[Cell]:
     finite = [value for value in values if value is not None and math.isfinite(value)]
     best = (min if direction == "min" else max)(finite) if finite else None
-    base = best if to_best else values[0]
+    other = best if base is None else values[base]
     cells = []
     for place, value in enumerate(values):
         if value is None:
             cells.append(Cell())
             continue
         change = ""
-        if base is not None and math.isfinite(base) and math.isfinite(value) and (to_best or place):
-            change = f"{value - base:+.3g}" if value != base else ("" if to_best else "±0")
+        if other is not None and math.isfinite(other) and math.isfinite(value) and place != base:
+            change = f"{value - other:+.3g}" if value != other else ("" if base is None else "±0")
         is_best = value == best and any(other != best for other in finite)
-        cells.append(Cell(render_number(value, 6), change, is_best))
+        cells.append(Cell(render_number(value, 6), change, is_best, value))
     return cells
 
 

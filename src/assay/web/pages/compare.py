@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import Table
 from assay.study.api import (
+    ComparePage,
     StudyLocation,
     build_chosen_curves,
     build_comparison,
@@ -27,7 +30,8 @@ from assay.web.snapshots import Snapshot
 _MOST_RUNS = 1000
 _MOST_CURVES = 50
 _MOST_CHARTS = 12
-_SWITCHES = ("all", "turn", "best", "x", "charts")
+_PER_PAGE = 50
+_SWITCHES = ("all", "turn", "best", "to", "x", "charts", "sort", "page")
 
 
 class Choice(NamedTuple):
@@ -99,7 +103,7 @@ def show(request: Request) -> Response:
                 choice.locations,
                 choice.table,
                 everything=bool(query.get("all")),
-                to_best=bool(query.get("best")),
+                base=_find_base(choice, query),
             )
     switches = {name: query[name] for name in _SWITCHES if query.get(name)}
     names, where = list(dict.fromkeys(query.getlist("run"))), query.get("where", "").strip()
@@ -109,6 +113,8 @@ def show(request: Request) -> Response:
         """The same page with something else."""
         return f"{request.url.path}?{build_query(_drop_empty({**chosen, **switches, **changes}))}"
 
+    base = _find_base(choice, query) if choice and page else None
+    order, number, last = _order(page, switches)
     charts = page.metrics if page else []
     most = len(charts) if switches.get("charts") else _MOST_CHARTS
     several = len(set(choice.slugs)) > 1 if choice else False
@@ -128,20 +134,53 @@ def show(request: Request) -> Response:
         where=where,
         names=names,
         link=link,
+        base=base,
+        order=order[(number - 1) * _PER_PAGE : number * _PER_PAGE],
+        number=number,
+        last=last,
+        per_page=_PER_PAGE,
         metrics=charts[:most],
         left_out=len(charts) - len(charts[:most]),
         curves=f"/api{request.url.path}/curves?{build_query(_drop_empty({**chosen, 'x': switches.get('x')}))}",
-        runs=[
+        runs=[]
+        if choice is None or not page
+        else [
             (
                 f"{row.study}/{row.name}" if several else row.name,
                 build_address("studies", slug, "runs", row.key.partition("/")[2]),
-                row.key.partition("/")[2] if slug == snapshot.slug else f"{slug}/{row.key.partition('/')[2]}",
+                _name_run(choice, i),
             )
-            for row, slug in zip(rows, choice.slugs if choice and page else [], strict=True)
+            for i, (row, slug) in enumerate(zip(rows, choice.slugs, strict=True))
         ],
         command=command,
         split_diff=split_diff,
     )
+
+
+def _find_base(choice: Choice, query: QueryParams) -> int | None:
+    """The run that metrics are compared with: that of `to`, or the first that was marked; None: the best of each."""
+    wanted = query.get("to", "")
+    names = [_name_run(choice, i) for i in range(len(choice.table.rows))]
+    if wanted in names:
+        return names.index(wanted)
+    return 0 if choice.names and not query.get("best") and wanted != "best" else None
+
+
+def _name_run(choice: Choice, i: int) -> str:
+    """As `run=` takes it."""
+    run, slug = choice.table.rows[i].key.partition("/")[2], choice.slugs[i]
+    return run if slug == choice.snapshot.slug else f"{slug}/{run}"
+
+
+def _order(page: ComparePage | None, switches: Mapping[str, str]) -> tuple[list[int], int, int]:
+    """The runs in the order that was asked for; the page of them, and the last one there is."""
+    if page is None:
+        return [], 1, 1
+    sort = switches.get("sort", "")
+    last = -(-len(page.rows) // _PER_PAGE)
+    wanted = switches.get("page", "")
+    number = min(int(wanted), last) if wanted.isdecimal() and len(wanted) < 9 else 1
+    return page.order_by(sort.removeprefix("-"), is_falling=sort.startswith("-")), max(1, number), last
 
 
 def _drop_empty(values: dict[str, object]) -> dict[str, object]:
