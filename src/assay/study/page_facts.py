@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from assay.errors import NotFoundError, UsageError
@@ -26,9 +27,11 @@ from assay.study.refresh import find_verdicts_file, parse_verdict_line
 from assay.study.run_reader import load_objectives
 from assay.study.study_page import Names
 from assay.study.summary import build_summary, select_rows
+from assay.system.files import parse_json
 from assay.values import layout
 from assay.values.state import State
 from assay.values.table import Table
+from assay.values.verdict import VerdictKind
 
 _MOST_VERDICT_BYTES = 64 << 20  # of a study's verdict file: its end
 
@@ -148,6 +151,33 @@ def load_run_verdicts(location: StudyLocation, run: str) -> list[VerdictRow]:
     rows = [row for line in lines for row in parse_verdict_line(line, location) if row.key == key]
     newest = {(row.source, row.subject): row for row in rows}
     return sorted(newest.values(), key=lambda row: -row.judged_at)
+
+
+def count_failed_checks(location: StudyLocation) -> Mapping[str, int]:
+    """Runs whose checks did not pass when they were judged last, by the verdict; of runs that are still there."""
+    try:
+        info = os.stat(find_verdicts_file(location))
+    except OSError:
+        return {}
+    found: dict[str, int] = {}
+    for run, kind in _load_last_checks(location, info.st_mtime_ns, info.st_size).items():
+        if kind != VerdictKind.PASS and (run is None or os.path.isdir(os.path.join(location.dir, run))):
+            found[str(kind)] = found.get(str(kind), 0) + 1
+    return found
+
+
+@lru_cache(maxsize=64)
+def _load_last_checks(location: StudyLocation, _changed_ns: int, _size: int) -> Mapping[str | None, VerdictKind]:
+    """The last verdict of each run; None: of the study. A line that cannot be read proves nothing about a run."""
+    found: dict[str | None, VerdictKind] = {}
+    for line in _load_verdict_lines(location):
+        try:
+            content = parse_json(line.decode())
+            if content["source"] == "checks":
+                found |= {each.get("run"): VerdictKind(each["kind"]) for each in content["verdicts"]}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+    return found
 
 
 def _load_verdict_lines(location: StudyLocation) -> list[bytes]:

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from assay.errors import AssayError, NotFoundError, UsageError
 from assay.web import actions, api, assets, live, login, uploads
+from assay.web.alarms import Alarms
 from assay.web.answers import send
 from assay.web.pages import benchmarks, compare, goldens, models, run, studies, study, traces
 from assay.web.routes import build_route
@@ -61,6 +62,7 @@ def build_app(site: Site) -> ASGIApp:
         exception_handlers={HTTPException: _show_error, AssayError: _show_error, Exception: _show_error},
     )
     app.state.site = site
+    app.state.alarms = Alarms(site.snapshots)
     packed = GZipMiddleware(app, minimum_size=_SMALLEST_PACKED, compresslevel=1)
     return Guard(packed, routes, tokens=site.tokens, hosts=site.hosts, is_open=site.is_open)
 

@@ -59,7 +59,7 @@ def show_all(request: Request) -> Response:
         if snapshot is None:
             reading.append(location)
             continue
-        archive = _load(snapshot)
+        archive = load_kept(snapshot)
         overview = build_overview(snapshot.location, archive.groups)
         lines = choose_lines(overview, view["q"], view["kind"], view["suite"], view["sort"] or "name")
         shown = lines[(int(number) - 1) * _PAGE : int(number) * _PAGE] if int(number) else []
@@ -89,7 +89,7 @@ def _load_soon(snapshots: Snapshots, slug: str) -> Snapshot | None:
     return snapshots.load(slug) if snapshots.holds(slug) else None
 
 
-def _load(snapshot: Snapshot) -> Archive:
+def load_kept(snapshot: Snapshot) -> Archive:
     return snapshot.remember("bench", lambda: Archive(snapshot.location, snapshot.table.rows))
 
 
@@ -100,7 +100,7 @@ def _find(request: Request) -> tuple[Snapshot, Archive]:
     if slug not in known:
         raise NotFoundError("archive of benchmarks", slug, known)
     snapshot = snapshots.load(slug)
-    return snapshot, _load(snapshot)
+    return snapshot, load_kept(snapshot)
 
 
 def show_history(request: Request) -> Response:

@@ -9,13 +9,17 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from assay.bench.api import is_archive
 from assay.errors import NotFoundError, UsageError
+from assay.golden.api import list_goldens
+from assay.models.api import is_model_study
 from assay.record.index.base import StudyRow
 from assay.study.api import find_best, measure_pace
 from assay.values.state import State
 from assay.web.routes import get
 from assay.web.site import get_site
 
+_PATIENCE_S = 1.0
 _MANY = 12  # studies, above which there is a field to search in
 
 
@@ -72,8 +76,15 @@ def show(request: Request) -> Response:
         sort=order,
         orders=_ORDERS,
         is_many=is_many,
+        found=request.app.state.alarms.find(),
         missing=site.snapshots.find_missing_roots(),
     )
+
+
+def show_alarms(request: Request) -> Response:
+    """The line at the top, which a page asks for again."""
+    found = request.app.state.alarms.find(_PATIENCE_S)
+    return get_site(request).render(request, "parts/alarms.html", found=found)
 
 
 def show_card(request: Request) -> Response:
@@ -90,18 +101,26 @@ def show_card(request: Request) -> Response:
 def show_best(request: Request) -> Response:
     """A part of a card, asked for when the card is seen: the table of a large study is read for it."""
     site = get_site(request)
-    snapshot = site.snapshots.load(request.path_params["study"])
-    best = snapshot.remember("best", lambda: find_best(snapshot.location, snapshot.table))
-    known = site.snapshots.load_studies().get(snapshot.slug)
-    queued = known[1].counts.get(State.QUEUED, 0) if known else 0
-    return site.render(
-        request, "parts/best.html", snapshot=snapshot, best=best, pace=measure_pace(snapshot.table, queued)
-    )
+    slug = request.path_params["study"]
+    location = site.snapshots.locate(slug)
+    values: dict[str, Any] = {"golden": None, "place": "", "best": None, "pace": None, "slug": slug}
+    if goldens := list_goldens({slug: location}):  # of their runs none is the best
+        values["golden"] = goldens[0]
+    elif is_archive(location) or is_model_study(location):
+        values["place"] = "benchmarks" if is_archive(location) else "models"
+    else:
+        snapshot = site.snapshots.load(slug)
+        known = site.snapshots.load_studies().get(slug)
+        queued = known[1].counts.get(State.QUEUED, 0) if known else 0
+        values["best"] = snapshot.remember("best", lambda: find_best(snapshot.location, snapshot.table))
+        values["pace"] = measure_pace(snapshot.table, queued)
+    return site.render(request, "parts/best.html", **values)
 
 
 ROUTES = [
     get("/", lambda _request: RedirectResponse("/studies", 303)),
     get("/studies", show),
+    get("/alarms", show_alarms),
     get("/studies/{study}/card", show_card),
     get("/studies/{study}/best", show_best),
 ]

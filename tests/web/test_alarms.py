@@ -1,0 +1,128 @@
+"""What is not well is told at the top of the list of studies and at the navigation."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from tests.golden.lab import Lab
+from tests.models.report.model_reports import bad_report, good_report
+from tests.study.workbench import BAD, GOOD, Bench
+from tests.web import test_benchmarks_page as benchmarks
+from tests.web import test_models_page as models
+from tests.web.conftest import open_client
+
+from assay.golden.records import list_ids
+from assay.study.api import StudyLocation, count_failed_checks
+from assay.values.verdict import VerdictKind
+from assay.web import alarms
+
+
+def look(client: TestClient) -> str:
+    """The line of alarms, when everything was looked at."""
+    deadline = time.monotonic() + 60
+    while 'hx-trigger="every 20s"' not in (text := client.get("/alarms").text) or "not judged yet" in text:
+        assert time.monotonic() < deadline, text
+        time.sleep(0.05)
+    return " ".join(re.sub(r"<[^>]*>", " ", text).split())
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alarms, "_AGE_S", 0.0)
+
+
+def test_nothing_is_said_where_all_is_well(served: Bench) -> None:
+    with open_client(served.root) as client:
+        assert look(client) == ""
+        text = client.get("/studies").text
+        assert 'class="alarm' not in text
+
+
+def test_a_golden_check_that_failed(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.gather()
+    assert lab.check().kind is VerdictKind.PASS
+    with open_client(tmp_path / "runs") as client:
+        assert look(client) == ""
+        assert "PASS" in client.get("/studies/golden-demo/best").text
+        lab.change(scale=1.5)
+        assert lab.check().kind is VerdictKind.FAIL
+        _wait(client, "FAIL 1 golden check")
+        text = client.get("/studies").text
+        assert 'href="/goldens/golden-demo"' in text
+        assert 'Goldens <span class="alarm">1<span class="hidden"> not passed</span></span>' in text
+        assert 'class="alarm"' in client.get("/models").text
+        best = client.get("/studies/golden-demo/best").text
+        assert "FAIL" in best
+        assert "best " not in best  # a run of a golden is never the best
+        newest = list_ids(StudyLocation(str(tmp_path / "runs"), "golden-demo"))[0][0]
+        (report,) = (tmp_path / "runs").rglob(f"*{newest}*")
+        report.write_bytes(b"hi")
+        _wait(client, "ERROR 1 golden check damaged")  # never the PASS before it
+
+
+def _wait(client: TestClient, wanted: str) -> None:
+    deadline = time.monotonic() + 60
+    while (found := look(client)) != wanted:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def test_models_and_benchmarks(tmp_path: Path) -> None:
+    models.write(tmp_path, "good_1", good_report())
+    with open_client(tmp_path) as client:
+        assert look(client) == ""
+        models.write(tmp_path, "bad_1", bad_report(), 2e9)
+        models.write(tmp_path, "dead_1", None, 2e9)
+        benchmarks.build(tmp_path)
+        _wait_for(client, {"benchmark changes not triaged", "ERROR 2 model checks"})
+        assert "Histories and verdicts" in client.get("/studies/bench/best").text
+        assert 'href="/models"' in client.get("/studies/model/best").text
+
+
+def _wait_for(client: TestClient, wanted: set[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not all(text in look(client) for text in wanted):
+        assert time.monotonic() < deadline, look(client)
+        time.sleep(0.05)
+
+
+def test_checks_of_a_study_as_they_were_judged_last(served: Bench, tmp_path: Path) -> None:
+    shutil.copytree(served.root / "fit", tmp_path / "fit")
+    location = StudyLocation(str(tmp_path), "fit")
+    file = tmp_path / "fit" / ".assay" / "verdicts.jsonl"
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    assert count_failed_checks(location) == {}
+
+    def judge(kind: str, *runs: str) -> None:
+        facts = [{"run": run, "kind": kind, "findings": [], "comparisons": 1} for run in runs]
+        with file.open("a") as out:
+            out.write(json.dumps({"at": 1e9, "source": "checks", "verdicts": facts}) + "\n")
+
+    judge("FAIL", BAD, GOOD, "deleted")
+    assert count_failed_checks(location) == {"FAIL": 2}
+    judge("PASS", GOOD)
+    with file.open("a") as out:
+        out.write('null\n{"source": "checks", "verdicts": [3]}\n{"source": "checks", "verd')
+    assert count_failed_checks(location) == {"FAIL": 1}
+    with open_client(tmp_path) as client:
+        assert look(client) == "FAIL fit: 1 run in its checks"
+        assert 'Studies <span class="alarm">1' in client.get("/studies").text
+
+
+def test_what_cannot_be_judged_is_said_and_hides_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_locations: object) -> None:
+        raise KeyError("nobody expects this")
+
+    monkeypatch.setattr(alarms, "list_goldens", fail)
+    models.write(tmp_path, "bad_1", bad_report())
+    with open_client(tmp_path) as client:
+        assert look(client) == "ERROR goldens cannot be judged: KeyError ERROR 1 model check"
+        assert client.get("/studies").status_code == 200
