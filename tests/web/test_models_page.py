@@ -327,6 +327,22 @@ class TestSession:
         assert "t::test_0" in first
         assert "new" in find_row(lines, "t::test_3")
 
+    def test_a_test_whose_run_is_damaged_or_not_done_has_not_passed(self, tmp_path: Path) -> None:
+        store(tmp_path, 0, ("passed", "passed", "xfail", "passed"))
+        first, second, _, last = sorted(path for path in (tmp_path / "torq-nightly").iterdir() if path.name != ".assay")
+        (first / "run.json").write_text("{")
+        outcome = json.loads((second / layout.outcome_name(1)).read_text())
+        (second / layout.outcome_name(1)).write_text(json.dumps({**outcome, "state": "failed"}))
+        content = json.loads((last / "run.json").read_text())
+        del content["spec"]["params"]["outcome"]
+        (last / "run.json").write_text(json.dumps(content))
+        with open_client(tmp_path) as client:
+            text = client.get("/models").text
+            assert "1 damaged, 1 failed, 1 unknown, 1 xfail" in text
+            lines = client.get(self.address(client)).text.partition('id="tests"')[2]
+            assert "damaged" in find_row(lines, first.name)
+            assert "passed" not in lines.partition("<tbody>")[2]
+
     def test_expected_failures_name_their_issue(self, client: TestClient) -> None:
         text = client.get(self.address(client)).text.partition("Expected failures")[2]
         assert "tracker#7" in find_row(text, "t::test_2")

@@ -14,6 +14,7 @@ import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +388,11 @@ class TestTorq:
             b'{"test_runs": [{"name": "a", "outcome": "passed", "profiling_file": "/etc/passwd"}]}',
             b'{"test_runs": [{"name": "a", "outcome": "passed", "measurements": []}]}',
             b'{"test_runs": [{"name": "a", "outcome": "passed"}, {"name": "a", "outcome": "passed"}]}',
+            b'{"test_runs": [{"name": "a", "outcome": "passed", "measurements": {"x": 1%s}}]}' % (b"0" * 400),
+            b'{"test_runs": [{"name": "a", "outcome": "passed", "measurements": {"x": 1%s}}]}' % (b"0" * 5000),
+            b'{"test_runs": [{"name": "a\\ud800", "outcome": "passed"}]}',
+            b'{"test_runs": [{"name": "a", "outcome": "passed", "metadata": {"x": "\\ud800"}}]}',
+            b'{"test_plan": "\\ud800", "test_runs": [{"name": "a", "outcome": "passed"}]}',
         ],
     )  # fmt: skip
     def test_bad_ones(self, place: Place, manifest: bytes | None) -> None:
@@ -396,6 +402,17 @@ class TestTorq:
         answer = self.post(place, buffer.getvalue())
         assert answer.status_code == 400, answer.text
         assert place.find_files() == []
+
+    def test_metadata_changes_nothing_of_the_test_itself(self, place: Place) -> None:
+        evil = {"session": "evil", "test": "other", "module": "x", "outcome": "failed", "size": 10**400, "more": "y"}
+        case = CaseResult("tests/test_a.py::test_mlp", "passed", metadata=evil)  # type: ignore[arg-type]
+        answer = self.post(place, build_archive(replace(SESSION, results=(case,))))
+        assert answer.status_code == 201
+        (run,) = place.client.get("/api/studies/torq-nightly/runs").json()
+        session = answer.json()["id"].partition("~")[2]
+        own = ("module", "test", "session", "outcome", "more")
+        assert [run["params"][name] for name in own] == ["tests/test_a.py", "test_mlp", session, "passed", "y"]
+        assert place.client.get(f"/models/torq-nightly/sessions/{session}").status_code == 200
 
     def test_bad_forms(self, place: Place) -> None:
         assert self.post(place, b"not a zip").status_code == 400

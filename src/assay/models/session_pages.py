@@ -13,6 +13,7 @@ from assay.record.run_directory import load_record
 from assay.study.api import StudyLocation
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.document import Block, Section, TableBlock, Text
+from assay.values.state import State
 from assay.values.table import Column, Table
 
 
@@ -71,24 +72,37 @@ class SessionPage:
 
 
 def is_session_study(rows: Sequence[RunRow]) -> bool:
-    return bool(rows) and "session" in rows[0].params and "outcome" in rows[0].params
+    return any("session" in row.params and "outcome" in row.params for row in rows)
+
+
+def _find_session(row: RunRow) -> str:
+    """One whose run.json cannot be read is still a test of its session, which its name begins with."""
+    if row.state is State.DAMAGED:
+        return row.key.partition("/")[2].partition("-")[0]
+    return str(row.params.get("session", ""))
+
+
+def _find_outcome(row: RunRow) -> str:
+    """What the test came to, if its run agrees: one that is not done has not passed."""
+    outcome = str(row.params.get("outcome") or "unknown")
+    is_doubtful = row.state is State.DAMAGED or (outcome in _GOOD and row.state is not State.DONE)
+    return str(row.state) if is_doubtful else outcome
 
 
 def list_sessions(rows: Sequence[RunRow]) -> list[SessionCard]:
     groups: dict[str, list[RunRow]] = {}
     for row in rows:
-        if "session" in row.params:
-            groups.setdefault(str(row.params["session"]), []).append(row)
+        if session := _find_session(row):
+            groups.setdefault(session, []).append(row)
     cards = []
     for session, found in groups.items():
         counts: dict[str, int] = {}
         for row in found:
-            outcome = str(row.params.get("outcome", ""))
+            outcome = _find_outcome(row)
             counts[outcome] = counts.get(outcome, 0) + 1
         at = max(row.ended_at or row.created_at or 0.0 for row in found)
-        cards.append(
-            SessionCard(session, at, found[0].commit or "", str(found[0].params.get("batch_name", "")), counts)
-        )
+        whole = next((row for row in found if "session" in row.params), found[0])
+        cards.append(SessionCard(session, at, whole.commit or "", str(whole.params.get("batch_name", "")), counts))
     return sorted(cards, key=lambda card: -card.at)
 
 
@@ -103,13 +117,12 @@ def build_session_page(
             raise NotFoundError("session", name, list(known))
     earlier = [card for card in cards if card.at < known[session].at]
     base = known[baseline] if baseline else earlier[0] if earlier else None
-    now = {_name_test(row): row for row in rows if str(row.params.get("session")) == session}
-    then = {_name_test(row): row for row in rows if base and str(row.params.get("session")) == base.id}
+    now = {_name_test(row): row for row in rows if _is_of(row, session)}
+    then = {_name_test(row): row for row in rows if base and _is_of(row, base.id)}
     lines = []
     for test in sorted({*now, *then}):
         row, old = now.get(test), then.get(test)
-        outcome = str(row.params.get("outcome", "")) if row else ""
-        before = str(old.params.get("outcome", "")) if old else ""
+        outcome, before = _find_outcome(row) if row else "", _find_outcome(old) if old else ""
         run = (row or old).key.partition("/")[2]  # type: ignore[union-attr]
         issue = _find_issue(location, run) if outcome in ("xfail", "xpass", "nxpass") else ""
         lines.append(TestedLine(test, run, outcome, before, issue))
@@ -169,12 +182,13 @@ _LEAST_CHANGE, _MOST_CHANGES = 0.05, 12
 
 
 def _is_of(row: RunRow, session: str) -> bool:
-    return str(row.params.get("session")) == session
+    return _find_session(row) == session
 
 
 def _name_test(row: RunRow) -> str:
     params = row.params
     name = "::".join(str(params[key]) for key in ("module", "test") if params.get(key))
+    name = name or row.key.partition("/")[2].partition("-")[2]
     return f"{name}[{params['parameters']}]" if params.get("parameters") else name
 
 

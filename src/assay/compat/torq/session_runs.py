@@ -31,6 +31,7 @@ _OUTCOMES = ("passed", "skipped", "xfail", "xpass", *_FAILED)
 _FACTS = ("git_branch", "batch_name", "workflow_url", "test_plan")
 _LOG, _PROFILE = "test.log", "profile"
 _MOST_NAME = 150
+_HUGE = 2**63  # what an index takes
 
 
 class Session(NamedTuple):
@@ -60,6 +61,7 @@ def _load_manifest(folder: str) -> dict[str, Any]:
     try:
         with open(os.path.join(folder, MANIFEST), "rb") as file:
             content = parse_json(file.read())
+        json.dumps(content, ensure_ascii=False).encode()  # a lone surrogate is not text
     except FileNotFoundError as error:
         raise RefusedUploadError(f"the archive has no {MANIFEST}") from error
     except (ValueError, RecursionError) as error:
@@ -87,10 +89,11 @@ def _write_run(
 ) -> None:
     facts = {key: manifest[key] for key in _FACTS if manifest.get(key)}
     given = {"module": test.get("module"), "test": test["name"], "parameters": test.get("parameters")}
+    own = {**{key: value for key, value in given.items() if value}, "session": session}
+    more = {**test.get("metadata", {}), **facts}
     params = {
-        **{key: value for key, value in given.items() if value},
-        "session": session,
-        **{str(key): _plain(value) for key, value in {**facts, **test.get("metadata", {})}.items()},
+        **own,
+        **{str(key): _plain(value) for key, value in more.items() if key not in own},
         "outcome": test["outcome"],
     }
     log = _find_file(folder, test.get("failure_log_file"))
@@ -140,11 +143,16 @@ def _find_file(folder: str, name: object) -> str | None:
 def _plain(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, int) and abs(value) >= _HUGE:
+        return str(value)
     return value if isinstance(value, str | int | float | bool | None) else json.dumps(value, default=str)
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    except OverflowError:
+        raise RefusedUploadError(f"{MANIFEST}: a measurement is too large for a number") from None
 
 
 def _clean(text: str) -> str:
