@@ -12,7 +12,7 @@ from tests.study.workbench import Bench
 
 from assay.record.index.base import RunRow, Series
 from assay.record.search_file import SearchFile, find_search_file, write_search
-from assay.show.chart import Line, choose_colors
+from assay.show.chart import Line, choose_colors, separate_colors
 from assay.study import plotting
 from assay.study.locations import StudyLocation
 from assay.study.run_reader import Declared, load_space
@@ -58,12 +58,20 @@ def test_a_file_per_metric() -> None:
 # ---------------------------------------------------------------- colours
 
 
-def test_a_place_in_the_table_has_its_colour_where_no_other_has_it() -> None:
-    assert choose_colors([0, 3, 7]) == {0: 0, 3: 3, 7: 7}
-    assert choose_colors([11, 3]) == {3: 3, 11: 4}
-    many = choose_colors(range(0, 40, 2))
-    assert len(set(many.values())) == 20
-    assert set(list(many.values())[:8]) == set(range(8))
+def test_a_colour_follows_from_the_name_and_older_runs() -> None:
+    names = [f"lr={number}" for number in range(40)]
+    chosen = choose_colors(names)
+    assert {chosen[name] for name in names[:8]} == set(range(8))
+    assert {chosen[name] for name in names[:32]} == set(range(32))
+    assert choose_colors(names[:20]) == {name: chosen[name] for name in names[:20]}  # the later ones change nothing
+    assert choose_colors(["lr=7"])["lr=7"] == choose_colors(["lr=7", "lr=8"])["lr=7"]
+
+
+def test_what_is_drawn_together_has_different_colours_while_there_are_some() -> None:
+    assert separate_colors({"b": 3, "a": 3, "c": 4}) == {"a": 3, "c": 4, "b": 5}
+    assert separate_colors({"a": 1, "b": 2}) == {"a": 1, "b": 2}
+    many = separate_colors({f"{number}": 5 for number in range(40)})
+    assert set(many.values()) == set(range(32))
 
 
 def test_a_run_has_one_colour_in_all_charts(cli: Any, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +90,8 @@ def test_a_run_has_one_colour_in_all_charts(cli: Any, bench: Bench, monkeypatch:
     loss, acc, some = seen
     assert len(set(loss.values())) == len(loss) == 4
     assert all(loss[label] == number for label, number in acc.items())
-    assert sorted(number for number in some.values() if number is not None) == [0, 1]
+    for label, number in some.items():  # shorter there: what all of them share is left out
+        assert [each for name, each in loss.items() if "lr=0.1" in name and name.endswith(label)] == [number]
     shown = cli("plot", "fit", "-g", "n")
     assert shown.code == 0
 

@@ -165,3 +165,25 @@ def test_hundreds_of_runs_and_disjoint_metrics(served: Bench, tmp_path: Path) ->
         assert get_table(text, "Metrics").count("max-height") == 0
         curves = client.get("/api/studies/many/compare/curves?metric=m3").json()
         assert len(curves["curves"]) == 10
+
+
+def test_a_run_has_one_colour_in_every_view(client: TestClient) -> None:
+    """Whatever is shown beside it: somebody else who opens another view means the same one by "the orange one"."""
+    whole = client.get("/api/studies/fit/curves?metric=loss").json()["curves"]
+    colors = {curve["run"]: curve["color"] for curve in whole}
+    assert len(set(colors.values())) == len(colors) == 4
+    names = sorted(colors)[1:3]
+    addresses = [
+        f"/api/studies/fit/curves?metric=loss&best=1&where=name=='{names[0]}'",
+        f"/api/studies/fit/curves?metric=loss&smooth=0.5&where=name=='{names[1]}'",
+        f"/api/studies/fit/compare/curves?metric=loss&run={names[1]}&run={names[0]}",
+        f"/api/studies/fit/runs/{names[0]}/curves?metric=loss",
+    ]
+    for address in addresses:
+        curves = client.get(address).json()["curves"]
+        assert curves
+        assert {curve["run"]: curve["color"] for curve in curves}.items() <= colors.items(), address
+    groups = client.get("/api/studies/fit/curves?metric=loss&group=n").json()["curves"]
+    of_group = {curve["name"]: curve["color"] for curve in groups}
+    some = client.get("/api/studies/fit/curves?metric=loss&group=n&best=1").json()["curves"]
+    assert [of_group.get(curve["name"], curve["color"]) for curve in some] == [curve["color"] for curve in some]

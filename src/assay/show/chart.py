@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -79,19 +80,47 @@ class Chart:
 
 
 COLORS = 8  # of a chart; lines beyond differ by their dashes as well
+_LOOKS = COLORS * 4  # colours and dashes
 
 
-def choose_colors(places: Iterable[int]) -> dict[int, int]:
-    """A colour for each place in a table: that of the place, or the next one that none of the others has. Colours are
-    used again when all are taken."""
-    chosen: dict[int, int] = {}
+def choose_colors(names: Iterable[str]) -> dict[str, int]:
+    """A colour, and dashes, for each run of a study; the oldest first.
+
+    Each has the colour that the checksum of its name gives, or the next one that no older one has; first all colours,
+    then each with dashes. Those for whom none is left have that of their checksum. So a run has the same colour in
+    every view and for everybody, whatever is drawn beside it, and a new one does not change those of the others.
+    """
+    chosen: dict[str, int] = {}
     taken: set[int] = set()
-    for place in sorted(set(places)):
-        turn = len(taken) // COLORS * COLORS
-        free = (turn + (place + step) % COLORS for step in range(COLORS))
-        chosen[place] = next(number for number in free if number not in taken)
-        taken.add(chosen[place])
+    for name in names:
+        if name not in chosen:
+            wanted = zlib.crc32(name.encode("utf-8", "surrogatepass"))
+            chosen[name] = wanted % _LOOKS if len(taken) == _LOOKS else _find_free(wanted, taken)
+            taken.add(chosen[name])
     return chosen
+
+
+def separate_colors(chosen: Mapping[str, int]) -> dict[str, int]:
+    """Of what is drawn together: where two have the same, the first by name keeps it, and the other has the next one
+    that is free; only a study of more runs than there are colours and dashes has such."""
+    taken: set[int] = set()
+    found = {}
+    rest = []
+    for name in sorted(chosen):
+        if chosen[name] in taken:
+            rest.append(name)
+        else:
+            found[name] = chosen[name]
+            taken.add(chosen[name])
+    for name in rest:
+        found[name] = chosen[name] if len(taken) == _LOOKS else _find_free(chosen[name], taken)
+        taken.add(found[name])
+    return found
+
+
+def _find_free(wanted: int, taken: set[int]) -> int:
+    order = (dash + (wanted + step) % COLORS for dash in range(0, _LOOKS, COLORS) for step in range(COLORS))
+    return next(number for number in order if number not in taken)
 
 
 def number_lines(lines: Sequence[Line]) -> list[tuple[int, Line]]:

@@ -100,12 +100,18 @@ def _pick_columns(name: str, tables: Sequence[tuple[Table, int]]) -> Iterator[ar
 
 
 def build_chosen_curves(
-    index: Index, locations: Sequence[StudyLocation], table: Table, metric: str, x: str, most: int
+    index: Index,
+    locations: Sequence[StudyLocation],
+    table: Table,
+    metric: str,
+    x: str,
+    most: int,
+    beside: Sequence[RunRow],
 ) -> dict[str, Any]:
-    """One metric of all these runs as JSON; of many the best."""
+    """One metric of all these runs as JSON; of many the best. `beside`: all runs of their studies."""
     column = table.metrics[metric]
     keep = [i for i in range(len(table.rows)) if column.count[i]]
-    selection = plotting.Selection(table, keep, locations, {metric: int(max(column.count))})
+    selection = plotting.Selection(table, keep, locations, {metric: int(max(column.count))}, beside=beside)
     return build_selected_curves(index, selection, StudyView(metric=metric, x=x, best=most))
 
 

@@ -24,6 +24,7 @@ from assay.show.chart import (
     count_unplaced,
     has_finite_sum,
     resample,
+    separate_colors,
     smooth,
 )
 from assay.show.console import Console
@@ -34,6 +35,7 @@ from assay.study.run_reader import Declared, find_step_name, load_fresh_table, l
 from assay.study.summary import is_checkpoint, select_rows
 from assay.values.document import Bars
 from assay.values.series import Direction, direction_of, metric_priority
+from assay.values.state import State
 
 if TYPE_CHECKING:
     from assay.values.where import Where
@@ -74,6 +76,7 @@ class Selection:
     locations: Sequence[StudyLocation]
     counts: Mapping[str, int]  # of each metric: the points of the run that has most
     objectives: tuple[str, ...] = ()  # of a search, as `loss:min`
+    beside: Sequence[RunRow] = ()  # all runs of the studies, where the table does not have them
 
     @property
     def rows(self) -> list[RunRow]:
@@ -133,14 +136,13 @@ def choose_metrics(
 
 
 def build_plots(index: Index, selection: Selection, options: PlotOptions) -> list[Plot]:
-    """A chart of lines for each metric. A run, or a group, has the same colour in all of them, by its place in the
-    table."""
+    """A chart of lines for each metric. A run, or a group, has the same colour in all of them."""
     chosen, notes = choose_metrics(selection, options.metrics)
     plots = [_build(index, selection, key, options, notes) for key in chosen]
     charts = [plot.chart for plot in plots if isinstance(plot.chart, Chart)]
-    numbers = choose_colors(line.number or 0 for chart in charts for line in chart.lines)
+    numbers = separate_colors({line.label: line.number or 0 for chart in charts for line in chart.lines})
     return [
-        replace(plot, chart=replace(chart, lines=tuple(replace(e, number=numbers[e.number or 0]) for e in chart.lines)))
+        replace(plot, chart=replace(chart, lines=tuple(replace(e, number=numbers[e.label]) for e in chart.lines)))
         for plot, chart in zip(plots, charts, strict=True)
     ]
 
@@ -176,7 +178,8 @@ def _build(index: Index, selection: Selection, key: SortKey, options: PlotOption
     else:
         labels = build_labels(selection.rows)
         pairs = [(i, label) for i, label in zip(keep, labels, strict=True) if i in curves]
-        named = [replace(curves[i], label=label, number=i) for i, label in pairs]
+        colors = _choose_run_colors(selection.beside or data.rows)
+        named = [replace(curves[i], label=label, number=colors[data.rows[i].key]) for i, label in pairs]
         lines = rank_lines(named, key.direction)
     shown = lines[: options.best or MOST_LINES]
     if len(shown) < len(lines):
@@ -200,7 +203,7 @@ def _build_groups(
     """A line for each group, in the order and with the numbers of the table that `assay sum -g` prints."""
     column = data.metrics[key.name]
     built = build_groups(data, keep, options.group_by)
-    places = {id(group): place for place, group in enumerate(built)}
+    colors = _choose_group_colors(data, options.group_by)
     groups = sort_groups(data, built, [key])
     several = len({group.study for group in groups}) > 1
     lines, empty = [], []
@@ -218,10 +221,32 @@ def _build_groups(
         if options.smooth:
             (before,) = build_bands([(label, [replace(each, ys=each.raw) for each in members])])
             band = replace(band, raw=before.ys)
-        lines.append(replace(band, end=(value.mean, value.sd), others=group.others, number=places[id(group)]))
+        lines.append(replace(band, end=(value.mean, value.sd), others=group.others, number=colors[group.runs[0]]))
     if not lines:
         raise UsageError(f"no finished run has {key.name}", "without -g, runs that are not done are drawn as well")
     return lines, empty
+
+
+def _choose_run_colors(rows: Sequence[RunRow]) -> dict[str, int]:
+    """By their keys; of all runs of a study, so that no choice of runs changes a colour."""
+    studies: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: (row.created_at or 0.0, row.key)):
+        studies.setdefault(row.study, []).append(row.key.partition("/")[2])
+    colors = {study: choose_colors(names) for study, names in studies.items()}
+    return {row.key: colors[row.study][row.key.partition("/")[2]] for row in rows}
+
+
+def _choose_group_colors(data: IndexTable, group_by: Sequence[str]) -> dict[int, int]:
+    """For each run that of its group; likewise of all groups of the study."""
+    groups = build_groups(data, range(len(data.rows)), group_by, counted=frozenset(State))
+    first = {_sort_by_age(data, group.runs)[0]: group for group in groups}
+    names = {i: describe_params(first[i].params) for i in _sort_by_age(data, list(first))}
+    colors = choose_colors(names.values())
+    return {run: colors[names[i]] for i, group in first.items() for run in group.runs}
+
+
+def _sort_by_age(data: IndexTable, runs: Sequence[int]) -> list[int]:
+    return sorted(runs, key=lambda i: (data.rows[i].created_at or 0.0, data.rows[i].key))
 
 
 def describe_missing(lines: Sequence[Line], x_name: str) -> list[str]:

@@ -119,6 +119,40 @@ def test_curves_are_hidden_zoomed_and_read(open_page: Opener) -> None:
     assert page.locator(".swatch path").evaluate_all("(all) => all.map((each) => each.getAttribute('class'))") == colors
 
 
+def test_several_charts_tell_names_and_values(open_page: Opener) -> None:
+    """One legend for all of them; below each the curve at the cursor; two charts are as wide as the page."""
+    page = open_page(f"/studies/{SWEEP}?tab=curves")
+    wait_until_drawn(page)
+    legend = page.locator("[data-shared-legend] .curve-keys li")
+    expect(legend.first.get_by_role("link")).to_be_visible()
+    names = legend.locator(".of").all_inner_texts()
+    assert len(names) == len(set(names)) > 1
+    chart = page.locator(".chart.small").first
+    box = chart.locator(".u-over").bounding_box()
+    assert box is not None
+    told = chart.locator(".told")
+    before = chart.bounding_box()
+    for part in range(1, 20):  # somewhere there is a curve
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * part / 20)
+        if told.inner_text():
+            break
+    assert told.locator(".of").inner_text() in names
+    expect(told.locator("b")).to_have_text(re.compile(r"^-?[\d.e-]+ at step \d+"))
+    assert chart.bounding_box() == before  # nothing moves, and nothing is covered
+    page.mouse.move(5, 5)
+    expect(told).to_be_empty()
+    key = legend.first.get_by_role("button")
+    key.click()
+    expect(key).to_have_attribute("aria-pressed", "false")
+    key.click()
+    expect(key).to_have_attribute("aria-pressed", "true")
+    cards = [each.bounding_box() for each in page.locator(".charts.grid > section").all()]
+    right = max(each["x"] + each["width"] for each in cards if each)
+    grid = page.locator(".charts.grid").bounding_box()
+    assert grid is not None
+    assert right == pytest.approx(grid["x"] + grid["width"], abs=2)
+
+
 def test_bands_are_drawn_between_their_edges(open_page: Opener) -> None:
     page = open_page(f"/studies/{SWEEP}?tab=curves&metric=loss&group=seed&smooth=0.5")
     wait_until_drawn(page)

@@ -198,8 +198,9 @@ def send_curves(request: Request) -> Response:
     if metric not in choice.table.metrics:
         raise NotFoundError("metric", metric, known)
     locations = list(dict.fromkeys(choice.locations))
+    beside = [row for slug in dict.fromkeys(choice.slugs) for row in site.snapshots.load(slug).table.rows]
     with site.snapshots.read_points(choice.snapshot.location.root) as index:
-        curves = build_chosen_curves(index, locations, choice.table, metric, x, _MOST_CURVES)
+        curves = build_chosen_curves(index, locations, choice.table, metric, x, _MOST_CURVES, beside)
     return send(curves)
 
 

@@ -20,24 +20,6 @@ function make(name, text = "", attributes = {}) {
   return element;
 }
 
-// A run has the same colour in every chart of this tab, whatever is drawn beside it.
-function chooseColors(study, curves) {
-  const key = `assay-colors:${study}`;
-  const known = JSON.parse(sessionStorage.getItem(key) ?? "{}");
-  const name = (curve) => curve.run ?? curve.name; // what a curve is called depends on those beside it
-  const taken = new Set(curves.map((curve) => known[name(curve)]).filter((color) => color !== undefined));
-  for (const curve of curves) {
-    if (known[name(curve)] === undefined) {
-      let color = curve.color;
-      while (taken.has(color) && taken.size < COLORS * DASHES.length) color = (color + 1) % (COLORS * DASHES.length);
-      taken.add(color);
-      known[name(curve)] = color;
-    }
-    curve.shown = known[name(curve)];
-  }
-  sessionStorage.setItem(key, JSON.stringify(known));
-}
-
 // uPlot wants one x for all. What a curve has no point at is undefined, and passed over; null is a gap.
 function build(place, state) {
   const { answer, hidden } = state;
@@ -47,7 +29,7 @@ function build(place, state) {
   const bands = [];
   const owner = [null]; // series → curve
   answer.curves.forEach((curve, index) => {
-    const color = read(`--c${curve.shown % COLORS}`);
+    const color = read(`--c${curve.color % COLORS}`);
     const show = !hidden.has(curve.name);
     const add = (xs, ys, look) => {
       tables.push([xs, ys]);
@@ -60,7 +42,7 @@ function build(place, state) {
       bands.push({ series: [series.length - 1, series.length - 2], fill: fade(color, 18) });
     }
     if (curve.raw) add(curve.x_raw, curve.raw, { stroke: fade(color, 30), width: 1 });
-    const dash = DASHES[Math.floor(curve.shown / COLORS) % DASHES.length];
+    const dash = DASHES[Math.floor(curve.color / COLORS) % DASHES.length];
     add(curve.x, curve.y, { stroke: color, dash, width: isSmall ? 1.4 : 1.7, points: { show: curve.points === 1 }, main: true });
   });
   const isWhole = answer.curves.every((curve) => curve.x.every((x) => x === null || Number.isInteger(x)));
@@ -74,13 +56,19 @@ function build(place, state) {
       { ...axis, label: isSmall ? undefined : answer.y, size: 56, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : plain(tick))) },
     ],
     legend: { show: false },
-    cursor: { focus: { prox: 24 }, drag: { x: true, y: false }, points: { size: 6 }, ...(place.dataset.sync ? { sync: { key: place.dataset.sync, setSeries: false } } : {}) },
+    cursor: { focus: { prox: state.told ? 80 : 24 }, drag: { x: true, y: false }, points: { size: 6 }, ...(place.dataset.sync ? { sync: { key: place.dataset.sync, setSeries: false } } : {}) },
     focus: { alpha: answer.curves.length > 1 ? 0.25 : 1 },
     series,
     bands,
     hooks: {
       setCursor: [(chart) => tellValues(state, chart)],
-      setSeries: [(chart, index) => highlight(state, index == null ? null : owner[index])],
+      setSeries: [
+        (chart, index) => {
+          state.nearest = index == null ? null : owner[index];
+          highlight(state, state.nearest);
+          tellNearest(state, chart);
+        },
+      ],
       setScale: [(chart, name) => name === "x" && showZoom(state, chart)],
     },
   };
@@ -111,17 +99,72 @@ function showZoom(state, chart) {
 
 // ---------------------------------------------------------------- the legend
 
+function makeKey(curve) {
+  const key = document.createElement("template");
+  key.innerHTML = `<svg class="key-line" viewBox="0 0 22 10" aria-hidden="true"><path class="curve c${curve.color % COLORS} d${Math.floor(curve.color / COLORS) % DASHES.length}" d="M1 5H21"/></svg>`;
+  return key.content.firstChild;
+}
+
+function makeName(place, curve) {
+  const slug = place.dataset.studySlug;
+  const href = curve.run && slug ? { href: `/studies/${encodeURIComponent(slug)}/runs/${encodeURIComponent(curve.run)}` } : null;
+  return make(href ? "a" : "span", curve.name, { class: "of", title: curve.name, ...href });
+}
+
+// Several charts have one legend below them: each run once, with what it is called where it is drawn first.
+function buildSharedLegend(grid) {
+  const holder = grid.parentElement.querySelector("[data-shared-legend]");
+  if (!holder) return;
+  const states = [...charts].filter(([place]) => grid.contains(place));
+  const known = new Map();
+  for (const [place, { answer }] of states)
+    for (const curve of answer.curves) {
+      const key = `${curve.run ?? curve.name} ${curve.color}`; // two of them where runs have to share colours
+      if (!known.has(key)) known.set(key, [place, curve]);
+    }
+  const shown = JSON.stringify([...known.keys()]);
+  if (holder.dataset.shown === shown) return;
+  holder.dataset.shown = shown;
+  const list = make("ul", "", { class: "curve-keys", "aria-label": "Curves of all these charts", tabindex: "0" });
+  const isSame = (one, other) => (one.run ?? one.name) === (other.run ?? other.name);
+  const focus = (curve) => {
+    for (const [place, state] of charts)
+      if (grid.contains(place)) {
+        const index = curve ? state.answer.curves.findIndex((each) => isSame(each, curve)) : -1;
+        state.chart.setSeries(index < 0 ? null : state.main[index], { focus: true });
+      }
+  };
+  const isHidden = (curve) => [...charts].some(([place, state]) => grid.contains(place) && state.hidden.has(curve.name));
+  for (const [place, curve] of [...known.values()].sort(([, one], [, other]) => one.name.localeCompare(other.name, "en", { numeric: true }))) {
+    const item = make("li");
+    const key = make("button", "", { type: "button", class: "swatch", "aria-pressed": String(!isHidden(curve)), "aria-label": `Show ${curve.name}` });
+    key.append(makeKey(curve));
+    key.addEventListener("click", () => {
+      const isShown = key.getAttribute("aria-pressed") === "false";
+      key.setAttribute("aria-pressed", String(isShown));
+      for (const [other, state] of charts) {
+        const index = grid.contains(other) ? state.answer.curves.findIndex((each) => isSame(each, curve)) : -1;
+        if (index >= 0 && state.hidden.has(state.answer.curves[index].name) === isShown) toggle(state, index, key);
+      }
+    });
+    item.append(key, makeName(place, curve));
+    item.addEventListener("mouseenter", () => focus(curve));
+    item.addEventListener("mouseleave", () => focus(null));
+    list.append(item);
+  }
+  holder.hidden = known.size === 0;
+  holder.replaceChildren(make("h2", "Curves"), list);
+}
+
 function buildLegend(place, state) {
   const { answer } = state;
   const list = make("ul", "", { class: "curve-keys", "aria-label": "Curves", tabindex: "0" });
   state.items = answer.curves.map((curve, index) => {
     const item = make("li");
     const key = make("button", "", { type: "button", class: "swatch", "aria-pressed": String(!state.hidden.has(curve.name)), "aria-label": `Show ${curve.name}` });
-    key.innerHTML = `<svg viewBox="0 0 22 10" aria-hidden="true"><path class="curve c${curve.shown % COLORS} d${Math.floor(curve.shown / COLORS) % DASHES.length}" d="M1 5H21"/></svg>`;
+    key.append(makeKey(curve));
     key.addEventListener("click", () => toggle(state, index, key));
-    const name = curve.run && place.dataset.studySlug ? make("a", curve.name, { href: `/studies/${encodeURIComponent(place.dataset.studySlug)}/runs/${encodeURIComponent(curve.run)}` }) : make("span", curve.name);
-    name.classList.add("of");
-    name.title = curve.name;
+    const name = makeName(place, curve);
     const value = make("span", plain(curve.last), { class: typeof curve.last === "string" ? "at bad" : "at", title: "the last value, or the one under the cursor" });
     const points = make("span", `${curve.runs > 1 ? `${curve.runs} runs, ` : ""}${curve.points.toLocaleString("en")} points`, { class: "soft" });
     item.append(key, name, value, points);
@@ -145,20 +188,31 @@ function highlight(state, index) {
   state.items?.forEach((item, number) => item.classList.toggle("focused", number === index));
 }
 
-// The value of each curve at the cursor: of its nearest point before it.
+// The value of a curve at the cursor: of its nearest point before it.
+function readAt(chart, series, at) {
+  let place = at;
+  while (place > 0 && chart.data[series][place] === undefined) place -= 1;
+  return chart.data[series][place];
+}
+
 function tellValues(state, chart) {
+  tellNearest(state, chart);
   if (!state.items) return;
   const at = chart.cursor.idx;
   state.main.forEach((series, index) => {
-    const curve = state.answer.curves[index];
-    let value = curve.last;
-    if (at != null) {
-      let place = at;
-      while (place > 0 && chart.data[series][place] === undefined) place -= 1;
-      value = chart.data[series][place];
-    }
+    const value = at == null ? state.answer.curves[index].last : readAt(chart, series, at);
     state.items[index].querySelector(".at").textContent = plain(value);
   });
+}
+
+// Below one of several charts: the curve next to the cursor, and its value there.
+function tellNearest(state, chart) {
+  if (!state.told) return;
+  const at = chart.cursor.idx;
+  const curve = state.answer.curves[state.nearest];
+  if (at == null || !curve || chart.cursor.left < 0) return state.told.replaceChildren();
+  const value = `${plain(readAt(chart, state.main[state.nearest], at))} at ${state.answer.x} ${plain(chart.data[0][at])}`;
+  state.told.replaceChildren(makeKey(curve), make("span", curve.name, { class: "of" }), make("b", value));
 }
 
 function buildValues(answer) {
@@ -206,7 +260,6 @@ function draw(place, state) {
   const isOpen = place.querySelector("details.values")?.open;
   const scroll = place.querySelector(".curve-keys")?.scrollTop;
   charts.get(place)?.chart.destroy();
-  chooseColors(place.dataset.studySlug ?? decodeURIComponent(location.pathname.split("/")[2] ?? ""), answer.curves);
   state.canvas = make("div", "", { class: "canvas" });
   state.reset = make("button", "Reset zoom", { type: "button", class: "reset" });
   state.reset.hidden = true;
@@ -224,16 +277,19 @@ function draw(place, state) {
   });
   const tools = make("div", "", { class: "chart-tools" });
   tools.append(...(state.middle ? [clip] : []), state.reset);
+  state.told = isBrief ? make("p", "", { class: "told" }) : null;
   place.replaceChildren(tools, state.canvas);
   charts.set(place, state);
   build(place, state);
   state.canvas.setAttribute("role", "img");
   state.canvas.setAttribute("aria-label", `${answer.metric} over ${answer.x}, ${notes[0]}`);
   if (isSmall && !isBrief) place.prepend(make("p", answer.y, { class: "name" }));
-  if (!isBrief) place.append(buildLegend(place, state));
+  if (isBrief) place.append(state.told);
+  else place.append(buildLegend(place, state));
   if (!isSmall) place.append(make("p", "Drag over the chart to zoom.", { class: "soft hint" }));
   place.append(make("p", notes.join(" · "), { class: "soft" }), buildValues(answer));
   if (isOpen) place.querySelector("details.values").open = true;
+  if (isBrief) buildSharedLegend(place.closest(".grid"));
   place.dataset.drawn = "1";
   if (scroll) place.querySelector(".curve-keys").scrollTop = scroll;
 }
