@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from assay.values.series import direction_of, whole_step
+from assay.values.series import direction_of, mean_and_sd, whole_step
 
 LOWER = """
 loss val_loss valLoss val.loss train/loss trainloss loss1 accuracy_loss top5_error error_rate err WER cer PPL perplexity
@@ -34,3 +34,9 @@ def test_names_without_words():
 
 def test_whole_steps_are_integers():
     assert [repr(whole_step(step)) for step in (3.0, 2.5, None, math.inf)] == ["3", "2.5", "None", "inf"]
+
+
+@pytest.mark.parametrize("value", [0.1, 0.004, 1 / 3, 1e300])
+def test_a_constant_has_no_spread(value):
+    assert [mean_and_sd([value] * n)[1] for n in (2, 3, 5, 7)] == [0.0] * 4
+    assert mean_and_sd([value, value * (1 + 1e-12)])[1] > 0

@@ -183,4 +183,5 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
     if len(values) < 2:
         return mean, None
     # hypot, since the square of a diverged loss may be larger than a float can be
-    return mean, math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)
+    spread = math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)
+    return mean, spread if spread > 2 * math.ulp(mean) else 0.0  # of a constant only the mean's rounding is left
