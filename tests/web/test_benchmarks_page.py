@@ -256,6 +256,11 @@ class TestHistory:
         assert "cpu_model cpu1" in text
         assert text.count("<svg") == 2
 
+    def test_links_elsewhere_are_apart(self, client: TestClient) -> None:
+        text = client.get(HISTORY).text
+        assert text.partition('aria-label="Where this page is"')[2].partition("</nav>")[0].count("<a ") == 1
+        assert text.partition('aria-label="See also"')[2].partition("</nav>")[0].count("<a ") == 2
+
     def test_a_range_of_it(self, client: TestClient) -> None:
         text = client.get(f"{HISTORY}&from=b0000000&to=d0000000").text
         assert 'class="badge FAIL"' in text  # of the whole history

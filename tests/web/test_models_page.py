@@ -199,16 +199,32 @@ class TestCheck:
         assert "Accuracy and time over checks" in text
         assert "checks/m_iree_1" in text
 
+    def test_the_head_has_short_facts(self, tmp_path: Path) -> None:
+        """Where tools and files lie is folded away; links to other pages are not where one came from."""
+        tools = {"compile: words": "/opt/tools/compile --with words"}
+        write(tmp_path, "m_1", replace(good_report(), model="/home/me/m.onnx", tools=tools))
+        with open_client(tmp_path) as client:
+            text = client.get("/models/model/checks/m_1").text
+        head, _, folded = text.partition("<summary>Provenance")
+        assert "m.onnx, reference ort" in head
+        assert "/opt/tools/compile" not in head
+        assert "/home/me/m.onnx" not in head
+        assert "/opt/tools/compile" in folded
+        back = text.partition('aria-label="Where this page is"')[2].partition("</nav>")[0]
+        assert back.count("<a ") == 1
+        also = text.partition('aria-label="See also"')[2].partition("</nav>")[0]
+        assert "/runs/m_1" in also
+
     def test_its_times_in_the_benchmarks(self, tmp_path: Path) -> None:
         write(tmp_path, "m_iree_1", good_report())
         with open_client(tmp_path) as client:
-            assert "benchmark history" not in client.get("/models/model/checks/m_iree_1").text
+            assert "Times over all checks" not in client.get("/models/model/checks/m_iree_1").text
         location = StudyLocation(str(tmp_path), "bench")
         os.mkdir(location.dir)
         assert write_as_run(location, replace(execution(1, 1.0), method="model.m.iree"), None)
         with open_client(tmp_path) as client:
             text = client.get("/models/model/checks/m_iree_1").text
-            address = text.rpartition('">times in the benchmark history')[0].rpartition('"')[2]
+            address = text.rpartition('">Times over all checks')[0].rpartition('"')[2]
             assert client.get(address).status_code == 200
 
     def test_a_good_one(self, client: TestClient) -> None:
@@ -246,13 +262,28 @@ class TestCheck:
     def test_tensors(self, client: TestClient) -> None:
         page = "/models/model/checks/m_iree_2/tensors"
         text = client.get(f"{page}?case=m_layer_MatMul_1&number=0").text
-        assert "Tensor comparison" in text
+        assert "<h1>MatMul_1 of m on iree" in text
+        assert text.count("/expected/0.npy") == 1
+        assert "up to 100 times the tolerance" in text
         assert "Worst elements" in text
         assert ">t2 <" in text.replace("\n", "")  # the tensor's name, which its file does not tell
         assert "1e-05 * max" in text  # by the bounds of the check
         for query in ("case=m_layer_MatMul_2", "case=m_layer_MatMul_1&number=9", ""):
             assert client.get(f"{page}?{query}").status_code == 404
         assert client.get(f"{page}?case=m_layer_MatMul_1&number=x").status_code == 400
+
+    def test_other_tensors_by_their_layers(self, tmp_path: Path) -> None:
+        run_dir = write(tmp_path, "m_1", good_report())
+        found = with_tensors(run_dir)
+        diffs = next(case.diffs for case in found.cases if case.diffs)
+        write_report(str(run_dir), replace(found, cases=tuple(replace(case, diffs=diffs) for case in found.cases)))
+        with open_client(tmp_path) as client:
+            text = client.get("/models/model/checks/m_1/tensors?case=m_layer_MatMul_1").text
+        head, _, rest = text.partition('aria-label="Tensors that differ"')
+        assert "<h1>" in head
+        chips = rest.partition("</nav>")[0]
+        assert 'aria-current="page">MatMul_1</a>' in chips
+        assert ">m_layer" not in chips
 
     def test_tensors_elsewhere_are_not_read(self, tmp_path: Path) -> None:
         secret = tmp_path / "secret.npy"
@@ -287,6 +318,20 @@ class TestGraph:
         assert len(graph.edges) == len(graph.nodes) - 1
         assert [node.local for node in graph.nodes] == [1, 4, 1, 5, 5]
         assert [node.accumulated for node in graph.nodes] == [1, 4, 4, None, None]
+
+    def test_an_edge_over_several_rows_crosses_no_name(self) -> None:
+        found = bad_report()
+        cases = list(found.cases)
+        first, last = cases[0].layer, cases[2].layer
+        assert first
+        assert last
+        cases[2] = replace(cases[2], layer=replace(last, inputs=(*last.inputs, *first.outputs)))
+        graph = build_graph(replace(found, cases=tuple(cases)))
+        assert graph is not None
+        (path,) = [each for each in graph.edges if "H" in each]
+        x = float(path.partition("h")[0].partition(" ")[0][1:])
+        assert x >= max(node.x + graph.node_width for node in graph.nodes)  # its way down, beside the column
+        assert graph.width > x
 
     def test_of_a_large_model_a_part(self) -> None:
         graph = build_graph(large_report(1000, 700))

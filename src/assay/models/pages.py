@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from heapq import nlargest
+from itertools import takewhile
 from typing import Any
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
@@ -23,7 +24,7 @@ from assay.models.values.tensors import TensorDiff
 from assay.record.index.base import RunRow
 from assay.study.api import StudyLocation
 from assay.system.fast_dataclasses import dataclass
-from assay.values.document import Block, Chart, Curve, Panel, Section, Span, TableBlock, choose_blocks
+from assay.values.document import Block, Chart, Curve, Heading, Panel, Section, Span, TableBlock, Text, choose_blocks
 from assay.values.plain import render_date
 from assay.values.state import State
 from assay.values.table import Column, Table
@@ -136,14 +137,19 @@ class ModelPage:
     problem: str
     blocks: Sequence[Block] = ()
     graph: Graph | None = None
-    diffs: tuple[tuple[str, int, str], ...] = ()  # case, number, and what the command line would be
+    diffs: tuple[DiffLink, ...] = ()
     history: Sequence[Block] = ()
     layers: tuple[Layer, ...] = ()
 
     @property
+    def top(self) -> list[Block]:
+        """Title, facts and answer."""
+        return list(takewhile(lambda block: isinstance(block, Heading | Text), self._split()[0]))
+
+    @property
     def head(self) -> list[Block]:
-        """The report up to its table of cases, in whose place the page has `layers`."""
-        return self._split()[0]
+        """The report from there up to its table of cases, in whose place the page has `layers`."""
+        return self._split()[0][len(self.top) :]
 
     @property
     def rest(self) -> list[Block]:
@@ -180,10 +186,19 @@ def build_model_page(location: StudyLocation, row: RunRow, checks: Sequence[Chec
     )
 
 
-def list_diffs(report: ModelReport) -> tuple[tuple[str, int, str], ...]:
-    """Pairs of tensors that differ: their case, its number, and the command that shows them."""
+@dataclass(frozen=True, slots=True)
+class DiffLink:
+    """A pair of tensors that differ, with the command that shows them."""
+
+    case: str
+    label: str
+    number: int  # of the case's pairs
+    command: str
+
+
+def list_diffs(report: ModelReport) -> tuple[DiffLink, ...]:
     return tuple(
-        (case.name, number, command)
+        DiffLink(case.name, label_of(case, report), number, command)
         for case in report.cases
         for number, command in enumerate(build_diff_commands(case))
     )
@@ -318,17 +333,27 @@ class Node:
     value: str = ""  # the larger of its errors
 
 
+_NODE_W, _NODE_H, _GAP_X, _GAP_Y = 264, 26, 18, 22
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
     width: int
     height: int
     nodes: tuple[Node, ...]
-    edges: tuple[tuple[float, float, float, float], ...]
+    edges: tuple[str, ...]  # paths
     left_out: int = 0
+    node_width: int = _NODE_W
 
 
-LEVELS = ("bit-equal", "within the tolerance", "up to 10 times", "up to 100 times", "more", "broken or not computed")
-_NODE_W, _NODE_H, _GAP_X, _GAP_Y = 220, 26, 18, 22
+LEVELS = (
+    "bit-equal",
+    "within the tolerance",
+    "up to 10 times the tolerance",
+    "up to 100 times the tolerance",
+    "more than that",
+    "broken or not computed",
+)
 
 
 def build_graph(report: ModelReport) -> Graph | None:
@@ -355,11 +380,20 @@ def build_graph(report: ModelReport) -> Graph | None:
         columns[rank] = column + 1
         places.append((10.0 + column * (_NODE_W + _GAP_X), 10.0 + rank * (_NODE_H + _GAP_Y)))
     nodes = tuple(_build_node(case, report, *place) for case, place in zip(cases, places, strict=True))
-    half = _NODE_W / 2
-    edges = tuple((places[a][0] + half, places[a][1] + _NODE_H, places[b][0] + half, places[b][1]) for a, b in links)
+    edges = tuple(_draw_edge(places[a], places[b], is_next=ranks[b] == ranks[a] + 1) for a, b in links)
     width = 20 + max(columns.values()) * (_NODE_W + _GAP_X)
     height = 20 + (max(ranks) + 1) * (_NODE_H + _GAP_Y)
     return Graph(width, height, nodes, edges, len(every) - len(cases))
+
+
+def _draw_edge(start: tuple[float, float], end: tuple[float, float], *, is_next: bool) -> str:
+    """To the next row straight; to one further away between columns and rows, where it crosses no name."""
+    x, y, half = end[0] + _NODE_W / 2, end[1], _GAP_Y / 2
+    if not is_next:
+        lane = start[0] + _NODE_W
+        return f"M{lane:g} {start[1] + _NODE_H / 2:g}h{_GAP_X / 2:g}V{y - half:g}H{x:g}V{y:g}"
+    begin_x, begin_y = start[0] + _NODE_W / 2, start[1] + _NODE_H
+    return f"M{begin_x:g} {begin_y:g}C{begin_x:g} {begin_y + half:g} {x:g} {y - half:g} {x:g} {y:g}"
 
 
 def _build_node(case: CaseReport, report: ModelReport, x: float, y: float) -> Node:
@@ -397,12 +431,13 @@ def _rate(error: float, allowed: float | None, *, broken: bool) -> int:
 
 def build_tensor_blocks(
     location: StudyLocation, run: str, case_name: str, number: int
-) -> tuple[Sequence[Block], tuple[tuple[str, int, str], ...]]:
-    """`assay model diff` of one output that differs, by the bounds that it was judged by; and all that differ."""
+) -> tuple[Sequence[Block], tuple[DiffLink, ...]]:
+    """`assay model diff` of one output that differs, by the bounds that it was judged by; and all that differ. The
+    files are named by its command alone."""
     run_dir = os.path.join(location.dir, run)
     report = load_report(run_dir)
     cases = {case.name: case for case in report.cases if case.diffs} if report else {}
-    if case_name not in cases:
+    if report is None or case_name not in cases:
         raise NotFoundError("case with tensors that differ", case_name, list(cases))
     case = cases[case_name]
     if not 0 <= number < len(case.diffs):
@@ -423,12 +458,13 @@ def build_tensor_blocks(
     verdict, compared = judge_outputs(expected, actual, Tolerances(by_tensor=known), op=op)
     diffs = []
     for each in compared:
-        plain = TensorDiff(each, *paths)
+        plain = TensorDiff(each, "", "")
         if can_draw(expected[each.name], actual[each.name]):
             heat = build_heat(expected[each.name], actual[each.name], HEAT_ROWS, HEAT_COLUMNS, each.tolerance, op=op)
-            plain = TensorDiff(each, *paths, build_histogram(expected[each.name], actual[each.name]), heat)
+            plain = TensorDiff(each, "", "", build_histogram(expected[each.name], actual[each.name]), heat)
         diffs.append(plain)
-    return tensor_diff.build_document(diffs, verdict).blocks, list_diffs(report) if report else ()
+    title = f"{label_of(case, report)} of {report.stem} on {report.target}"
+    return choose_blocks(tensor_diff.build_document(diffs, verdict, title=title).blocks, "html"), list_diffs(report)
 
 
 def _find_meant(case: CaseReport, number: int) -> str:

@@ -12,6 +12,7 @@ from assay.models.report.summary import (
     build_diff_commands,
     build_next_steps,
     build_tail,
+    describe_briefly,
     describe_finding,
     describe_outcome,
     describe_ranks,
@@ -186,10 +187,9 @@ def _list_notes(report: ModelReport) -> list[str]:
 
 
 def _build_page(report: ModelReport) -> Iterator[Block]:
-    around = ", ".join(text for text in (f"reference {report.reference}", describe_surroundings(report)) if text)
     answer = describe_outcome(report)
     yield Heading(f"{report.stem} on {report.target}", report.verdict.kind, level=1)
-    yield Text(f"{report.model}; {around}", role="soft")
+    yield Text(describe_briefly(report), role="soft")
     yield Text(answer[:1].upper() + answer[1:], role="answer")
     findings, notes, commands = _build_remarks(report)
     yield from (commands, findings, notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -331,9 +332,17 @@ def describe_times(report: ModelReport) -> str:
 def describe_surroundings(report: ModelReport) -> str:
     """`iree-compile 3.13, 2 samples, 12s`. Builds and processors are in the JSON, for who compares machines."""
     tools = [f"{name} {_shorten_version(version)}" for name, version in report.tools.items() if name != "cpu"]
-    samples = formatting.render_count(report.samples, "sample") if report.samples != 1 else ""
-    took = formatting.render_duration(report.elapsed_s) if report.elapsed_s else ""
-    return ", ".join(text for text in (*tools, samples, took) if text)
+    return ", ".join((*tools, *_list_amounts(report)))
+
+
+def describe_briefly(report: ModelReport) -> str:
+    """For the head of a page, where tools and paths are among the provenance: `cnn.onnx, reference ort, 12s`."""
+    return ", ".join((os.path.basename(report.model), f"reference {report.reference}", *_list_amounts(report)))
+
+
+def _list_amounts(report: ModelReport) -> list[str]:
+    samples = [formatting.render_count(report.samples, "sample")] if report.samples != 1 else []
+    return samples + ([formatting.render_duration(report.elapsed_s)] if report.elapsed_s else [])
 
 
 def _shorten_version(text: str) -> str:

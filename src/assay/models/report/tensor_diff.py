@@ -32,9 +32,9 @@ _LIMITS = (0.0, 1.0, 10.0, 100.0)  # multiples of the tolerance
 _LEVELS = (
     "equal",
     "within the tolerance",
-    "up to 10 times",
-    "up to 100 times",
-    "more",
+    "up to 10 times the tolerance",
+    "up to 100 times the tolerance",
+    "more than that",
     "NaN or infinite on one side",
 )
 
@@ -42,7 +42,7 @@ _LEVELS = (
 # ---------------------------------------------------------------- all tensors
 
 
-def build_document(diffs: Sequence[TensorDiff], verdict: Verdict) -> Document:
+def build_document(diffs: Sequence[TensorDiff], verdict: Verdict, *, title: str = "Tensor comparison") -> Document:
     """On a terminal with several tensors: a table of all of them, then everything about each that did not pass."""
     outcome = describe_outcome(diffs, verdict)
     named = {each.comparison.name for each in diffs}
@@ -55,7 +55,7 @@ def build_document(diffs: Sequence[TensorDiff], verdict: Verdict) -> Document:
     for diff in failed if len(diffs) > 1 else diffs:
         terminal += _build_terminal(diff, titled=len(diffs) > 1)
     page: list[Block] = [
-        Heading("Tensor comparison", verdict.kind, level=1),
+        Heading(title, verdict.kind, level=1),
         Text(outcome, role="soft"),
         Findings(loose, len(loose)),
     ]
@@ -114,7 +114,8 @@ def _build_terminal(diff: TensorDiff, *, titled: bool) -> Iterator[Block]:
 def _build_page(diff: TensorDiff) -> Iterator[Block]:
     found = diff.comparison
     yield Heading(found.name, found.verdict.kind)
-    yield Facts(_list_files(diff))
+    if diff.expected:
+        yield Facts(_list_files(diff))
     yield Notes(_list_notes(found))
     yield Facts(list_numbers(found))
     yield from _build_pictures(diff, with_heat=True)

@@ -148,7 +148,7 @@ class TensorDiff:
     """A comparison with its pictures, and where the two tensors lie."""
 
     comparison: TensorComparison
-    expected: str  # path, with the tensor's name where the file holds several
+    expected: str  # path, with the tensor's name where the file holds several; empty: said elsewhere
     actual: str
     histogram: Histogram | None = None  # None: there was nothing to compare
     heat: Heat | None = None

@@ -130,7 +130,9 @@ document.addEventListener("htmx:afterSettle", (event) => {
 // What scrolls sideways can be scrolled with the keyboard, too.
 export function markScrollers() {
   for (const place of document.querySelectorAll(".scroll, figure.wide, pre, code.block, .card:has(> svg.sized)")) {
-    if (place.scrollWidth > place.clientWidth || place.scrollHeight > place.clientHeight + 1) place.tabIndex = 0;
+    const goesOn = place.scrollWidth > place.clientWidth || place.scrollHeight > place.clientHeight + 1;
+    place.toggleAttribute("data-goes-on", goesOn);
+    if (goesOn) place.tabIndex = 0;
     else if (!place.hasAttribute("aria-label")) place.removeAttribute("tabindex");
   }
 }
