@@ -13,8 +13,10 @@ import pytest
 from assay.errors import UsageError
 from assay.record.index.base import MetricColumns, RunRow, Table
 from assay.show.table import render_csv, render_json, render_table
+from assay.study.kept_table import KeptTable
 from assay.study.summary import StudySummary, SummaryOptions, build_summary, fit_summary
 from assay.values.state import State
+from assay.values.where import parse_where
 
 
 def metric(name: str, last: Sequence[float], best: Sequence[float] | None = None) -> MetricColumns:
@@ -246,3 +248,19 @@ def test_the_reasons_of_pruned_runs_are_told_below_a_narrow_table() -> None:
     fitted = fit_summary(build_summary(data, SummaryOptions()), 50)
     assert "reason" not in names(fitted)
     assert any(why in line for line in fitted.remarks)
+
+
+@pytest.mark.parametrize("where", [None, "seed == 0", "lr < 0.15", "lr > 0.35"])
+@pytest.mark.parametrize("odd", [0, 3, 8, 11])
+def test_every_page_has_the_columns_of_all_rows_that_are_kept(where: str | None, odd: int) -> None:
+    """Also of a table that remembers what it was asked before. One run has what no other has."""
+    data = build_data(12, metric("loss", [0.5] * 12, [0.5 - 0.1 * (n == odd) for n in range(12)]))
+    params = {**data.rows[odd].params, "extra": "text"}
+    data.rows[odd] = data.rows[odd]._replace(state=State.FAILED, tags=("good",), params=params)
+    options = SummaryOptions(where=parse_where(where) if where else None, sort=("loss:min",), show=("extra",))
+    kept = KeptTable.of(data)
+    whole = build_summary(data, options)
+    for number in (0, 1, 2, 0):
+        page = build_summary(kept, options._replace(limit=4, offset=4 * number, is_page=True))
+        shown = [(each.name, each.kind) for each in page.table.columns if each.name != "reason"]
+        assert shown == [(each.name, each.kind) for each in whole.table.columns]

@@ -6,7 +6,7 @@ Works on whole columns, as the index gives them: ten thousand runs are tabled in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -121,20 +121,46 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
     def build(rows: Sequence[int], has: _Has) -> tuple[list[Column], list[list[Any]]]:
         return _run_columns(data, rows, params, metrics, sort, options, step_name, has)
 
-    def build_whole() -> tuple[list[Column], _Has]:
-        chosen: dict[str, bool] = {}
-        return build(keep, chosen.setdefault)[0], chosen.setdefault
-
-    if options.is_page:
-        columns, has = remember(data, ("columns", options._replace(limit=None, offset=0)), build_whole)
-        cells = build(order, has)[1]
-    else:
-        columns, cells = build(order, lambda _what, tells: tells)
+    asked = options._replace(limit=None, offset=0)
+    has = _ask_all(data, keep, build, (tuple(metrics), options.ignore), asked) if options.is_page else _ask_these
+    columns, cells = build(order, has)
     rows = list(zip(*cells, strict=True)) if order else []
     table = Table(tuple(columns), rows)
     rest = max(0, len(keep) - options.offset - len(order))
     found = [data.rows[i] for i in order]
     return StudySummary(table, found, sort, hidden, rest, front, not_done, total=len(keep))
+
+
+def _ask_these(_what: str, tells: bool) -> bool:
+    return tells
+
+
+def _ask_all(
+    data: IndexTable,
+    keep: Sequence[int],
+    build: Callable[[Sequence[int], _Has], object],
+    subject: Hashable,
+    options: SummaryOptions,
+) -> _Has:
+    """Columns are those of all rows that are kept. Mostly what the rows at hand tell is enough, or that no row of the
+    study tells it, which is found once: to look at all rows that a filter keeps takes far longer than to show some."""
+
+    def find(rows: Sequence[int]) -> dict[str, bool]:
+        found: dict[str, bool] = {}
+        build(rows, found.setdefault)
+        return found
+
+    def has(what: str, tells: bool) -> bool:
+        if tells:
+            return True
+        every: dict[str, bool] = remember(data, ("columns", subject), dict)
+        if what not in every:
+            every.update(find(range(len(data.rows))))
+        if not every[what] or len(keep) == len(data.rows):
+            return every[what]
+        return remember(data, ("columns", options), lambda: find(keep))[what]
+
+    return has
 
 
 def _cut(order: list[T], options: SummaryOptions) -> list[T]:
@@ -272,7 +298,7 @@ def _run_columns(
             cells.append([data.rows[i].params.get(name) for i in order])
         else:
             cells.append(list(map(list_param(data, name).__getitem__, order)))
-        kind: Kind = "number" if _NUMBERS.issuperset(map(type, cells[-1])) else "text"
+        kind: Kind = "text" if has(f"text {name}", not _NUMBERS.issuperset(map(type, cells[-1]))) else "number"
         columns.append(Column(name, kind, digits=None))
     columns[len(columns) - len(params) :] = _rank_params(columns, cells, params)
     for index, name in enumerate(metrics):
@@ -343,7 +369,7 @@ def _add_metric(
     columns.append(Column(name, "number"))
     cells.append(_pick(column, column.last, order))
     wanted = _find_direction(sort, name)
-    if best or (wanted is not None and has(f"best {name}", _best_tells_more(column, order, wanted))):
+    if best or (wanted is not None and has(f"best {name}:{wanted}", _best_tells_more(column, order, wanted))):
         values = best_values(column, wanted or direction_of(name))
         columns.append(Column(f"best {name}", "number", key=f"{name}_best"))
         cells.append(_pick(column, values, order))

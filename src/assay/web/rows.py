@@ -17,7 +17,9 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
     """A row for each run, or for each group, with a mark and links."""
     table, runs = built.summary.table, () if view.group else built.summary.rows
     columns: list[Sequence[str]] = []
-    bad = [any(map(_is_bad, row)) for row in table.rows]
+    by_column = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+    of_bad = [_has_bad(values) for values in by_column]
+    bad = [any(map(_is_bad, row)) for row in table.rows] if any(of_bad) else [False] * len(table.rows)
     if runs:
         keys = escape_texts([run.key.partition("/")[2] for run in runs])
         names = escape_texts([run.name for run in runs])
@@ -25,7 +27,7 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
     else:
         columns.append(["<tr>\n"] * len(table.rows))
     for index, column in enumerate(table.columns):
-        values = [row[index] for row in table.rows]
+        values = by_column[index]
         texts = escape_texts([text.strip() for text in build_texts(column, values)])
         kind = ("num" * (column.side == "right"), "name" * (index == 0), "note" * (column.name == "note"))
         opening = f'<td class="{" ".join(filter(None, kind))}">'
@@ -40,7 +42,7 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
         elif column.kind == "state":
             pairs = zip(values, texts, strict=True)
             texts = [_build_badge(text) if value is not None else text for value, text in pairs]
-        if column.kind == "number" and any(map(_is_bad, values)):
+        if column.kind == "number" and of_bad[index]:
             pairs = zip(values, texts, strict=True)
             texts = [f'<span class="bad">{text}</span>' if _is_bad(value) else text for value, text in pairs]
         columns.append([f"{opening}{text}</td>" for text in texts])
@@ -48,6 +50,11 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
 
 
 _BAD_RUN = ' <span class="badge bad" title="the last value of a metric is nan or infinite">not finite</span>'
+
+
+def _has_bad(values: Sequence[object]) -> bool:
+    """Mostly all are finite, which one sum says."""
+    return not math.isfinite(sum([value for value in values if type(value) is float])) and any(map(_is_bad, values))
 
 
 def _is_bad(value: object) -> bool:
