@@ -1,4 +1,4 @@
-"""The style sheet, of three files, and what comes from npm: `make web` puts it beside this module."""
+"""The style sheet, of four files, and what comes from npm: `make web` puts it beside this module."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def find_missing() -> list[str]:
 @cache
 def build_style() -> str:
     """The reports' own style, whose dark colours a choice of the reader overrules, and that of the pages."""
-    with open(os.path.join(FOLDER, "static", "assay.css"), encoding="utf-8") as file:
-        own = file.read()
+    charts, own = _read(os.path.join(VENDOR, "uPlot.min.css")), _read(os.path.join(FOLDER, "static", "assay.css"))
     colors, _, blocks = str(load_style()).partition("* { box-sizing")
     light, _, rest = colors.partition("@media (prefers-color-scheme: dark) { :root {")
     dark = rest.rpartition("} }")[0]
@@ -34,9 +33,18 @@ def build_style() -> str:
         ":root[data-theme=dark] { color-scheme: dark; " + dark + "}",
         ":root[data-theme=light] { color-scheme: light; }",
         "* { box-sizing" + blocks,
+        charts,
         own,
     )
     return "\n".join(parts)
+
+
+def _read(path: str) -> str:
+    """ "" in a source tree without the files of `make web`."""
+    if not os.path.exists(path):
+        return ""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def style(_request: Request) -> Response:

@@ -1,7 +1,6 @@
 // Curves of a study: the server sends what a screen can show, uPlot draws it. The legend is a list of ours: it scrolls,
 // hides curves, leads to their runs, and tells the values under the cursor.
-import uPlot from "/vendor/uPlot.esm.js";
-
+let uPlot = null; // loaded where there is something to draw
 const charts = new Map(); // place → what is drawn there
 const DASHES = [[], [7, 4], [2, 4], [8, 3, 2, 3]];
 const COLORS = 8;
@@ -244,7 +243,8 @@ async function load(place) {
 
 async function show(place) {
   place.dataset.asked = "1";
-  const [isGood, value] = await load(place);
+  const [library, [isGood, value]] = await Promise.all([import("/vendor/uPlot.esm.js"), load(place)]);
+  uPlot = library.default;
   if (!isGood) {
     place.replaceChildren(make("p", [value.error, value.hint].filter(Boolean).join(": "), { class: "answer" }));
     place.dataset.drawn = "1";

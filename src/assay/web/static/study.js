@@ -127,6 +127,24 @@ part.addEventListener("input", (event) => {
   for (const label of part.querySelectorAll("[data-columns] label.check")) label.hidden = !label.textContent.toLowerCase().includes(wanted);
 });
 
+// htmx would look at each of thousands of cells, which have nothing that it acts on: rows are put in beside it.
+let rows = "";
+part.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.detail.target !== part || !event.detail.shouldSwap) return;
+  part.querySelector("#runs tbody")?.replaceChildren();
+  const whole = event.detail.serverResponse;
+  const table = whole.indexOf('id="runs"');
+  if (table < 0) return;
+  const start = whole.indexOf("<tbody>", table) + "<tbody>".length;
+  const end = whole.indexOf("</tbody>", start);
+  rows = whole.slice(start, end);
+  event.detail.serverResponse = whole.slice(0, start) + whole.slice(end);
+});
+part.addEventListener("htmx:afterSwap", () => {
+  if (rows) part.querySelector("#runs tbody").innerHTML = rows;
+  rows = "";
+});
+
 let choosing = false;
 document.addEventListener("htmx:beforeRequest", (event) => (choosing = event.detail.elt.matches?.("[data-columns]") ?? false));
 document.addEventListener("htmx:afterSettle", (event) => {
