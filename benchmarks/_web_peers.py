@@ -90,10 +90,10 @@ tell(len(table), len(curve("long")), len(curves))
 
 
 @contextmanager
-def serve_mlflow(folder: Path, env: Mapping[str, str], _size: Size) -> Iterator[Peer]:
+def serve_mlflow(folder: Path, env: Mapping[str, str], size: Size) -> Iterator[Peer]:
     quiet = {**env, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "MLFLOW_LOGGING_LEVEL": "ERROR"}
     database, port = folder / "mlflow.db", find_port()
-    stored = fill(PEERS / "python", _FILL_MLFLOW, folder / "data", database, quiet)
+    stored = fill(PEERS / "python", _FILL_MLFLOW, folder / "data", database, quiet, size.fill_s)
     ids = json.loads(Path(f"{database}.json").read_text())
     words = [PEERS / "mlflow", "server", "--backend-store-uri", f"sqlite:///{database}", "--port", port]
     words += ["--host", "127.0.0.1", "--workers", "1"]  # one process, as ours
@@ -149,7 +149,7 @@ tell(len(table), len(curve("long")), len(curves))
 def serve_tensorboard(folder: Path, env: Mapping[str, str], size: Size) -> Iterator[Peer]:
     """Its own program reads all files in the background: it is asked when it has all runs."""
     port = find_port()
-    stored = fill(sys.executable, _FILL_TENSORBOARD, folder / "data", folder / "events", env)
+    stored = fill(sys.executable, _FILL_TENSORBOARD, folder / "data", folder / "events", env, size.fill_s)
     words = [sys.executable, "-m", "tensorboard.main", "--logdir", folder / "events", "--port", port]
     words += ["--host", "127.0.0.1"]
     names = [f"curves/curve-{number}" for number in range(size.curves)]
@@ -222,10 +222,10 @@ tell(stored, points, lines)
 
 
 @contextmanager
-def serve_aim(folder: Path, env: Mapping[str, str], _size: Size) -> Iterator[Peer]:
+def serve_aim(folder: Path, env: Mapping[str, str], size: Size) -> Iterator[Peer]:
     port, repository = find_port(), folder / "aim"
     quiet = {**env, "AIM_UI_TELEMETRY_ENABLED": "0", "PATH": f"{PEERS}:{env['PATH']}"}
-    stored = fill(PEERS / "python", _FILL_AIM, folder / "data", repository, quiet)
+    stored = fill(PEERS / "python", _FILL_AIM, folder / "data", repository, quiet, size.fill_s)
     words = [PEERS / "aim", "up", "--repo", repository, "--host", "127.0.0.1", "--port", port, "-y"]
 
     def ask_metric(study: str) -> Question:

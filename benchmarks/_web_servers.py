@@ -24,7 +24,6 @@ from typing import NamedTuple
 import psutil
 from measuring import ASSAY
 
-FILL_S = 240  # so long a tool may take to store its runs
 START_S = 120
 METRICS = ("loss", "acc", *(f"m{number}" for number in range(2, 10)))
 
@@ -35,9 +34,11 @@ class Size:
     long: int = 1_000_000
     curves: int = 50
     points: int = 10_000
+    fill_s: float = 240  # so long a tool may take to store its runs
+    measure_s: float = 180  # and so long to answer; what was measured until then counts
 
 
-QUICK = Size(500, 50_000, 10, 1000)
+QUICK = Size(500, 50_000, 10, 1000, 25, 20)
 
 
 # ---------------------------------------------------------------- the data
@@ -116,10 +117,17 @@ tell(len(table), len(curve("long")), len(curves))
 )
 
 
-def fill(python: object, program: str, data: Path, target: Path, env: Mapping[str, str]) -> dict[str, int]:
-    """How much was stored."""
-    words = [str(python), "-c", program, str(data), str(target), str(FILL_S)]
-    done = subprocess.run(words, env=env, check=False, capture_output=True, text=True, cwd=data)
+def fill(
+    python: object, program: str, data: Path, target: Path, env: Mapping[str, str], limit_s: float
+) -> dict[str, int]:
+    """How much was stored. A program that looks at the clock ends by itself; any other is ended."""
+    words = [str(python), "-c", program, str(data), str(target), str(limit_s)]
+    try:
+        done = subprocess.run(
+            words, env=env, check=False, capture_output=True, text=True, cwd=data, timeout=limit_s * 1.5
+        )
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"{target.name} is not filled within {limit_s * 1.5:.0f} s") from None
     if done.returncode != 0:
         raise SystemExit(f"{target.name} cannot be filled:\n{done.stderr[-3000:]}")
     stored: dict[str, int] = json.loads(done.stdout.splitlines()[-1])

@@ -36,6 +36,7 @@ from _web_servers import (
     FILL_ASSAY,
     METRICS,
     QUICK,
+    Memory,
     Server,
     Size,
     fill,
@@ -118,12 +119,23 @@ class Figures:
     def __init__(self) -> None:
         self._times: dict[str, dict[str, list[float]]] = {}
         self.goals: dict[str, float] = {}
+        self.memories: dict[str, Memory] = {}
+        self.ratios: list[str] = []
         self.notes: list[str] = []
 
     def add(self, what: str, who: str, seconds: float, goal_ms: float | None = None) -> None:
         self._times.setdefault(what, {}).setdefault(who, []).append(seconds)
         if goal_ms is not None:
             self.goals[what] = goal_ms
+
+    def show_all(self) -> None:
+        self.show()
+        print("\nmemory of all processes of the server")
+        for name, each in self.memories.items():
+            print(f"  {name:<24}{each.rss:6.0f} MB resident {each.pss:6.0f} MB proportional")
+        print()
+        self.show_ratios()
+        print("\n".join(self.ratios), flush=True)
 
     def show(self) -> None:
         for what, by_whom in self._times.items():
@@ -197,7 +209,7 @@ def _wait(page: Page, is_done: Callable[[Seen], bool], what: str) -> Seen:
 
 # ---------------------------------------------------------------- our page
 
-_ROWS = "document.querySelectorAll('tbody tr').length > 1 && window.htmx && document.querySelector('tbody').innerText"
+_ROWS = "document.querySelectorAll('tbody tr').length > 1 && window.htmx && document.querySelector('tbody').textContent"
 _DRAWN = "document.querySelector('[data-drawn] canvas') && 'drawn'"
 _TYPE = "document.querySelector('#filter [name=where]').value = '{}'; document.querySelector('#filter').requestSubmit()"
 _SORT = "[...document.querySelectorAll('th a')].find((link) => link.innerText.trim().startsWith('{}')).click()"
@@ -246,6 +258,24 @@ _TIMES = """(() => {
 
 
 # ---------------------------------------------------------------- the pages of others
+
+
+def measure_peers(
+    browser: Browser, peers: list[Peer], figures: Figures, number: int, size: Size, used: dict[str, float]
+) -> None:
+    """One round of each that has time left. One that fails is asked no more; what it did until then counts."""
+    for peer in list(peers):
+        name, began = peer.server.name, time.perf_counter()
+        try:
+            measure_peer(browser, peer, figures, number, size.curves)
+        except (SystemExit, OSError, http.client.HTTPException) as error:
+            figures.notes.append(f"({name} in round {number}: {str(error)[:500]})")
+            peers.remove(peer)
+            continue
+        used[name] = used.get(name, 0.0) + time.perf_counter() - began
+        if used[name] > size.measure_s:
+            figures.notes.append(f"({name}: its time of {size.measure_s:.0f} s is over in round {number})")
+            peers.remove(peer)
 
 
 def measure_peer(browser: Browser, peer: Peer, figures: Figures, number: int, curves: int) -> None:
@@ -367,8 +397,12 @@ def open_peers(
             figures.notes.append(f"({missing})")
             continue
         began = time.perf_counter()
-        peer = stack.enter_context(SERVE[module](folder, own, size))
-        wait_for_all(peer)
+        try:
+            peer = stack.enter_context(SERVE[module](folder, own, size))
+            wait_for_all(peer)
+        except (SystemExit, OSError) as error:
+            figures.notes.append(f"(without {module}: {error})")
+            continue
         amounts = ", ".join(f"{count:,} {what}" for what, count in peer.server.stored.items())
         figures.notes.append(f"({peer.server.name} has {amounts}; filled within {time.perf_counter() - began:.0f} s)")
         yield peer
@@ -387,11 +421,12 @@ def main() -> None:
     size, figures = QUICK if options.quick else Size(), Figures()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.repeats} repeats, {size}")
     with quick_folder() as folder, sync_playwright() as playwright, ExitStack() as stack:
+        stack.callback(figures.show_all)  # also of a run that is cut short
         env, data, root = build_env(folder), folder / "data", folder / "runs"
         data.mkdir()
         write_data(data, size)
         long = load_curve(data / "long.bin")
-        stored = fill(ASSAY[0], FILL_ASSAY, data, root, env)
+        stored = fill(ASSAY[0], FILL_ASSAY, data, root, env, size.fill_s)
         measure_start(root, env, stored, figures, "nothing indexed")
         for _ in range(3):
             measure_start(root, env, stored, figures, "indexed")
@@ -399,29 +434,23 @@ def main() -> None:
         stack.callback(browser.close)
         server = stack.enter_context(serve_assay(root, env, stored))
         chosen = [] if options.no_peers else options.peer or list(SERVE)
-        peers = list(open_peers(chosen, stack, folder, env, size, figures))
+        every = list(open_peers(chosen, stack, folder, env, size, figures))
+        peers, used = list(every), dict[str, float]()
         for number in range(options.repeats + 1):
             kept = figures if number else Figures()  # the first round fills caches
             measure_table(browser, server, kept, number)
             measure_request(server, kept, number)
             measure_curves(browser, server, kept, long, size.curves, number)
-            for peer in peers:
-                measure_peer(browser, peer, kept, number, size.curves)
-        memories = {each.name: each.measure_memory() for each in (server, *(peer.server for peer in peers))}
-        for peer in peers:
+            measure_peers(browser, peers, kept, number, size, used)
+            figures.notes += () if number else kept.notes
+        for each in (server, *(peer.server for peer in every)):
+            figures.memories[each.name] = each.measure_memory()
+        for peer in every:
+            stack.callback(peer.server.process.send_signal, signal.SIGCONT)  # before it is ended
             peer.server.process.send_signal(signal.SIGSTOP)  # what they do in the background is not part of our load
-        ratios = measure_load(server, 1 if options.quick else 2)
-        memories["assay, after the load"] = memory = server.measure_memory()
-        for peer in peers:
-            peer.server.process.send_signal(signal.SIGCONT)
-    figures.show()
-    print("\nmemory of all processes of the server")
-    for name, each in memories.items():
-        print(f"  {name:<24}{each.rss:6.0f} MB resident {each.pss:6.0f} MB proportional")
-    print()
-    figures.show_ratios()
-    print("\n".join(ratios))
-    print(render_ratio("memory of the server, MB resident", memory.rss, at_most=300))
+        figures.ratios += measure_load(server, 1 if options.quick else 2)
+        figures.memories["assay, after the load"] = memory = server.measure_memory()
+        figures.ratios.append(render_ratio("memory of the server, MB resident", memory.rss, at_most=300))
 
 
 if __name__ == "__main__":
