@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -14,6 +15,8 @@ from tests.study.workbench import BAD, GOOD, STUDY, Bench
 from tests.web.conftest import open_client
 
 from assay.errors import NotFoundError
+from assay.study.api import StudyLocation
+from assay.study.page_facts import load_run_verdicts, load_verdicts
 from assay.study.run_files import LOG_BYTES, choose_log, find_file, list_files, load_log, search_log, split_diff
 from assay.study.run_page import list_readings
 
@@ -207,6 +210,38 @@ def test_what_was_judged_of_it(tmp_path: Path) -> None:
         text = client.get(PAGE + GOOD).text.partition('id="verdicts"')[2].partition("</ul>")[0]
         assert 'class="badge FAIL"' in text
         assert "loss" in text
+
+
+VERDICT = {
+    "run": "x",
+    "kind": "PASS",
+    "comparisons": 3,
+    "findings": [{"kind": "PASS", "subject": "loss", "message": "m"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "kinds"),
+    [
+        (VERDICT, ["PASS"]),
+        ({**VERDICT, "kind": "FAIL", "findings": [{"kind": "FAIL", "subject": "loss", "message": "m"}]}, ["FAIL"]),
+        ({**VERDICT, "comparisons": 0}, ["ERROR", "PASS"]),
+        ({**VERDICT, "findings": [{"kind": "PASS", "subject": "loss", "message": "m", "effect": "nan"}]}, ["ERROR", "ERROR"]),
+        ({**VERDICT, "findings": [{"kind": "FAIL", "subject": "loss", "message": "m"}]}, ["FAIL", "FAIL"]),
+        ('{"at": 1700000000.5, "source": "checks", "verdicts": [{"run": "x", "kind": "FA', ["ERROR", "PASS"]),
+    ],
+)  # fmt: skip
+def test_the_last_verdict_is_the_last_line(tmp_path: Path, line: Any, kinds: list[str]) -> None:
+    """Whatever became of it, and whatever time it says."""
+    location = StudyLocation(str(tmp_path), "fit")
+    path = tmp_path / "fit" / ".assay" / "verdicts.jsonl"
+    path.parent.mkdir(parents=True)
+    first = json.dumps({"at": 9e15, "source": "checks", "verdicts": [VERDICT]})
+    last = line if isinstance(line, str) else json.dumps({"at": 1.7e9, "source": "checks", "verdicts": [line]})
+    path.write_text(f"{first}\n{last}\n")
+    rows = load_run_verdicts(location, "x")
+    assert [row.kind for row in rows] == kinds
+    assert load_verdicts(location)[-1]["kind"] == kinds[0]
 
 
 def test_lines_of_a_difference() -> None:

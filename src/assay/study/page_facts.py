@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from assay.study.listing import ListedRun, build_run_facts
 from assay.study.locations import FoundRun, StudyLocation
 from assay.study.page_view import StudyView
 from assay.study.ranking import choose_sort, sort_rows
-from assay.study.refresh import find_verdicts_file, parse_verdict_line
+from assay.study.refresh import find_verdicts_file, read_verdict_line
 from assay.study.run_reader import load_objectives
 from assay.study.study_page import Names
 from assay.study.summary import build_summary, select_rows
@@ -140,17 +141,34 @@ def _build_number(value: float) -> float | None:
 
 def load_verdicts(location: StudyLocation) -> list[Mapping[str, Any]]:
     """Every finding of what was judged, the newest last."""
-    rows = (row for line in _load_verdict_lines(location) for row in parse_verdict_line(line, location))
+    rows = (row for line in _load_verdict_lines(location) for row in _read_verdicts(line, location, None))
     return [to_json(row._asdict()) for row in rows]
 
 
 def load_run_verdicts(location: StudyLocation, run: str) -> list[VerdictRow]:
-    """What was judged of one run, the newest first; of what the same judge said about the same thing the newest."""
+    """What was judged of one run, the newest first, as the file has them; of what the same judge said about the same
+    thing the newest."""
     mark, key = json.dumps(run).encode(), f"{location.name}/{run}"
     lines = (line for line in _load_verdict_lines(location) if mark in line)  # parsing all of them would take long
-    rows = [row for line in lines for row in parse_verdict_line(line, location) if row.key == key]
-    newest = {(row.source, row.subject): row for row in rows}
-    return sorted(newest.values(), key=lambda row: -row.judged_at)
+    newest: dict[tuple[str, str], VerdictRow] = {}
+    for row in (row for line in lines for row in _read_verdicts(line, location, key) if row.key == key):
+        newest.pop((row.source, row.subject), None)
+        newest[row.source, row.subject] = row
+    return [*reversed(newest.values())]
+
+
+def _read_verdicts(line: bytes, location: StudyLocation, key: str | None) -> Sequence[VerdictRow]:
+    """A line that cannot be read is a verdict that nobody knows: left out, the one before it would be the last."""
+    try:
+        return read_verdict_line(line, location)
+    except ValueError:
+        text = f"a line of {os.path.basename(find_verdicts_file(location))} is damaged: what was judged is not known"
+        return [VerdictRow(key, _find_time(line), "unknown", "ERROR", "ERROR", "a verdict", text)]
+
+
+def _find_time(line: bytes) -> float:
+    match = re.match(rb'\{"at": (\d{1,10}(\.\d+)?),', line)
+    return float(match[1]) if match else 0.0
 
 
 def count_failed_checks(location: StudyLocation) -> Mapping[str, int]:
@@ -187,4 +205,5 @@ def _load_verdict_lines(location: StudyLocation) -> list[bytes]:
     with open(path, "rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _MOST_VERDICT_BYTES))
-        return file.read().splitlines()
+        lines = file.read().splitlines()
+        return [line for line in lines[size > _MOST_VERDICT_BYTES :] if line.strip()]  # the first may be cut

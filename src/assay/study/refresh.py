@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from assay.study.attempts import Decision, RetryPolicy, decide
 from assay.study.collect import UNREAD, Summaries, build_row, read_sources
 from assay.study.locations import StudyLocation, find_studies
 from assay.system.fast_dataclasses import replace
+from assay.system.files import parse_json
 from assay.system.processes import map_in_two
 from assay.values import layout
 from assay.values.plain import parse_plain
@@ -357,15 +357,23 @@ def find_verdicts_file(location: StudyLocation) -> str:
 def parse_verdict_line(line: bytes, location: StudyLocation) -> Iterable[VerdictRow]:
     """A line that a power cut damaged is ignored."""
     try:
-        content = json.loads(line)
-        at, source = float(content["at"]), str(content["source"])
-        return [row for each in content["verdicts"] for row in _build_rows(each, at, source, location)]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return read_verdict_line(line, location)
+    except ValueError:
         return []
 
 
+def read_verdict_line(line: bytes, location: StudyLocation) -> Sequence[VerdictRow]:
+    """As what it holds supports it. Raises ValueError where it is damaged."""
+    try:
+        content = parse_json(line)
+        at, source = float(content["at"]), str(content["source"])
+        return [row for each in content["verdicts"] for row in _build_rows(each, at, source, location)]
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ValueError(str(error)) from error
+
+
 def _build_rows(facts: Mapping[str, Any], at: float, source: str, location: StudyLocation) -> Iterable[VerdictRow]:
-    verdict, run = parse_plain(Verdict, facts), facts.get("run")
+    verdict, run = parse_plain(Verdict, facts).review(), facts.get("run")
     key = f"{location.name}/{run}" if run is not None else None
     for found in verdict.findings:
         low, high = found.interval or (None, None)

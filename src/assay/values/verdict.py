@@ -72,14 +72,19 @@ class Verdict:
     def review(self, parts: Iterable[Verdict] = ()) -> Verdict:
         """One that was read from a file, by the rules of a new one: the file may have been changed. It is the worst of
         what it says, of its findings and of its parts; PASS needs a comparison, and numbers that are numbers."""
-        inside = find_worst([*(finding.kind for finding in self.findings), *(part.kind for part in parts)])
+        findings = tuple(map(_review_finding, self.findings))
+        inside = find_worst([*(finding.kind for finding in findings), *(part.kind for part in parts)])
         if SEVERITY.index(inside) < SEVERITY.index(self.kind):
             said = Finding(inside, "verdict", f"the file says {self.kind}, what it holds says {inside}")
-            return Verdict(inside, (*self.findings, said), self.comparisons)
+            return Verdict(inside, (*findings, said), self.comparisons)
         if self.kind is not VerdictKind.PASS:
-            return self
-        numbers = [each for found in self.findings for each in (found.effect, *(found.interval or ()))]
-        if any(each is not None and math.isnan(each) for each in numbers):
-            said = Finding(VerdictKind.ERROR, "verdict", "the file says PASS of an effect that is not a number")
-            return Verdict(said.kind, (*self.findings, said), self.comparisons)
-        return Verdict.of(self.findings, self.comparisons)
+            return Verdict(self.kind, findings, self.comparisons)
+        return Verdict.of(findings, self.comparisons)
+
+
+def _review_finding(found: Finding) -> Finding:
+    numbers = (found.effect, *(found.interval or ()))
+    if found.kind is not VerdictKind.PASS or not any(each is not None and math.isnan(each) for each in numbers):
+        return found
+    message = f"{found.message}; but its effect is not a number"
+    return Finding(VerdictKind.ERROR, found.subject, message, found.value, found.expected, found.step, found.effect)
