@@ -100,6 +100,9 @@ def test_the_first_wrong_layer(open_page: Opener, shown: Exhibits, pictures: Pat
     page = open_page(shown.find_page("model"))
     page.get_by_role("link", name="in the graph").click()
     expect(page.locator("svg.graph g.firstwrong")).to_be_in_viewport()
+    for place in page.locator(".scroll.tall").all():  # neither is cut without a word
+        expect(place.locator("xpath=following-sibling::*[1]")).to_contain_text("scroll for the rest")
+        expect(place.locator("xpath=following-sibling::*[1]")).to_be_visible()
     page.get_by_label("Find a layer").fill("conv")
     page.get_by_label("Find a layer").press("Enter")
     rows = page.locator("tr[id^=row-]")
