@@ -64,7 +64,7 @@ def _show(request: Request) -> Response:
     query = read_query(request)
     view = StudyView.from_query(query)
     names = snapshot.remember("names", lambda: find_names(location, table))
-    values: dict[str, Any] = {"built": None, "blocks": (), "charts": (), "problem": None}
+    values: dict[str, Any] = {"built": None, "blocks": (), "charts": (), "problem": None, "offers": ()}
     try:
         if "columns" in query:
             return RedirectResponse(f"{request.url.path}{_choose_columns(snapshot, view, query).to_query()}", 303)
@@ -78,6 +78,7 @@ def _show(request: Request) -> Response:
             values["blocks"] = snapshot.remember(view, lambda: build_plots(location, table, view, names))
     except UsageError as error:  # a wrong filter is answered on the page where it was typed
         values["problem"] = _reword(error)
+        values["offers"] = _offer(view.where) if error.message.startswith("--where") else ()
     response = site.render(
         request,
         "study.html",
@@ -117,6 +118,14 @@ def _reword(error: UsageError) -> UsageError:
         for option, name in _ON_PAGE.items():
             message, hint = message.replace(option, name), hint.replace(option, name)
     return UsageError(message, hint)
+
+
+def _offer(text: str) -> list[str]:
+    """Expressions for somebody who typed a part of a name, or a state."""
+    word = text.strip()
+    if not word or not set(word).isdisjoint("=<>~()\"'"):
+        return []
+    return [*([f"state == {word}"] if word in map(str, State) else []), f'name ~ "*{word}*"']
 
 
 def _choose_columns(snapshot: Snapshot, view: StudyView, query: Mapping[str, Sequence[str]]) -> StudyView:
