@@ -311,7 +311,7 @@ def _run_columns(
         columns.append(Column("tags", rank=_TAGS_RANK))
         cells.append(list(map(",".join, tags)))
     told = _ENDED if options.all_reasons else (State.PRUNED,)  # which rule ended it; other ends are told by `assay ls`
-    if has("reason", not set(told).isdisjoint(states)):
+    if has("every reason" if options.all_reasons else "reason", not set(told).isdisjoint(states)):
         columns.append(Column("reason", rank=_REASON_RANK))
         reasons = _gather(data, "reason", order)
         cells.append([(why or None) if state in told else None for state, why in zip(states, reasons, strict=True)])
