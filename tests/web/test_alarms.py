@@ -19,6 +19,7 @@ from tests.web.conftest import open_client
 
 from assay.golden.records import list_ids
 from assay.study.api import StudyLocation, count_failed_checks
+from assay.system.files import write_atomic
 from assay.values.verdict import VerdictKind
 from assay.web import alarms
 
@@ -82,6 +83,10 @@ def test_models_and_benchmarks(tmp_path: Path) -> None:
         models.write(tmp_path, "dead_1", None, 2e9)
         benchmarks.build(tmp_path)
         _wait_for(client, {"benchmark changes not triaged", "ERROR 2 model checks"})
+        assert "ERROR 1 benchmark" not in look(client)
+        newest = max((tmp_path / "bench").glob("e00*"))
+        write_atomic(str(newest / "benchmark.json"), "{")
+        _wait_for(client, {"ERROR 1 benchmark"})
         assert "Histories and verdicts" in client.get("/studies/bench/best").text
         assert 'href="/models"' in client.get("/studies/model/best").text
 

@@ -97,13 +97,18 @@ class Alarms:
                 yield Alarm(place, 1, text, "ERROR", build_address(place))
 
     def _find_benchmarks(self, known: Mapping[str, StudyLocation]) -> Iterator[Alarm]:
-        unjudged, waiting = 0, 0
+        unjudged, waiting, broken = 0, 0, 0
         for slug, location in known.items():
             if is_archive(location):
                 snapshot = self._snapshots.load(slug)
                 overview = build_overview(snapshot.location, load_kept(snapshot).groups)
                 unjudged += find_changes(overview.lines).open_count
                 waiting += overview.waiting
+                judged = [line.judged for line in overview.lines if line.judged]
+                broken += sum(VerdictKind.ERROR in each.kinds.values() for each in judged)
+        if broken:
+            text = f"{render_count(broken, 'benchmark')} ERROR"
+            yield Alarm("benchmarks", broken, text, "ERROR", build_address("benchmarks", sort="verdict"))
         if unjudged:
             text = f"{render_count(unjudged, 'benchmark change')} not triaged"
             yield Alarm("benchmarks", unjudged, text, "FAIL", build_address("benchmarks", sort="change"))
