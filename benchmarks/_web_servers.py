@@ -38,7 +38,7 @@ class Size:
     measure_s: float = 180  # and so long to answer; what was measured until then counts
 
 
-QUICK = Size(500, 50_000, 10, 1000, 25, 20)
+QUICK = Size(500, 50_000, 10, 1000, 40, 20)
 
 
 # ---------------------------------------------------------------- the data
