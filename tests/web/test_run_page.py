@@ -277,3 +277,11 @@ def test_why_a_run_failed_is_never_read_through_a_link(served: Bench, tmp_path: 
         assert answer.status_code == 200
         assert "exit code 1" in answer.text
         assert "nobody reads this" not in answer.text
+
+
+def test_enter_in_the_field_of_a_tag_does_not_stop_or_repeat_the_run(client: TestClient) -> None:
+    """A form's first button is what Enter presses; what cannot be taken back is asked for in a dialog of the page."""
+    text = client.get(PAGE + GOOD).text
+    form = text.partition("data-actions=")[2].partition("</form>")[0]
+    assert form.index('value="tag"') < form.index('value="rerun"')
+    assert '<dialog id="confirm"' in text

@@ -154,7 +154,7 @@ def _build_environment(run: RunDescription) -> list[Section]:
 
 
 def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> list[tuple[str, str]]:
-    commands = [("Run it again, as a new run", show_command(["rerun"], location, name))]
+    commands = [("Run it again, as a new attempt", show_command(["rerun"], location, name))]
     if run.commands:
         commands.append(("The same commands by hand, as a new attempt", run_description.show_job(run.dir)))
     commands.append(("Everything about it, in a terminal", show_command(["show"], location, name)))

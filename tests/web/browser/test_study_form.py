@@ -92,3 +92,14 @@ def _is_on_top(page: Page) -> bool:
             " return place.contains(document.elementFromPoint(box.left + box.width / 2, box.bottom - 4)); }"
         )
     )
+
+
+def test_a_run_is_repeated_from_its_own_page_after_a_question(open_page: Opener, server: Server) -> None:
+    page = open_page("/")
+    log_in(page, server)
+    page.goto(STUDY)
+    page.locator("#runs tbody td.name a").first.click()
+    page.get_by_role("button", name="Run again").click()
+    expect(page.get_by_role("dialog")).to_contain_text("It gets a new attempt")
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("dialog")).to_be_hidden()

@@ -96,6 +96,22 @@ function next() {
   return target.origin === location.origin ? target.pathname + target.search : "/";
 }
 
+// A question of the page itself; whether it was answered with yes.
+export function ask(text, names, yes) {
+  const dialog = document.getElementById("confirm");
+  dialog.querySelector("#confirm-text").textContent = text;
+  dialog.querySelector("[data-names]").textContent = names;
+  dialog.querySelector("[data-yes]").textContent = yes;
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
+}
+
+const QUESTIONS = {
+  stop: ["Stop this run?", "Stop"],
+  rerun: ["Run this run again? It gets a new attempt; what the former one wrote stays in its folder.", "Run again"],
+};
+
 // A form of actions: the button that was pressed says which; what the command printed becomes a message.
 document.addEventListener("submit", async (event) => {
   const form = event.target;
@@ -103,7 +119,8 @@ document.addEventListener("submit", async (event) => {
   event.preventDefault();
   const runs = [form.dataset.run];
   const action = event.submitter?.value;
-  if (["stop", "rerun"].includes(action) && !confirm(`${action}: ${form.dataset.run}?`)) return;
+  const question = QUESTIONS[action];
+  if (question && !(await ask(question[0], form.dataset.run, question[1]))) return;
   form.classList.add("busy");
   const answer = await send(form.dataset.actions, { action, runs, text: form.elements.text?.value ?? "" });
   form.classList.remove("busy");

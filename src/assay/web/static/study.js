@@ -1,6 +1,6 @@
 // The page of a study: marks, the choice of columns, actions, and what changes while it runs.
 import { follow, limit, loadPart } from "/static/live.js";
-import { say, send } from "/static/page.js";
+import { ask, say, send } from "/static/page.js";
 
 const study = document.querySelector("[data-study]").dataset.study;
 const bulk = document.querySelector("[data-bulk]");
@@ -58,16 +58,6 @@ bulk.querySelector("[data-compare]").addEventListener("submit", (event) => {
 });
 
 // ---------------------------------------------------------------- actions
-
-function ask(text, names, yes) {
-  const dialog = document.getElementById("confirm");
-  dialog.querySelector("#confirm-text").textContent = text;
-  dialog.querySelector("[data-names]").textContent = names;
-  dialog.querySelector("[data-yes]").textContent = yes;
-  dialog.returnValue = "no";
-  dialog.showModal();
-  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
-}
 
 async function act(action, runs, text = "") {
   const parts = runs.length ? [] : [[]];
