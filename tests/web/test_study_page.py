@@ -58,6 +58,19 @@ def test_the_table_is_that_of_assay_sum(client: TestClient, served: Bench) -> No
     assert [row[1] for row in cells] == [row["state"] for row in rows]
 
 
+@pytest.mark.parametrize("words", [[], ["--where", "lr == 0.1"], ["--sort", "loss:max"], ["--group-by", "n"]])
+def test_the_table_is_saved_as_assay_sum_writes_it(client: TestClient, served: Bench, words: list[str]) -> None:
+    """All pages of it, as it is filtered and sorted."""
+    names = {"--where": "where", "--sort": "sort", "--group-by": "group"}
+    query = {names[words[0]]: words[1]} if words else {}
+    text = client.get("/studies/fit", params=query).text
+    (address,) = re.findall(r'id="csv" href="([^"]+)"', text)
+    answer = client.get(html.unescape(address), params={**query, "rows": 20})
+    assert answer.text == served.assay("sum", "fit", "--csv", *words).stdout
+    assert answer.headers["content-disposition"] == 'attachment; filename="fit.csv"'
+    assert all(f"{name}=" in address for name in query)
+
+
 def test_sort_filter_and_pages(client: TestClient) -> None:
     def names(query: str) -> list[str]:
         return [row[0] for row in read_cells(client.get(f"/studies/fit?{query}").text) if row]

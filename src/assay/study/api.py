@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         build_run_answer,
         build_series_facts,
         build_study_facts,
+        build_table_csv,
         build_table_facts,
         count_failed_checks,
         load_verdicts,
@@ -123,7 +124,7 @@ HOMES = {
     "assay.study.opening": "open_index open_index_of",
     "assay.study.page_facts": (
         "build_comparisons build_listing_facts build_run_answer build_series_facts build_study_facts "
-        "build_table_facts count_failed_checks load_verdicts"
+        "build_table_csv build_table_facts count_failed_checks load_verdicts"
     ),
     "assay.study.page_view": "TABS StudyView",
     "assay.study.prepared": (

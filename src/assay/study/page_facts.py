@@ -18,7 +18,7 @@ from assay.record.index.base import Table as IndexTable
 from assay.record.run_directory import leaves_root
 from assay.show.chart import thin
 from assay.show.formatting import to_json
-from assay.show.table import build_keys
+from assay.show.table import build_keys, render_csv
 from assay.study import run_description, run_diff
 from assay.study.listing import ListedRun, build_run_facts
 from assay.study.locations import FoundRun, StudyLocation
@@ -51,12 +51,21 @@ def build_table_facts(
     location: StudyLocation, table: IndexTable, view: StudyView, names: Names, *, whole: bool
 ) -> list[dict[str, Any]]:
     """As `assay sum --json`. `whole`: all rows, not a page of them."""
+    return _build_rows(_build_table(location, table, view, names, whole=whole))
+
+
+def build_table_csv(location: StudyLocation, table: IndexTable, view: StudyView, names: Names) -> str:
+    """All rows, as `assay sum --csv`."""
+    return render_csv(_build_table(location, table, view, names, whole=True))
+
+
+def _build_table(location: StudyLocation, table: IndexTable, view: StudyView, names: Names, *, whole: bool) -> Table:
     options = view.build_options()
     if not options.sort:
         options = options._replace(sort=load_objectives([location], table))
     if whole:
         options = options._replace(limit=None, offset=0, is_page=False)
-    return _build_rows(build_summary(table, options, names.step).table)
+    return build_summary(table, options, names.step).table
 
 
 def build_listing_facts(

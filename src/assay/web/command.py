@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -107,6 +108,7 @@ def serve(request: ServeRequest, console: Console) -> int:
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """Pages that listen are let go first: the server waits for them."""
             site.snapshots.end()
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what is cut off now is not an error
             super().handle_exit(sig, frame)
 
     Server(config).run([listening])

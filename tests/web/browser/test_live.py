@@ -183,6 +183,11 @@ def test_a_run_that_goes_on(place: Workplace, open_own: Callable[[str], Page]) -
     expect(page.locator("[data-log] pre")).to_have_text("step 1 loss 1\n")
     expect(page.locator("h1 .badge")).to_have_text("running")
     page.evaluate("window.isTheSame = true")
+    facts = page.locator("#facts")
+    before = facts.inner_text()
+    expect(facts).not_to_have_text(
+        before, timeout=LIMIT_MS
+    )  # how long it has been running, though nothing else changes
     place.release(1, 2, 3)
     expect(page.locator("[data-log] pre")).to_contain_text("step 2 loss 0.1")
     expect(page.locator("h1 .badge")).to_have_text("done")

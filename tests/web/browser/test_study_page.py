@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.study.workbench import until
-from tests.web.browser.conftest import LIMIT_MS, WIDE, Opener, Serving, Watch, wait_until_drawn
+from tests.web.browser.conftest import LIMIT_MS, PHONE, WIDE, Opener, Serving, Watch, wait_until_drawn
 from tests.web.browser.exhibits import SWEEP, Exhibits
 
 # each run waits for a file: the test decides when it goes on
@@ -117,6 +117,44 @@ def test_curves_are_hidden_zoomed_and_read(open_page: Opener) -> None:
     page.reload()
     wait_until_drawn(page)
     assert page.locator(".swatch path").evaluate_all("(all) => all.map((each) => each.getAttribute('class'))") == colors
+
+
+def test_the_bar_of_marked_runs(open_page: Opener) -> None:
+    """One Tab from the box that was marked; one marked run cannot be compared, which is said."""
+    page = open_page(f"/studies/{SWEEP}", is_allowed=True)
+    box = page.locator("input[name=run]").first
+    box.check()
+    compare = page.get_by_role("button", name="Compare", exact=True)
+    expect(compare).to_be_disabled()
+    expect(page.get_by_text("mark two or more")).to_be_visible()
+    page.locator("input[name=run]").nth(1).check()
+    expect(compare).to_be_enabled()
+    expect(page.get_by_text("mark two or more")).to_be_hidden()
+    page.locator("input[name=run]").nth(1).focus()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="To the actions of the marked runs")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(compare).to_be_focused()
+
+
+def test_the_bar_of_marked_runs_on_a_phone(open_page: Opener) -> None:
+    """One line; the actions on demand."""
+    page = open_page(f"/studies/{SWEEP}", is_allowed=True, viewport=PHONE)
+    page.locator("input[name=run]").first.check()
+    bar = page.locator(".bulk")
+    size = bar.bounding_box()
+    assert size is not None
+    clear = bar.get_by_role("button", name="Clear").bounding_box()
+    assert clear is not None
+    assert size["height"] < 70
+    assert clear["x"] + clear["width"] <= size["x"] + size["width"]
+    expect(bar.get_by_role("button", name="Tag", exact=True)).to_be_hidden()
+    more = bar.get_by_role("button", name="Actions")
+    more.click()
+    expect(more).to_have_attribute("aria-expanded", "true")
+    expect(bar.get_by_role("button", name="Tag", exact=True)).to_be_visible()
+    more.click()
+    expect(bar.get_by_role("button", name="Tag", exact=True)).to_be_hidden()
 
 
 def test_several_charts_tell_names_and_values(open_page: Opener) -> None:

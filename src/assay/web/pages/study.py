@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from assay.study.api import (
     build_examples,
     build_plots,
     build_table,
+    build_table_csv,
     choose_charts,
     choose_columns,
     count_not_finite,
@@ -26,7 +28,7 @@ from assay.study.api import (
     measure_pace,
 )
 from assay.values.state import State
-from assay.web.answers import encode_json
+from assay.web.answers import encode_json, encode_text
 from assay.web.pages.studies import build_shares
 from assay.web.routes import get
 from assay.web.site import build_address, get_site, read_query
@@ -107,7 +109,7 @@ _ON_PAGE = {  # what the page calls the options of the commands
     " with -m": "",
     "draw it with -x": "draw it over",
     "-x step": "over step",
-    "without -x": "as counted",
+    "without -x": "as counted by the runs",
     "without -g": "without a mean",
 }
 
@@ -156,6 +158,18 @@ def _build_head(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
+def send_csv(request: Request) -> Response:
+    """What the table shows, all pages of it, to be saved."""
+    snapshot = get_site(request).snapshots.load(request.path_params["study"])
+    location, table = snapshot.location, snapshot.table
+    view = StudyView.from_query(read_query(request))
+    names = snapshot.remember("names", lambda: find_names(location, table))
+    text = build_table_csv(location, table, view, names)
+    name = re.sub(r"[^\w.-]+", "_", location.name, flags=re.ASCII)
+    headers = {"content-disposition": f'attachment; filename="{name}.csv"', "cache-control": "no-store"}
+    return Response(encode_text(text), media_type="text/csv", headers=headers)
+
+
 def show_head(request: Request) -> Response:
     """How the runs stand: asked for when an event says that they changed."""
     site = get_site(request)
@@ -189,6 +203,7 @@ def send_curves(request: Request) -> Response:
 ROUTES = [
     get("/studies/{study}", show),
     get("/studies/{study}/head", show_head),
+    get("/studies/{study}/table.csv", send_csv),
     get("/studies/{study}/find", find_named),
     get("/api/studies/{study}/curves", send_curves),
 ]

@@ -205,5 +205,6 @@ if (live) {
     addFiles(page);
     document.dispatchEvent(new CustomEvent("assay:changed"));
   });
+  setInterval(() => document.hidden || refresh(), 10_000); // how long it has been running
   listen(`/events?${new URLSearchParams({ study: live.dataset.liveRun })}`, "study", refresh);
 }

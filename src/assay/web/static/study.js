@@ -25,9 +25,10 @@ function showMarks() {
     all.indeterminate = count > 0 && count < boxes.length;
   }
   bulk.hidden = marks.size === 0 || !part.querySelector("#runs");
-  bulk.querySelector("[data-marked]").textContent = `${marks.size} marked${marks.size === 1 ? "; two can be compared" : ""}`;
+  bulk.querySelector("[data-marked]").textContent = `${marks.size} marked`;
   bulk.querySelector("[data-stop]").hidden = !canStop(boxes);
   bulk.querySelector("[data-compare] button").disabled = marks.size < 2;
+  document.getElementById("compare-needs").hidden = marks.size >= 2;
   sessionStorage.setItem(marksKey, JSON.stringify([...marks]));
 }
 
@@ -45,7 +46,24 @@ part.addEventListener("change", (event) => {
     for (const each of part.querySelectorAll("input[name=run]")) box.checked ? marks.add(each.value) : marks.delete(each.value);
   } else return;
   showMarks();
+  offerBar(box);
 });
+
+// From the box that was marked last, one Tab leads to what can be done with the marked runs, past the rows below it.
+const toBar = Object.assign(document.createElement("a"), { href: "#bulk", className: "to-bar", textContent: "To the actions of the marked runs" });
+toBar.addEventListener("click", (event) => {
+  event.preventDefault();
+  [...bulk.querySelectorAll("button, input")].find((each) => !each.disabled && each.getClientRects().length)?.focus();
+});
+
+function offerBar(box) {
+  if (marks.size) box.after(toBar);
+  else toBar.remove();
+}
+
+const more = bulk.querySelector(".more"); // on a phone
+more.addEventListener("click", () => more.setAttribute("aria-expanded", String(bulk.classList.toggle("open"))));
+
 bulk.querySelector("[data-clear]").addEventListener("click", () => {
   marks.clear();
   showMarks();

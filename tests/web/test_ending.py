@@ -1,0 +1,44 @@
+"""The end of `assay serve` by Ctrl-C while it is busy, and who may listen to it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from tests.study.workbench import until
+from tests.web.conftest import TOKEN
+
+
+def test_ctrl_c_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The upload is given up, and nothing else is said."""
+    monkeypatch.setenv("ASSAY_TOKEN", TOKEN)
+    root = tmp_path / "runs"
+    root.mkdir()
+    words = ["-m", "assay", "serve", "--root", str(root), "--port", "0"]
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as serving:
+        assert serving.stdout
+        port = next(int(found[1]) for line in serving.stdout if (found := re.search(r"http://[^/]+:(\d+)/", line)))
+        with socket.create_connection(("127.0.0.1", port)) as uploading:
+            head = f"POST /api/uploads HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}\r\n"
+            uploading.sendall(f"{head}Content-Type: application/zip\r\nContent-Length: 100000\r\n\r\nPK".encode())
+            until(lambda: any(root.parent.rglob(".upload-*")), "the upload has begun")
+            serving.send_signal(signal.SIGINT)
+            _, said = serving.communicate(timeout=30)
+    assert said == "assay: interrupted\n"
+    assert serving.returncode in (0, 130)
+    assert not list(root.parent.rglob(".upload-*"))
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_site_cannot_hold_a_stream_open(client: TestClient, site: str) -> None:
+    headers = {"sec-fetch-site": site, "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}
+    for path in ("/events", "/events?study=fit", "/api/studies"):
+        assert client.get(path, headers=headers).status_code == 403
