@@ -241,6 +241,13 @@ def test_the_best_curves_are_those_that_are_read(client: TestClient) -> None:
     assert value["curves"][0]["last"] == value["curves"][0]["best"] == 1.7
 
 
+def test_several_charts_show_the_same_runs(client: TestClient) -> None:
+    """The loss is lowest with n=7, the accuracy highest with n=8; runs without an accuracy come last."""
+    value = client.get("/api/studies/fit/curves?metric=loss&best=1&by=test.acc").json()
+    assert value["notes"] == ["the 1 best of 4 by test.acc"]
+    assert value["curves"][0]["run"] == GOOD.replace("n=7", "n=8")
+
+
 def test_a_metric_can_be_an_axis_and_a_colour(client: TestClient) -> None:
     text = client.get("/studies/fit?tab=scatter&metric=loss&param=test.acc&color=test.acc").text
     assert "<circle" in text

@@ -40,6 +40,7 @@ class StudyView(NamedTuple):
     log: bool = False
     log_x: bool = False
     best: int = 12  # how many curves
+    by: str = ""  # the metric by which these are the best; none: the one that is drawn
     param: str = ""  # of a scatter: a parameter, or another metric
     color: str = ""
     params: tuple[str, ...] = ()  # of slices and parallel coordinates; none: those that differ

@@ -463,7 +463,10 @@ def build_selected_curves(index: Index, selection: plotting.Selection, view: Stu
     """The same of runs that are chosen already."""
     asked = _add_directions([view.metric], selection.objectives) if view.metric in selection.counts else [view.metric]
     (key, *_), _ = plotting.choose_metrics(selection, asked if view.metric else ())
-    selection, notes = (_keep_groups if view.group else _keep_best)(selection, view, key)
+    rank = key
+    if view.by in selection.counts:  # several charts beside each other show the same runs
+        (rank, *_), _ = plotting.choose_metrics(selection, _add_directions([view.by], selection.objectives))
+    selection, notes = (_keep_groups if view.group else _keep_best)(selection, view, key, rank)
     options = plotting.PlotOptions(
         metrics=(f"{key.name}:{key.direction}",),
         group_by=view.group,
@@ -518,23 +521,29 @@ def _fit_scales(chart: Chart) -> Chart:
     )
 
 
-def _keep_best(selection: plotting.Selection, view: StudyView, key: SortKey) -> tuple[plotting.Selection, list[str]]:
+def _keep_best(
+    selection: plotting.Selection, view: StudyView, key: SortKey, rank: SortKey
+) -> tuple[plotting.Selection, list[str]]:
     """The runs that are drawn: the series of the others need not be read."""
-    column, values = selection.data.metrics[key.name], _get_values(selection, key)
+    column, counts = selection.data.metrics[key.name], selection.data.metrics[rank.name].count
+    values = [value if count else math.nan for value, count in zip(_get_values(selection, rank), counts, strict=True)]
     drawn = [i for i in selection.keep if column.count[i]]
     if len(drawn) <= view.best:
         return selection, []
-    ranked = sort_values(drawn, [values[i] if math.isfinite(values[i]) else None for i in drawn], key.direction)
-    return replace(selection, keep=sorted(ranked[: view.best])), [f"the {view.best} best of {len(drawn):,}"]
+    ranked = sort_values(drawn, [values[i] if math.isfinite(values[i]) else None for i in drawn], rank.direction)
+    by = f" by {rank.name}" if rank.name != key.name else ""
+    return replace(selection, keep=sorted(ranked[: view.best])), [f"the {view.best} best of {len(drawn):,}{by}"]
 
 
-def _keep_groups(selection: plotting.Selection, view: StudyView, key: SortKey) -> tuple[plotting.Selection, list[str]]:
+def _keep_groups(
+    selection: plotting.Selection, view: StudyView, key: SortKey, rank: SortKey
+) -> tuple[plotting.Selection, list[str]]:
     groups = build_groups(selection.data, selection.keep, view.group)
     column = selection.data.metrics[key.name]
     found = [group for group in groups if measure_group(column, group).n]
     if len(found) <= view.best:
         return selection, []
-    best = sort_groups(selection.data, found, [key])[: view.best]
+    best = sort_groups(selection.data, found, [rank])[: view.best]
     keep = sorted(i for group in best for i in group.runs)
     return replace(selection, keep=keep), [f"the {view.best} best of {len(found):,} groups"]
 

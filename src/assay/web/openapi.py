@@ -168,6 +168,7 @@ _TEXTS: Mapping[str, str] = {
     "log": "a logarithmic axis",
     "log_x": "a logarithmic horizontal axis",
     "best": "how many curves",
+    "by": "the metric by which they are the best; without it the one that is asked for",
     "param": "which parameter or metric",
     "color": "a parameter or metric that colours points",
     "params": "which parameters are drawn, with commas between",
@@ -241,7 +242,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "showCurves",
         "The curves of one metric, thinned to what a screen shows; highs and lows stay",
         ref("Curves"),
-        view_params("where", "states", "group", "metric", "x", "smooth", "log", "log_x", "best"),
+        view_params("where", "states", "group", "metric", "x", "smooth", "log", "log_x", "best", "by"),
     ),
     ("GET", "/api/studies/{study}/compare/curves"): Operation(
         "compareCurves",

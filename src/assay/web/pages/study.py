@@ -109,7 +109,7 @@ _ON_PAGE = {  # what the page calls the options of the commands
     " with -m": "",
     "draw it with -x": "draw it over",
     "-x step": "over step",
-    "without -x": "as counted by the runs",
+    "without -x": "as counted",
     "without -g": "without a mean",
 }
 
