@@ -1,4 +1,4 @@
-"""What is sent, as bytes: whatever a record holds, also half of a character, or a number that is no number."""
+"""What is sent, as bytes: whatever a record holds, also half of a character, or NaN."""
 
 from __future__ import annotations
 
