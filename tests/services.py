@@ -51,7 +51,7 @@ SERVICES = {
     "postgres": Service((POSTGRES, "setpriv"), "apt-get install -y postgresql"),
     "kills": Service((), ""),  # many deaths, or a whole story: nothing is missing, but each takes ten seconds
     "frameworks": Service((), ""),  # Lightning and transformers, from packages: their import takes many seconds
-    "api": Service((), ""),  # schemathesis, from packages: asks the JSON interface hundreds of questions
+    "api": Service((), ""),  # hundreds of questions to the page, of schemathesis (from packages) and of a hostile root
     "ray": Service((), ""),  # a package; a cluster takes seconds to start
     "browser": Service(
         ("chromium", str(VENDOR), str(AXE)), "make web && apt-get install -y --no-install-recommends chromium"

@@ -15,6 +15,7 @@ from tests.study.workbench import until
 from tests.web.conftest import TOKEN
 
 
+@pytest.mark.services("web")
 def test_ctrl_c_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The upload is given up, and nothing else is said."""
     monkeypatch.setenv("ASSAY_TOKEN", TOKEN)

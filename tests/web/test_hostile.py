@@ -178,6 +178,7 @@ def test_every_page_that_a_page_leads_to(client: TestClient) -> None:
     assert len(opened) > 100
 
 
+@pytest.mark.services("api")
 def test_every_route_with_every_name(client: TestClient) -> None:
     """All routes, so that a new one cannot be forgotten; each with names that exist and with attacks."""
     walk = Walk(client)
@@ -251,6 +252,7 @@ def _list_questions(entry: Entry) -> Iterator[str]:
             yield from (f"{name}={quote(value, safe='(', errors='surrogateescape')}" for value in values)
 
 
+@pytest.mark.services("api")
 def test_every_route_with_odd_questions(client: TestClient) -> None:
     walk = Walk(client)
     study, run, other = (quote(name, safe="") for name in (hostile.STUDY, *hostile.NAMES[:2]))
@@ -291,6 +293,7 @@ def good(served: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return good
 
 
+@pytest.mark.services("api")
 @pytest.mark.parametrize(
     "kind",
     [
