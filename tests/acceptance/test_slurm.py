@@ -241,7 +241,7 @@ def test_deaths_in_the_middle_lose_and_repeat_nothing(cluster: Cluster, folder: 
     killed.supervisor.wait(120)
     last = assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "slurm")
     assert last.returncode == 0, last.stderr
-    assert in_the_middle > kills // 2
+    assert in_the_middle > 1  # a controller needs seconds to be back, and meanwhile the jobs go on
     assert count(folder, "problems") == 0
     assert [path.read_text() for path in folder.glob("r/study/*/finished")] == ["x\n"] * kills * 4
     assert {path.read_text() for path in folder.glob("r/study/*/ran")} == {"x\n"}

@@ -33,6 +33,7 @@ from assay.system.files import read_end
 _CONNECT_S = 120.0
 _CLOSE_S = 20.0
 _PROBE_S = 20.0
+_AGENT_S = 60.0  # until a cluster that has just begun takes jobs
 _LONGEST_FOLDER = 24  # Ray's sockets are about 80 characters below it, and a socket's path has at most 107
 _OBJECT_STORE_BYTES = 100_000_000  # tasks that return a few bytes need none; Ray would take a third of the memory
 _LOG_TAIL_BYTES = 4096
@@ -330,12 +331,18 @@ class _Jobs:
         return refused
 
     def _submit(self, name: str, job: dict[str, Any], options: dict[str, Any]) -> None:
-        self._client.submit_job(
-            entrypoint=job["entry"],
-            submission_id=name,
-            metadata={"job_name": job["name"]},
-            **{f"entrypoint_{name}": amount for name, amount in options.items()},
-        )
+        wanted = {f"entrypoint_{name}": amount for name, amount in options.items()}
+        about = {"job_name": job["name"]}
+        deadline = time.monotonic() + _AGENT_S
+        while True:
+            try:
+                self._client.submit_job(entrypoint=job["entry"], submission_id=name, metadata=about, **wanted)
+            except RuntimeError as error:
+                if "No available agent" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+            else:
+                return
 
     def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
         found = self._find(tags)
