@@ -75,6 +75,7 @@ def _wait(client: TestClient, wanted: str) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.services("backends")
 def test_models_and_benchmarks(tmp_path: Path) -> None:
     models.write(tmp_path, "good_1", good_report())
     with open_client(tmp_path) as client:

@@ -254,3 +254,9 @@ class TestLogin:
         answer = client.post("/login", headers=WRITE)
         assert answer.json() == {"scopes": ["read", "upload", "write"]}
         assert "set-cookie" not in answer.headers
+
+    def test_the_link_to_the_login_leads_back_also_without_script(self, client: TestClient) -> None:
+        page = client.get("/studies/fit?sort=lr&where=lr<1").text
+        assert 'href="/login?next=/studies/fit%3Fsort%3Dlr%26where%3Dlr%3C1" id="access"' in page.replace(
+            "%253C", "%3C"
+        )
