@@ -131,7 +131,7 @@ def write_notes(part: str, url: str, facts: Mapping[str, Any]) -> None:
 
 
 def forget(part: str) -> None:
-    """The part has become the data, or is no longer to be continued."""
+    """The part is the data now, or will not be continued."""
     with suppress(FileNotFoundError):
         os.unlink(_notes_path(part))
 

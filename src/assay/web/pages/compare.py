@@ -96,6 +96,7 @@ def show(request: Request) -> Response:
             f"a comparison needs two runs or more; here {there}", "mark them in the study's table, or change the filter"
         )
     snapshot = choice.snapshot if choice else site.snapshots.load(request.path_params["study"])
+    base = _find_base(choice, query) if choice and not problem else None
     if choice and not problem:
         with site.snapshots.open_index(snapshot.location.root) as index:
             page = build_comparison(
@@ -103,7 +104,7 @@ def show(request: Request) -> Response:
                 choice.locations,
                 choice.table,
                 everything=bool(query.get("all")),
-                base=_find_base(choice, query),
+                base=base,
             )
     switches = {name: query[name] for name in _SWITCHES if query.get(name)}
     names, where = list(dict.fromkeys(query.getlist("run"))), query.get("where", "").strip()
@@ -113,16 +114,9 @@ def show(request: Request) -> Response:
         """The same page with something else."""
         return f"{request.url.path}?{build_query(_drop_empty({**chosen, **switches, **changes}))}"
 
-    base = _find_base(choice, query) if choice and page else None
     order, number, last = _order(page, switches)
     charts = page.metrics if page else []
     most = len(charts) if switches.get("charts") else _MOST_CHARTS
-    several = len(set(choice.slugs)) > 1 if choice else False
-    rows = page.rows if page else []
-    pair = choice.locations if choice else []
-    command = ""
-    if len(rows) == 2 and pair[0] == pair[1]:
-        command = show_command(["diff"], pair[0], *(row.key.partition("/")[2] for row in rows))
     return site.render(
         request,
         "compare.html",
@@ -142,19 +136,31 @@ def show(request: Request) -> Response:
         metrics=charts[:most],
         left_out=len(charts) - len(charts[:most]),
         curves=f"/api{request.url.path}/curves?{build_query(_drop_empty({**chosen, 'x': switches.get('x')}))}",
-        runs=[]
-        if choice is None or not page
-        else [
-            (
-                f"{row.study}/{row.name}" if several else row.name,
-                build_address("studies", slug, "runs", row.key.partition("/")[2]),
-                _name_run(choice, i),
-            )
-            for i, (row, slug) in enumerate(zip(rows, choice.slugs, strict=True))
-        ],
-        command=command,
+        runs=_list_runs(choice) if choice and page else [],
+        command=_find_command(choice) if choice and page else "",
         split_diff=split_diff,
     )
+
+
+def _list_runs(choice: Choice) -> list[tuple[str, str, str]]:
+    """The name of each as it is shown, its address, and its name in this page's address."""
+    several = len(set(choice.slugs)) > 1
+    return [
+        (
+            f"{row.study}/{row.name}" if several else row.name,
+            build_address("studies", slug, "runs", row.key.partition("/")[2]),
+            _name_run(choice, i),
+        )
+        for i, (row, slug) in enumerate(zip(choice.table.rows, choice.slugs, strict=True))
+    ]
+
+
+def _find_command(choice: Choice) -> str:
+    """What prints the same of two runs of one study."""
+    rows, places = choice.table.rows, choice.locations
+    if len(rows) != 2 or places[0] != places[1]:
+        return ""
+    return show_command(["diff"], places[0], *(row.key.partition("/")[2] for row in rows))
 
 
 def _find_base(choice: Choice, query: QueryParams) -> int | None:
