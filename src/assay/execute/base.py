@@ -87,6 +87,11 @@ class Executor(ABC):
         """What an ended job used, where the executor was its parent."""
         return None
 
+    @classmethod
+    def find_job(cls, _handle: JobHandle, _run_dir: str) -> str:
+        """What the engine calls an attempt, as its own commands take it; empty: nothing."""
+        return ""
+
     def is_handed_over(self) -> bool:
         """Whether the jobs would come to their end without this process: a farm has them all."""
         return False

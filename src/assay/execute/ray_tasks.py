@@ -107,6 +107,11 @@ class RayExecutor(SubmitExecutor):
             self._send(bridge)
         return handle
 
+    @classmethod
+    def find_job(cls, handle: JobHandle, _run_dir: str) -> str:
+        """The name of a Ray Job; a task has none, so its cluster is named."""
+        return f"assay-{handle.tag}" if ray_farm.is_jobs_address(handle.native_id) else handle.native_id
+
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """One message to Ray for many jobs."""

@@ -91,6 +91,10 @@ class _Place:
     base: str  # path of the array's files, without suffix
     index: str  # "-": a job by itself
 
+    def render_task(self, number: str) -> str:
+        """Slurm's name of the job, `123_4` or `123`."""
+        return number + (f"_{self.index}" if self.index != "-" else "")
+
 
 @dataclass(frozen=True, slots=True)
 class _Client:
@@ -269,15 +273,19 @@ class SlurmExecutor(SubmitExecutor):
 
     # ------------------------------------------------------------ the array of an attempt
 
+    @classmethod
+    def find_job(cls, handle: JobHandle, run_dir: str) -> str:
+        place = _load_place(run_dir, handle.attempt)
+        number = _load_number(place.base) if place is not None else None
+        return place.render_task(number) if place is not None and number is not None else ""
+
     def _find_place(self, run_dir: str, attempt: int) -> _Place | None:
         key = run_dir, attempt
         if key not in self._places:
-            text = read_end(os.path.join(run_dir, layout.submit_log_name(attempt)), _TAIL_BYTES)
-            match = re.match(_PLACE, text)
-            if match is None:
+            place = _load_place(run_dir, attempt)
+            if place is None:
                 return None
-            folder = os.path.join(os.path.dirname(run_dir.rstrip("/")), layout.STUDY_META_DIR, layout.SLURM_DIR)
-            self._places[key] = _Place(os.path.join(folder, match["id"]), match["index"])
+            self._places[key] = place
         return self._places[key]
 
     def _load_code(self, base: str) -> int | None:
@@ -296,12 +304,12 @@ class SlurmExecutor(SubmitExecutor):
         if place is None:
             return None
         if place.base not in self._ids:
-            match = re.search(r"^(\d+)(?:;\S+)?$", read_end(f"{place.base}.log", _TAIL_BYTES), re.MULTILINE)
-            if match is None or self._load_code(place.base) != 0:
+            number = _load_number(place.base)
+            if number is None or self._load_code(place.base) != 0:
                 return None
-            self._ids[place.base] = match[1]
-            self._queue.follow(match[1])
-        return self._ids[place.base] + (f"_{place.index}" if place.index != "-" else "")
+            self._ids[place.base] = number
+            self._queue.follow(number)
+        return place.render_task(self._ids[place.base])
 
     # ------------------------------------------------------------ watching
 
@@ -431,6 +439,23 @@ class SlurmExecutor(SubmitExecutor):
             os.close(pidfd)
         self._arrays.clear()
         super().close()
+
+
+# ---------------------------------------------------------------- files
+
+
+def _load_place(run_dir: str, attempt: int) -> _Place | None:
+    match = re.match(_PLACE, read_end(os.path.join(run_dir, layout.submit_log_name(attempt)), _TAIL_BYTES))
+    if match is None:
+        return None
+    folder = os.path.join(os.path.dirname(run_dir.rstrip("/")), layout.STUDY_META_DIR, layout.SLURM_DIR)
+    return _Place(os.path.join(folder, match["id"]), match["index"])
+
+
+def _load_number(base: str) -> str | None:
+    """The number that sbatch printed."""
+    match = re.search(r"^(\d+)(?:;\S+)?$", read_end(f"{base}.log", _TAIL_BYTES), re.MULTILINE)
+    return match[1] if match else None
 
 
 # ---------------------------------------------------------------- texts

@@ -17,7 +17,6 @@ from assay.execute.base import Executor, Publish
 from assay.execute.ssh_host import Host, Shared
 from assay.execute.ssh_jobs import (
     DEFAULT_ROOT,
-    NOBODY,
     Cancel,
     HostAddress,
     HostSlot,
@@ -192,7 +191,7 @@ class SshExecutor(Executor):
             if slot is None:
                 continue  # somebody ran job.sh here, by hand
             was_gone = self.liveness(handle, run_dir) is Liveness.GONE
-            if was_gone and load_token_host(run_dir, handle.attempt) in (None, NOBODY):
+            if was_gone and load_token_host(run_dir, handle.attempt) in (None, layout.NO_HOST):
                 continue  # nothing of it ever ran
             cancels.append(Cancel(Job(handle, run_dir, slot, is_watched=False), grace_s, was_gone))
         with self._shared.changed:

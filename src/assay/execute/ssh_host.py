@@ -17,7 +17,7 @@ from typing import IO, cast
 
 from assay.errors import AssayError, InfrastructureError
 from assay.execute import ssh_files
-from assay.execute.ssh_jobs import NEVER, NOBODY, Cancel, HostAddress, Job, Key, load_liveness, may_be_sent, unsent
+from assay.execute.ssh_jobs import NEVER, Cancel, HostAddress, Job, Key, load_liveness, may_be_sent, unsent
 from assay.execute.ssh_session import ChunkWriter, LostError, RefusedError, Session
 from assay.system.locks import try_lock
 from assay.values import layout
@@ -332,7 +332,7 @@ class Host:
             os.unlink(job.path(layout.unreachable_name(job.handle.attempt)))
         if (token or state == "never") and not job.has_begun():
             host, _, rest = token.partition(" ")
-            text = NEVER if state == "never" or host == NOBODY else f"ssh:{self.address.name} {rest}\n"
+            text = NEVER if state == "never" or host == layout.NO_HOST else f"ssh:{self.address.name} {rest}\n"
             job.write_once(layout.token_name(job.handle.attempt), text)
             self._is_busy = True
 

@@ -22,7 +22,6 @@ from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness
 
 DEFAULT_ROOT = "~/assay-runs"
-NOBODY = "-"
 NEVER = "- 0 0 - 0\n"
 
 Key = tuple[str, int]  # run directory and attempt
@@ -119,7 +118,7 @@ def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
     if os.path.exists(os.path.join(run_dir, layout.end_name(attempt))):
         return Liveness.GONE
     token = load_token_host(run_dir, attempt)
-    if token == NOBODY:
+    if token == layout.NO_HOST:
         return Liveness.GONE
     if os.path.exists(os.path.join(run_dir, layout.unreachable_name(attempt))):
         return Liveness.UNKNOWN

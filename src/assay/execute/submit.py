@@ -58,7 +58,7 @@ _CANCEL_COMMAND_S = 60.0
 _CANNOT_START = 126
 _HIGHEST_OWN_CODE = 128  # above it: ended by a signal
 _LOG_TAIL_BYTES = 4096
-_NOBODY = "-"  # the host in a token that we took, so that the job never begins
+_SHELL = "shell"  # instead of a job number: the submit command is the job
 
 _Key = tuple[str, int]  # run directory and attempt
 
@@ -107,7 +107,8 @@ class SubmitExecutor(Executor):
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
         build_submit_command(self.farm, request)  # a farm that lacks something is refused before there is a lease
         farm_root = (self.farm.remote_root or "") if self.farm.kind == "ngc" else ""
-        handle = process.build_handle(request, self.name, farm_root=farm_root)
+        native_id = _SHELL if self._is_shell else ""
+        handle = process.build_handle(request, self.name, farm_root=farm_root, native_id=native_id)
         if not publish(handle):
             return None
         self._watched[request.dir, request.attempt] = handle
@@ -136,6 +137,13 @@ class SubmitExecutor(Executor):
         pidfd = os.pidfd_open(pid)
         self._clients[pidfd] = _Client(pid, handle, request.dir)
         self._poll.register(pidfd, select.EPOLLIN)
+
+    @classmethod
+    def find_job(cls, handle: JobHandle, run_dir: str) -> str:
+        """What the submit command printed as the job's number."""
+        if handle.native_id == _SHELL:
+            return ""
+        return parse_native_id(read_end(os.path.join(run_dir, layout.submit_log_name(handle.attempt)), _LOG_TAIL_BYTES))
 
     def is_handed_over(self) -> bool:
         """A bare shell is not a farm: its jobs are children of ours."""
@@ -223,7 +231,7 @@ class SubmitExecutor(Executor):
             return self._before_token(handle, run_dir)
         if not token.host:
             return self._unwritten_token(run_dir, handle.attempt)
-        if token.host not in (_NOBODY, processes.host_name()):
+        if token.host not in (layout.NO_HOST, processes.host_name()):
             return Liveness.UNKNOWN
         return Liveness.ALIVE if processes.is_alive(token.pid, token.start, token.boot) else Liveness.GONE
 
@@ -285,7 +293,7 @@ class SubmitExecutor(Executor):
         if there != run_dir and os.path.isdir(str(self.farm.remote_root)):
             os.makedirs(there, exist_ok=True)
         with contextlib.suppress(FileExistsError, FileNotFoundError):
-            write_new(self._token_path(run_dir, attempt), f"{_NOBODY} 0 0 - {int(time.time())}\n".encode())
+            write_new(self._token_path(run_dir, attempt), f"{layout.NO_HOST} 0 0 - {int(time.time())}\n".encode())
 
     def _pass_on_stop(self, run_dir: str, attempt: int) -> None:
         there = self._state_dir(run_dir)
@@ -336,7 +344,7 @@ class SubmitExecutor(Executor):
         token = self._load_token(run_dir, handle.attempt)
         if token is None:
             return load_submit_code(run_dir, handle.attempt) == 0
-        if token.host in (_NOBODY, processes.host_name()):
+        if token.host in (layout.NO_HOST, processes.host_name()):
             return False
         if not token.host:
             return self._unwritten_token(run_dir, handle.attempt) is not Liveness.GONE

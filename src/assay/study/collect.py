@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError
+from assay.execute.places import Place, load_place
 from assay.observe import files
 from assay.observe.columns import Columns, add_column
 from assay.observe.devices import Devices
@@ -272,6 +273,7 @@ def build_row(
     attempt: int,
     outcome: Outcome | None,
     handle: JobHandle | None,
+    place: Place,
     stamp: float,
     marks: Marks = NO_MARKS,
 ) -> RunRow:
@@ -289,7 +291,8 @@ def build_row(
         created_at=record.created_at,
         started_at=(outcome.started_at if outcome else None) or (handle.started_at if handle else None),
         ended_at=outcome.ended_at if outcome else None,
-        host=handle.host if handle else None,
+        host=place.host,
+        job=place.job,
         slot=handle.slot if handle else None,
         exit_code=outcome.exit_code if outcome else None,
         reason="; ".join(filter(None, (reason, marks.problem))),
@@ -479,8 +482,9 @@ class Collector:
         if entry.record is None:
             entry.record = run_directory.load_record(entry.dir)
         marks = load_marks(find_tags_file(entry.dir))
+        handle, place = entry.handle, load_place(entry.dir, entry.handle)
         row = build_row(
-            entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, entry.handle, stamp, marks
+            entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, handle, place, stamp, marks
         )
         self._index.put_runs([row])
 

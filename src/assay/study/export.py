@@ -92,6 +92,7 @@ _FIELDS: dict[str, ColumnKind] = {
     "ended_at": "time",
     "seconds": "number",
     "host": "text",
+    "job": "text",
     "commit": "text",
     "origin": "text",
     "parent": "text",

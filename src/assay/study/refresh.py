@@ -12,6 +12,7 @@ from typing import Any
 
 from assay.errors import AssayError, InfrastructureError
 from assay.execute.local import LocalExecutor
+from assay.execute.places import load_place
 from assay.record import run_directory
 from assay.record.folders import Change, Changes, build_change, find_changes
 from assay.record.index.base import Index, RunRow, VerdictRow
@@ -134,7 +135,8 @@ def refresh_run(index: Index, location: StudyLocation, change: Change, *, stores
     last = history.last
     outcome, handle = (last.outcome, last.handle) if last else (None, None)
     number = last.number if last else 0
-    row = build_row(record.spec, record, key, history.state, number, outcome, handle, change.stamp, marks)
+    place = load_place(path, handle)
+    row = build_row(record.spec, record, key, history.state, number, outcome, handle, place, change.stamp, marks)
     row = replace_state(row, path, record, history)
     if change.known_at is not None and change.known_at != record.created_at:  # of a directory that was removed since
         index.forget_points(key)

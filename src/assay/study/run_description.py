@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from assay.execute.places import Place, load_place, render_place
 from assay.observe.readings import parse_absence, parse_reading
 from assay.record import run_directory
 from assay.record.index.base import Index
@@ -197,8 +198,7 @@ def build_state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
             took = f", {'took' if status.state.is_over else 'for'} {spent}" if end else ""
             facts.append(("started", render_moment(began, now) + took))
         slot = f", slot {handle.slot}" if handle.slot else ""
-        where = f"{handle.host}, pid {handle.pid}" if handle.pid else f"{handle.host} ({handle.executor})"
-        facts.append(("where", where + slot))
+        facts.append(("where", render_place(load_place(run.dir, handle), handle) + slot))
     return [*facts, *_mark_facts(run.marks, now), ("folder", os.path.relpath(run.dir))]
 
 
@@ -391,7 +391,7 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
         "exit_code": status.outcome.exit_code if status.outcome else None,
         "params": dict(record.spec.params),
         "commands": run.commands,
-        "attempts": [_attempt_facts(attempt) for attempt in status.history.attempts],
+        "attempts": [_attempt_facts(attempt, load_place(run.dir, attempt.handle)) for attempt in status.history.attempts],
         "metrics": {name: _summary_facts(summary) for name, summary in run.metrics.items()},
         "metric_sources": list(run.sources),
         "readings": asdict(run.readings) if run.readings else None,
@@ -414,9 +414,11 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
     }
 
 
-def _attempt_facts(attempt: Attempt) -> dict[str, Any]:
+def _attempt_facts(attempt: Attempt, place: Place) -> dict[str, Any]:
     return {
         "number": attempt.number,
+        "host": place.host,
+        "job": place.job,
         "lease": asdict(attempt.handle) if attempt.handle else None,
         "stop": asdict(attempt.stop) if attempt.stop else None,
         "outcome": {**asdict(attempt.outcome), "state": str(attempt.outcome.state)} if attempt.outcome else None,

@@ -181,6 +181,9 @@ def stop_name(attempt: int) -> str:
     return f"stop.{attempt}"
 
 
+NO_HOST = "-"  # the host in a token that a supervisor took, so that the job never begins
+
+
 def token_name(attempt: int) -> str:
     return f"token.{attempt}"
 

@@ -393,6 +393,6 @@ def _build_warnings(context: GoldenContext, golden: Golden) -> list[str]:
     if steps and steps != context.test.steps_to_record:
         warnings.append(f"the golden was recorded over {steps} steps, the file has {context.test.steps_to_record}")
     host = golden.provenance.get("host")
-    if host and host != os.uname().nodename:
+    if host and context.farm is None and host != os.uname().nodename:
         warnings.append(f"the golden was recorded on another machine ({host})")
     return warnings

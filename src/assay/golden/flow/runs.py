@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.execute.places import load_place
 from assay.golden import manifests
 from assay.golden.flow.followers import Listening, SegmentFollower, describe_end
 from assay.golden.flow.segments import (
@@ -108,6 +109,7 @@ def build_provenance(context: GoldenContext, entry: Entry) -> dict[str, object]:
     """The provenance of a golden: enough to explain why a later one differs."""
     environment = run_directory.load_environment(entry.dir) or {}
     git = environment.get("git") or {}
+    place = load_place(entry.dir, entry.handle)
     text = entry.spec.commands[0].text
     return {
         "gathered_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -116,7 +118,8 @@ def build_provenance(context: GoldenContext, entry: Entry) -> dict[str, object]:
         "dirty": git.get("dirty"),
         "packages": environment.get("job_packages") or environment.get("packages") or {},
         "python": environment.get("python"),
-        "host": environment.get("host"),
+        "host": place.host or environment.get("host"),
+        "job": place.job or None,
         "os": environment.get("os"),
         "hardware": {
             "cpu": environment.get("cpu"),

@@ -39,7 +39,8 @@ class RunRow(NamedTuple):
     created_at: float | None = None  # seconds since the epoch, like every time here
     started_at: float | None = None
     ended_at: float | None = None
-    host: str | None = None
+    host: str | None = None  # the machine that it ran on; None: a farm has not started it yet
+    job: str = ""  # a farm's job, as in "slurm 671_5"
     slot: str | None = None
     exit_code: int | None = None
     reason: str = ""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from assay.system.files import rename
 from assay.system.locks import locked
 
-VERSION = 8
+VERSION = 9
 APPLICATION_ID = 0x41535359  # "ASSY"
 BUSY_TIMEOUT_S = 30.0
 _DAMAGED = (
@@ -47,7 +47,7 @@ CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) {clustered};
 
 CREATE TABLE runs (
     run {number}, key TEXT NOT NULL UNIQUE, study TEXT NOT NULL, name TEXT, id TEXT, state TEXT, attempt {integer},
-    params {json}, title TEXT, tag TEXT, created_at {real}, started_at {real}, ended_at {real}, host TEXT, slot TEXT,
+    params {json}, title TEXT, tag TEXT, created_at {real}, started_at {real}, ended_at {real}, host TEXT, job TEXT, slot TEXT,
     exit_code {integer}, reason TEXT, code_hash TEXT, git_commit TEXT, peak_rss_bytes {integer}, cpu_s {real},
     origin TEXT, parent TEXT, trial {integer}, tags {json}, note TEXT, active_at {real}
 );
