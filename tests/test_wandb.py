@@ -110,6 +110,18 @@ def test_steps_are_counted_as_wandb_counts_them() -> None:
     ]
 
 
+def test_a_step_behind_the_last_one_does_not_become_the_last_value(capfd: pytest.CaptureFixture[str]) -> None:
+    run = wandb.init(project="p", name="r")
+    wandb.log({"loss": 0.5}, step=5)
+    wandb.log({"loss": 9.0}, step=1)
+    wandb.log({"loss": 8.0}, step=2)
+    wandb.log({"loss": 0.25}, step=6)
+    assert run.summary["loss"] == 0.25
+    assert capfd.readouterr().err.count("step=1 is behind step 5: this and the like are left out") == 1
+    wandb.finish()
+    assert read_lines(find_dir(run)) == [{"step": 5, "loss": 0.5}, {"step": 6, "loss": 0.25}]
+
+
 def test_a_metric_may_count_the_steps_of_others() -> None:
     run = wandb.init()
     wandb.define_metric("round")

@@ -214,18 +214,27 @@ class Run:
         del sync
         if not isinstance(data, Mapping):
             raise TypeError(f"wandb.log takes a dictionary of names with values, not {type(data).__name__}")
-        if step is not None:
-            number = script.build_number(step)
-            if number is None:
-                say_once(_WHO, "step", f"step={step!r} is not a number; the call is counted instead")
-            else:
-                self.step = int(number)
+        if step is not None and not self._move_to(step):
+            return
         numbers = dict(find_numbers(_WHO, data))
         if self._place.dir:
             self._record(numbers)
         self._fold(numbers)
         if commit or (commit is None and step is None):
             self.step += 1
+
+    def _move_to(self, step: Any) -> bool:
+        """False: the step is behind the last one, and what belongs to it is left out, as W&B does."""
+        number = script.build_number(step)
+        if number is None:
+            say_once(_WHO, "step", f"step={step!r} is not a number; the call is counted instead")
+            return True
+        if int(number) < self.step:
+            text = f"step={int(number)} is behind step {self.step}: this and the like are left out; steps only grow"
+            say_once(_WHO, "step behind", text)
+            return False
+        self.step = int(number)
+        return True
 
     def _record(self, numbers: Mapping[str, float]) -> None:
         """A line for each way of counting steps."""

@@ -8,7 +8,7 @@ from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
     from assay.bench.child_report import load_story
-    from assay.bench.commands.options import build_hooks
+    from assay.bench.commands.options import build_hooks, check_python
     from assay.bench.commits import list_commits
     from assay.bench.flow.archive import add_timings
     from assay.bench.flow.compare import CompareOptions, compare_recorded
@@ -43,7 +43,7 @@ HOMES = {
     "assay.bench.report_page": "build_report",
     "assay.bench.sides_page": "build_comparison",
     "assay.bench.child_report": "load_story",
-    "assay.bench.commands.options": "build_hooks",
+    "assay.bench.commands.options": "build_hooks check_python",
     "assay.bench.commits": "list_commits",
     "assay.bench.flow.archive": "add_timings",
     "assay.bench.flow.compare": "CompareOptions compare_recorded",

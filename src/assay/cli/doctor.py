@@ -41,6 +41,7 @@ _EXTRAS = (
     ("scipy", "stats", "assay golden check"),
     ("ruptures", "stats", "change points: assay bench history"),
     ("py-spy", "profile", "assay bench run --profile, where no framework is loaded"),
+    ("xprof", "perfzero", "TensorBoard's tab for profiles"),
     ("optuna", "search", "studies with `search:`, assay importance"),
     ("mlflow-skinny", "mlflow", "assay export mlflow"),
     ("pyarrow", "parquet", "assay export parquet"),

@@ -48,7 +48,8 @@ class Address:
     def command(self) -> str:
         """What a person types to get there."""
         port = ["-p", str(self.port)] if self.port else []
-        return shlex.join(["ssh", *self.options, *port, self.name])
+        key = ["-i", self.key] if self.key else []
+        return shlex.join(["ssh", *self.options, *port, *key, "--", self.name])
 
 
 def find_client(noun: str) -> str:

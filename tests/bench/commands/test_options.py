@@ -113,6 +113,17 @@ def test_interpreters_and_folders(tmp_path: Path) -> None:
         check_folders([str(tmp_path), str(tmp_path / "nowhere")])
 
 
+def test_an_interpreter_that_is_too_old_is_named_with_its_version(tmp_path: Path) -> None:
+    old = tmp_path / "python3.8"
+    old.write_text("#!/bin/sh\necho 3 8\n")
+    old.chmod(0o755)
+    with pytest.raises(UsageError, match=r"is Python 3\.8; methods need Python 3\.10 or newer"):
+        check_python(str(old))
+    for odd in ("echo no version", "exit 3", "echo 3"):
+        old.write_text(f"#!/bin/sh\n{odd}\n")
+        assert check_python(str(old)) == str(old), "its first execution reports what is wrong with it"
+
+
 # ---------------------------------------------------------------- alerts
 
 

@@ -193,6 +193,12 @@ def test_debug_shows_what_the_failed_tries_said(tools: StandIns, call: Call) -> 
     assert "Connection refused" in call("create", "--debug").err
 
 
+def test_a_hint_names_the_same_project_zone_and_machine(tools: StandIns, call: Call) -> None:
+    tools.answer("gcloud", "--command=exit", code=255, err=NO_SSH)
+    result = call("create", "--project=p 1", "--zone=europe-west4-a", "--username=other")
+    assert "assay perfzero cloud delete '--project=p 1' --zone=europe-west4-a --username=other" in result.err
+
+
 def test_a_machine_that_never_listens(tools: StandIns, call: Call) -> None:
     tools.answer("gcloud", "--command=exit", code=255, err=NO_SSH)
     result = call("create")

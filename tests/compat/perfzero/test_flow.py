@@ -352,10 +352,9 @@ def test_repositories_are_checked_out_put_on_the_path_and_recorded(lab: Lab) -> 
     assert lab.warned == []
 
 
-def test_a_python_path_that_is_not_there_is_said(lab: Lab) -> None:
-    lab.run("mod.quick", python_path="modles")
-    (warning,) = lab.warned
-    assert "--python_path: there is no folder" in warning
+def test_a_python_path_that_is_not_there_is_refused(lab: Lab) -> None:
+    with pytest.raises(UsageError, match="--python_path: there is no folder .*modles"):
+        lab.run("mod.quick", python_path="modles")
 
 
 def test_data_is_fetched_once_and_the_older_flag_comes_first(lab: Lab) -> None:
@@ -631,6 +630,7 @@ def test_it_is_in_the_history(lab: Lab) -> None:
 
 
 def test_details_are_for_those_who_ask(lab: Lab) -> None:
+    (lab.folder / "workspace" / "site-packages" / "models").mkdir(parents=True)
     lab.run("mod.B.writes", python_path="models")
     assert any("appended to sys.path" in line for line in lab.details)
     assert any(line.endswith("B.writes") for line in lab.details)

@@ -243,14 +243,23 @@ def test_how_each_ended_in_a_line(messages: tuple[str, ...], fields: dict[str, A
     assert render_end(execution) == line
 
 
-def test_where_the_profiles_are() -> None:
+def test_where_the_profiles_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())  # as with the extra `perfzero`
     bare = BenchExecution("e", "m.f", 1, BenchResult("m.f", True), "", "/o")
     hint = render_profile_hint(replace(bare, profiles=("/o/p/h.trace.json.gz", "/o/p/h.xplane.pb")))
     assert hint.splitlines() == [
         "profile of m.f for ui.perfetto.dev: /o/p/h.trace.json.gz",
         "tensorboard --logdir=/o shows the profile of m.f",
     ]
+    odd = render_profile_hint(replace(bare, output_dir="/my runs", profiles=("/o/h.xplane.pb",)))
+    assert odd.startswith("tensorboard '--logdir=/my runs' shows")
     assert "tensorboard" not in render_profile_hint(replace(bare, profiles=("/o/p/h.trace.json.gz",)))
+
+
+def test_a_board_without_its_tab_for_profiles_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "xprof" else object())
+    bare = BenchExecution("e", "m.f", 1, BenchResult("m.f", True), "", "/o", profiles=("/o/h.xplane.pb",))
+    assert render_profile_hint(bare).endswith(", after: pip install 'assay[perfzero]'")
 
 
 # ---------------------------------------------------------------- the schema can fail
@@ -378,7 +387,7 @@ def lines_of(text: str) -> list[dict[str, float]]:
 
 def test_a_run_of_milliseconds_has_the_kernel_s_figures() -> None:
     text = render_process_info([], execution(peaks=Peaks(1000, 2000, 80.5, gpu_memory_bytes=7)))
-    assert lines_of(text) == [{"time": 10.02, "rss": 1000, "vms": 2000, "cpu_percent": 80.5, "gpu_memory": 7}]
+    assert lines_of(text) == [{"time": 0.02, "rss": 1000, "vms": 2000, "cpu_percent": 80.5, "gpu_memory": 7}]
 
 
 def test_a_line_for_each_reading_with_the_share_between() -> None:
@@ -388,9 +397,9 @@ def test_a_line_for_each_reading_with_the_share_between() -> None:
         Reading(12.0, 3, 2.5, 1, 2, 3),
     ]
     assert lines_of(render_process_info(readings, execution())) == [
-        {"time": 11.0, "rss": 100, "vms": 200, "cpu_percent": 50.0, "processes": 2},
-        {"time": 12.0, "rss": 110, "vms": 210, "cpu_percent": 200.0, "processes": 3},
-        {"time": 12.0, "rss": 1, "vms": 2, "cpu_percent": 0.0, "processes": 3},
+        {"time": 1.0, "rss": 100, "vms": 200, "cpu_percent": 50.0, "processes": 2},
+        {"time": 2.0, "rss": 110, "vms": 210, "cpu_percent": 200.0, "processes": 3},
+        {"time": 2.0, "rss": 1, "vms": 2, "cpu_percent": 0.0, "processes": 3},
     ]
 
 

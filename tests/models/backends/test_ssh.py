@@ -265,6 +265,26 @@ def test_a_run_that_fails(board, make, tmp_path, word, words):
     assert left_on(board) == []
 
 
+def test_the_printed_command_repeats_a_failed_run(board, make, tmp_path):
+    """The folder on the board is gone by then."""
+    job = make()
+    with WorkerProcess(
+        target_of(board, "--where", "--fail", env={"MARK": "it's me"}), folder=str(tmp_path / "w")
+    ) as worker:
+        command = worker.work(job).command
+    assert left_on(board) == []
+    for _ in range(2):
+        done = subprocess.run(["bash", "-c", command], cwd="/", capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (3, "")
+        assert "MARK=it's me" in done.stdout
+        folder = Path(done.stdout.splitlines()[0])
+        assert (folder / "outputs" / "0.npy").read_bytes() == (folder / "inputs" / "0.npy").read_bytes()
+        assert (folder / "artifact" / "model.bin").read_text() == "compiled"
+    for left in board.root.glob("assay-*"):
+        if not left.name.startswith("assay-runners-"):
+            subprocess.run(["rm", "-r", str(left)], check=True)
+
+
 def test_flags_that_somebody_gives(board, make, perform):
     made = perform(replace(target_of(board), run_flags=("--say=a 'b' $c",)), make())
     assert made.stdout == "a 'b' $c\n"

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ from assay.values.options import (
 from assay.values.secrets import hide_text
 from assay.values.series import expand_number
 from assay.values.units import parse_slot_flags, parse_timeout
+
+LEAST_PYTHON = (3, 10)  # of --python: what a method's own process imports of ours
 
 if TYPE_CHECKING:
     from assay.bench.flow.compare import Run
@@ -118,10 +121,27 @@ def parse_arguments(text: str | None, _flag: str = "") -> dict[str, Any]:
 
 
 def check_python(path: str | None, _flag: str = "") -> str | None:
-    """An interpreter by its path, or by its name on PATH."""
-    if path is not None and shutil.which(path) is None:
+    """An interpreter by its path, or by its name on PATH, of a version that our part of the child can run with."""
+    if path is None:
+        return None
+    if shutil.which(path) is None:
         raise UsageError(f"--python {path}: there is no such program", "name an interpreter by its path")
+    version = _ask_version(path)
+    if len(version) == len(LEAST_PYTHON) and version < LEAST_PYTHON:
+        found, least = (".".join(map(str, each)) for each in (version, LEAST_PYTHON))
+        hint = "measure an older one from outside: assay bench run --command 'COMMAND'"
+        raise UsageError(f"--python {path} is Python {found}; methods need Python {least} or newer", hint)
     return path
+
+
+def _ask_version(python: str) -> tuple[int, ...]:
+    """Empty where it does not answer as a Python does; its first execution reports that better."""
+    code = "import sys; print('%d %d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+        return tuple(map(int, done.stdout.split()[-2:])) if done.returncode == 0 else ()
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return ()
 
 
 def check_folders(paths: Sequence[str]) -> None:

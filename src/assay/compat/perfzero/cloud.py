@@ -39,6 +39,14 @@ class Target:
     internal_ip: bool = False
     key_file: str | None = None
 
+    def render(self, command: str) -> str:
+        """`assay perfzero cloud COMMAND` for this very machine, to be pasted."""
+        words = ["assay", "perfzero", "cloud", command]
+        words += [f"--project={self.project}"] if self.project else []
+        words += [f"--zone={self.zone}"] if self.zone != DEFAULT_ZONE else []
+        words += [f"--username={self.name.removeprefix(INSTANCE_PREFIX)}"] if self.name != _build_own_name() else []
+        return shlex.join(words)
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -127,6 +135,14 @@ def build_tools(
 # ---------------------------------------------------------------- whose machine
 
 
+def _build_own_name() -> str | None:
+    """None where the user has no name that a machine can have."""
+    try:
+        return build_instance_name(None)
+    except UsageError:
+        return None
+
+
 def build_instance_name(username: str | None) -> str:
     """`perfzero-dev-<user>`, if Google allows it as a name."""
     user = username or _load_user()
@@ -166,7 +182,7 @@ def create(cloud: Cloud, wish: Wish) -> None:
             _prepare(cloud, wish, wheel)
         except KeyboardInterrupt:
             cloud.tools.remark(
-                f"{cloud.target.name} may exist: assay perfzero cloud status shows it, delete removes it"
+                f"{cloud.target.name} may exist: {cloud.target.render('status')} shows it, delete removes it"
             )
             raise
     if not cloud.tools.dry_run:
@@ -201,7 +217,7 @@ def stop(cloud: Cloud) -> bool:
             disks = render_count(instance.local_disks, "local NVMe disk")
             cloud.tools.remark(
                 f"{instance.name} has {disks}: it cannot be stopped, it can only be deleted, with everything on them\n"
-                f"  assay perfzero cloud delete"
+                f"  {cloud.target.render('delete')}"
             )
             return False
     else:
@@ -227,7 +243,7 @@ def load_status(cloud: Cloud) -> Instance | None:
     if not found:
         raise UsageError(
             f"there is no machine {cloud.target.name} in {cloud.target.zone}",
-            "assay perfzero cloud create makes it; assay perfzero cloud list_all shows all",
+            f"{cloud.target.render('create')} makes it; assay perfzero cloud list_all shows all",
         )
     return found[0]
 
@@ -269,7 +285,7 @@ def _wait_for_ssh(cloud: Cloud) -> None:
     _show_way(cloud)
     raise InfrastructureError(
         f"{cloud.target.name} was created and costs money, but cannot be reached by ssh: {answer.words}",
-        "remove it: assay perfzero cloud delete; or, when it can be reached, run there:\n"
+        f"remove it: {cloud.target.render('delete')}; or, when it can be reached, run there:\n"
         f"    {_PREPARE_DOCKER}\n    {_PREPARE_ASSAY.format(source='assay')}",
     )
 
@@ -282,7 +298,7 @@ def _prepare(cloud: Cloud, wish: Wish, wheel: str) -> None:
         _show_way(cloud)
         raise InfrastructureError(
             f"{cloud.target.name} was created and costs money, but could not be set up: {error.message}",
-            "set it up by hand, or remove it: assay perfzero cloud delete",
+            f"set it up by hand, or remove it: {cloud.target.render('delete')}",
         ) from None
 
 

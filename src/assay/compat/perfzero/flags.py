@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
-from assay.bench.api import BenchMethod, ProfileWindow, parse_method, parse_windows
+from assay.bench.api import BenchMethod, ProfileWindow, check_python, parse_method, parse_windows
 from assay.compat.perfzero.values import (
     DEFAULT_DATA_DIR,
     DEFAULT_WORKSPACE,
@@ -342,11 +342,7 @@ def _parse_timeout(flags: Flags) -> float | None:
 
 
 def _parse_python(flags: Flags) -> str | None:
-    import shutil
-
-    text = _text(flags, "python")
-    if text is not None and shutil.which(text) is None:
-        raise UsageError(f"--python {text}: there is no such program")
+    text = check_python(_text(flags, "python"))
     return os.path.abspath(text) if text is not None and os.sep in text else text
 
 

@@ -108,7 +108,7 @@ def run_perfzero(
             packages = check_out_all(
                 job.repos, job.workspace.site_packages, use_cached=job.use_cached, say=console.message
             )
-        _check_python_path(job, console)
+        _check_python_path(job)
         # after the repositories are there: the functions may be in them
         for name in job.upload_methods:
             console.detail(f"looking for {name}")
@@ -140,13 +140,13 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _check_python_path(job: PerfzeroJob, console: PerfzeroConsole) -> None:
+def _check_python_path(job: PerfzeroJob) -> None:
     """PerfZero ignored missing folders silently, and the import that fails later does not name the cause."""
     for path in job.python_path:
         if not os.path.isdir(path):
             there = [name for name in _list(job.workspace.site_packages) if not name.startswith(".")]
-            known = f"; there is {', '.join(there)}" if there else ""
-            console.warning(f"--python_path: there is no folder {path}{known}")
+            hint = f"in {job.workspace.site_packages} there is {', '.join(there)}" if there else None
+            raise UsageError(f"--python_path: there is no folder {path}", hint)
 
 
 def _tell_details(request: BenchRequest, around: JobContext, console: PerfzeroConsole) -> None:

@@ -7,9 +7,11 @@ describes every field.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -227,8 +229,15 @@ def render_profile_hint(execution: BenchExecution) -> str:
     traces = [path for path in execution.profiles if path.endswith((".trace.json.gz", ".json"))]
     lines = [f"profile of {execution.method} for ui.perfetto.dev: {path}" for path in traces]
     if any(path.endswith(".xplane.pb") for path in execution.profiles):
-        lines.append(f"tensorboard --logdir={execution.output_dir} shows the profile of {execution.method}")
+        command = shlex.join(["tensorboard", f"--logdir={execution.output_dir}"])
+        lines.append(f"{command} shows the profile of {execution.method}{_build_board_hint()}")
     return "\n".join(lines)
+
+
+def _build_board_hint() -> str:
+    """TensorBoard has the tab for profiles only with xprof."""
+    is_there = all(importlib.util.find_spec(name) for name in ("tensorboard", "xprof"))
+    return "" if is_there else ", after: pip install 'assay[perfzero]'"
 
 
 # ---------------------------------------------------------------- process_info.log
@@ -253,9 +262,11 @@ _UNITS = {
 
 
 def render_process_info(readings: Sequence[Reading], execution: BenchExecution) -> str:
-    """A line for each reading. A benchmark that ended before the first has one of the kernel's own counters."""
+    """A line for each reading, `time` in seconds since the start, as PerfZero has it. A benchmark that ended before the first has one of the kernel's own counters."""
     began = execution.started_at
-    lines = [_build_line(reading, share) for reading, share in zip(readings, _cpu_shares(readings, began), strict=True)]
+    origin = began if began is not None else readings[0].time if readings else 0.0
+    shares = _cpu_shares(readings, began)
+    lines = [_build_line(reading, share, origin) for reading, share in zip(readings, shares, strict=True)]
     return "".join(json.dumps(line) + "\n" for line in lines or [_build_peak_line(execution)])
 
 
@@ -272,9 +283,9 @@ def _share(cpu_s: float, elapsed_s: float) -> float:
     return round(100 * cpu_s / elapsed_s, 1) if elapsed_s > 0 else 0.0
 
 
-def _build_line(reading: Reading, cpu_percent: float) -> dict[str, float]:
+def _build_line(reading: Reading, cpu_percent: float, origin: float) -> dict[str, float]:
     line: dict[str, float] = {
-        TIME: reading.time,
+        TIME: round(reading.time - origin, 3),
         "rss": reading.rss_bytes,
         "vms": reading.vms_bytes,
         "cpu_percent": cpu_percent,
@@ -293,8 +304,8 @@ def _build_line(reading: Reading, cpu_percent: float) -> dict[str, float]:
 
 def _build_peak_line(execution: BenchExecution) -> dict[str, float]:
     peaks = execution.peaks
-    at = execution.ended_at or execution.started_at or 0.0
-    line = {TIME: at, "rss": peaks.max_rss, "vms": peaks.max_vms, "cpu_percent": peaks.max_cpu_percent}
+    took_s = (execution.ended_at or 0.0) - (execution.started_at or 0.0) if execution.started_at else 0.0
+    line = {TIME: max(0.0, round(took_s, 3)), "rss": peaks.max_rss, "vms": peaks.max_vms, "cpu_percent": peaks.max_cpu_percent}
     return line | ({"gpu_memory": peaks.gpu_memory_bytes} if peaks.gpu_memory_bytes else {})
 
 

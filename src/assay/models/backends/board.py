@@ -111,6 +111,10 @@ class Stay:
         self._warden: subprocess.Popen[bytes] | None = None
         self._left = threading.Event()
 
+    @property
+    def address(self) -> Address:
+        return self._board.address
+
     def enter(self) -> None:
         rule = self._board.rule
         with open(os.path.join(os.path.dirname(__file__), "board.sh"), encoding="utf-8") as stream:

@@ -177,6 +177,7 @@ class BoardLocation(RunLocation):
         self._stay = stay
         self._folders = {raw: "outputs"} | ({job.profile_dir: "profile"} if job.profile_dir else {})
         self._names: dict[str, str] = {}  # our path → name in the job's folder
+        self._packed: dict[str, list[str]] = {}  # folder in the job's → the words with which tar packs it here
 
     def stage(self, source: str, artifact: str, refs: Sequence[TensorRef]) -> None:
         """A model that is in a folder with its external data takes that along."""
@@ -185,6 +186,8 @@ class BoardLocation(RunLocation):
             self._names[ref.path] = f"inputs/{os.path.basename(ref.path)}"
         files = {name: path for path, name in self._names.items()}
         self._stay.upload(files | ({"artifact": source} if artifact != source else {}))
+        self._packed["artifact"] = ["-C", source, "."] if artifact != source else _pack(artifact)
+        self._packed["inputs"] = [word for ref in refs for word in _pack(ref.path)]
 
     def seen(self, path: str) -> str:
         name = self._names.get(path) or self._folders.get(path)
@@ -193,8 +196,21 @@ class BoardLocation(RunLocation):
             name = f"{self._folders[folder]}/{base}"
         return f"{self._stay.folder}/{name}"
 
-    def describe(self, argv: Sequence[str], _env: Mapping[str, str], _cwd: str) -> str:
-        return shlex.join(argv)
+    def describe(self, argv: Sequence[str], env: Mapping[str, str], _cwd: str) -> str:
+        """A command line to paste here. The job's folder on the board is gone by then, so it is made again first."""
+        folder = self._stay.folder
+        made = [f"{folder}/{name}" for name in self._folders.values()]
+        lines = [f"{self._enter()} {shlex.quote(shlex.join(['mkdir', '-p', *made]))}"]
+        for name, words in self._packed.items():
+            target = shlex.quote(f"{folder}/{name}")
+            unpack = f"mkdir -p {target} && tar -xf - -C {target}"
+            lines += [f"tar -chf - {shlex.join(words)} | {self._enter()} {shlex.quote(unpack)}"] if words else []
+        front = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
+        run = f"cd {shlex.quote(folder)} && {shlex.join([*front, *argv])}"
+        return " && ".join([*lines, f"{self._enter()} {shlex.quote(run)}"])
+
+    def _enter(self) -> str:
+        return self._stay.address.command
 
     def call(self, argv: Sequence[str], env: Mapping[str, str], _cwd: str) -> CapturedOutput:
         return self._stay.run(argv, env)
@@ -202,3 +218,8 @@ class BoardLocation(RunLocation):
     def fetch(self) -> None:
         for folder, name in self._folders.items():
             self._stay.download(name, folder)
+
+
+def _pack(path: str) -> list[str]:
+    folder, name = os.path.split(os.path.realpath(path))
+    return ["-C", folder, name]
