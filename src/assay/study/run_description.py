@@ -391,7 +391,9 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
         "exit_code": status.outcome.exit_code if status.outcome else None,
         "params": dict(record.spec.params),
         "commands": run.commands,
-        "attempts": [_attempt_facts(attempt, load_place(run.dir, attempt.handle)) for attempt in status.history.attempts],
+        "attempts": [
+            _attempt_facts(attempt, load_place(run.dir, attempt.handle)) for attempt in status.history.attempts
+        ],
         "metrics": {name: _summary_facts(summary) for name, summary in run.metrics.items()},
         "metric_sources": list(run.sources),
         "readings": asdict(run.readings) if run.readings else None,

@@ -353,7 +353,7 @@ def test_repositories_are_checked_out_put_on_the_path_and_recorded(lab: Lab) -> 
 
 
 def test_a_python_path_that_is_not_there_is_refused(lab: Lab) -> None:
-    with pytest.raises(UsageError, match="--python_path: there is no folder .*modles"):
+    with pytest.raises(UsageError, match=r"--python_path: there is no folder .*modles"):
         lab.run("mod.quick", python_path="modles")
 
 

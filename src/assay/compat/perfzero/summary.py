@@ -262,7 +262,10 @@ _UNITS = {
 
 
 def render_process_info(readings: Sequence[Reading], execution: BenchExecution) -> str:
-    """A line for each reading, `time` in seconds since the start, as PerfZero has it. A benchmark that ended before the first has one of the kernel's own counters."""
+    """A line for each reading, `time` in seconds since the start, as PerfZero has it.
+
+    A benchmark that ended before the first reading has one line of the kernel's own counters.
+    """
     began = execution.started_at
     origin = began if began is not None else readings[0].time if readings else 0.0
     shares = _cpu_shares(readings, began)
@@ -305,7 +308,12 @@ def _build_line(reading: Reading, cpu_percent: float, origin: float) -> dict[str
 def _build_peak_line(execution: BenchExecution) -> dict[str, float]:
     peaks = execution.peaks
     took_s = (execution.ended_at or 0.0) - (execution.started_at or 0.0) if execution.started_at else 0.0
-    line = {TIME: max(0.0, round(took_s, 3)), "rss": peaks.max_rss, "vms": peaks.max_vms, "cpu_percent": peaks.max_cpu_percent}
+    line = {
+        TIME: max(0.0, round(took_s, 3)),
+        "rss": peaks.max_rss,
+        "vms": peaks.max_vms,
+        "cpu_percent": peaks.max_cpu_percent,
+    }
     return line | ({"gpu_memory": peaks.gpu_memory_bytes} if peaks.gpu_memory_bytes else {})
 
 
