@@ -181,3 +181,16 @@ class WrongShape(OrtBackend):
         path = os.path.join(os.path.dirname(job.source), "wrong_shape.onnx")
         onnx.save(model, path)
         return super().perform(replace(job, source=path))
+
+
+class Static(OrtBackend):
+    """Refuses a model whose inputs have open dimensions."""
+
+    def perform(self, job: Job) -> Made:
+        import onnx
+
+        if job.step is Step.COMPILE:
+            values = onnx.load(job.source).graph.input
+            if any(not dim.HasField("dim_value") for value in values for dim in value.type.tensor_type.shape.dim):
+                raise BackendError("every dimension must be known", ending=Ending.ERROR, command="static")
+        return super().perform(job)

@@ -17,13 +17,16 @@ from tests.models.models import (
     picky,
     request_for,
     write_chain,
+    write_coarse,
     write_long_chain,
     write_model,
 )
 
 from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.bisect import bisect_model
+from assay.models.flow.bisect import Search, _find_correct, bisect_model
+from assay.models.flow.cases import Cases
+from assay.models.flow.check import Examination
 from assay.models.report.summary import describe_outcome
 from assay.models.values.model import CaseReport, Ending, InputChoice, ModelReport, Target
 from assay.values.verdict import VerdictKind
@@ -179,7 +182,7 @@ def test_an_operator_that_is_lacking_is_found_by_halving(
     assert report.cases[0].failed_step.ending is Ending.UNSUPPORTED
     assert report.verdict.kind is VerdictKind.ERROR
     tried = [each for each in builder.slices if each.track == ("picky", "compile")]
-    assert len(tried) <= 2 + 4 + 1  # laid open, whole, four halves of sixteen, the layer alone
+    assert len(tried) <= 3 + 4 + 1  # marked, whole, closed, four halves of sixteen, the layer alone
 
 
 def test_the_layer_is_the_one_that_fails_as_the_model_does(
@@ -281,6 +284,46 @@ def test_a_quantised_model_that_is_right_passes_with_every_layer_that_differs(
     report = bisect(built / "example-quantised.onnx", UNOPTIMIZED, shared, tmp_path / "keep")
     assert report.verdict.kind is VerdictKind.PASS
     assert any("every layer whose values differ is correct with the reference's inputs" in x for x in report.notes)
+
+
+def open_search(model: Path, target: Target, builder: ArtifactBuilder, keep: Path) -> Search:
+    request = request_for(model, target)
+    return Search(Examination(request, builder, Cases(request, builder), str(keep)))
+
+
+def test_layers_are_tried_side_by_side_and_only_the_wrong_one_is_left(
+    tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
+) -> None:
+    builder, model = open_builder(), write_coarse(tmp_path / "coarse.onnx")
+    search = open_search(model, faulty("scaled", "p2"), builder, tmp_path)
+    correct = _find_correct(search, search.cases.outline.layers)
+    assert [layer.label for layer in search.cases.outline.layers if layer.name not in correct] == ["MatMul_3"]
+    assert [each.name for each in builder.slices if each.track == ("faulty", "compile")] == ["coarse_together"]
+
+
+def test_a_group_of_layers_that_the_target_cannot_compute_is_divided(
+    tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
+) -> None:
+    builder, model = open_builder(), write_long_chain(tmp_path / "long.onnx", 9)
+    search = open_search(model, picky(refuses_among="Tanh"), builder, tmp_path)
+    correct = _find_correct(search, search.cases.outline.layers)
+    assert correct == {f"long_layer_{label}" for label in ("Abs_0", "Neg_1")}, "what is left is tried alone"
+
+
+# ---------------------------------------------------------------- open dimensions
+
+
+def test_a_file_that_fails_only_with_open_dimensions_is_not_passed(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
+    target = Target("static", "picky_backend:Static")
+    report = bisect(chain, target, shared, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert report.first_wrong is None
+    assert any("with them closed (batch=1) it is ok" in note for note in report.notes)
+    kept = bisect(chain, target, shared, tmp_path / "keep", inputs=InputChoice(keep_dims=True))
+    assert kept.verdict.kind is VerdictKind.ERROR
+    assert not any("closed (" in note for note in kept.notes)
 
 
 # ---------------------------------------------------------------- shapes

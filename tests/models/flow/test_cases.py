@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.models.models import ORT, faulty
+from onnx import helper
+from tests.models.models import ORT, faulty, write_model
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
@@ -44,13 +45,59 @@ def _bias(cases: Cases) -> np.ndarray:
     return np.asarray(numpy_helper.to_array(next(w for w in cases.proto.graph.initializer if w.name == "b")))
 
 
-def test_the_full_model_gets_the_sample_s_shapes(chain: Path, builder: ArtifactBuilder) -> None:
+def test_the_full_model_is_the_file_itself_and_the_closed_one_has_the_sample_s_shapes(
+    chain: Path, builder: ArtifactBuilder
+) -> None:
     import onnx
 
     cases = open_cases(chain, builder, dims={"batch": 3})
-    model = onnx.load(cases.full.trials[0].model.path)
-    assert [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim] == [3, 4]
+    assert cases.full.trials[0].model.path == str(chain)
     assert cases.full.trials[0].expected["y"].shape == (3, 4)
+    assert cases.closed is not None
+    model = onnx.load(cases.closed.trials[0].model.path)
+    assert [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim] == [3, 4]
+    assert open_cases(chain, builder, keep_dims=True).closed is None
+    marked = onnx.load(open_cases(chain, builder, keep_dims=True).marked.trials[0].model.path)
+    assert marked.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+@pytest.mark.parametrize("least", [17, 100, 4000])
+def test_larger_sizes_are_tried_where_the_reference_refuses_the_guessed_ones(
+    least: int, tmp_path: Path, builder: ArtifactBuilder
+) -> None:
+    """A window that is cut out behind a computed beginning: nothing in the graph says how long the input must be."""
+    cut = [helper.make_node("Slice", ["x", "begin", "end", "one"], ["part"]), helper.make_node("Neg", ["part"], ["n"])]
+    nodes = [*cut, helper.make_node("Reshape", ["n", "wanted"], ["y"])]
+    weights = {
+        "begin": np.array([least - 1]),
+        "end": np.array([least]),
+        "one": np.array([1]),
+        "wanted": np.array([1, 1]),
+    }
+    model = write_model(tmp_path / "m.onnx", nodes, {"x": ["batch", "n"]}, {"y": [1, 1]}, weights)
+    cases = open_cases(model, builder)
+    assert cases.full.trials[0].expected["y"].shape == (1, 1)
+    size = next(size for size in (64, 512, 4096, 16000) if size >= least)
+    assert Tensors(cases.samples[0].path)["x"].shape == (1, size)
+    (note,) = cases.notes
+    assert note.startswith("ort refuses the model with the sizes that were guessed first")
+    assert note.endswith(f"takes batch=1, n={size}; --dim NAME=SIZE gives others")
+
+
+def test_sizes_that_somebody_gave_are_not_changed(tmp_path: Path, builder: ArtifactBuilder) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "wanted"], ["y"])]
+    model = write_model(tmp_path / "m.onnx", nodes, {"x": ["n"]}, {"y": [8, 8]}, {"wanted": np.array([8, 8])})
+    with pytest.raises(StepFailedError):
+        _ = open_cases(model, builder, dims={"n": 16}).full
+    assert open_cases(model, builder).full.trials[0].expected["y"].shape == (8, 8), "the graph demands 64"
+
+
+def test_what_constants_compute_decides_sizes(tmp_path: Path, builder: ArtifactBuilder) -> None:
+    """The wanted shape is not an initialiser: nodes make it of two."""
+    nodes = [helper.make_node("Mul", ["four", "two"], ["wanted"]), helper.make_node("Reshape", ["x", "wanted"], ["y"])]
+    weights = {"four": np.array([4, 4]), "two": np.array([2, 2])}
+    model = write_model(tmp_path / "m.onnx", nodes, {"x": ["n"]}, {"y": [8, 8]}, weights)
+    assert Tensors(open_cases(model, builder).samples[0].path)["x"].shape == (64,)
 
 
 def test_every_sample_is_a_trial_of_its_own(chain: Path, builder: ArtifactBuilder) -> None:

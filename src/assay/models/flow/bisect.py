@@ -8,12 +8,15 @@ full model does ends with the layer that is searched for.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Case, Cases, Tensors, Trial
 from assay.models.flow.check import Examination, Report, examine_model, quiet
-from assay.models.graph.submodel import build_cut
+from assay.models.graph.graph import load_model
+from assay.models.graph.submodel import build_cut, join_models, name_part
+from assay.models.graph.tensorfile import load_refs
 from assay.models.judge.layers import Blame, Found, Localisation, confirm, is_excused, judge_inside, localise, select
 from assay.models.values.model import (
     WRONG,
@@ -29,6 +32,10 @@ from assay.models.values.model import (
 from assay.models.values.tensors import TensorComparison
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import Finding, VerdictKind
+
+_FEWEST_TOGETHER = 4  # layers: fewer are quicker alone
+_MOST_TOGETHER = 128
+_MOST_BYTES = 256 * 1024 * 1024  # of weights and inputs in one model
 
 
 @dataclass(slots=True)
@@ -87,6 +94,8 @@ def find_wrong(search: Search) -> None:
     if full.verdict.kind not in WRONG:
         _conclude_right(search, full, "" if found.blame is Blame.NOTHING else found.reason)
         return
+    if _is_open_only(search, full):
+        return
     if found.blame is not Blame.NOTHING:
         if not _try_alone(search, search.cases.outline.layers, accumulated):
             search.notes.append(found.reason)
@@ -96,6 +105,13 @@ def find_wrong(search: Search) -> None:
         "outputs hide the fault, as they can keep layers from being fused"
     )
     _halve(search, build_signature(full), is_inside_known=True)
+
+
+def _is_open_only(search: Search, full: CaseReport) -> bool:
+    """Whether the file fails and the model with closed dimensions does not: then no layer can be blamed."""
+    note = search.examination.describe_closed(full)
+    search.notes += [note] if note else []
+    return bool(note)
 
 
 def _try_suspects(search: Search, accumulated: Mapping[str, TensorComparison]) -> Localisation:
@@ -135,10 +151,17 @@ def _blame_inside(search: Search, suspect: Layer, accumulated: Mapping[str, Tens
 
 def _try_alone(search: Search, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison]) -> bool:
     """The first layer that is wrong in isolation, of those whose outputs differ at all or were not seen: errors that
-    are passed on can be larger than the one that is looked for."""
-    for layer in layers:
-        seen = select(layer, accumulated)
-        if layer.name in search.reports or (seen and not any(each.error for each in seen)):
+    are passed on can be larger than the one that is looked for. Those that are correct next to others, each with the
+    reference's inputs, are not computed alone."""
+    seen = {layer.name: select(layer, accumulated) for layer in layers}
+    left = [
+        layer
+        for layer in layers
+        if layer.name not in search.reports and (not seen[layer.name] or any(each.error for each in seen[layer.name]))
+    ]
+    correct = _find_correct(search, left)
+    for layer in left:
+        if layer.name in correct:
             continue
         report = search.examine_layer(layer, accumulated)
         if confirm(report):
@@ -148,6 +171,63 @@ def _try_alone(search: Search, layers: Sequence[Layer], accumulated: Mapping[str
         if report.verdict.kind is VerdictKind.PASS:
             del search.reports[layer.name]  # nobody asked for it
     return False
+
+
+def _find_correct(search: Search, layers: Sequence[Layer]) -> set[str]:
+    """Layers that are correct in a model of many layers side by side, which share nothing: one compilation for all.
+
+    A group that the target cannot compute as a whole is divided; what is wrong, or cannot be grouped, is left out.
+    """
+    if len(layers) < _FEWEST_TOGETHER:
+        return set()
+    correct, group, size = set[str](), list[Case](), 0
+    for case in search.cases.iterate([layer.name for layer in layers]):
+        if case.problem:
+            continue
+        files = [path for trial in case.trials for path in (trial.model.path, *_list_files(trial.inputs.path))]
+        own = sum(map(os.path.getsize, files))
+        if group and (len(group) == _MOST_TOGETHER or size + own > _MOST_BYTES):
+            correct |= _try_together(search, group)
+            group, size = [], 0
+        group.append(case)
+        size += own
+    return correct | (_try_together(search, group) if group else set())
+
+
+def _list_files(folder: str) -> list[str]:
+    return [ref.path for ref in load_refs(folder)]
+
+
+def _try_together(search: Search, group: Sequence[Case]) -> set[str]:
+    examination, together = search.examination, build_together(search.cases, group)
+    with examination.builder.borrowing(), examination.builder.forgetting():
+        work, results = examination.compute(together)
+        correct = set[str]()
+        for case in group if work.failed is None else ():
+            own = [{name: result[name] for name in case.outputs} for result in results]
+            correct |= {case.name} if examination.judge(case, own)[0].kind is VerdictKind.PASS else set()
+    search.cases.discard(together)
+    if work.failed is not None and len(group) >= _FEWEST_TOGETHER:
+        middle = len(group) // 2
+        return _try_together(search, group[:middle]) | _try_together(search, group[middle:])
+    for case in group:
+        search.cases.discard(case)
+    return correct
+
+
+def build_together(cases: Cases, group: Sequence[Case]) -> Case:
+    """One case whose model holds those of all these layers; each reads inputs of its own."""
+    trials = []
+    for sample in range(len(group[0].trials)):
+        parts = [case.trials[sample] for case in group]
+        proto = join_models([load_model(part.model.path) for part in parts])
+        inputs = [(n, name, array) for n, part in enumerate(parts) for name, array in Tensors(part.inputs.path).items()]
+        given = {name_part(n, name): array for n, name, array in inputs}
+        specs = [spec for part in parts for spec in part.specs]
+        model = cases.write_model(proto, f"{cases.outline.stem}_together")
+        trials.append(Trial(model, cases.write_inputs(given), {}, tuple(specs)))
+    names = tuple(name for case in group for name in case.outputs)
+    return Case(f"{cases.outline.stem}_together", None, names, (), tuple(trials))
 
 
 def _conclude_right(search: Search, full: CaseReport, but: str) -> None:
@@ -169,6 +249,8 @@ def _find_failing(search: Search, failed: StepOutcome) -> None:
     text = f"the model with every intermediate tensor as an output fails ({failed.step} {failed.ending})"
     if full.verdict.kind not in WRONG:
         _conclude_right(search, full, f"{text}: its intermediate tensors are unknown")
+        return
+    if _is_open_only(search, full):
         return
     if full.failed_step is None:
         search.notes.append(f"{text}, the model itself does")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import math
 import os
 import re
 import shlex
@@ -26,13 +27,15 @@ from assay.models.graph.operators import Magnitudes, find_steps
 from assay.models.graph.split import build_folding, build_layers
 from assay.models.graph.submodel import build_marked, build_typed, describe_array
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
-from assay.models.values.model import Ending, Layer, ModelRequest, Outline, StepOutcome
+from assay.models.values.model import Ending, Layer, ModelRequest, Outline, Step, StepOutcome
 from assay.models.values.tensors import TensorRef, TensorSpec
 from assay.system.fast_dataclasses import dataclass, field, replace
 
 Arrays = Mapping[str, Any]  # name → numpy array
 _CONVERT = re.compile(r"assay model convert MODEL --opset (?P<opset>\d+)")
 _LACKING = re.compile(r"no implementation of (?P<op>\w+)\b(?![.:])")
+_LARGER = (64, 512, 4096, 16000)  # sizes of open dimensions that are tried where the reference refuses the first guess
+_MOST_ELEMENTS = 1 << 24  # of an input with such sizes
 _CARRIED = 4  # operators that an output is followed back through, to where it was rounded
 _ROUNDING = (
     "QuantizeLinear",
@@ -127,7 +130,29 @@ class Cases:
 
     @cached_property
     def samples(self) -> tuple[Product, ...]:
-        """The model's inputs."""
+        """The model's inputs. Where the reference refuses sizes that were only guessed, larger ones are tried."""
+        first = self._draw_samples()
+        choice = self.request.inputs
+        is_given = choice.function or (choice.files and not isinstance(parse_files(choice.files), Mapping))
+        if is_given or all(spec.is_static for spec in self.outline.inputs):
+            return first
+        if _measure_shapes(first) == _measure_shapes(self._draw_samples(_LARGER[0])):
+            return first
+        if not self._is_refused(first[0]):
+            return first
+        for least in _LARGER:
+            larger = self._draw_samples(least)
+            if max(map(math.prod, _measure_shapes(larger))) > _MOST_ELEMENTS:
+                break
+            if not self._is_refused(larger[0]):
+                self.notes.append(
+                    f"{self.request.reference.name} refuses the model with the sizes that were guessed first, and "
+                    f"takes {describe_dims(self.outline, larger[0])}; --dim NAME=SIZE gives others"
+                )
+                return larger
+        return first
+
+    def _draw_samples(self, least: int = 0) -> tuple[Product, ...]:
         choice = self.request.inputs
         found = build_samples(
             self.outline,
@@ -138,8 +163,19 @@ class Cases:
             dims=choice.dims,
             files=parse_files(choice.files) if choice.files else None,
             function=choice.function,
+            least=least,
         )
         return tuple(self.write_inputs(arrays) for arrays in self._choose_first(found))
+
+    def _is_refused(self, sample: Product) -> bool:
+        """By the reference at the run: a model that it cannot read is not helped by other sizes."""
+        specs = self.outline.outputs
+        wants = Wants(tuple(spec.name for spec in specs), specs)
+        with self._builder.keeping():
+            work = self._builder.compute(
+                self.request.reference, self.model, sample, wants, f"{self.outline.stem}_sizes"
+            )
+        return work.failed is not None and work.failed.ending is Ending.ERROR and work.failed.step is Step.RUN
 
     def _choose_first(self, found: list[Any]) -> list[Any]:
         """As many as were asked for next to files that hold samples of their own. Raises UsageError for more."""
@@ -160,13 +196,13 @@ class Cases:
 
     @cached_property
     def full(self) -> Case:
-        """The model as it is, with the reference's outputs; a target gets open dimensions closed, as the sample is."""
+        """The file as it is, with the reference's outputs."""
         specs = self.outline.outputs
         names = tuple(spec.name for spec in specs)
         with self._builder.keeping():
             folders = [self.ask(self.model, sample, Wants(names, specs), "full_model") for sample in self.samples]
             trials = tuple(
-                Trial(self._close_dims(number), self.samples[number], Tensors(folder), load_specs(folder))
+                Trial(self.model, self.samples[number], Tensors(folder), load_specs(folder))
                 for number, folder in enumerate(folders)
             )
         name = self.outline.full_name
@@ -186,11 +222,15 @@ class Cases:
         """By tensor that a DequantizeLinear makes: the size of a step, where that is a constant."""
         return find_steps(self.proto)
 
-    def _close_dims(self, number: int) -> Product:
-        if all(spec.is_static for spec in self.outline.inputs):
-            return self.model
-        proto = build_typed(self.proto, self.find_types(number))
-        return self.write_model(proto, self.outline.full_name)
+    @cached_property
+    def closed(self) -> Case | None:
+        """The model with its open dimensions closed, as each sample is; None: it has none, or they are to stay."""
+        if self.request.inputs.keep_dims or all(spec.is_static for spec in self.outline.inputs):
+            return None
+        name = f"{self.outline.full_name}_closed"
+        models = [self.write_model(build_typed(self.proto, self.find_types(n)), name) for n in range(len(self.samples))]
+        trials = tuple(replace(trial, model=model) for trial, model in zip(self.full.trials, models, strict=True))
+        return replace(self.full, name=name, trials=trials)
 
     def find_types(self, number: int) -> dict[str, TensorSpec]:
         specs = [*load_specs(self.samples[number].path), *load_specs(self.activations[number])]
@@ -211,7 +251,8 @@ class Cases:
         wanted = [name for layer in self.outline.layers for name in layer.outputs]
         trials, names = [], ()
         for number, folder in enumerate(self.activations):
-            proto = build_marked(self.proto, wanted, types=self.find_types(number))
+            types = {} if self.request.inputs.keep_dims else self.find_types(number)
+            proto = build_marked(self.proto, wanted, types=types)
             names = tuple(value.name for value in proto.graph.output)
             model = self.write_model(proto, f"{self.outline.stem}_marked")
             specs = tuple(spec for spec in load_specs(folder) if spec.name in set(names))
@@ -322,6 +363,22 @@ class Cases:
             for folder in (os.path.dirname(trial.model.path), trial.inputs.path):
                 if os.path.dirname(folder) == self._builder.scratch and trial.inputs not in self.samples:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+def describe_dims(outline: Outline, sample: Product) -> str:
+    """`batch=1, axis 2 of x=64`: a sample's sizes of what the file leaves open."""
+    shapes = {ref.name: ref.shape for ref in load_refs(sample.path)}
+    sizes = {
+        (str(dim) if dim else f"axis {axis} of {spec.name}"): shapes[spec.name][axis]
+        for spec in outline.inputs
+        for axis, dim in enumerate(spec.shape or ())
+        if not isinstance(dim, int)
+    }
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _measure_shapes(samples: Sequence[Product]) -> list[tuple[int, ...]]:
+    return [ref.shape for sample in samples for ref in load_refs(sample.path)]
 
 
 def name_kind(case: Case) -> str:

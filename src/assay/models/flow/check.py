@@ -15,7 +15,7 @@ from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Work
-from assay.models.flow.cases import Arrays, Case, Cases, StepFailedError, Tensors, name_kind
+from assay.models.flow.cases import Arrays, Case, Cases, StepFailedError, Tensors, describe_dims, name_kind
 from assay.models.flow.targets import VoterTests
 from assay.models.graph.tensorfile import write_tensors
 from assay.models.judge.layers import Found, conclude, judge_votes, select
@@ -31,6 +31,7 @@ from assay.models.values.model import (
     Tolerances,
 )
 from assay.models.values.tensors import TensorComparison, Tolerance
+from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -82,6 +83,21 @@ class Examination:
         report = replace(report, accumulated=tuple(accumulated), diffs=diffs)
         self.report_case(report)
         return report
+
+    def describe_closed(self, full: CaseReport) -> str:
+        """How the model with its open dimensions closed ends where that is another end than the file's; else empty."""
+        case = self.cases.closed
+        if case is None:
+            return ""
+        with self.builder.borrowing(), self.builder.forgetting():
+            work, results = self.compute(case)
+            verdict = judge_failure(case.name, work.failed) if work.failed else self.judge(case, results)[0]
+        if (verdict.kind in WRONG) == (full.verdict.kind in WRONG):
+            return ""
+        closed = CaseReport(case.name, full.target, verdict, None, work.steps)
+        text = f"as the file is, with open dimensions, it is {full.outcome} on {full.target}; with them closed"
+        dims = describe_dims(self.cases.outline, self.cases.samples[0])
+        return f"{text} ({dims}) it is {closed.outcome}. Layers are tested closed"
 
     def compute(self, case: Case) -> tuple[Work, list[Arrays]]:
         """Every sample; the steps are those of the first one, or of the one that failed."""
@@ -299,13 +315,15 @@ def _check(examination: Examination) -> Found:
     full = examination.examine(cases.full) if full_name in chosen else None
     accumulated, marked_failed = examination.accumulate() if layers else ({}, None)
     reports = list(_examine_layers(examination, layers, accumulated))
-    if full is not None and full.verdict.kind in WRONG and all(each.verdict.kind not in WRONG for each in reports):
+    closed = examination.describe_closed(full) if full is not None else ""
+    is_wrong = full is not None and (full.verdict.kind in WRONG or bool(closed))
+    if is_wrong and all(each.verdict.kind not in WRONG for each in reports):
         # layers that were only taken to be right are computed after all
         names = [each.name for each in reports if each.skipped and not each.accumulated]
         again = {case.name: examination.examine(case) for case in cases.iterate(names)} if names else {}
         reports = [again.get(each.name, each) for each in reports]
     found = conclude(cases.outline.layers, accumulated, reports, full)
-    notes = list(found.notes)
+    notes = [*found.notes, *([closed] if closed else [])]
     if marked_failed is not None and (full is None or full.failed_step is None):
         notes.append(
             "the model with every intermediate tensor as an output fails on the target "
@@ -392,18 +410,10 @@ def judge_failure(case: str, outcome: StepOutcome) -> Verdict:
 def build_refused(
     request: ModelRequest, cases: Cases, chosen: Sequence[str], error: StepFailedError
 ) -> tuple[CaseReport, ...]:
-    """None of the cases could be judged; the step of the reference that failed is a case of its own."""
-    by_name = {layer.name: layer for layer in cases.outline.layers}
+    """None of the cases could be judged; the step of the reference that failed is the only one that is reported."""
     name = f"{cases.outline.stem}_reference"
-    refused = CaseReport(name, request.reference.name, judge_failure(name, error.outcome), None, (error.outcome,))
-    text = f"the reference failed: {request.reference.name} cannot compute the model"
-    left = [
-        CaseReport(
-            each, request.target.name, Verdict.of([Finding(VerdictKind.ERROR, each, text)], 0), by_name.get(each)
-        )
-        for each in chosen
-    ]
-    return (refused, *left)
+    cases.notes.append(f"{render_count(len(chosen), 'case')} not compared: {request.reference.name} has no result")
+    return (CaseReport(name, request.reference.name, judge_failure(name, error.outcome), None, (error.outcome,)),)
 
 
 def _keep_worst(worst: dict[str, TensorComparison], comparisons: Sequence[TensorComparison]) -> None:

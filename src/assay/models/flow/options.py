@@ -152,6 +152,7 @@ def _choose_inputs(flags: ModelFlags, base: InputChoice) -> InputChoice:
         files=files,
         function=flags.function or base.function,
         most=flags.samples if files else None,
+        keep_dims=flags.keep_dims or base.keep_dims,
     )
 
 
@@ -179,6 +180,7 @@ def render_origin(flags: ModelFlags) -> str:
     several = (("--input", flags.inputs), ("--range", flags.ranges), ("--dim", flags.dims), ("--group", flags.groups))
     words += [word for flag, values in several for value in values for word in (flag, value)]
     words += ["--function", flags.function] if flags.function else []
+    words += ["--keep-dims"] if flags.keep_dims else []
     return shlex.join(words)
 
 

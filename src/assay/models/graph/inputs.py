@@ -64,11 +64,13 @@ def build_samples(
     function: str | Callable[..., Any] | None = None,
     dims: Dims | None = None,
     model: Model | None = None,
+    least: int = 0,
 ) -> list[Sample]:
     """`count` samples, or as many as the files hold. Raises UsageError, naming all that does not fit.
 
     `files` are whole samples, or a mapping from some inputs' names to their files: the others stay random.
-    `model` is only needed for an outline that was not made from a file. A function sees the inputs with their open
+    `model` is only needed for an outline that was not made from a file. `least` is the smallest size of an open
+    dimension that is only guessed. A function sees the inputs with their open
     dimensions closed, as random ones would have them; what it returns may have others.
     """
     known = [spec.name for spec in outline.inputs]
@@ -81,7 +83,7 @@ def build_samples(
         given = {"inputs": close_specs(outline, dims, model)}
         samples = [call_function(function, n, {**given, "rng": _rng(seed, n, "")}) for n in range(count)]
     else:
-        samples = _draw_all(outline, count, seed, ranges, dims, model, files)
+        samples = _draw_all(outline, count, seed, ranges, dims, model, files, least)
     typed = [_convert(outline.inputs, sample) for sample in samples]
     problems = [
         f"sample {number}: {problem}" if len(typed) > 1 else problem
@@ -98,7 +100,12 @@ def build_samples(
 
 
 def plan_inputs(
-    outline: Outline, *, ranges: Mapping[str, Range] | None = None, dims: Dims | None = None, model: Model | None = None
+    outline: Outline,
+    *,
+    ranges: Mapping[str, Range] | None = None,
+    dims: Dims | None = None,
+    model: Model | None = None,
+    least: int = 0,
 ) -> tuple[InputPlan, ...]:
     """What the inputs would be filled with, and why."""
     odd = [spec for spec in outline.inputs if spec.dtype in NON_TENSORS or not spec.dtype]
@@ -106,7 +113,7 @@ def plan_inputs(
         named = ", ".join(f"{spec.name!r} ({spec.dtype or 'of unknown type'})" for spec in odd)
         raise UsageError(f"no random values can be made for {named}", "give them from a Python function")
     graph = _build_graph(outline, model)
-    shapes = _resolve_shapes(graph, outline, dims or {})
+    shapes = _resolve_shapes(graph, outline, dims or {}, least)
     graph.specs = {**graph.specs, **{name: TensorSpec(name, "", shape) for name, shape in shapes.items()}}
     return tuple(
         InputPlan(spec.name, spec.dtype, shapes[spec.name], _choose_domain(graph, spec, (ranges or {}).get(spec.name)))
@@ -178,12 +185,13 @@ def _draw_all(
     dims: Dims | None,
     model: Model | None,
     files: Mapping[str, str] | None,
+    least: int,
 ) -> list[Sample]:
     if count < 1:
         raise UsageError(f"{count} samples are not enough", "ask for one or more")
     fixed = load_named(files or {}, outline.inputs)
     shapes = {**{name: array.shape for name, array in fixed.items()}, **(dims or {})}
-    plans = plan_inputs(outline, ranges=ranges, dims=shapes, model=model)
+    plans = plan_inputs(outline, ranges=ranges, dims=shapes, model=model, least=least)
     return [
         {plan.name: fixed[plan.name] if plan.name in fixed else _draw(plan, _rng(seed, n, plan.name)) for plan in plans}
         for n in range(count)
@@ -216,7 +224,7 @@ def _draw(plan: InputPlan, rng: Any) -> Array:
 # ---------------------------------------------------------------- open dimensions
 
 
-def _resolve_shapes(graph: Graph, outline: Outline, dims: Dims) -> dict[str, tuple[int, ...]]:
+def _resolve_shapes(graph: Graph, outline: Outline, dims: Dims, least: int = 0) -> dict[str, tuple[int, ...]]:
     """Every input's shape; a symbol means the same size wherever it stands."""
     symbols = {dim for spec in outline.inputs for dim in spec.shape or () if isinstance(dim, str)}
     names = {spec.name for spec in outline.inputs}
@@ -234,23 +242,25 @@ def _resolve_shapes(graph: Graph, outline: Outline, dims: Dims) -> dict[str, tup
                     sizes.setdefault(dim, size)
     for spec in outline.inputs:
         if spec.name not in shapes:
-            shapes[spec.name] = tuple(_resolve(graph, spec, axis, sizes) for axis in range(len(spec.shape or ())))
+            shapes[spec.name] = tuple(
+                _resolve(graph, spec, axis, sizes, least) for axis in range(len(spec.shape or ()))
+            )
     return shapes
 
 
-def _resolve(graph: Graph, spec: TensorSpec, axis: int, sizes: dict[str, int]) -> int:
+def _resolve(graph: Graph, spec: TensorSpec, axis: int, sizes: dict[str, int], least: int) -> int:
     assert spec.shape is not None
     dim = spec.shape[axis]
     if isinstance(dim, int):
         return dim
     if dim is None or dim in _NAMELESS:
-        return suggest_size(graph, spec, axis)
+        return suggest_size(graph, spec, axis, least)
     if dim not in sizes:
         parts = [part.strip() for part in dim.split("+")]  # `past_length + sequence_length`, as exporters write it
         if len(parts) > 1 and all(part.isdigit() or part in sizes for part in parts):
             sizes[dim] = sum(int(part) if part.isdigit() else sizes[part] for part in parts)
         else:
-            sizes[dim] = suggest_size(graph, spec, axis)
+            sizes[dim] = suggest_size(graph, spec, axis, least)
     return sizes[dim]
 
 

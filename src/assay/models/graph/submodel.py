@@ -263,3 +263,25 @@ def build_cut(model: Model, inputs: Sequence[str], outputs: Sequence[str], types
         name=model.graph.name or "cut",
         values=[spec for spec in between if spec.dtype not in ("", *NON_TENSORS)],
     )
+
+
+# ---------------------------------------------------------------- side by side
+
+
+def name_part(number: int, name: str) -> str:
+    """The name that an input of one of several models has in `join_models`."""
+    return f"part{number}/{name}"
+
+
+def join_models(models: Sequence[Model]) -> Model:
+    """Parts of one model next to each other in a graph, which share nothing: what they make keeps its name."""
+    onnx = import_onnx()
+    joined = _build_header(models[0])
+    joined.graph.name = "together"
+    for number, model in enumerate(models):
+        kept = dict.fromkeys(("rename_nodes", "rename_edges", "rename_outputs", "rename_value_infos"), False)
+        part = onnx.compose.add_prefix(model, name_part(number, ""), **kept)
+        for field in ("node", "input", "output", "initializer", "sparse_initializer", "value_info"):
+            getattr(joined.graph, field).extend(getattr(part.graph, field))
+        joined.functions.extend(part.functions)
+    return joined

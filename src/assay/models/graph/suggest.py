@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring, import_onnx
+from assay.models.graph.split import Folding, build_folding, evaluate
 from assay.models.graph.submodel import load_constant
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass, field
@@ -35,12 +36,20 @@ class Graph:
     model: Model
     specs: Mapping[str, TensorSpec]
     wiring: Wiring = field(init=False)
+    folding: Folding = field(init=False)
+    folded: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.wiring = build_wiring(self.model.graph)
+        self.folding = build_folding(self.wiring)
 
     def load_constant(self, name: str) -> Any:
-        return load_constant(self.wiring, name)
+        """The array of a constant, also of one that nodes compute from constants alone; None: it is not one."""
+        if name not in self.folding.constant_made:
+            return load_constant(self.wiring, name)
+        if name not in self.folded:
+            self.folded[name] = evaluate(self.model, self.wiring, name, {})
+        return self.folded[name]
 
     def find_dim(self, name: str, axis: int) -> int | None:
         spec = self.specs.get(name)
@@ -225,19 +234,24 @@ _SIZES = (  # what symbols usually mean
     (re.compile(r"past|seq|len|token"), 16),
     (re.compile(r"chan"), 3),
 )
+_MOST_CHANNELS = 3  # a guess up to this is a batch, or the channels of a picture
 _BY_RANK = {1: (16,), 2: (1, 16), 3: (1, 16, 16), 4: (1, 3, 64, 64), 5: (1, 3, 8, 32, 32)}
 
 
-def suggest_size(graph: Graph, spec: TensorSpec, axis: int) -> int:
+def suggest_size(graph: Graph, spec: TensorSpec, axis: int, least: int = 0) -> int:
     """For an open dimension: what a reader demands (its weights, a constant shape), else by its symbol, else by its
-    place; and never less than its readers need (indices that they gather, pads that they reflect, kernels)."""
+    place; and never less than its readers need (indices that they gather, pads that they reflect, kernels), nor, for
+    what is only guessed and not a batch or channels, than `least`."""
     assert spec.shape is not None
     demanded = _find_demanded(graph, spec, axis)
     if demanded is None:
         demanded = next((size for size in _ask_readers(graph, spec, axis, _find_exact) if size), None)
     if demanded is not None:
         return demanded
-    return max(_guess_size(spec, axis), *_ask_readers(graph, spec, axis, _find_least), 1)
+    guess = _guess_size(spec, axis)
+    return max(
+        guess if guess <= _MOST_CHANNELS else max(guess, least), *_ask_readers(graph, spec, axis, _find_least), 1
+    )
 
 
 def _guess_size(spec: TensorSpec, axis: int) -> int:

@@ -55,6 +55,7 @@ class InputFlags(Request):
     dims: tuple[str, ...] = option(
         "--dim", multiple=True, metavar="NAME=SIZE", help="An open dimension (batch=4), or a shape (x=1,3,8,8)."
     )
+    keep_dims: bool = option("--keep-dims", default=False, help="Leave open dimensions open in every view of a model.")
     groups: tuple[str, ...] = group_option()
     recompute: bool = option("--recompute-cache", default=False, help="Make every artifact again.")
 

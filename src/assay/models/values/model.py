@@ -190,6 +190,7 @@ class InputChoice:
     files: tuple[str, ...] = ()
     function: str | None = None  # "module:function"
     most: int | None = None  # of the samples that the files hold, where a number was asked for
+    keep_dims: bool = False  # open dimensions are not closed, to the sample's sizes, for a second view of the model
 
 
 @dataclass(frozen=True, slots=True)
