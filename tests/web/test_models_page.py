@@ -192,7 +192,8 @@ class TestList:
 class TestCheck:
     def test_its_document_graph_and_history(self, client: TestClient) -> None:
         text = client.get("/models/model/checks/m_iree_2").text
-        assert "The first wrong layer is MatMul_1" in text
+        assert 'The first wrong layer is <a href="#first">MatMul_1</a>' in text
+        assert text.count('id="first"') == 1
         assert "Error by layer" in text
         assert 'class="node firstwrong"' in text
         assert 'class="half l4"' in text

@@ -197,9 +197,10 @@ class DiffLink:
 
 
 def list_diffs(report: ModelReport) -> tuple[DiffLink, ...]:
+    """Those of the first wrong layer before all others."""
     return tuple(
         DiffLink(case.name, label_of(case, report), number, command)
-        for case in report.cases
+        for case in sorted(report.cases, key=lambda case: case.name != report.first_wrong)
         for number, command in enumerate(build_diff_commands(case))
     )
 

@@ -1,4 +1,4 @@
-"""ASSAY_SERVER: what each test of ours has run is sent there, and its link is printed after the test.
+"""ASSAY_SERVER: what each test of ours has run is sent there, and the link to it is printed.
 
 A convergence check sends its runs; a test of a model becomes a run with its outcome, times and failure. No test fails
 because a server is away or refuses: one line at the end tells. Tests may run in other processes; runs are sent from
@@ -42,6 +42,8 @@ class Uploads:
         self._reports: dict[str, dict[str, pytest.TestReport]] = {}
         self._problems: list[str] = []
         self._is_away = False
+        self._stored = ""  # STUDY~SESSION of the tests of models, once one was written
+        self._told = ""  # the link that was printed last
 
     # ---------------------------------------------------------------- where a test runs
 
@@ -94,7 +96,10 @@ class Uploads:
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="assay-upload-") as folder:
-            return self._send(lambda: self._write_case(nodeid, phases, folder))
+            name, text = self._send(lambda: self._write_case(nodeid, phases, folder))
+        is_sent = name == _LINK and bool(text)
+        server = os.environ["ASSAY_SERVER"].strip().rstrip("/")
+        return name, f"{server}/test-sessions/{self._stored}/" if is_sent else text
 
     def _write_case(self, nodeid: str, phases: dict[str, pytest.TestReport], folder: str) -> Iterator[Target]:
         """The test as a run, as the server makes it of Torq's session."""
@@ -113,6 +118,7 @@ class Uploads:
         with zipfile.ZipFile(io.BytesIO(build_archive(session))) as archive:
             archive.extractall(unpacked)  # our own
         stored = store_session(unpacked, os.path.join(folder, "aside"), root, time.time())
+        self._stored = f"{stored.study}~{stored.id}"
         for run in stored.runs:
             yield Target(run.study, os.path.join(root, run.study, run.run))
 
@@ -120,7 +126,8 @@ class Uploads:
         if name == _PROBLEM:
             self._problems.append(text)
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        if name == _LINK and text and reporter is not None:
+        if name == _LINK and text not in ("", self._told) and reporter is not None:
+            self._told = text  # tests of models share the page of their session
             reporter.ensure_newline()
             if reporter._tw.width_of_current_line:  # noqa: SLF001 behind the dots of other processes' tests
                 reporter.write("\n")

@@ -16,8 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from assay.compat.torq.dashboard import MANIFEST
 from assay.compat.torq.session_runs import store_session
 from assay.errors import NotFoundError
-from assay.study.api import Limits, RefusedUploadError, StoredRun, StudyView, make_aside, store_archive, unpack
-from assay.values.where import quote_where
+from assay.study.api import Limits, RefusedUploadError, StoredRun, make_aside, store_archive, unpack
 from assay.web.answers import send
 from assay.web.routes import get, post
 from assay.web.security import Limit
@@ -158,13 +157,12 @@ def _cut_file(path: str, kind: str, target: str) -> None:
 
 
 def show_session(request: Request) -> Response:
-    """Torq's client prints this address."""
+    """Torq's client prints this address, and so does pytest."""
     study, _, session = request.path_params["session"].rpartition("~")
     site = get_site(request)
     if not study or study not in site.snapshots.find_locations():
         raise NotFoundError("session", request.path_params["session"])
-    query = StudyView(where=f"params.session == {quote_where(session)}").to_query()
-    return RedirectResponse(build_address("studies", study) + query, 303)
+    return RedirectResponse(build_address("models", study, "sessions", session), 303)
 
 
 ROUTES = [

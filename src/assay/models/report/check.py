@@ -19,6 +19,7 @@ from assay.models.report.summary import (
     describe_surroundings,
     describe_times,
     find_bad,
+    find_first,
     find_main_finding,
     group_failures,
     join_names,
@@ -190,7 +191,7 @@ def _build_page(report: ModelReport) -> Iterator[Block]:
     answer = describe_outcome(report)
     yield Heading(f"{report.stem} on {report.target}", report.verdict.kind, level=1)
     yield Text(describe_briefly(report), role="soft")
-    yield Text(answer[:1].upper() + answer[1:], role="answer")
+    yield Text(_link_first(answer[:1].upper() + answer[1:], report), role="answer")
     findings, notes, commands = _build_remarks(report)
     yield from (commands, findings, notes)
     if report.cases:
@@ -202,6 +203,13 @@ def _build_page(report: ModelReport) -> Iterator[Block]:
     origin = [("model", report.model), ("reference", report.reference), ("target", report.target)]
     run = [("run", report.run_dir)] if report.run_dir else []
     yield Details("Provenance", [Facts([*origin, *report.tools.items(), *run])])
+
+
+def _link_first(answer: str, report: ModelReport) -> tuple[str | Span, ...]:
+    """The name of the first wrong layer leads to its row."""
+    first = find_first(report)
+    head, name, tail = answer.partition(label_of(first, report)) if first else (answer, "", "")
+    return (head, *([Span(name, "first")] if name else []), tail)
 
 
 _LEGEND = (
