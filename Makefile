@@ -64,8 +64,8 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: .venv-demo/.stamp $(if $(findstring --serve,$(ARGS)),.tools/web/.stamp) ## the whole story in a minute (ARGS=--serve: then in the browser)
-	@.venv-demo/bin/assay demo $(ARGS)
+demo: .venv-demo/.stamp ## the whole story in a minute (ARGS=--serve: then in the browser)
+	@$(if $(findstring --serve,$(ARGS)),.venv-demo/bin/python hatch_build.py || true;) .venv-demo/bin/assay demo $(ARGS)
 
 .venv-demo/.stamp: pyproject.toml constraints.txt
 	@$(FIND_PYTHON); \
@@ -108,30 +108,15 @@ setup: .venv/.stamp ## .venv with every extra and the development tools
 	  || echo "Could not install azurite (the tests with it will be skipped)." >&2
 	@touch $@
 
-# What the page of `assay serve` takes from npm: a few files, each known by its hash. axe-core is for its tests.
-WEB_PACKAGES := htmx.org@2.0.11 uplot@1.6.32 speedscope@1.25.0 axe-core@4.14.0
-WEB_VENDOR := src/assay/web/vendor
-
+# hatch_build.py knows what the page takes from npm; an install fetches it as well. axe-core is for its tests.
 .PHONY: web
-web: .tools/web/.stamp ## the files that the page of `assay serve` takes from npm
-	@[ -e $(WEB_VENDOR)/htmx.min.js ] || { rm -f .tools/web/.stamp; exit 1; }
+web: ## the files that the page of `assay serve` takes from npm
+	@$(FIND_PYTHON); "$$python" hatch_build.py
 
-.tools/web/.stamp: src/assay/web/vendor.sha256
-	@$(INSTALL_PACKAGES); install_services npm:npm; \
-	rm -rf .tools/web $(WEB_VENDOR); mkdir -p .tools/web; \
-	fetch_all() { \
-	  local package archive vendor="$$PWD/$(WEB_VENDOR)"; \
-	  mkdir -p "$$vendor/speedscope"; cd .tools/web || return; \
-	  for package in $(WEB_PACKAGES); do \
-	    archive=$$(timeout 300 npm pack --silent "$$package") || return; \
-	    mkdir "$${package%@*}" && tar -xzf "$$archive" -C "$${package%@*}" --strip-components=1 && rm "$$archive" || return; \
-	  done; \
-	  cp htmx.org/dist/htmx.min.js uplot/dist/uPlot.esm.js uplot/dist/uPlot.min.css "$$vendor/" \
-	    && cp -r speedscope/dist/release/. "$$vendor/speedscope/" && rm -f "$$vendor"/speedscope/perf-vertx-* || return; \
-	  for package in htmx.org uplot speedscope; do cp "$$package/LICENSE" "$$vendor/$$package.LICENSE" || return; done; \
-	  cd "$$vendor" && sha256sum --quiet --check ../vendor.sha256; \
-	}; \
-	(fetch_all) || { echo "Could not fetch what the page takes from npm (what needs it will say so)." >&2; rm -rf $(WEB_VENDOR); }
+.tools/web/.stamp: hatch_build.py src/assay/web/vendor.sha256
+	@$(FIND_PYTHON); mkdir -p .tools/web; \
+	{ "$$python" hatch_build.py && "$$python" hatch_build.py axe-core@4.14.0 .tools/web/axe-core; } \
+	  || echo "(what needs it will say so)" >&2
 	@touch $@
 
 # Real models, out of packages that are not installed: only their files are read.

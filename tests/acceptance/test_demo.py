@@ -78,4 +78,4 @@ def test_without_the_files_of_the_page_it_says_how_to_get_them(
 ) -> None:
     monkeypatch.setattr(assets, "find_missing", lambda: ["htmx.min.js"])
     assert serve(lambda words: pytest.fail(str(words))) == 0
-    assert "make web" in capsys.readouterr().out
+    assert "hatch_build.py" in capsys.readouterr().out

@@ -20,6 +20,8 @@ from assay.show.console import Console
 from assay.web import assets
 from assay.web.command import ServeRequest, load_tokens, serve
 
+TOP = Path(__file__).parent.parent.parent
+
 
 @pytest.fixture
 def served_fit(tmp_path: Path):  # type: ignore[no-untyped-def]
@@ -90,7 +92,7 @@ def test_what_comes_from_npm_is_named_where_it_is_missing(monkeypatch: pytest.Mo
         serve(ServeRequest(root=(str(tmp_path),)), Console())
     assert "htmx.min.js" in refused.value.message
     assert refused.value.hint is not None
-    assert "make web" in refused.value.hint
+    assert refused.value.hint.endswith(f"{sys.executable} {TOP / 'hatch_build.py'}")
 
 
 class TestStart:

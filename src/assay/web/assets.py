@@ -1,14 +1,19 @@
-"""The style sheet, of four files, and what comes from npm: `make web` puts it beside this module."""
+"""The style sheet, of four files, and what comes from npm: the build puts it beside this module (`hatch_build.py`)."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from urllib.parse import unquote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from assay.show.html import load_style
+from assay.values.run import build_command
 from assay.web.routes import get
 from assay.web.site import FOLDER
 
@@ -18,6 +23,26 @@ NEEDED = ("htmx.min.js", "uPlot.esm.js", "uPlot.min.css", os.path.join("speedsco
 
 def find_missing() -> list[str]:
     return [name for name in NEEDED if not os.path.exists(os.path.join(VENDOR, name))]
+
+
+def build_remedy() -> str:
+    """The command that gets what is missing: in the source tree, else from where this copy was installed."""
+    script = os.path.join(os.path.dirname(FOLDER), os.pardir, os.pardir, "hatch_build.py")
+    if os.path.exists(script):
+        return build_command([sys.executable, os.path.normpath(script)])
+    source = _find_source()
+    if source and os.path.isfile(os.path.join(source, "hatch_build.py")):
+        return build_command([sys.executable, "-m", "pip", "install", "--force-reinstall", "--no-deps", source])
+    return "in a clone of Assay: pip install --force-reinstall '.[web]'"
+
+
+def _find_source() -> str:
+    """The folder that pip installed from (PEP 610); "" where there was none."""
+    try:
+        address = json.loads(distribution("assay").read_text("direct_url.json") or "{}").get("url", "")
+    except (PackageNotFoundError, ValueError):
+        return ""
+    return unquote(urlsplit(address).path) if address.startswith("file:") else ""
 
 
 @cache
@@ -40,7 +65,7 @@ def build_style() -> str:
 
 
 def _read(path: str) -> str:
-    """ "" in a source tree without the files of `make web`."""
+    """ "" in a source tree without the files from npm."""
     if not os.path.exists(path):
         return ""
     with open(path, encoding="utf-8") as file:

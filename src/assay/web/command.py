@@ -122,7 +122,8 @@ def check_parts() -> None:
     from assay.web import assets
 
     if missing := assets.find_missing():
-        raise UsageError(f"files of the page are missing: {', '.join(missing)}", "in the source tree: make web")
+        hint = f"get them, with a network: {assets.build_remedy()}"
+        raise UsageError(f"files of the page are missing: {', '.join(missing)}", hint)
 
 
 def load_tokens(path: str | None) -> tuple[Token, ...]:

@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, Response
 from assay.errors import NotFoundError
 from assay.study.api import StudyLocation, list_files
 from assay.web.answers import quote
-from assay.web.assets import VENDOR
+from assay.web.assets import VENDOR, build_remedy
 from assay.web.routes import get
 from assay.web.site import build_address, get_site
 
@@ -136,7 +136,7 @@ def send_viewer(request: Request) -> Response:
     name = request.path_params["name"]
     known = os.listdir(folder) if os.path.isdir(folder) else []
     if name not in known:
-        raise NotFoundError("file of speedscope", name, known, "" if known else "make web")
+        raise NotFoundError("file of speedscope", name, known, "" if known else build_remedy())
     return FileResponse(os.path.join(folder, name), headers={"content-security-policy": VIEWER_POLICY})
 
 
