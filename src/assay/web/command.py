@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 PORT = 8666
 _SHORTEST_TOKEN = 16
 _M_ARENA_MAX = -8  # of malloc.h
-_MOST_CONNECTIONS = 500  # pages that listen among them
 
 
 class ServeRequest(Request):
@@ -58,6 +57,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     import uvicorn
 
     from assay.study.api import find_roots, open_index, show_path
+    from assay.web import connections
     from assay.web.app import build_app
     from assay.web.security import is_loopback
     from assay.web.site import Site
@@ -99,9 +99,10 @@ def serve(request: ServeRequest, console: Console) -> int:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=1,
-        http="h11",  # which limits the size of headers
+        http=connections.GuardedProtocol,  # of h11, which limits the size of headers
+        ws="none",
         proxy_headers=False,  # or who guesses tokens could give each guess another address
-        limit_concurrency=_MOST_CONNECTIONS,
+        limit_concurrency=connections.MOST,
     )
 
     class Server(uvicorn.Server):

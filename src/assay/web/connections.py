@@ -1,0 +1,78 @@
+"""Connections that hold a place without using it are closed: half-sent requests, bodies that do not come, answers that
+are not read. Nobody needs a token to connect, and there is room for so many connections at once.
+
+Of one address the oldest that has not sent a whole request gives way to the next, so that a browser gets in beside
+hundreds of them; and no address can have all places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MOST = 500  # pages that listen among them
+MOST_OF_ONE = 300  # of one address
+MOST_WAITING = 64  # of one address, without a whole request
+HEADERS_S = 10.0  # for the headers of a request
+STALL_S = 30.0  # in which some of a body must come, or some of an answer must be taken
+LEAST_BYTES = 1024  # of a body in that time
+LOOK_S = 1.0
+
+
+class GuardedProtocol(H11Protocol):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._host = ""
+        self._asked_at = self._progress_at = self.loop.time()
+        self._received = self._unsent = 0
+        self._look_later: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._host = self.client[0] if self.client else ""
+        same = [each for each in self.connections if isinstance(each, GuardedProtocol) and each._host == self._host]
+        waiting = [each for each in same if each._is_unused and not each.transport.is_closing()]
+        if len(same) > MOST_OF_ONE:
+            transport.abort()
+        elif len(waiting) > MOST_WAITING:
+            min(waiting, key=lambda each: each._asked_at).transport.abort()
+        self._look_later = self.loop.call_later(LOOK_S, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._look_later is not None:
+            self._look_later.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._received += len(data)
+        if self._received >= LEAST_BYTES:
+            self._received, self._progress_at = 0, self.loop.time()
+
+    def on_response_complete(self) -> None:
+        self._asked_at = self.loop.time()
+        super().on_response_complete()
+
+    def resume_writing(self) -> None:
+        self._progress_at = self.loop.time()
+        super().resume_writing()
+
+    @property
+    def _is_unused(self) -> bool:
+        """No whole request has come since the last answer; or one was answered before its body came."""
+        return self.conn.their_state is h11.IDLE or self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
+
+    def _look(self) -> None:
+        now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
+        waits_for_body = self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
+        if unsent < self._unsent or not (unsent or waits_for_body):
+            self._progress_at = now
+        self._unsent = unsent
+        is_late = self._is_unused and not unsent and now - self._asked_at > HEADERS_S
+        if is_late or now - self._progress_at > STALL_S:
+            self.transport.abort()
+        else:
+            self._look_later = self.loop.call_later(LOOK_S, self._look)

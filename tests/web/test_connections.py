@@ -1,0 +1,163 @@
+"""Connections that hold places of the server, over real sockets: others get in beside them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import uvicorn
+from tests.study.workbench import until
+from tests.web.conftest import TOKENS, UPLOADER
+
+from assay.web import connections
+from assay.web.app import build_app
+from assay.web.site import Site
+
+
+@pytest.fixture
+def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Of a server whose limits are low."""
+    for name, value in {"MOST_WAITING": 5, "MOST_OF_ONE": 20, "HEADERS_S": 0.5, "STALL_S": 1.0, "LOOK_S": 0.05}.items():
+        monkeypatch.setattr(connections, name, value)
+    (tmp_path / "root").mkdir()
+    config = uvicorn.Config(
+        build_app(Site((str(tmp_path / "root"),), TOKENS)),
+        port=0,
+        log_level="error",
+        http=connections.GuardedProtocol,
+        limit_concurrency=30,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until(lambda: server.started, "the server has started")
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    thread.join(30)
+
+
+def connect(port: int, text: str) -> socket.socket:
+    each = socket.create_connection(("127.0.0.1", port), timeout=30)
+    each.sendall(text.encode())
+    return each
+
+
+def is_closed(each: socket.socket) -> bool:
+    """By the server; what it answered before is read."""
+    each.setblocking(False)
+    try:
+        while each.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def open_page(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/studies", timeout=30) as answer:
+        return int(answer.status)
+
+
+HALF = "GET /studies HTTP/1.1\r\nHost: 127.0.0.1\r\nX-"
+
+
+def test_beside_many_half_sent_requests_the_page_is_there(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADERS_S", 600.0)
+    with ExitStack() as stack:
+        held = [stack.enter_context(connect(port, HALF)) for _ in range(40)]
+        assert open_page(port) == 200
+        until(lambda: sum(not is_closed(each) for each in held) <= 5, "the older ones have given way")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", HALF, "GET /login HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET", "POST /api/uploads HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5000\r\n\r\n"],
+    ids=["nothing", "headers", "a second request", "a body after the refusal"],
+)  # fmt: skip
+def test_what_does_not_go_on_is_closed_also_when_bytes_drip_in(port: int, text: str) -> None:
+    with connect(port, text) as each:
+
+        def drip_until_closed() -> bool:
+            try:
+                each.send(b"a")
+            except OSError:
+                return True
+            return is_closed(each)
+
+        until(drip_until_closed, "the server has closed it")
+    assert open_page(port) == 200
+
+
+def test_half_a_body_is_not_waited_for(port: int) -> None:
+    head = (
+        "POST /api/uploads HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/zip\r\n"
+        f"Content-Length: 5000000\r\nAuthorization: Bearer {UPLOADER}\r\n\r\nPK"
+    )
+    with connect(port, head) as each:
+        until(lambda: is_closed(each), "the server has closed it")
+
+
+def test_a_client_that_does_not_read_is_closed(port: int) -> None:
+    asked = "GET /static/curves.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    each = socket.socket()
+    each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    each.settimeout(30)
+    each.connect(("127.0.0.1", port))
+
+    def ask_until_closed() -> bool:
+        try:
+            each.send(asked.encode())  # and nothing of the answers is read
+        except (TimeoutError, ConnectionError):
+            return True
+        return False
+
+    each.settimeout(0.05)
+    with each:
+        until(lambda: ask_until_closed() and _is_reset(each), "the server has closed it")
+
+
+def _is_reset(each: socket.socket) -> bool:
+    """Without reading: an error is pending, or the next write gets one."""
+    try:
+        each.send(b"a")
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+    return False
+
+
+def test_one_address_cannot_have_all_places(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams of events: whole requests, which are answered for ever."""
+    monkeypatch.setattr(connections, "MOST_OF_ONE", 10)
+    with ExitStack() as stack:
+        text = "GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        held = [stack.enter_context(connect(port, text)) for _ in range(30)]
+        until(lambda: sum(not is_closed(each) for each in held) <= 10, "no more than ten are left")
+        other = stack.enter_context(socket.socket())
+        other.bind(("127.0.0.2", 0))  # another address
+        other.connect(("127.0.0.1", port))
+        other.sendall(b"GET /studies HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        other.settimeout(30)
+        assert b"200 OK" in other.recv(4096)
+
+
+def test_a_connection_that_is_used_again_stays(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than the headers of one request may take."""
+    monkeypatch.setattr(connections, "HEADERS_S", 2.0)
+    with connect(port, "") as each:
+        end = time.monotonic() + 3.0
+        count = 0
+        while time.monotonic() < end:
+            each.sendall(b"HEAD /login HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert each.recv(4096).startswith(b"HTTP/1.1 200")
+            count += 1
+        assert count > 1
