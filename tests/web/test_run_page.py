@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,12 @@ from tests.study.workbench import BAD, GOOD, STUDY, Bench
 from tests.web.conftest import open_client
 
 from assay.errors import NotFoundError
+from assay.study import run_files
 from assay.study.api import StudyLocation
 from assay.study.page_facts import load_run_verdicts, load_verdicts
 from assay.study.run_files import LOG_BYTES, choose_log, find_file, list_files, load_log, search_log, split_diff
 from assay.study.run_page import list_readings
+from assay.web.pages import run as run_page
 
 PAGE = "/studies/fit/runs/"
 
@@ -59,6 +62,19 @@ class TestLog:
         found = client.get(f"/api{PAGE}{GOOD}/log?command=train&find=STEP%202").json()
         assert found["matches"] == [{"offset": 23, "line": "step 2 loss 2.7 lr 0.1"}]
         assert found["is_whole"]
+
+    def test_a_search_is_made_by_another_process(self, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A large log would hold up every thread of this one."""
+        monkeypatch.setattr(run_files, "search_log", lambda *_: pytest.fail("searched here"))
+        assert client.get(f"/api{PAGE}{GOOD}/log?command=train&find=step").json()["matches"]
+
+    def test_more_searches_at_once_than_there_are_processes(
+        self, client: TestClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(run_page, "_searchers", queue.SimpleQueue())
+        answer = client.get(f"/api{PAGE}{GOOD}/log?command=train&find=step")
+        assert answer.status_code == 429
+        assert client.get(f"/api{PAGE}{GOOD}/log?command=train").status_code == 200
 
     @pytest.mark.parametrize(
         "query", ["command=other", "attempt=7", "from=x", "from=-1", "attempt=99999999999999999999"]

@@ -6,11 +6,14 @@ import errno
 import io
 import json
 import os
+import random
 import shutil
 import socket
 import stat
 import struct
+import threading
 import time
+import urllib.request
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -23,8 +26,9 @@ from starlette.testclient import TestClient
 from tests.study.workbench import BAD, GOOD, Bench
 from tests.web.conftest import READER, UPLOADER, open_client
 
-from assay.compat.torq.dashboard import CaseResult, ResultSession, build_archive, publish_session
-from assay.study import receive
+from assay.compat.torq.dashboard import MANIFEST, CaseResult, ResultSession, build_archive, publish_session
+from assay.study import collect, receive
+from assay.study.limited_process import LimitedLogParser
 from assay.study.receive import PREFIX, Limits, make_aside
 from assay.web import uploads
 from assay.web.security import Limit
@@ -64,6 +68,20 @@ def place(tmp_path: Path, served: Bench, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(uploads, "RATE", Limit(600))
     with open_client(root) as client:
         yield Place(root, client, served.root / "fit")
+
+
+def write_endless(run: Path, target: Path) -> None:
+    """A copy with a pattern that takes for ever on its log."""
+    shutil.copytree(run, target)
+    content = json.loads((target / "run.json").read_text())
+    content["spec"]["patterns"][1]["regex"] = "(([a-z]+)+)+([0-9])$"
+    (target / "run.json").write_text(json.dumps(content))
+    next(target.glob("train*.log")).write_text("a" * 60 + "!\n")
+
+
+def fetch(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        return str(answer.read().decode())
 
 
 class TestGood:
@@ -219,18 +237,29 @@ class TestBad:
 
     def test_patterns_that_take_for_ever(self, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Read by the server itself, they would hold up everybody."""
-        shutil.copytree(place.source / GOOD, tmp_path / "o" / GOOD)
-        record = tmp_path / "o" / GOOD / "run.json"
-        content = json.loads(record.read_text())
-        content["spec"]["patterns"][1]["regex"] = "(([a-z]+)+)+([0-9])$"
-        record.write_text(json.dumps(content))
-        next((tmp_path / "o" / GOOD).glob("train*.log")).write_text("a" * 60 + "!\n")
+        write_endless(place.source / GOOD, tmp_path / "o" / GOOD)
         monkeypatch.setattr(receive, "METRICS_S", 2.0)
         place.source = tmp_path / "o"
         answer = place.send(place.pack(GOOD))
         assert answer.status_code == 400
         assert "the metrics cannot be read" in answer.json()["error"]
         assert place.find_files() == []
+
+    def test_patterns_of_a_run_that_is_here_hold_up_nobody(
+        self, server: tuple[str, Path], served: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It passed the check, or was never checked: other pages are answered while its metrics are read."""
+        monkeypatch.setattr(LimitedLogParser, "FIRST_S", 2.0)
+        monkeypatch.setattr(collect, "log_parser", LimitedLogParser())
+        address, root = server
+        write_endless(served.root / "fit" / GOOD, root / "fit" / GOOD)
+        answers: list[str] = []
+        reading = threading.Thread(target=lambda: answers.append(fetch(f"{address}/studies/fit")))
+        reading.start()
+        assert "token" in fetch(f"{address}/login")
+        reading.join(60)
+        assert GOOD in answers[0]
+        assert "its metrics are not read, because of its patterns" in answers[0]
 
     @pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 0.999])
     def test_half_an_archive(self, place: Place, part: float) -> None:
@@ -244,6 +273,43 @@ class TestBad:
         data[at : at + 20] = bytes(20)
         assert place.send(bytes(data)).status_code == 400
         assert place.find_files() == []
+
+    def test_damage_anywhere_is_the_sender_s_and_names_no_path_of_the_server(self, place: Place) -> None:
+        """Also in the list of members, where offsets lead outside of the file."""
+        data, chance = place.pack(GOOD), random.Random(7)
+        begin = data.index(b"PK\1\2")
+        for number in range(120):
+            bad = bytearray(data)
+            low = begin if number % 2 else 0
+            for at in (chance.randrange(low, len(data)) for _ in range(1 + number % 4)):
+                bad[at] = chance.choice((0, 255, bad[at] ^ (1 << chance.randrange(8))))
+            answer = place.send(bytes(bad))
+            assert answer.status_code in (400, 413, 201, 200, 409), answer.text
+            assert str(place.root) not in answer.text
+
+    @pytest.mark.parametrize("offset", [2**31, 2**32 - 2])
+    def test_a_member_that_is_said_to_be_elsewhere(self, place: Place, offset: int) -> None:
+        data = bytearray(place.pack(GOOD))
+        at = data.index(b"PK\1\2") + 42
+        data[at : at + 4] = struct.pack("<I", offset)
+        answer = place.send(bytes(data))
+        assert answer.status_code == 400
+        assert place.find_files() == []
+
+    @pytest.mark.parametrize("name", ["run.json/x", "attempt-1.outcome.json/x", "attempts/x", "tags.json/x"])
+    def test_a_folder_in_the_place_of_a_file(self, place: Place, name: str) -> None:
+        answer = place.send(place.pack(change=add(f"{IN}/{name}")))
+        assert answer.status_code == 400
+        assert str(place.root) not in answer.text
+        assert "Errno" not in answer.text
+
+    def test_a_session_whose_manifest_is_a_folder(self, place: Place) -> None:
+        data = place.pack(change=add(f"{MANIFEST}/x"))
+        body = b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + data + b"\r\n--b--\r\n"
+        headers = {**UPLOAD, "content-type": "multipart/form-data; boundary=b"}
+        answer = place.client.post("/api/test-sessions/upload_zip/", content=body, headers=headers)
+        assert answer.status_code == 400
+        assert str(place.root) not in answer.text
 
     @pytest.mark.parametrize("kind", ["text/plain", "application/json", ""])
     def test_another_kind(self, place: Place, kind: str) -> None:

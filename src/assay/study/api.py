@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from assay.study.compare_page import ComparePage, build_chosen_curves, build_comparison, pick_rows
     from assay.study.farms import LOCAL, choose_asked_farm, choose_farm
     from assay.study.kept_table import KeptTable, keep_made
+    from assay.study.limited_process import LimitedProcess, limit_patterns
     from assay.study.locations import (
         FoundRun,
         StudyLocation,
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
         find_image_kind,
         list_files,
         load_log,
-        search_log,
         split_diff,
     )
     from assay.study.run_page import build_run_curves, build_run_page, choose_metrics, find_children, find_failure
@@ -113,6 +113,7 @@ HOMES = {
     "assay.study.compare_page": "ComparePage build_chosen_curves build_comparison pick_rows",
     "assay.study.collect": "Source closing_quietly find_sources",
     "assay.study.kept_table": "KeptTable keep_made",
+    "assay.study.limited_process": "LimitedProcess limit_patterns",
     "assay.study.locations": (
         "FoundRun StudyLocation check_writable choose_root find_locations find_patterns find_roots find_studies "
         "show_command show_path"
@@ -136,9 +137,7 @@ HOMES = {
     "assay.study.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows",
     "assay.study.receive": "Limits RefusedUploadError StoredRun make_aside place_runs store_archive unpack",
     "assay.study.refresh": "apply_changes refresh_root refresh_study",
-    "assay.study.run_files": (
-        "choose_log find_default_log find_file find_image_kind list_files load_log search_log split_diff"
-    ),
+    "assay.study.run_files": ("choose_log find_default_log find_file find_image_kind list_files load_log split_diff"),
     "assay.study.run_page": "build_run_curves build_run_page choose_metrics find_children find_failure",
     "assay.study.run_reader": "LoadedRuns load_fresh_table load_objectives load_points load_study_runs",
     "assay.study.run_status": "load_states",

@@ -37,7 +37,8 @@ _FLUSHES = 5
 _REST_S = 60.0
 UNREAD = 0.0  # the stamp of a row whose sources could not be read: whoever looks next reads them
 
-Parse = Callable[[bytes, dict[str, Any], bool], tuple[Columns, int, dict[str, Any]]]
+ParsedLog = tuple[Columns, int, dict[str, Any]]
+Parse = Callable[[bytes, dict[str, Any], bool], ParsedLog]
 Listen = Callable[[str, Columns], None]  # the key of a run, and points that were just stored
 
 
@@ -108,17 +109,21 @@ def _inside(run_dir: str, name: str, kind: str) -> list[str]:
 
 
 def _parse_log(patterns: Sequence[Pattern], command: str) -> Parse:
-    def parse(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:
-        if not final:
-            data = data[: _lines_end(data)]
-        extractor = Extractor.restore(patterns, command, state)
-        columns = extractor.feed_columns(data)
-        if final:
-            for metric, (steps, values, times) in extractor.finish_columns().items():
-                add_column(columns, metric, steps, values, times)
-        return columns, len(data), extractor.state
+    return lambda data, state, final: log_parser(patterns, command, data, state, final)
 
-    return parse
+
+def parse_log(patterns: Sequence[Pattern], command: str, data: bytes, state: dict[str, Any], final: bool) -> ParsedLog:
+    if not final:
+        data = data[: _lines_end(data)]
+    extractor = Extractor.restore(patterns, command, state)
+    columns = extractor.feed_columns(data)
+    if final:
+        for metric, (steps, values, times) in extractor.finish_columns().items():
+            add_column(columns, metric, steps, values, times)
+    return columns, len(data), extractor.state
+
+
+log_parser: Callable[[Sequence[Pattern], str, bytes, dict[str, Any], bool], ParsedLog] = parse_log  # or a limited one
 
 
 def _lines_end(data: bytes) -> int:

@@ -7,13 +7,12 @@ is a link or a device, or becomes larger than allowed.
 
 from __future__ import annotations
 
+import errno
 import filecmp
 import os
 import shutil
 import stat
 import struct
-import subprocess
-import sys
 import tempfile
 import time
 import unicodedata
@@ -23,8 +22,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.record import run_directory
+from assay.study.limited_process import LimitedProcess
 from assay.study.run_status import load_status
 from assay.system.files import rename
 from assay.system.locks import locked
@@ -35,8 +35,23 @@ from assay.values.study import MetricFile, is_study_name
 PREFIX = ".upload-"  # of folders in the root, which no command takes for a study
 _OLD_S = 86_400.0  # what a server that was killed has left
 _CHUNK = 1 << 20
-METRICS_S = 30.0  # for reading the metrics of an upload
+METRICS_S = 30.0  # of CPU time, for reading the metrics of an upload
 _LONGEST_PART, _DEEPEST = 255, 40
+# what zipfile raises for archives that are damaged
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    struct.error,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    RuntimeError,
+)
+_OUR_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM,
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+)  # fmt: skip
 _END, _END_64 = b"PK\5\6", b"PK\6\7"
 
 
@@ -70,7 +85,7 @@ def make_aside(root: str) -> Iterator[str]:
                 shutil.rmtree(entry.path, ignore_errors=True)
         aside = tempfile.mkdtemp(prefix=PREFIX, dir=root)
     except OSError as error:
-        raise InfrastructureError(f"{root} cannot be written: {error.strerror}") from error
+        raise InfrastructureError(f"the server's folder cannot be written: {error.strerror}") from error
     try:
         yield aside
     finally:
@@ -87,7 +102,7 @@ def store_archive(archive: str, aside: str, root: str, limits: Limits) -> list[S
         _check_metrics([run_dir for run_dir, spec in zip(dirs, specs, strict=True) if spec.patterns])
         return place_runs(runs, unpacked, root)
     except OSError as error:
-        raise InfrastructureError(f"the upload cannot be stored in {root}: {error.strerror or error}") from error
+        raise _blame(error) from error
 
 
 # ---------------------------------------------------------------- unpacking
@@ -123,11 +138,21 @@ def unpack(
                     continue
                 left = _write(file, info, os.path.join(folder, *parts), left)
                 names.append("/".join(parts))
-    except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, NotImplementedError) as error:
-        raise RefusedUploadError(f"not a readable zip archive: {error or type(error).__name__}") from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise RefusedUploadError("a name in the archive is a file and a folder at once") from error
+    except OSError as error:  # also of an offset that does not exist
+        raise _blame(error) from error
+    except _DAMAGE as error:
+        raise RefusedUploadError(f"not a readable zip archive: {error or type(error).__name__}") from error
     return names
+
+
+def _blame(error: OSError) -> AssayError:
+    """What the disk refuses is ours, everything else the sender's; no path of this machine leaves it."""
+    why = error.strerror or type(error).__name__
+    if error.errno in _OUR_ERRORS:
+        return InfrastructureError(f"the upload cannot be stored: {why}")
+    return RefusedUploadError(f"not a readable archive: {why}")
 
 
 def _check_end(archive: str, size: int, limits: Limits) -> None:
@@ -211,16 +236,15 @@ def _write(file: zipfile.ZipFile, info: zipfile.ZipInfo, path: str, left: int) -
 
 def _check_run(run_dir: str, key: str) -> RunSpec:
     try:
-        record = run_directory.load_record(run_dir)
-    except FormatError as error:
-        why = error.message.replace(os.path.join(run_dir, ""), "")
-        raise RefusedUploadError(f"{key} is not a readable run: {why}") from error
+        record, state = run_directory.load_record(run_dir), load_status(run_dir).state
     except (FileNotFoundError, NotADirectoryError) as error:
         raise RefusedUploadError(f"{key} has no {layout.RUN_FILE}") from error
+    except AssayError as error:
+        why = error.message.replace(os.path.join(run_dir, ""), "").replace(run_dir, key)
+        raise RefusedUploadError(f"{key} is not a readable run: {why}") from error
     for path in _find_paths(record.spec):
         if os.path.isabs(path) or os.pardir in path.split("/"):
             raise RefusedUploadError(f"{key}: its {layout.RUN_FILE} names {path[:200]!r}, which leads elsewhere")
-    state = load_status(run_dir).state
     if not state.is_over:
         raise RefusedUploadError(f"{key} is not finished: it is {state}")
     return record.spec
@@ -230,20 +254,14 @@ def _check_metrics(run_dirs: Sequence[str]) -> None:
     """Whether what the runs' own patterns find can be read, and in a reasonable time."""
     if not run_dirs:
         return
+    checker = LimitedProcess()
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "assay.study.receive_check"],
-            input=os.fsencode("\0".join(run_dirs)),
-            capture_output=True,
-            timeout=METRICS_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        why = f"its patterns for metrics took longer than {METRICS_S:g} s"
+        checker.call("assay.study.limited_process:check_runs", list(run_dirs), limit_s=METRICS_S)
+    except AssayError as error:
+        why = error.message.replace(os.path.join(os.path.dirname(os.path.dirname(run_dirs[0])), ""), "")[:200]
         raise RefusedUploadError(f"the metrics cannot be read: {why}") from None
-    if done.returncode:
-        why = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
-        raise RefusedUploadError(f"the metrics cannot be read: {why}")
+    finally:
+        checker.close()
 
 
 def _find_paths(spec: RunSpec) -> Iterator[str]:

@@ -56,7 +56,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     _share_memory()
     import uvicorn
 
-    from assay.study.api import find_roots, open_index, show_path
+    from assay.study.api import find_roots, limit_patterns, open_index, show_path
     from assay.web import connections
     from assay.web.app import build_app
     from assay.web.security import is_loopback
@@ -83,6 +83,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     port = listening.getsockname()[1]
     names = {"localhost", "127.0.0.1", "::1", request.host, socket.gethostname(), *request.names}
     names |= set(_own_addresses(request.host))
+    limit_patterns()
     site = Site(roots, tokens, is_open=is_local, hosts=tuple(names))
     app = build_app(site)
     shown = f"[{request.host}]" if ":" in request.host else request.host

@@ -25,20 +25,20 @@ LOOK_S = 1.0
 class GuardedProtocol(H11Protocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._host = ""
-        self._asked_at = self._progress_at = self.loop.time()
+        self.host = ""
+        self.asked_at = self._progress_at = self.loop.time()
         self._received = self._unsent = 0
         self._look_later: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._host = self.client[0] if self.client else ""
-        same = [each for each in self.connections if isinstance(each, GuardedProtocol) and each._host == self._host]
-        waiting = [each for each in same if each._is_unused and not each.transport.is_closing()]
+        self.host = self.client[0] if self.client else ""
+        same = [each for each in self.connections if isinstance(each, GuardedProtocol) and each.host == self.host]
+        waiting = [each for each in same if each.is_unused and not each.transport.is_closing()]
         if len(same) > MOST_OF_ONE:
             transport.abort()
         elif len(waiting) > MOST_WAITING:
-            min(waiting, key=lambda each: each._asked_at).transport.abort()
+            min(waiting, key=lambda each: each.asked_at).transport.abort()
         self._look_later = self.loop.call_later(LOOK_S, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -53,7 +53,7 @@ class GuardedProtocol(H11Protocol):
             self._received, self._progress_at = 0, self.loop.time()
 
     def on_response_complete(self) -> None:
-        self._asked_at = self.loop.time()
+        self.asked_at = self.loop.time()
         super().on_response_complete()
 
     def resume_writing(self) -> None:
@@ -61,7 +61,7 @@ class GuardedProtocol(H11Protocol):
         super().resume_writing()
 
     @property
-    def _is_unused(self) -> bool:
+    def is_unused(self) -> bool:
         """No whole request has come since the last answer; or one was answered before its body came."""
         return self.conn.their_state is h11.IDLE or self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
 
@@ -71,7 +71,7 @@ class GuardedProtocol(H11Protocol):
         if unsent < self._unsent or not (unsent or waits_for_body):
             self._progress_at = now
         self._unsent = unsent
-        is_late = self._is_unused and not unsent and now - self._asked_at > HEADERS_S
+        is_late = self.is_unused and not unsent and now - self.asked_at > HEADERS_S
         if is_late or now - self._progress_at > STALL_S:
             self.transport.abort()
         else:

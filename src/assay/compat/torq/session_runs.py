@@ -62,7 +62,7 @@ def _load_manifest(folder: str) -> dict[str, Any]:
         with open(os.path.join(folder, MANIFEST), "rb") as file:
             content = parse_json(file.read())
         json.dumps(content, ensure_ascii=False).encode()  # a lone surrogate is not text
-    except FileNotFoundError as error:
+    except (FileNotFoundError, IsADirectoryError) as error:
         raise RefusedUploadError(f"the archive has no {MANIFEST}") from error
     except (ValueError, RecursionError) as error:
         raise RefusedUploadError(f"{MANIFEST} cannot be read: {error}") from error

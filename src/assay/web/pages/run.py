@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+import queue
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -11,6 +11,7 @@ from starlette.responses import FileResponse, Response
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.study.api import (
+    LimitedProcess,
     build_run_curves,
     build_run_page,
     choose_log,
@@ -23,7 +24,6 @@ from assay.study.api import (
     find_names,
     list_files,
     load_log,
-    search_log,
     split_diff,
 )
 from assay.web.answers import quote, send
@@ -33,7 +33,11 @@ from assay.web.site import Site, build_address, get_site
 from assay.web.snapshots import Snapshot
 
 _MOST_CHARTS = 24  # the others by a click
-_SEARCHES = threading.BoundedSemaphore(4)  # each may take seconds, and a thread that every page needs
+_MOST_SEARCHES = 3  # each may take seconds
+_SEARCH_S = 10.0  # of CPU time
+_searchers: queue.SimpleQueue[LimitedProcess] = queue.SimpleQueue()  # in this process they would hold up every thread
+for _ in range(_MOST_SEARCHES):
+    _searchers.put(LimitedProcess())
 
 
 def find_run(request: Request) -> tuple[Site, Snapshot, int, str]:
@@ -134,12 +138,14 @@ def send_log(request: Request) -> Response:
         return send(load_log(path, start)._asdict())
     if len(words) > 1000:
         raise UsageError("a search has at most 1000 characters")
-    if not _SEARCHES.acquire(timeout=1):
-        raise HTTPException(429, "other searches are going on; try again in a moment")
     try:
-        found = search_log(path, words, start or 0)
+        searcher = _searchers.get(timeout=0.3)
+    except queue.Empty:
+        raise HTTPException(429, "other searches are going on; try again in a moment") from None
+    try:
+        found = searcher.call("assay.study.run_files:search_log", path, words, start or 0, limit_s=_SEARCH_S)
     finally:
-        _SEARCHES.release()
+        _searchers.put(searcher)
     items = [each._asdict() for each in found.items]
     return send({**found._asdict(), "items": None, "matches": items})
 
