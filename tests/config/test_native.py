@@ -128,6 +128,7 @@ def test_what_is_wrong_with_commands(text, place, words):
         ("farms: {a: {kind: ssh, hosts: [b], slots: {c: 2}}}", "farms.a.slots: c is not among the hosts: b"),
         ("farms: {a: {kind: ssh, hosts: [b], slots: {b: 0}}}", "farms.a.slots.b: must be a whole number, 1 or more"),
         ("farms: {a: {kind: ssh, hosts: []}}", "farms.a.hosts: names no host"),
+        ("farms: {a: {kind: ssh, hosts: [g, -oProxyCommand=x]}}", "farms.a.hosts: '-oProxyCommand=x' is not a host"),
         ("farms: {a: {kind: ssh, hosts: [b], slots: 100000000000}}", "slots: must be a whole number, 1000 or less"),
         ("farms: {a: {kind: ssh, hosts: [b], gpus: {b: 1001}}}", "gpus.b: must be a whole number, 1000 or less"),
         ("farms: {a: {kind: ssh, hosts: [b], gpus: x}}", "farms.a.gpus: must be a whole number"),

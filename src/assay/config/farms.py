@@ -8,6 +8,8 @@ from typing import Any, cast
 from assay.config.fields import Fields
 from assay.config.settings import Settings
 from assay.config.source import Entry, Node, Problems, join_key
+from assay.errors import UsageError
+from assay.system.ssh import NO_HOST, is_host
 from assay.values.engines import ENGINES, REQUIRED, SSH_PREFIX, KeyKind
 from assay.values.study import Farm, FarmKind, Position
 
@@ -75,6 +77,8 @@ def _check_hosts(fields: Fields, given: Mapping[str, Entry], options: Mapping[st
     hosts = options.get("hosts") or ()
     if "hosts" in given and given["hosts"].node.kind == "sequence" and not hosts:
         fields.problems.add("names no host", join_key(key, "hosts"), given["hosts"].position, "as in `hosts: [gpu1]`")
+    for host in (host for host in hosts if host is not None and not is_host(host)):
+        fields.problems.add(f"{host!r} is not a host", join_key(key, "hosts"), given["hosts"].position, NO_HOST)
     for name in (name for name, value in options.items() if isinstance(value, dict) and "hosts" in options):
         for host in (host for host in options[name] if host not in hosts):
             problem = f"{host} is not among the hosts: {', '.join(hosts)}"
@@ -134,7 +138,9 @@ def _read_quietly(entry: Entry) -> Farm:
 def build_engine_farm(name: str) -> Farm | None:
     """`slurm`, `ray` or `ssh:HOST`, which need no section; None: not the name of an engine."""
     if name.startswith(SSH_PREFIX) and name != SSH_PREFIX:
-        return Farm(name, "ssh", options={"hosts": (name.removeprefix(SSH_PREFIX),)})
+        if not is_host(host := name.removeprefix(SSH_PREFIX)):
+            raise UsageError(f"{host!r} is not a host", NO_HOST)
+        return Farm(name, "ssh", options={"hosts": (host,)})
     return Farm(name, cast("FarmKind", name)) if name in ENGINES and name not in REQUIRED else None
 
 

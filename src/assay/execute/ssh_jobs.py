@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from assay.execute.submit import load_submit_code, parse_token
 from assay.system import processes
 from assay.system.files import write_new
+from assay.system.ssh import is_host
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness
 
@@ -57,7 +58,7 @@ def parse_slot(text: str) -> HostSlot | None:
     try:
         fields = json.loads(text)
         address = HostAddress(fields["host"], fields["root"], tuple(fields["options"]))
-        return HostSlot(address, int(fields["slot"]), bool(fields["keep"]))
+        return HostSlot(address, int(fields["slot"]), bool(fields["keep"])) if is_host(address.name) else None
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -71,7 +71,7 @@ class Session:
         self.refusal = ""
         command = "exec bash -c " + shlex.join([_load_script(), "assay", self._host.root])
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        argv = [find_client("host"), *_ONE_CONNECTION, *self._address.words, self._address.name, command]
+        argv = [find_client("host"), *_ONE_CONNECTION, *self._address.words, "--", self._address.name, command]
         self._process = subprocess.Popen(  # in a session of its own: Ctrl-C is for us, and jobs are ended over there
             argv,
             stdin=subprocess.PIPE,

@@ -13,10 +13,11 @@ import time
 from dataclasses import dataclass
 from typing import IO
 
-from assay.errors import InfrastructureError
+from assay.errors import InfrastructureError, UsageError
 
 _SOCKET_LENGTH = 80  # of its path: unix has room for 107, and ssh appends a suffix
 _GRACE_S = 5.0
+NO_HOST = "as in user@host: without spaces, and without a dash at the beginning, which ssh takes for an option"
 # the master's own session: it ends with our side, also where that was killed, and the connection with it
 _HOLD = "echo ready; exec cat >/dev/null"
 
@@ -34,6 +35,10 @@ class Address:
     noun: str = "board"  # what people call it
     key_hint: str = 'name a key that it knows: key = "~/.ssh/…"'
 
+    def __post_init__(self) -> None:
+        if not is_host(self.name):
+            raise UsageError(f"{self.name!r} is not the name of a {self.noun}", NO_HOST)
+
     @property
     def words(self) -> list[str]:
         port = ["-p", str(self.port)] if self.port else []
@@ -50,6 +55,11 @@ class Address:
         port = ["-p", str(self.port)] if self.port else []
         key = ["-i", self.key] if self.key else []
         return shlex.join(["ssh", *self.options, *port, *key, "--", self.name])
+
+
+def is_host(name: str) -> bool:
+    """Whether ssh takes it for a host, and not for an option."""
+    return not any(part.startswith("-") for part in name.split("@")) and name.isprintable() and " " not in name
 
 
 def find_client(noun: str) -> str:
@@ -72,7 +82,7 @@ class Connection:
         self.close()
         self._folder = _make_short_folder()
         complaint = os.path.join(self._folder, "stderr")
-        argv = [*self._ssh(), "-M", "-o", "ControlPersist=no", self.address.name, _HOLD]
+        argv = [*self._ssh(), "-M", "-o", "ControlPersist=no", "--", self.address.name, _HOLD]
         with open(complaint, "wb") as stream:
             self._master = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream)
         if not self._is_ready(self._master):
@@ -124,7 +134,7 @@ class Connection:
         """A shell script on the host."""
         self.connect()
         command = "exec sh -c " + shlex.join([script, "assay", *arguments])
-        argv = [*self._ssh(), "-o", "ControlMaster=no", self.address.name, command]
+        argv = [*self._ssh(), "-o", "ControlMaster=no", "--", self.address.name, command]
         return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def ask(self, script: str, *arguments: str, content: bytes | None = None) -> tuple[int, bytes, str]:
