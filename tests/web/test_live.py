@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -17,7 +19,7 @@ from tests.study.workbench import GOOD, STUDY, build_bench, until
 
 from assay.errors import AssayError, UsageError
 from assay.show.console import Console
-from assay.web import assets
+from assay.web import assets, command
 from assay.web.command import ServeRequest, load_tokens, serve
 
 TOP = Path(__file__).parent.parent.parent
@@ -95,6 +97,11 @@ def test_what_comes_from_npm_is_named_where_it_is_missing(monkeypatch: pytest.Mo
     assert refused.value.hint.endswith(f"{sys.executable} {TOP / 'hatch_build.py'}")
 
 
+def write_private(path: Path, text: str, mode: int = 0o600) -> None:
+    path.write_text(text)
+    path.chmod(mode)
+
+
 class TestStart:
     """What `assay serve` refuses before it listens."""
 
@@ -131,13 +138,13 @@ class TestStart:
         ids=["short", "scope", "alone", "letters"],
     )
     def test_bad_tokens(self, tmp_path: Path, text: str) -> None:
-        (tmp_path / "tokens").write_text(text)
+        write_private(tmp_path / "tokens", text)
         with pytest.raises(UsageError) as refused:
             load_tokens(str(tmp_path / "tokens"))
         assert "a" * 24 not in refused.value.message
 
     def test_good_tokens(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "tokens").write_text(f"# of the lab\nwrite {'a' * 20}\n\nupload {'b' * 20}\n")
+        write_private(tmp_path / "tokens", f"# of the lab\nwrite {'a' * 20}\n\nupload {'b' * 20}\n")
         assert [token.scope for token in load_tokens(str(tmp_path / "tokens"))] == ["write", "upload"]
         assert "aaaa" not in repr(load_tokens(str(tmp_path / "tokens")))
         monkeypatch.setenv("ASSAY_TOKEN", "c" * 20)
@@ -151,3 +158,139 @@ class TestStart:
         monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: [each.close() for each in sockets])
         serve(ServeRequest(root=(str(tmp_path),), port=0), Console())
         assert "ASSAY_TOKEN" not in os.environ
+
+    @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
+    def test_tokens_that_others_may_read_are_refused_as_ssh_refuses_keys(self, tmp_path: Path, mode: int) -> None:
+        path = tmp_path / "my tokens"
+        write_private(path, f"write {'a' * 20}\n", mode)
+        with pytest.raises(UsageError, match=f"its mode is {mode:04o}") as refused:
+            load_tokens(str(path))
+        assert refused.value.hint == f"chmod 600 '{path}'"
+        subprocess.run(["bash", "-c", refused.value.hint], check=True)
+        assert len(load_tokens(str(path))) == 1
+
+    def test_tokens_of_a_pipe(self, tmp_path: Path) -> None:
+        """`--tokens <(pass show assay)`."""
+        reader, writer = os.pipe()
+        os.write(writer, f"write {'a' * 20}\n".encode())
+        os.close(writer)
+        assert len(load_tokens(f"/dev/fd/{reader}")) == 1
+        os.close(reader)
+
+    def test_certificates_that_cannot_be_used(self, tmp_path: Path) -> None:
+        cert, key = write_certificate(tmp_path)
+        with pytest.raises(UsageError, match="--tls-key needs"):
+            serve(ServeRequest(root=(str(tmp_path),), tls_key=str(key)), Console())
+        for bad_cert, bad_key in ((key, key), (tmp_path / "none", key), (cert, None), (cert, cert)):
+            request = ServeRequest(
+                root=(str(tmp_path),), tls_cert=str(bad_cert), tls_key=str(bad_key) if bad_key else None
+            )
+            with pytest.raises(UsageError, match="not a certificate and its key"):
+                serve(request, Console())
+        key.chmod(0o644)
+        with pytest.raises(UsageError, match="can be used by others"):
+            serve(ServeRequest(root=(str(tmp_path),), tls_cert=str(cert), tls_key=str(key)), Console())
+
+    def test_other_addresses_without_tls_are_warned_of(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: [each.close() for each in sockets])
+        cert, key = write_certificate(tmp_path)
+        for tls in ({}, {"tls_cert": str(cert), "tls_key": str(key)}):
+            monkeypatch.setenv("ASSAY_TOKEN", "c" * 20)
+            serve(ServeRequest(root=(str(tmp_path),), host="0.0.0.0", port=0, **tls), Console())
+            out, err = capsys.readouterr()
+            assert ("--tls-cert" in err) is not bool(tls)
+            assert ("open  https://" in out) is bool(tls)
+            assert "ccc" not in out + err
+
+
+def write_certificate(folder: Path) -> tuple[Path, Path]:
+    """Of 127.0.0.1, by itself."""
+    import datetime as dt
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    secret, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "assay of the tests")])
+    built = (
+        x509.CertificateBuilder(name, name, secret.public_key(), x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(secret, hashes.SHA256())
+    )
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    cert.write_bytes(built.public_bytes(serialization.Encoding.PEM))
+    pem = secret.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    write_private(key, pem.decode())
+    return cert, key
+
+
+def start_server(folder: Path, *words: str) -> subprocess.Popen[str]:
+    code = (
+        "import sys, assay.web.assets as a; a.find_missing = list; from assay.cli.main import main; "
+        "sys.argv[0] = 'assay'; main()"
+    )
+    (folder / "root").mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "serve", "--root", "root", "--port", "0", *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_redirected_output_has_no_token_and_says_where_it_is(tmp_path: Path) -> None:
+    server = start_server(tmp_path)
+    assert server.stdout is not None
+    lines = [server.stdout.readline() for _ in range(3)]
+    try:
+        found = re.search(r"cat (\S+)", lines[2])
+        assert found is not None
+        path = Path(found[1])
+        token = path.read_text().strip()
+        assert path.stat().st_mode & 0o077 == 0
+        assert lines[1].startswith("open  http://127.0.0.1:")
+        assert lines[1].endswith("/\n")
+        address = lines[1].split()[1]
+        asked = urllib.request.Request(f"{address}login", method="POST", headers={"authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            assert "write" in json.loads(answer.read())["scopes"]
+    finally:
+        server.send_signal(signal.SIGINT)
+        out, err = server.communicate(timeout=30)
+    assert token not in "".join(lines) + out + err
+    assert not path.exists()  # it is not good any more
+
+
+def test_a_terminal_gets_the_address_with_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ASSAY_TOKEN", raising=False)
+    monkeypatch.setattr(assets, "find_missing", list)
+    monkeypatch.setattr(command, "is_terminal", lambda _stream: True)
+    monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: [each.close() for each in sockets])
+    serve(ServeRequest(root=(str(tmp_path),), port=0), Console())
+    assert re.search(r"open  http://127.0.0.1:\d+/#token=\S{32}\n", capsys.readouterr().out)
+
+
+def test_https(tmp_path: Path) -> None:
+    cert, key = write_certificate(tmp_path)
+    server = start_server(tmp_path, "--tls-cert", str(cert), "--tls-key", str(key))
+    assert server.stdout is not None
+    try:
+        address = [server.stdout.readline() for _ in range(2)][1].split()[1]
+        assert address.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=str(cert))
+        with urllib.request.urlopen(f"{address}studies", timeout=30, context=context) as answer:
+            assert answer.status == 200
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=30)

@@ -16,8 +16,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import IO, Any
 
@@ -97,7 +97,7 @@ class LimitedLogParser:
     REFUSAL = "its metrics are not read, because of its patterns"
 
     def __init__(self) -> None:
-        self._process = LimitedProcess()
+        self.process = LimitedProcess()
         self._left_s: dict[tuple[object, ...], float] = {}
 
     def __call__(
@@ -108,9 +108,7 @@ class LimitedLogParser:
         if left_s <= 0:
             raise UsageError(f"{self.REFUSAL}: they have taken too long before")
         try:
-            answer = self._process.call(
-                f"{__name__}:parse_timed", patterns, command, data, state, final, limit_s=left_s
-            )
+            answer = self.process.call(f"{__name__}:parse_timed", patterns, command, data, state, final, limit_s=left_s)
         except TookTooLongError as error:
             self._left_s[key] = -math.inf
             raise UsageError(f"{self.REFUSAL}: {error.message}") from None
@@ -120,9 +118,16 @@ class LimitedLogParser:
         return parsed
 
 
-def limit_patterns() -> None:
-    """From now on whatever reads metrics in this process evaluates patterns in a child."""
-    collect.log_parser = LimitedLogParser()
+@contextmanager
+def limit_patterns() -> Iterator[None]:
+    """Whatever reads metrics in this process evaluates patterns in a child."""
+    before, limited = collect.log_parser, LimitedLogParser()
+    collect.log_parser = limited
+    try:
+        yield
+    finally:
+        collect.log_parser = before
+        limited.process.close()
 
 
 # ---------------------------------------------------------------- in the child

@@ -6,12 +6,16 @@ import logging
 import os
 import secrets
 import socket
-from contextlib import suppress
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from assay.errors import MissingExtraError, UsageError
+from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.show.console import Console
+from assay.system.files import cache_dir, write_atomic
+from assay.system.terminal import is_terminal
 from assay.values.options import Request, option
 from assay.values.run import build_command
 
@@ -43,6 +47,8 @@ class ServeRequest(Request):
         metavar="FILE",
         help="Tokens, one a line: write|read|upload TOKEN.  [default: a new one]",
     )
+    tls_cert: str | None = option("--tls-cert", metavar="FILE", help="Serve https, with this certificate (PEM).")
+    tls_key: str | None = option("--tls-key", metavar="FILE", help="Its private key.  [default: in --tls-cert]")
 
 
 def serve(request: ServeRequest, console: Console) -> int:
@@ -69,6 +75,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     if request.index is not None:  # what cannot be reached is said now, and not on every page
         with open_index(roots[0]):
             pass
+    _check_tls(request.tls_cert, request.tls_key)
     tokens = load_tokens(request.tokens)
     given = os.environ.pop("ASSAY_TOKEN", None)  # the runs that are repeated from the page do not get it
     is_local = is_loopback(request.host)
@@ -83,17 +90,17 @@ def serve(request: ServeRequest, console: Console) -> int:
     port = listening.getsockname()[1]
     names = {"localhost", "127.0.0.1", "::1", request.host, socket.gethostname(), *request.names}
     names |= set(_own_addresses(request.host))
-    limit_patterns()
     site = Site(roots, tokens, is_open=is_local, hosts=tuple(names))
     app = build_app(site)
     shown = f"[{request.host}]" if ":" in request.host else request.host
     shown = socket.gethostname() if request.host in ("0.0.0.0", "::") else shown  # noqa: S104 compared, not used
     console.print(f"studies of {', '.join(map(show_path, roots))}")
-    first = next((token for token in tokens if token.scope == "write"), None)
-    secret = f"#token={first.text}" if first and not request.tokens and given is None else ""
-    console.print(f"open  http://{shown}:{port}/{secret}")
-    if secret:
-        console.print("      who has this address may stop and repeat runs; without its last part it only shows them")
+    if not is_local and not request.tls_cert:
+        console.warning(f"what is sent to and from {request.host} can be read on its way, tokens too: see --tls-cert")
+    address = f"{'https' if request.tls_cert else 'http'}://{shown}:{port}/"
+    secret = (
+        next((each.text for each in tokens if each.scope == "write"), "") if not request.tokens and not given else ""
+    )
     config = uvicorn.Config(
         app,
         log_level="error",
@@ -104,6 +111,8 @@ def serve(request: ServeRequest, console: Console) -> int:
         ws="none",
         proxy_headers=False,  # or who guesses tokens could give each guess another address
         limit_concurrency=connections.MOST,
+        ssl_certfile=request.tls_cert,
+        ssl_keyfile=request.tls_key,
     )
 
     class Server(uvicorn.Server):
@@ -113,8 +122,35 @@ def serve(request: ServeRequest, console: Console) -> int:
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what is cut off now is not an error
             super().handle_exit(sig, frame)
 
-    Server(config).run([listening])
+    with limit_patterns(), _announce(address, secret, port, console):
+        Server(config).run([listening])
     return 0
+
+
+@contextmanager
+def _announce(address: str, secret: str, port: int, console: Console) -> Iterator[None]:
+    """Output that is redirected may be a log that others read: there the token is in a file, as long as it is good."""
+    if not secret or is_terminal(console.out):
+        console.print(f"open  {address}{f'#token={secret}' if secret else ''}")
+        if secret:
+            console.print(
+                "      who has this address may stop and repeat runs; without its last part it only shows them"
+            )
+        yield
+        return
+    path = os.path.join(cache_dir(os.environ), f"serve-{port}.token")
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        write_atomic(path, f"{secret}\n", 0o600)
+    except OSError as error:
+        raise InfrastructureError(f"{path} cannot be written: {error.strerror}", "set ASSAY_TOKEN instead") from error
+    try:
+        console.print(f"open  {address}")
+        console.print(f"      the token that stopping and repeating runs needs: {build_command(['cat'], [path])}")
+        yield
+    finally:
+        with suppress(OSError):
+            os.remove(path)
 
 
 def check_parts() -> None:
@@ -138,6 +174,7 @@ def load_tokens(path: str | None) -> tuple[Token, ...]:
     else:
         try:
             with open(path, encoding="utf-8") as file:
+                _check_private(path, os.fstat(file.fileno()))
                 content = [line.split() for line in file if line.strip() and not line.startswith("#")]
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"the tokens in {path} cannot be read: {error}") from error
@@ -151,6 +188,33 @@ def load_tokens(path: str | None) -> tuple[Token, ...]:
             hint = 'make one: python3 -c "import secrets; print(secrets.token_urlsafe(24))"'
             raise UsageError(f"{where}: a token has at least {_SHORTEST_TOKEN} plain characters", hint)
     return tuple(Token(text, scope) for _, scope, text in lines)  # type: ignore[arg-type]
+
+
+def _check_private(path: str, status: os.stat_result) -> None:
+    """As ssh looks at keys; a file of root may belong to a group of ours."""
+    others = 0o077 if status.st_uid == os.getuid() else 0o007
+    if stat.S_ISREG(status.st_mode) and status.st_mode & others:
+        mode = f"{stat.S_IMODE(status.st_mode):04o}"
+        raise UsageError(f"{path} can be used by others: its mode is {mode}", build_command(["chmod", "600"], [path]))
+
+
+def _check_tls(cert: str | None, key: str | None) -> None:
+    import asyncio.constants
+    import ssl
+
+    from assay.web.connections import HEADERS_S
+
+    if cert is None:
+        if key is not None:
+            raise UsageError("--tls-key needs its certificate", "name it: --tls-cert FILE")
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
+        _check_private(key or cert, os.stat(key or cert))
+    except (OSError, ValueError) as error:  # SSLError too; a key with a password, which nobody would type
+        why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
+        raise UsageError(f"{cert}, {key or 'with the key in it'}: not a certificate and its key: {why}") from error
+    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HEADERS_S  # of connections that are not a protocol's yet
 
 
 def _make_token() -> tuple[Token, ...]:

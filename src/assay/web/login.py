@@ -22,7 +22,8 @@ def check(request: Request) -> Response:
     token = next(token for token in site.tokens if token.is_same(given.strip()))
     response = send({"scopes": sorted(ALLOWS[token.scope])})
     if not site.is_open and "read" in ALLOWS[token.scope]:
-        response.set_cookie(COOKIE, token.build_cookie(), httponly=True, samesite="strict", path="/")
+        is_https = request.url.scheme == "https"
+        response.set_cookie(COOKIE, token.build_cookie(), httponly=True, samesite="strict", path="/", secure=is_https)
     return response
 
 

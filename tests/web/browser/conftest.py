@@ -82,9 +82,12 @@ class Serving:
 
     def __enter__(self) -> Server:
         assert self.process.stdout
+        address = ""
         for line in self.process.stdout:
-            if found := re.search(r"(http://[^/]+)/#token=(\S+)", line):
-                return Server(found[1], found[2])
+            if found := re.search(r"open +(http://[^/]+)/", line):
+                address = found[1]
+            elif found := re.search(r"cat (\S+)", line):  # a pipe does not get the token itself
+                return Server(address, Path(found[1]).read_text().strip())
         pytest.fail("assay serve ended before it said its address")
 
     def __exit__(self, *_: object) -> None:
