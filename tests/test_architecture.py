@@ -105,6 +105,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "google": ("assay.compat.perfzero.uploads", "assay.models.graph.onnx_library"),  # the latter: protobuf's errors
     "starlette": ("assay.web",),
     "uvicorn": ("assay.web",),
+    "h11": ("assay.web.connections",),  # uvicorn's
     "jinja2": ("assay.show.html", "assay.web.site"),
     "markupsafe": ("assay.show.html",),
     "pytest": (
@@ -120,6 +121,8 @@ AT_TOP_LEVEL = {
     "httpx",
     "yaml",
     "starlette",
+    "uvicorn",
+    "h11",
     "jinja2",
     "markupsafe",
     "pytest",

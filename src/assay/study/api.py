@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         find_image_kind,
         list_files,
         load_log,
+        search_log,
         split_diff,
     )
     from assay.study.run_page import build_run_curves, build_run_page, choose_metrics, find_children, find_failure
@@ -137,7 +138,9 @@ HOMES = {
     "assay.study.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows",
     "assay.study.receive": "Limits RefusedUploadError StoredRun make_aside place_runs store_archive unpack",
     "assay.study.refresh": "apply_changes refresh_root refresh_study",
-    "assay.study.run_files": ("choose_log find_default_log find_file find_image_kind list_files load_log split_diff"),
+    "assay.study.run_files": (
+        "choose_log find_default_log find_file find_image_kind list_files load_log search_log split_diff"
+    ),
     "assay.study.run_page": "build_run_curves build_run_page choose_metrics find_children find_failure",
     "assay.study.run_reader": "LoadedRuns load_fresh_table load_objectives load_points load_study_runs",
     "assay.study.run_status": "load_states",

@@ -143,7 +143,7 @@ def send_log(request: Request) -> Response:
     except queue.Empty:
         raise HTTPException(429, "other searches are going on; try again in a moment") from None
     try:
-        found = searcher.call("assay.study.run_files:search_log", path, words, start or 0, limit_s=_SEARCH_S)
+        found = searcher.call("assay.study.api:search_log", path, words, start or 0, limit_s=_SEARCH_S)
     finally:
         _searchers.put(searcher)
     items = [each._asdict() for each in found.items]
