@@ -72,7 +72,7 @@ HALF = "GET /studies HTTP/1.1\r\nHost: 127.0.0.1\r\nX-"
 def test_beside_many_half_sent_requests_the_page_is_there(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEADERS_S", 600.0)
     with ExitStack() as stack:
-        held = [stack.enter_context(connect(port, HALF)) for _ in range(40)]
+        held = [stack.enter_context(connect(port, HALF)) for _ in range(150)]
         assert open_page(port) == 200
         until(lambda: sum(not is_closed(each) for each in held) <= 5, "the older ones have given way")
 

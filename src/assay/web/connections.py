@@ -33,8 +33,9 @@ class GuardedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.host = self.client[0] if self.client else ""
-        same = [each for each in self.connections if isinstance(each, GuardedProtocol) and each.host == self.host]
-        waiting = [each for each in same if each.is_unused and not each.transport.is_closing()]
+        others = [each for each in self.connections if isinstance(each, GuardedProtocol)]
+        same = [each for each in others if each.host == self.host and not each.transport.is_closing()]
+        waiting = [each for each in same if each.is_unused]
         if len(same) > MOST_OF_ONE:
             transport.abort()
         elif len(waiting) > MOST_WAITING:
