@@ -57,9 +57,13 @@ def complete(root: str) -> None:
         return
     with tempfile.TemporaryDirectory() as scratch, _make_beside(vendor) as beside:
         write_files(fetch(PACKAGES, scratch), hashes, os.path.join(beside, "new"))
-        if os.path.exists(vendor):
-            os.rename(vendor, os.path.join(beside, "old"))
-        os.rename(os.path.join(beside, "new"), vendor)
+        try:
+            if os.path.exists(vendor):
+                os.rename(vendor, os.path.join(beside, "old"))
+            os.rename(os.path.join(beside, "new"), vendor)
+        except OSError:  # another build was faster
+            if not is_complete(vendor, hashes):
+                raise
 
 
 def _make_beside(path: str) -> tempfile.TemporaryDirectory[str]:
