@@ -29,6 +29,17 @@ def refused(text: str) -> str:
         ("params: {a: []}", "2:13 params.a:", "list of values is empty"),
         ("params: {study: 1}", "2:10 params.study:", "this name is taken"),
         ("params: {a: {unifrom: [0, 1]}}", "2:14 params.a.unifrom:", "did you mean 'uniform'"),
+        ("params: {a: {values: [1, 2]}}", "2:14 params.a.values:", "write [1, 2]; "),
+        ("params: {a: {min: 0, max: 1}}", "2:13 params.a:", "write {uniform: [0, 1]}"),
+        ("params: {a: {low: 1, high: 8, log: true}}", "2:13 params.a:", "whole numbers {int: [1, 8]}"),
+        ("params: {a: {normal: [0, 1]}}", "2:14 params.a.normal:", "the kinds are uniform, log_uniform"),
+        ("params: {a: {choice: [x, y], weights: [1, 2]}}", "2:13 params.a:", 'no weights: write {choice: ["x", "y"]}'),
+        ("params: {a: {uniform: [0, 1], count: 3}}", "2:13 params.a:", "how many are drawn: `subset:"),
+        ("params: {a: {x: 1}}", "2:14 params.a.x:", 'value itself is written [{"x": 1}]'),
+        ("sweep: [{a: {}}]", "2:13 sweep[0].a:", "value itself is written [{}]"),
+        ("params: {a: {api_key: hunter2}}", "2:14 params.a.api_key:", "***"),
+        (f"params: {{a: {{range: {10**400}}}}}", "2:21 params.a.range:", "more than"),
+        (f"params: {{a: {{range: [0, {-(10**400)}, -1]}}}}", "2:21 params.a.range:", "more than"),
         ("params: {a: {choice: []}}", "2:22 params.a.choice:", "empty list"),
         ("params: {a: {choice: 3}}", "2:22 params.a.choice:", "must be a list of values"),
         ("params: {a: {range: 0}}", "2:21 params.a.range:", "holds no number"),
@@ -71,7 +82,7 @@ def test_what_is_wrong_with_a_grid(text, place, words):
 
 
 def test_lists_are_axes_and_inner_lists_are_values():
-    (sweep,) = sweeps("params: {a: 1, b: [1, 2], c: [[1, 2], [3, 4]], d: {x: 1}, e: [{range: 3}], f: [[]]}")
+    (sweep,) = sweeps("params: {a: 1, b: [1, 2], c: [[1, 2], [3, 4]], d: [{x: 1}], e: [{range: 3}], f: [[]]}")
     assert {name: axis.values for name, axis in sweep.axes.items()} == {
         "a": (1,), "b": (1, 2), "c": ([1, 2], [3, 4]), "d": ({"x": 1},), "e": ({"range": 3},), "f": ([],),
     }  # fmt: skip
@@ -80,7 +91,7 @@ def test_lists_are_axes_and_inner_lists_are_values():
 def test_special_axes():
     (sweep,) = sweeps(
         "params: {a: {range: 3}, b: {range: [1, 3]}, c: {range: [10, 0, -5]}, d: {choice: [x, y]},"
-        " e: {uniform: [0, 1]}, f: {log_uniform: [1e-5, 1e-1]}, g: {int: [1, 64]}, h: {init: 3}}\nsubset: {count: 3}"
+        " e: {uniform: [0, 1]}, f: {log_uniform: [1e-5, 1e-1]}, g: {int: [1, 64]}, h: [{init: 3}]}\nsubset: {count: 3}"
     )
     values = [axis.values for axis in sweep.axes.values() if isinstance(axis, Choices)]
     assert values == [(0, 1, 2), (1, 2), (10, 5), ("x", "y"), ({"init": 3},)]

@@ -355,6 +355,36 @@ def test_a_bad_search_is_refused_before_anything_is_written(bench: Bench, search
     assert not bench.root.exists()
 
 
+@pytest.mark.parametrize("when", ["", "when: {layers: 2}\n"])
+def test_a_search_with_nothing_to_search_is_refused(bench: Bench, when: str) -> None:
+    changes = {"{uniform: [0, 10]}": "3", "{int: [1, 4]}": "[1, 2]" if when else "2", "metrics:": f"{when}metrics:"}
+    write(bench, "{metric: loss, trials: 5}", **changes)
+    refused = call(bench)
+    assert refused.returncode == 2
+    assert "search: there is nothing to search" in refused.stderr
+    assert "study.yml:" in refused.stderr
+    assert not bench.root.exists()
+
+
+def test_a_seed_that_a_search_chooses_is_warned_about(bench: Bench) -> None:
+    write(bench, "{metric: loss, trials: 2}", **{"layers: {int: [1, 4]}": "layers: 1, data_seed: {range: 4}"})
+    done = call(bench, "-n")
+    assert done.returncode == 0, done.stderr
+    assert "data_seed: the search chooses the luckiest seed" in done.stderr
+    write(bench, "{metric: loss, trials: 2}", **{"layers: {int: [1, 4]}": "layers: 1, data_seed: 4"})
+    assert "luckiest" not in call(bench, "-n").stderr
+
+
+def test_runs_that_are_no_trials_are_reported_not_to_reach_the_sampler(bench: Bench) -> None:
+    write(bench, "{metric: loss, trials: 2}")
+    assert call(bench).returncode == 0
+    repeat = bench.assay("rerun", "tune/trial-0001", "x=3", "--plain")
+    assert repeat.returncode == 0, repeat.stderr
+    again = call(bench)
+    assert again.returncode == 0, again.stderr
+    assert "the sampler is not given the results of 1 run of this study that no search proposed: " in again.stderr
+
+
 def test_a_value_that_a_command_cannot_take_is_found_before_anything_is_written(bench: Bench) -> None:
     write(bench, TPE, **{"{int: [1, 4]}": "[1, 2, null]"})
     refused = call(bench)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 from assay.config.fields import Fields, LoadOptions, build_axis
 from assay.config.overrides import Overrides, parse_assignments, refuse_unknown, translate_hydra
@@ -11,12 +12,15 @@ from assay.config.source import Entry, Node, join_key
 from assay.config.template import RUN_VALUES
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.values.study import Axis, Choices, Condition, Random, RandomKind, Sweep, same_value
+from assay.values.secrets import hide_params
+from assay.values.study import Axis, Choices, Condition, Random, RandomKind, Sweep, Value, same_value
 
 AXIS_KINDS = ("uniform", "log_uniform", "int", "log_int", "choice", "range")
 _WHOLE = ("int", "log_int")
 MAX_RANGE = 1_000_000
 _RESERVED = ("zip", "when")
+_BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("from", "to"), ("start", "stop"))
+_MOST_SHOWN = 60  # characters of a value in a hint
 _RANGE_HINT = "write {range: 400}, {range: [from, to]} or {range: [from, to, step]}"
 
 
@@ -87,19 +91,19 @@ class GridReader:
             axes[entry.key] = self.axis(entry.node, join_key(key, entry.key))
         return axes
 
-    def axis(self, node: Node, key: str) -> Axis:
-        if node.kind == "mapping" and len(node.items()) == 1:
-            entry = node.items()[0]
-            if entry.key in AXIS_KINDS:
-                return self._special_axis(entry, key)
-            import difflib
-
-            # not those of whole numbers: `init` is a name for many things
-            named = [kind for kind in AXIS_KINDS if kind not in _WHOLE]
-            close = difflib.get_close_matches(entry.key, named, n=1, cutoff=0.75)
-            if close:
-                hint = f"did you mean {close[0]!r}? A mapping meant as the value itself is written [{{{entry.key}: …}}]"
-                self._problems.add("unknown kind of axis", join_key(key, entry.key), entry.position, hint)
+    def axis(self, node: Node, key: str, *, takes_mappings: bool = False) -> Axis:
+        """`takes_mappings`: one that is no kind of axis is a value, as in other tools' files."""
+        if node.kind == "mapping":
+            entries = node.items()
+            if len(entries) == 1 and entries[0].key in AXIS_KINDS:
+                return self._special_axis(entries[0], key)
+            if not takes_mappings:
+                at = join_key(key, entries[0].key) if len(entries) == 1 else key
+                position = entries[0].position if len(entries) == 1 else node.position
+                shown = hide_params({key: node.value})[key]
+                value = shown if isinstance(shown, dict) else {}
+                hint = f"{_spell(value)}; a mapping meant as the value itself is written [{_flow(value)}]"
+                self._problems.add("unknown kind of axis", at, position, hint)
         elif node.is_plain and (meant := translate_hydra(node.text)):
             hint = f"write {meant}; a text that looks like this goes into quotes"
             self._problems.add("this is Hydra's notation, which Assay does not read", key, node.position, hint)
@@ -150,11 +154,11 @@ class GridReader:
         if not whole or not 1 <= len(numbers) <= 3 or (len(numbers) == 3 and numbers[2] == 0):
             self._fields.refuse(node, key, "one to three whole numbers", _RANGE_HINT)
             return range(1)
-        found = range(*numbers)
+        found = range(*numbers)[: MAX_RANGE + 1]  # len() of a huge one overflows
         if not 0 < len(found) <= MAX_RANGE:
             what = "holds no number" if not found else f"holds more than {MAX_RANGE} numbers"
             self._problems.add(f"this range {what}", key, node.position, _RANGE_HINT)
-        return found[: MAX_RANGE + 1]
+        return found
 
     # ------------------------------------------------------------ zip and when
 
@@ -232,6 +236,36 @@ class GridReader:
         self._problems.add(f"unknown parameter {name!r}", key, node.position, did_you_mean(name, sweep.axes))
 
 
+def _spell(value: Mapping[str, Any]) -> str:
+    """What a mapping that is no axis, often another tool's notation, would be here."""
+    import difflib
+
+    for name in ("values", "value"):
+        if name in value:
+            return f"write {_flow(value[name])}"
+    kind = next((name for name in value if name in AXIS_KINDS), None)
+    if kind is not None:
+        others = ", ".join(name for name in value if name != kind)
+        counts = "; how many are drawn: `subset: {count: 20, seed: 0}`" if {"count", "seed"} & value.keys() else ""
+        return f"an axis has no {others}: write {{{kind}: {_flow(value[kind])}}}{counts}"
+    for low, high in _BOUNDS:
+        if low in value and high in value:
+            bounds = f"[{_flow(value[low])}, {_flow(value[high])}]"
+            return f"write {{uniform: {bounds}}}, or for whole numbers {{int: {bounds}}}"
+    for name in value:
+        if close := difflib.get_close_matches(name, AXIS_KINDS, n=1, cutoff=0.75):
+            return f"did you mean {close[0]!r}"
+    return f"the kinds are {', '.join(AXIS_KINDS)}"
+
+
+def _flow(value: Value) -> str:
+    """As it can be written into a file, where that is short."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    if len(text) <= _MOST_SHOWN:
+        return text
+    return "{…}" if isinstance(value, dict) else "[…]" if isinstance(value, list) else "…"
+
+
 def find_grid_names(top: Mapping[str, Entry]) -> list[str]:
     """Every parameter that `params` and `sweep` name."""
     names = [entry.key for entry in top["params"].node.items()] if "params" in top else []
@@ -245,7 +279,7 @@ def read_overrides(options: LoadOptions, known: tuple[str, ...], fields: Fields)
     """What the command line says about the parameters of another tool's file: name → axis."""
     entries = parse_assignments(options.overrides, "originals", fields.problems)
     refuse_unknown(entries, known, (), fields.problems)
-    axes = {name: GridReader(fields).axis(entry.node, name) for name, entry in entries.items()}
+    axes = {name: GridReader(fields).axis(entry.node, name, takes_mappings=True) for name, entry in entries.items()}
     for name, axis in axes.items():
         if isinstance(axis, Random):
             hint = "list its values, as in 0.1,0.2; native files have `subset:`"

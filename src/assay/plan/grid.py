@@ -69,11 +69,30 @@ def draw_rows(grids: Sequence[Grid], subset: Subset | None, *, distinct: bool) -
     """Every combination of every grid, or the subset of them that was asked for, in the grids' order."""
     if subset is None:
         return ((index, row) for index, grid in enumerate(grids) for row in grid.rows())
-    rng = random.Random(subset.seed)
+    streams = _Streams(subset)
     if not subset.per_sweep:
-        return iter(_Pool(grids).draw(subset.count, rng, distinct=distinct))
-    drawn = [_Pool([grid]).draw(subset.count, rng, distinct=distinct) for grid in grids]
+        return iter(_Pool(grids).draw(subset.count, *streams.of(0), distinct=distinct))
+    drawn = [
+        _Pool([grid]).draw(subset.count, *streams.of(index), distinct=distinct) for index, grid in enumerate(grids)
+    ]
     return ((index, row) for index, rows in enumerate(drawn) for _, row in rows)
+
+
+class _Streams:
+    """Random numbers for the order of a pool's combinations, and for its random axes.
+
+    They are independent of each other, so what is drawn first does not depend on how much is drawn.
+    """
+
+    def __init__(self, subset: Subset) -> None:
+        self._seed = subset.seed
+        self._shared = random.Random(subset.seed) if subset.by_count else None
+
+    def of(self, pool: int) -> tuple[random.Random, random.Random]:
+        if self._shared is not None:
+            return self._shared, self._shared
+        order = random.Random(f"{self._seed} order {pool}") if pool else random.Random(self._seed)
+        return order, random.Random(f"{self._seed} values {pool}")
 
 
 class _Pool:
@@ -83,8 +102,8 @@ class _Pool:
         self._grids = grids
         self._starts = [0, *accumulate(grid.count for grid in grids)]
 
-    def draw(self, count: int, rng: random.Random, *, distinct: bool) -> list[Row]:
-        """`count` combinations, each taken once.
+    def draw(self, count: int, rng: random.Random, values: random.Random, *, distinct: bool) -> list[Row]:
+        """`count` combinations, each taken once; those of a smaller count are among them.
 
         One with random axes may be taken again, with other numbers, when all have had their turn.
         """
@@ -92,8 +111,11 @@ class _Pool:
         while len(taken) < count and any(grid.random and grid.count for grid in self._grids):
             again = (index for index in shuffled(self._starts[-1], rng) if self._locate(index)[1].random)
             taken.extend(islice(again, count - len(taken)))
-        located = [self._locate(index) for index in sorted(taken)]
-        return [(position, grid.row(index, rng)) for position, grid, index in located]
+        if rng is values:
+            taken.sort()
+        located = [(number, *self._locate(number)) for number in taken]
+        drawn = [(number, (position, grid.row(index, values))) for number, position, grid, index in located]
+        return [row for _, row in sorted(drawn, key=lambda pair: pair[0])]
 
     def _fresh(self, rng: random.Random, *, distinct: bool) -> Iterator[int]:
         """All numbers in random order; `distinct`: not those whose parameters an earlier one has."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from assay.errors import InfrastructureError, UsageError, did_you_mean
+from assay.errors import ConfigError, InfrastructureError, UsageError, did_you_mean
 from assay.plan.search import Point, Proposal, Proposer, Space, Trial, build_trial, check_optuna
 from assay.record import run_directory
 from assay.record.index.base import Index
@@ -33,7 +33,7 @@ from assay.values import layout
 from assay.values.run import Plan, RunSpec, State
 from assay.values.series import Summary
 from assay.values.state import has_result
-from assay.values.study import CommandTemplate, Objective, Problem, Search, Text
+from assay.values.study import CommandTemplate, Objective, Problem, Search, Study, Text
 
 MOST_FAILURES = 5  # in a row and without a single result: no more is started
 _NAMED = 8  # names in a message
@@ -51,6 +51,10 @@ def prepare_search(prepared: Prepared) -> Prepared:
     check_optuna(search)
     _refuse_options(prepared)
     space = Space(study.sweeps, prepared.settings.secrets)
+    if space.count is not None and space.count < 2:
+        hint = "list several values for a parameter, or give it a range as in {uniform: [0, 1]}; or remove `search`"
+        message = "there is nothing to search: every parameter has a single value"
+        raise ConfigError([Problem(message, "search", search.position, hint)])
     wanted = _build_file(prepared, search, space)
     known = load_search(prepared.location.dir)
     if known is not None and options.search is None:
@@ -59,6 +63,7 @@ def prepare_search(prepared: Prepared) -> Prepared:
     first = 0 if known is None else known.first
     wanted = replace(wanted, first=max(taken, default=-1) + 1 if options.search == "new" else first)
     samples, warnings = _build_samples(prepared, space)
+    warnings = (*warnings, *_find_seeds(study, space), *_find_other_runs(prepared))
     prepared = replace(prepared, search=wanted, samples=samples)
     found = [_load_trial(prepared, space, number) for number in sorted(taken) if number >= wanted.first]
     outside = [each.name for each in found if isinstance(each, _Outside)]
@@ -118,6 +123,26 @@ def _build_samples(prepared: Prepared, space: Space) -> tuple[tuple[RunSpec, ...
         specs.append(spec)
         warnings.update(dict.fromkeys(problems))
     return tuple(specs), tuple(warnings)
+
+
+def _find_seeds(study: Study, space: Space) -> Iterator[Problem]:
+    """A search takes a lucky seed for a good one."""
+    names = {name for branch in space.branches for each in branch.dimensions for name in each.names}
+    for name in sorted(each for each in names if each.lower().replace("-", "_").rpartition("_")[2] == "seed"):
+        position = next((sweep.axes[name].position for sweep in study.sweeps if name in sweep.axes), None)
+        hint = f"give it one value, and repeat the best trial with others: `assay rerun` takes {name}=1,2,3"
+        yield Problem("the search chooses the luckiest seed, not the best parameters", name, position, hint)
+
+
+def _find_other_runs(prepared: Prepared) -> Iterator[Problem]:
+    folder = prepared.location.dir
+    dirs = run_directory.find_run_dirs(folder) if os.path.isdir(folder) else ()
+    names = sorted(os.path.basename(path) for path in dirs)
+    others = [name for name in names if layout.parse_trial_name(name) is None]
+    if others:
+        named = ", ".join(others[:_NAMED]) + (" …" if len(others) > _NAMED else "")
+        what = f"{render_count(len(others), 'run')} of this study that no search proposed"
+        yield Problem(f"the sampler is not given the results of {what}: {named}", "search")
 
 
 def _choose_samples(space: Space) -> Iterator[Point]:

@@ -82,14 +82,26 @@ def prepare(options: RunOptions) -> Prepared:
     if options.search is not None:
         raise UsageError(f"{study.source} has no search", "leave out --search")
     names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
-    plan = build_plan(study, names, settings.secrets)
     root, asked = choose_root(options.root, study.root, settings)
     location = StudyLocation(root, study.name)
+    plan = _build_plan(study, names, settings, location)
     prepared = Prepared(study, plan, location, asked, choose_farm(study, options.on, settings), settings, options)
     if study.is_runx:
         return _choose_runs(run_sets.enter_set(prepared))
     prepared = _choose_runs(replace(prepared, plan=find_known(plan, location)))
     return fill_output(prepared) if study.is_mlrunner else prepared
+
+
+def _build_plan(study: Study, names: NameSource, settings: Settings, location: StudyLocation) -> Plan:
+    """A subset that an earlier version of Assay drew and ran stays that subset."""
+    plan = build_plan(study, names, settings.secrets)
+    if study.subset is None or study.is_runx or not os.path.isdir(location.dir):
+        return plan
+    earlier = build_plan(replace(study, subset=replace(study.subset, by_count=True)), names, settings.secrets)
+    if {spec.id for spec in earlier.runs} == {spec.id for spec in plan.runs}:
+        return plan
+    there = {_id_of(path) for path in run_directory.find_run_dirs(location.dir)}
+    return max((plan, earlier), key=lambda each: sum(spec.id in there for spec in each.runs))
 
 
 def _choose_runs(prepared: Prepared) -> Prepared:

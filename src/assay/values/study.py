@@ -172,6 +172,7 @@ class Subset:
     count: int
     seed: int = 0
     per_sweep: bool = False
+    by_count: bool = False  # as drawn by earlier versions: another count draws other numbers
 
 
 At = Literal["last", "best", "min", "max", "mean"]  # which value of a series stands for a run
