@@ -82,6 +82,49 @@ def test_runs(cli: Any, own_bench: Bench, address: str) -> None:
     assert "fetched 1 file," in cli("pull", f"fit/{GOOD}", "--from", address, "--root", "other").out
 
 
+def test_one_damaged_manifest_does_not_keep_other_runs_from_coming(cli: Any, own_bench: Bench) -> None:
+    own_bench.run(STUDY)
+    place = own_bench.folder / "place"
+    assert cli("push", "fit", "--to", str(place)).code == 0
+    names = [path.name for path in sorted((place / "studies/fit/runs").iterdir())]
+    (place / "studies/fit/runs" / names[0]).write_bytes(b"{")
+    (place / "studies/fit/runs" / names[1]).write_bytes(b'{"format": 1}')
+    pulled = cli("pull", "fit", "--from", str(place), "--root", "other")
+    assert pulled.code == 4
+    assert names[0] in pulled.err
+    assert names[1] in pulled.err
+    assert "fetched" in pulled.out
+    there = sorted(path.name for path in (own_bench.folder / "other/fit").iterdir() if path.name != ".assay")
+    assert there == sorted(name.removesuffix(".json") for name in names[2:])
+    others = cli("pull", f"fit/{there[0]}", "fit/*n=8", "--from", str(place), "--root", "third")
+    assert names[0] not in others.err, "it was not asked for"
+    assert cli("pull", f"fit/{names[0].removesuffix('.json')}", "--from", str(place)).code == 4
+
+
+def test_all_damaged_objects_are_named_and_whole_runs_come(cli: Any, own_bench: Bench) -> None:
+    own_bench.run(STUDY)
+    place = own_bench.folder / "place"
+    assert cli("push", "fit", "--to", str(place)).code == 0
+    manifest = json.loads((place / "studies/fit/runs" / f"{GOOD}.json").read_text())
+    damaged = []
+    for name in ("run.json", "job.sh"):
+        sha256 = manifest["files"][name][1]
+        damaged.append(place / "objects" / sha256[:2] / sha256)
+    damaged[0].write_bytes(b"other")
+    damaged[1].unlink()
+    (place / "studies/fit/study.json").write_bytes(b"[]")
+    pulled = cli("pull", "fit", "--from", str(place), "--root", "other")
+    assert pulled.code == 4
+    for path in damaged:
+        assert path.name in pulled.err
+    assert pulled.err.count("study.json is damaged") == 1
+    there = {path.name for path in (own_bench.folder / "other/fit").iterdir()}
+    assert len(there) == 4
+    assert GOOD not in there
+    as_json = cli("pull", "fit", "--from", str(place), "--root", "third", "--json")
+    assert (as_json.code, len(json.loads(as_json.out))) == (4, 3)
+
+
 def test_names_that_stores_might_read_in_their_own_way(cli: Any, own_bench: Bench, address: str) -> None:
     names = ["a b", "ü#1?", "100%2F", "x&y=1", "..", "*[a]", "-rf", "'q\"", "\\back"]
     folder = own_bench.folder / "odd é%20 #?*"

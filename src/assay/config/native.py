@@ -392,7 +392,8 @@ class _Reader:
         self, commands: tuple[CommandTemplate, ...], sweeps: tuple[Sweep, ...], resume: Resume | None
     ) -> None:
         known: dict[str, Axis] = {name: axis for sweep in sweeps for name, axis in sweep.axes.items()}
-        given = {*known, *([resume.param] if resume else [])}  # a flag without a value is left out
+        # a flag without a value is left out; a run that is repeated with changes need not have what other sweeps have
+        given = {*known, *find_grid_names(self._top), *([resume.param] if resume else [])}
         for command in commands:
             missing = {name for name in template_names(command.pieces) if name not in given}
             for name in sorted(missing):

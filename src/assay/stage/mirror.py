@@ -65,10 +65,22 @@ def load_manifest(remote: Remote, key: str) -> Manifest | None:
     return manifest
 
 
-def load_manifests(remote: Remote, keys: Sequence[str]) -> list[Manifest]:
-    """Those that are there, in order."""
+def load_manifests(remote: Remote, keys: Sequence[str], damaged: list[FormatError] | None = None) -> list[Manifest]:
+    """Those that are there, in order. What is wrong with others is added to `damaged`; without it the first raises."""
+
+    def load(key: str) -> Manifest | FormatError | None:
+        try:
+            return load_manifest(remote, key)
+        except FormatError as error:
+            if damaged is None:
+                raise
+            return error
+
     with _pool(_FILES_AT_ONCE) as pool:
-        return [each for each in pool.map(lambda key: load_manifest(remote, key), keys) if each is not None]
+        found = list(pool.map(load, keys))
+    if damaged is not None:
+        damaged += [each for each in found if isinstance(each, FormatError)]
+    return [each for each in found if isinstance(each, Manifest)]
 
 
 def _build_whole(text: bytes, remote: Remote, key: str) -> Manifest:
@@ -397,18 +409,27 @@ class Fetched:
 
 
 def fetch_files(job: Fetching, remote: Remote) -> Fetched:
-    """Goes on where an earlier call was killed; every file has been compared with its hash."""
+    """Goes on where an earlier call was killed; every file has been compared with its hash.
+
+    Raises one FormatError with all that are missing or damaged.
+    """
     os.makedirs(job.aside, exist_ok=True)
     names = [name for name in job.manifest.files if job.wanted is None or name in job.wanted]
     there, links, _ = list_folder(job.aside)
     for name in (*links, *(name for name in there if name not in set(names))):
         os.unlink(os.path.join(job.aside, name))
 
-    def take(name: str) -> int | None:
-        return _fetch_one(job, remote, name, job.manifest.files[name])
+    def take(name: str) -> int | FormatError | None:
+        try:
+            return _fetch_one(job, remote, name, job.manifest.files[name])
+        except FormatError as error:
+            return error
 
     with _pool(_FILES_AT_ONCE) as pool:
-        came = [size for size in pool.map(take, names) if size is not None]
+        results = list(pool.map(take, names))
+    if damaged := [each for each in results if isinstance(each, FormatError)]:
+        raise FormatError("\n".join(each.message for each in damaged), damaged[0].hint)
+    came = [each for each in results if isinstance(each, int)]
     for name in job.manifest.empty if job.wanted is None else ():
         os.makedirs(os.path.join(job.aside, name), exist_ok=True)
     left_out = []

@@ -35,6 +35,7 @@ from assay.study.ranking import (
 from assay.study.run_reader import find_step_name
 from assay.values import layout
 from assay.values.document import Block, Commands, Document, Facts, Heading, Notes, Only, Section, TableBlock, Text
+from assay.values.secrets import HIDDEN
 from assay.values.series import direction_of, whole_step
 from assay.values.state import has_result
 from assay.values.table import Column, Table
@@ -195,8 +196,11 @@ def describe_best(data: IndexTable, keep: Sequence[int], run: int, locations: Se
     record = run_directory.try_record(path) if row.origin == "assay" else None
     commands = {c.name: layout.show_command(c.text, path) for c in record.spec.commands} if record else {}
     differing = differing_params([data.rows[i].params for i in keep])
-    repeat = _build_repeat(row, data.rows, differing, show_command(["rerun"], location, folder)) if commands else None
-    hints = [("again, changed", repeat)] if repeat else []
+    hints = []
+    if commands:
+        changes = _choose_change(row, data.rows, differing)
+        again = show_command(["rerun"], location, folder, assignments=changes)
+        hints.append(("again, changed" if changes else "again", again))
     if record is not None:
         hints.append(("everything about it", show_command(["show"], location, folder)))
     if commands:
@@ -205,21 +209,23 @@ def describe_best(data: IndexTable, keep: Sequence[int], run: int, locations: Se
     return BestRun(row, path, commands, own, hints, find_step_name(locations, [row]))
 
 
-def _build_repeat(row: RunRow, rows: Sequence[RunRow], differing: Sequence[str], rerun: str) -> str:
-    """`assay rerun STUDY/RUN epochs=6`: a number that the run has, with a value that no run has yet."""
-    import shlex
-
-    numbers = {name: value for name, value in row.params.items() if type(value) in (int, float) and value > 0}
+def _choose_change(row: RunRow, rows: Sequence[RunRow], differing: Sequence[str]) -> list[str]:
+    """`epochs=6`: a number that the run has, with a value that no run has yet; nothing where none can be written."""
+    numbers = {
+        name: value
+        for name, value in row.params.items()
+        if type(value) in (int, float) and value > 0 and name == name.strip() and not {"/", "="} & {*name}
+    }
     lengths = [name for name in numbers if name.lower() in _LENGTHS]
     fixed = [name for name in numbers if name not in differing and name != "seed"]
     name = next(iter((*lengths, *fixed, *numbers)), None)
-    if name is None:
-        return rerun
+    if name is None or any(HIDDEN in str(value) for value in row.params.values()):
+        return []
     taken = {str(each.params.get(name)) for each in rows}
     values = (factor * numbers[name] for factor in (2, 3, 5, *range(6, len(rows) + 7)))
     texts = (str(value) if isinstance(value, int) else f"{value:g}" for value in values)
     text = next(text for text in texts if text not in taken)
-    return f"{rerun} {shlex.quote(f'{name}={text}')}"
+    return [f"{name}={text}"]
 
 
 def build_document(choice: BestChoice, run: BestRun, data: IndexTable) -> Document:

@@ -253,12 +253,19 @@ def show_study(location: StudyLocation) -> str:
     return location.name if is_it else show_path(location.dir)
 
 
-def show_command(words: Sequence[str], location: StudyLocation, *runs: str, options: Sequence[str] = ()) -> str:
+def show_command(
+    words: Sequence[str],
+    location: StudyLocation,
+    *runs: str,
+    options: Sequence[str] = (),
+    assignments: Sequence[str] = (),
+) -> str:
     """`assay ls STUDY`, or `assay logs STUDY/RUN`, to be pasted in this folder."""
     study = show_study(location)
     from assay.values.run import build_command
 
-    return build_command(("assay", *words), [os.path.join(study, run) for run in runs] or [study], options)
+    names = [os.path.join(study, run) for run in runs] or [study]
+    return build_command(("assay", *words), [*names, *assignments], options)
 
 
 # ---------------------------------------------------------------- runs

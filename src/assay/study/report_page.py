@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from assay.errors import UsageError
+from assay.errors import AssayError, UsageError
 from assay.record import run_directory
+from assay.record.folders import is_run_dir
 from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.console import SILENT, Console
@@ -243,11 +244,49 @@ def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) ->
     if environment is not None:
         title = "Environment" if len(rows) == 1 else f"Environment of the newest run, {row.name}"
         yield Details(title, build_environment_sections(environment))
-    commands = []
-    if record is not None and record.source:
-        options = [f"--set={each}" for each in record.settings]
-        again = build_command(("assay", "run"), (record.source, *record.overrides), options)
-        commands.append(("run it again: what is finished stays", again))
+    commands = [*_find_repeats(rows, location)]
     commands += [("this table", show_command(["sum"], each)) for each in locations]
     commands += [("this page, live", build_command(("assay", "serve"), options=[f"--root={location.root}"]))]
     yield Section((Commands(commands),), "Commands")
+
+
+def _find_repeats(rows: Sequence[RunRow], location: StudyLocation) -> Iterator[tuple[str, str]]:
+    """What repeats these runs, and makes no others: the call that made them, or of a single run a new attempt."""
+    ordered = sorted(rows, key=lambda row: row.created_at or row.started_at or 0.0, reverse=True)
+    records = (run_directory.try_record(os.path.join(location.root, row.key)) for row in ordered)
+    if len(rows) == 1:
+        record = next(records)
+        if record is not None and record.spec.commands and not record.origin and rows[0].state.is_over:
+            yield "run it again, as a new attempt", show_command(["rerun"], location, rows[0].key.partition("/")[2])
+        return
+    # a run that `assay rerun RUN NAME=VALUE` made is not in the file
+    record = next((each for each in records if each and each.source and not each.parent and not each.origin), None)
+    if record is not None and (again := _find_call(record, location)):
+        yield "run it again: what is finished stays", again
+
+
+def _find_call(record: run_directory.RunRecord, location: StudyLocation) -> str | None:
+    """None: the file is not here, or is another one by now, or secrets, titles or a sample are needed."""
+    from assay.study.prepared import RunOptions
+    from assay.study.sweep import prepare
+
+    flags = {"root": show_path(location.root), "study": location.name}
+    planned = run_directory.load_planned(location.dir)
+    for names in ((), ("root",), ("study",), ("root", "study")):
+        given = {name: flags[name] for name in names}
+        options = RunOptions(
+            record.source,
+            root=given.get("root"),
+            study=given.get("study"),
+            overrides=record.overrides,
+            settings=record.settings,
+        )
+        with suppress(AssayError, OSError):
+            found = prepare(options)
+            dirs = {spec.name: found.dir_of(spec) for spec in found.plan.runs}
+            is_all = all(name in planned or is_run_dir(path) for name, path in dirs.items())
+            if dirs and is_all and os.path.realpath(found.location.dir) == os.path.realpath(location.dir):
+                words = [f"--{name}={value}" for name, value in given.items()]
+                words += [f"--set={each}" for each in record.settings]
+                return build_command(("assay", "run"), (record.source, *record.overrides), words)
+    return None

@@ -154,8 +154,10 @@ def _build_environment(run: RunDescription) -> list[Section]:
 
 
 def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> list[tuple[str, str]]:
-    commands = [("Run it again, as a new attempt", show_command(["rerun"], location, name))]
+    commands = []
     if run.commands:
+        if run.status.state.is_over:
+            commands.append(("Run it again, as a new attempt", show_command(["rerun"], location, name)))
         commands.append(("The same commands by hand, as a new attempt", run_description.show_job(run.dir)))
     commands.append(("Everything about it, in a terminal", show_command(["show"], location, name)))
     return commands

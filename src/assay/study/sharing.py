@@ -25,7 +25,7 @@ from assay.study.choosing import find_chosen_runs, need_rows
 from assay.study.locations import FoundRun, StudyLocation, find_locations, find_runs, show_path
 from assay.study.opening import open_index_of
 from assay.study.run_reader import load_fresh_table
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import rename
 from assay.system.locks import hold_file
 from assay.values import layout
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 _PULLS_AT_ONCE = 4
+_LONG_KEY = 140  # characters of a key's last part that are the name itself
 _CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
 
 
@@ -148,11 +149,16 @@ def _build_study(location: StudyLocation, private: list[str]) -> Folder:
 # ---------------------------------------------------------------- what a shared place has
 
 
-def find_shared(names: Sequence[str], where: Where | None, remote: Remote) -> list[Manifest]:
-    """Runs and folders by name: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder's name."""
+def find_shared(
+    names: Sequence[str], where: Where | None, remote: Remote, damaged: list[FormatError]
+) -> list[Manifest]:
+    """Runs and folders by name: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder's name.
+
+    What cannot be read is added to `damaged`.
+    """
     found: dict[tuple[str, str], Manifest] = {}
     for name in names:
-        for manifest in _find_named(name.rstrip("/"), remote):
+        for manifest in _find_named(name.rstrip("/"), remote, damaged):
             found[manifest.kind, manifest.name] = manifest
     if where is None:
         return list(found.values())
@@ -160,23 +166,32 @@ def find_shared(names: Sequence[str], where: Where | None, remote: Remote) -> li
     return [runs[i] for i in need_rows(where, _build_table(runs))]
 
 
-def _find_named(name: str, remote: Remote) -> list[Manifest]:
+def _find_named(name: str, remote: Remote, damaged: list[FormatError]) -> list[Manifest]:
     study, slash, pattern = name.partition("/")
-    if slash:
-        exact = mirror.load_manifest(remote, build_key(STUDIES, study, "runs", pattern))
-        if exact is not None:
-            return [exact]
-    keys = remote.find(build_key(STUDIES, study, "runs").removesuffix(".json"))
-    runs = mirror.load_manifests(remote, keys)
+    before, exact = len(damaged), build_key(STUDIES, study, "runs", pattern)
+    if slash and (found := mirror.load_manifests(remote, [exact], damaged)):
+        return found
+    keys = [] if len(damaged) > before else remote.find(build_key(STUDIES, study, "runs").removesuffix(".json"))
+    fitting = [key for key in keys if not slash or _may_fit(key, pattern)]
+    runs = mirror.load_manifests(remote, fitting, damaged)
     chosen = [each for each in runs if not slash or fnmatchcase(each.name.partition("/")[2], pattern)]
     if chosen:
         return chosen
-    folder = mirror.load_manifest(remote, build_key(FOLDERS, name))
-    if folder is not None:
-        return [folder]
-    known = [each.name for each in runs] if slash else list_names(remote)
+    folder = mirror.load_manifests(remote, [build_key(FOLDERS, name)], damaged)
+    if folder or len(damaged) > before:
+        return folder
+    others = mirror.load_manifests(remote, keys, [])
+    known = [each.name for each in others] if slash else list_names(remote)
     hint = None if known else f"{remote.address} holds nothing that assay push has sent"
     raise NotFoundError("run" if slash else "study or folder", name, known, hint)
+
+
+def _may_fit(key: str, pattern: str) -> bool:
+    """Whether a run may have such a name; the key of a long one holds a part of it."""
+    import urllib.parse
+
+    quoted = key.rpartition("/")[2].removesuffix(".json")
+    return len(quoted) > _LONG_KEY or fnmatchcase(urllib.parse.unquote(quoted, errors="surrogateescape"), pattern)
 
 
 def list_names(remote: Remote) -> list[str]:
@@ -224,6 +239,7 @@ class Pulled:
     files: int  # that had to come
     bytes: int
     notes: tuple[str, ...] = ()
+    damaged: tuple[FormatError, ...] = ()  # of the study that it belongs to
 
 
 def check_pull(manifest: Manifest, root: str, into: str | None) -> tuple[str, frozenset[str] | None]:
@@ -276,13 +292,21 @@ def _find_missing(manifest: Manifest, path: str) -> frozenset[str]:
     return frozenset(missing)
 
 
-def pull_all(found: Sequence[Manifest], remote: Remote, root: str, into: str | None = None) -> Iterator[Pulled]:
-    """Several at once; in the order given."""
+def pull_all(
+    found: Sequence[Manifest], remote: Remote, root: str, into: str | None = None
+) -> Iterator[Pulled | FormatError]:
+    """Several at once; in the order given. One that is damaged in the store does not keep the others from coming."""
     from concurrent.futures import ThreadPoolExecutor
+
+    def try_pull(manifest: Manifest) -> Pulled | FormatError:
+        try:
+            return pull(manifest, remote, root, into)
+        except FormatError as error:
+            return error
 
     pool = ThreadPoolExecutor(_PULLS_AT_ONCE, thread_name_prefix="pull")
     try:
-        yield from pool.map(lambda manifest: pull(manifest, remote, root, into), found)
+        yield from pool.map(try_pull, found)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -301,9 +325,9 @@ def pull(manifest: Manifest, remote: Remote, root: str, into: str | None = None)
         with locked(os.path.join(meta, f"{layout.PULL_PREFIX}{os.path.basename(path)}"[:200])):
             path, missing = check_pull(manifest, root, into)
             with hold_file(os.path.join(meta, f"{layout.PULL_PREFIX}study.lock"), lambda _fd: None):
-                _pull_study(manifest, remote, os.path.dirname(path))
+                damaged = tuple(_pull_study(manifest, remote, os.path.dirname(path)))
             aside = os.path.join(meta, layout.PULL_PREFIX + (manifest.facts["uid"] or os.path.basename(path)[:200]))
-            return _place(manifest, remote, path, missing, aside)
+            return replace(_place(manifest, remote, path, missing, aside), damaged=damaged)
     except OSError as error:
         raise InfrastructureError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -357,25 +381,37 @@ def move_into(aside: str, path: str, names: Sequence[str], *, replaces: bool = T
         rename(os.path.join(aside, name), target)
 
 
-def _pull_study(run: Manifest, remote: Remote, study_dir: str) -> None:
-    """The code that the run had, and what the study itself has and is not here yet; nothing here is replaced."""
+def _pull_study(run: Manifest, remote: Remote, study_dir: str) -> Iterator[FormatError]:
+    """The code that the run had, and what the study itself has and is not here yet; nothing here is replaced.
+
+    Yields what is damaged in the store: the run itself may be whole.
+    """
     study, meta = os.path.basename(study_dir), os.path.join(study_dir, layout.STUDY_META_DIR)
     code = run.facts.get("code")
-    if code:
-        target = os.path.join(meta, layout.CODE_STORE_DIR, code)
-        manifest = (
-            None if os.path.exists(target) else mirror.load_manifest(remote, build_key(STUDIES, study, "code", code))
-        )
-        if manifest is not None:
-            aside = os.path.join(meta, f"{layout.PULL_PREFIX}code-{code}")
-            mirror.fetch_files(Fetching(manifest, aside), remote)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            rename(aside, target)
-    manifest = mirror.load_manifest(remote, build_key(STUDIES, study, "study"))
+    for pull_part in (_pull_code, _pull_meta):
+        try:
+            pull_part(remote, study, meta, code)
+        except FormatError as error:
+            yield error
+
+
+def _pull_code(remote: Remote, study: str, meta: str, code: str | None) -> None:
+    target = os.path.join(meta, layout.CODE_STORE_DIR, code or "")
+    if not code or os.path.exists(target):
+        return
+    manifest = mirror.load_manifest(remote, build_key(STUDIES, study, "code", code))
     if manifest is not None:
-        missing = frozenset(name for name in manifest.files if not os.path.lexists(os.path.join(meta, name)))
-        if missing:
-            aside = os.path.join(meta, f"{layout.PULL_PREFIX}study")
-            mirror.fetch_files(Fetching(manifest, aside, wanted=missing), remote)
-            move_into(aside, meta, sorted(missing), replaces=False)
-            shutil.rmtree(aside)
+        aside = os.path.join(meta, f"{layout.PULL_PREFIX}code-{code}")
+        mirror.fetch_files(Fetching(manifest, aside), remote)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        rename(aside, target)
+
+
+def _pull_meta(remote: Remote, study: str, meta: str, _code: str | None) -> None:
+    manifest = mirror.load_manifest(remote, build_key(STUDIES, study, "study"))
+    missing = frozenset(n for n in manifest.files if not os.path.lexists(os.path.join(meta, n))) if manifest else None
+    if manifest is not None and missing:
+        aside = os.path.join(meta, f"{layout.PULL_PREFIX}study")
+        mirror.fetch_files(Fetching(manifest, aside, wanted=missing), remote)
+        move_into(aside, meta, sorted(missing), replaces=False)
+        shutil.rmtree(aside)

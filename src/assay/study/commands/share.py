@@ -84,10 +84,11 @@ def pull(request: PullRequest, console: Console) -> int:
     """Fetch NAME from where `assay push` has sent it: a study, STUDY/RUN, STUDY/PATTERN, or a folder.
 
     Only what is not here yet is fetched. A run appears when all of it is here. One that is here already is brought up
-    to date; another run of the same name, and one that has gone on here, are refused.
+    to date; another run of the same name, and one that has gone on here, are refused. What is damaged in the store is
+    named, and the rest is fetched.
     """
     from assay.config.settings import load_settings
-    from assay.errors import UsageError
+    from assay.errors import ExitCode, FormatError, UsageError
     from assay.stage.remote import open_remote
     from assay.study.locations import choose_root
     from assay.study.sharing import check_pull, find_shared, pull_all
@@ -95,7 +96,8 @@ def pull(request: PullRequest, console: Console) -> int:
     console = console.quieted(request.quiet or request.as_json)
     root, _ = choose_root(request.root, None, load_settings(os.getcwd(), os.environ))
     remote = open_remote(request.address, console.message)
-    found = find_shared(request.names, request.where, remote)
+    damaged: list[FormatError] = []
+    found = find_shared(request.names, request.where, remote, damaged)
     if request.into is not None and [each.kind for each in found] != ["folder"]:
         raise UsageError("--into is for one folder", "choose where runs go with --root DIR")
     facts: list[dict[str, Any]] = []
@@ -110,6 +112,10 @@ def pull(request: PullRequest, console: Console) -> int:
             fact |= {"dir": path, "how": how, "fetched_files": len(names), "fetched_bytes": size}
         else:
             done = next(pulled)
+            if isinstance(done, FormatError):
+                damaged.append(done)
+                continue
+            damaged += done.damaged
             fact |= {"dir": done.path, "how": done.how, "fetched_files": done.files, "fetched_bytes": done.bytes}
             for note in done.notes:
                 console.message(f"{manifest.name}: {note}")
@@ -117,11 +123,14 @@ def pull(request: PullRequest, console: Console) -> int:
         console.message(f"{manifest.name}: {fact['how']}, {_count(fact['fetched_files'], fact['fetched_bytes'])}")
         if manifest.facts.get("state") == "running":
             console.message(f"{manifest.name} was not finished when it was sent")
+    for text in dict.fromkeys(error.render() for error in damaged):  # what all runs of a study share once
+        console.warning(text)
+    code = int(ExitCode.INTERNAL if damaged else ExitCode.OK)
     if request.as_json:
         console.write_json(facts)
-        return 0
+        return code
     _print_total("would fetch" if request.dry_run else "fetched", facts, "fetched", f"from {request.address}", console)
-    return 0
+    return code
 
 
 def _count(files: int, size: int) -> str:
