@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -21,6 +22,7 @@ from assay.errors import AssayError
 
 Read = Callable[[Path], object]
 Call = Callable[[Path, tuple[str, ...]], tuple[int, str, str]]
+Mutate = Callable[[bytes, random.Random], bytes]
 LIMIT_S = 60  # an answer takes less than this on a busy machine
 
 
@@ -37,6 +39,7 @@ class Format:
     read: Read | None = None
     commands: tuple[tuple[str, ...], ...] = ()
     is_copy: bool = False
+    mutate: Mutate | None = None  # None: `mutate`
 
 
 # ---------------------------------------------------------------- the mutator
@@ -65,6 +68,30 @@ _ODD: tuple[Any, ...] = (
 )
 
 
+_BOUNDS = (0, 1, -1, 10**400, -(10**400), 2**63, 1e308, float("inf"), float("nan"), "x", None, True, [])
+_AXES: tuple[Any, ...] = (
+    *_ODD,
+    *(
+        {kind: [low, high]}
+        for kind in ("uniform", "log_uniform", "int", "log_int", "range")
+        for low in _BOUNDS
+        for high in (5, 10**400)
+    ),
+    *({"range": [0, 10**400, step]} for step in (1, -1, 10**400, 0)),
+    *({"range": bound} for bound in _BOUNDS),
+    *(
+        {"values": [1]},
+        {"choice": [1], "weights": [1]},
+        {"min": 0, "max": 1},
+        {"count": 10**400},
+        "{lr}",
+        "[lr]",
+        "{number}",
+    ),
+    *("(" * 50, "1h", "10**400", "1e400", 10**4000),
+)
+
+
 NESTED = (b"[" * 100_000, b'{"a":' * 5000)  # more deeply than Python's JSON reader can follow
 
 
@@ -81,17 +108,101 @@ def mutate(data: bytes, chance: random.Random) -> bytes:
     return data
 
 
-def _replace_node(content: Any, chance: random.Random) -> Any:
+def mutate_yaml(data: bytes, chance: random.Random) -> bytes:
+    """The values of a study file, or its text."""
+    import yaml
+
+    if chance.random() < 0.3:
+        return mutate(data, chance)
+    documents = list(yaml.safe_load_all(data))
+    for _ in range(chance.choice((1, 1, 1, 2, 4))):
+        place = chance.randrange(len(documents))
+        documents[place] = _replace_node(documents[place], chance, _AXES)
+    return yaml.safe_dump_all(documents, allow_unicode=True, sort_keys=False).encode("utf-8", "surrogatepass")
+
+
+def mutate_lines(data: bytes, chance: random.Random) -> bytes:
+    """A compressed file with a JSON document in each line: one of them, or the file."""
+    if chance.random() < 0.2:
+        return mutate(data, chance)
+    lines = gzip.decompress(data).splitlines()
+    place = chance.randrange(len(lines))
+    lines[place] = mutate(lines[place], chance)
+    return gzip.compress(b"\n".join(lines) + b"\n", mtime=0)
+
+
+def mutate_onnx(data: bytes, chance: random.Random) -> bytes:
+    """A field of a message, by onnx's own classes; a text in the file, which need not be UTF-8; or the bytes."""
+    import onnx
+
+    kind = chance.random()
+    if kind < 0.2:
+        return mutate(data, chance)
+    if kind < 0.4:
+        word = chance.choice((b"LeakyRelu", b"Conv", b"kernel_shape", b"alpha", b"\x01x", b"\x01y", b"\x01w", b"\x01g"))
+        return data.replace(word, word[:1] + b"\xff" * (len(word) - 1))
+    model = onnx.load_model_from_string(data)
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        _change_field(model, chance)
+    return bytes(model.SerializeToString())
+
+
+_NUMBERS = (0, 1, -1, 7, 99, 1000, 2**31 - 1, -(2**31))
+_WIDE = (*_NUMBERS, 2**63 - 1, -(2**63))
+
+
+def _change_field(message: Any, chance: random.Random) -> None:
+    """Some field of it, or of a message inside of it, gets another value, goes, or is repeated."""
+    fields = message.DESCRIPTOR.fields
+    filled = [field for field, _ in message.ListFields()]
+    field = chance.choice(filled if filled and chance.random() < 0.8 else fields)
+    is_message = field.message_type is not None
+    if field.is_repeated:
+        values = getattr(message, field.name)
+        if is_message and len(values) and chance.random() < 0.8:
+            _change_field(chance.choice(values), chance)
+        elif is_message:
+            values.add()
+        else:
+            del values[chance.randrange(len(values) + 1) :]
+            values.extend([_choose_value(field, chance)] * chance.choice((0, 1, 1, 3)))
+    elif is_message:
+        inner = getattr(message, field.name)
+        inner.SetInParent()
+        _change_field(inner, chance)
+    elif chance.random() < 0.2:
+        message.ClearField(field.name)
+    else:
+        setattr(message, field.name, _choose_value(field, chance))
+
+
+def _choose_value(field: Any, chance: random.Random) -> Any:
+    if field.enum_type is not None:
+        return chance.choice([each.number for each in field.enum_type.values])
+    if field.type in (field.TYPE_FLOAT, field.TYPE_DOUBLE):
+        return chance.choice((0.0, -1.0, 1e30, float("nan"), float("inf")))
+    if field.type == field.TYPE_BYTES:
+        return chance.choice((b"", b"\xff\xfe", b"x" * 7, bytes(400)))
+    if field.type == field.TYPE_STRING:
+        return chance.choice(("", "x", "y", "\x00", "é" * 50, "../../x", "a/b", "Loop"))
+    if field.type in (field.TYPE_UINT64, field.TYPE_UINT32):
+        return abs(chance.choice(_NUMBERS))
+    return chance.choice(_WIDE if field.type == field.TYPE_INT64 else _NUMBERS)
+
+
+def _replace_node(content: Any, chance: random.Random, odd: tuple[Any, ...] = _ODD) -> Any:
     """One value anywhere in it becomes something else, or goes."""
     if not isinstance(content, dict | list) or not content or chance.random() < 0.15:
-        return chance.choice(_ODD)
+        return chance.choice(odd)
     if isinstance(content, list):
         place = chance.randrange(len(content))
-        return [*content[:place], _replace_node(content[place], chance), *content[place + 1 :]]
+        if chance.random() < 0.1:  # lists that belong together have unequal lengths
+            return content[:place] + content[place + 1 :] * chance.choice((1, 2))
+        return [*content[:place], _replace_node(content[place], chance, odd), *content[place + 1 :]]
     key = chance.choice(list(content))
     if chance.random() < 0.1:
         return {name: value for name, value in content.items() if name != key}
-    return {**content, key: _replace_node(content[key], chance)}
+    return {**content, key: _replace_node(content[key], chance, odd)}
 
 
 def _flip(data: bytes, chance: random.Random) -> bytes:
@@ -226,7 +337,8 @@ def run_inputs(form: Format, folder: Path, count: int, seed: int) -> Iterator[tu
     """The inputs with which something is wrong. What is nested deeply is always among them."""
     sample = Sample(form, folder, call)
     chance = random.Random(f"{form.name} {seed}")
-    for damaged in (*NESTED, *(mutate(sample.data, chance) for _ in range(count))):
+    change = form.mutate or mutate
+    for damaged in (*NESTED, *(change(sample.data, chance) for _ in range(count))):
         if fault := sample.try_input(damaged, form.commands):
             yield damaged, fault
 
@@ -236,7 +348,7 @@ def run_processes(form: Format, folder: Path, count: int, seed: int) -> Iterator
     sample = Sample(form, folder, call_process)
     chance = random.Random(f"{form.name} process {seed}")
     for _ in range(count):
-        damaged = mutate(sample.data, chance)
+        damaged = (form.mutate or mutate)(sample.data, chance)
         if fault := sample.try_input(damaged, (chance.choice(form.commands),)):
             yield damaged, fault
 
@@ -247,11 +359,33 @@ STUDY = """study: fit
 command: python train.py --lr {lr} [seed]
 params: {lr: [0.1, 0.5], seed: 3}
 sweep:
-  - {lr: {log_uniform: [0.01, 1], count: 2, seed: 1}}
+  - {lr: {log_uniform: [0.01, 1]}}
+  - {lr: 3, seed: {range: [2, 9, 3]}}
+subset: {count: 3, seed: 1}
+repeat: 2
+retries: 1
+priority: 3
+slots: [0, 1]
+env: {A: b}
+code: {kind: snapshot, ignore: ['*.x']}
+stop: [{rule: bounds, metric: loss, max: 100}, {rule: asha, metric: loss, at: {min: 2, factor: 2}}]
 metrics: {step: 'step (\\d+)', loss: 'loss ({number})'}
 resources: {gpus: 0}
 timeout: 2h
 checks: [{metric: loss, at: last, max: 9}]
+"""
+ZIPPED = """command: {run: 'python train.py --lr {lr} [seed] [w]', timeout: 1h}
+params: {lr: [0.1, 0.5], seed: [3, 4], w: {choice: [[1], null]}}
+zip: [[lr, seed]]
+when: {seed: 3}
+resources: {gpus: 0, cpus: 2, gpu_memory: 1G}
+metrics: {loss: {regex: 'loss ({number})', labels: [a]}, other: {jsonl: m.jsonl, step: s}}
+leave_running: true
+resume: {param: w, files: '*.pt'}
+""".replace("command: {run", "commands: {train: {run").replace("timeout: 1h}", "timeout: 1h}}")
+SEARCHING = """command: python train.py --lr {lr} [seed]
+params: {lr: {log_uniform: [0.01, 1]}, seed: {int: [1, 5]}, x: [1, 2, a]}
+search: {sampler: tpe, metric: loss, direction: min, trials: 4, seed: 1, at: last}
 """
 RUNX = """CMD: 'python train.py'
 HPARAMS: [{lr: [0.1, 0.2], arch: [a, b], RUNX.TAG: base}, {lr: 3}]
@@ -356,9 +490,15 @@ def build_onnx(folder: Path) -> Path:
     import onnx
 
     text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[1,3,8,8] x) => (float[1,4,6,6] y) <float[4,3,3,3] w> {
-      a = Conv<kernel_shape=[3,3], strides=[1,1]>(x, w)
-      y = LeakyRelu<alpha=0.1>(a)
+    g (float[1,3,8,8] x) => (float[N,4,8,8] y) <float[4,3,1,1] w = {1,2,3,4,5,6,7,8,9,10,11,12}, float[1] b = {0.5}> {
+      a = Conv<kernel_shape=[1,1], strides=[1,1]>(x, w)
+      c = Constant<value=float[1]{0.25}>()
+      d = Add(a, c)
+      t = Constant<value=bool[1]{1}>()
+      e = If(t) <then_branch = p () => (float[1] p1) { p1 = Identity(b) },
+                 else_branch = q () => (float[1] q1) { q1 = Constant<value=float[1]{2.0}>() }>
+      f = Add(d, e)
+      y = LeakyRelu<alpha=0.1>(f)
     }"""
     onnx.save(onnx.parser.parse_model(text), folder / "m.onnx")
     return folder / "m.onnx"
@@ -406,6 +546,22 @@ def read_manifest(path: Path) -> object:
     from assay.golden.manifests import load_manifest
 
     return load_manifest(str(path), "document")
+
+
+def read_golden(path: Path) -> object:
+    """As `golden show` and the page show it."""
+    from assay.golden.manifests import render_manifest
+    from assay.golden.pages import build_golden_page
+    from assay.show.html import render_html
+    from assay.show.markdown import render_markdown
+    from assay.study.api import StudyLocation
+    from assay.values.document import Document
+
+    if path.suffix == ".json":
+        return render_manifest(read_manifest(path))
+    page = build_golden_page(StudyLocation(str(path.parents[3]), path.parents[2].name), None)
+    document = Document("x", [*page.blocks, *page.drift, *page.recording])
+    return render_html(document), render_markdown(document)
 
 
 def read_study(path: Path) -> object:
@@ -523,6 +679,42 @@ def build_execution(folder: Path) -> Path:
     run_dir = str(folder)
     write_execution(run_dir, BenchExecution("1", "a.B.c", 1, result, run_dir, f"{run_dir}/output", machine=machine))
     return folder / "benchmark.json"
+
+
+def build_golden_report(folder: Path) -> Path:
+    from tests.golden.report.golden_reports import FAILED, golden, metric
+
+    from assay.golden.records import write_report
+    from assay.golden.values import GoldenTestReport, SegmentReport
+    from assay.study.api import StudyLocation
+    from assay.values.verdict import Verdict
+
+    verdict = Verdict.of((FAILED,), 20)
+    segment = SegmentReport(100, "ckpts/c100", verdict, (metric((FAILED,)),))
+    report = GoldenTestReport("charlm", str(folder / "charlm_m.json"), verdict, golden(), (segment,), notes=("a note",))
+    write_report(StudyLocation(str(folder / "runs"), "charlm"), "check", "golden.yml", report)
+    (path,) = (folder / "runs" / "charlm" / ".assay" / "golden").iterdir()
+    return path
+
+
+def build_store(damaged: str) -> Callable[[Path], Path]:
+    """A shared place with two runs, of which this manifest will be damaged."""
+
+    def build(folder: Path) -> Path:
+        build_run("run.json")(folder)
+        code, _, err = call(folder, ("push", "fit", "--to", "place"))
+        assert code == 0, err
+        return folder / "place" / "studies" / "fit" / damaged
+
+    return build
+
+
+def build_search(folder: Path) -> Path:
+    text = "study: fit\ncommand: 'echo loss {x}'\nparams: {x: [1, 2, 3]}\nmetrics: {loss: 'loss ({number})'}\n"
+    (folder / "study.yml").write_text(text + "search: {sampler: grid, metric: loss, trials: 2}\nresources: {gpus: 0}\n")
+    code, _, err = call(folder, ("run", "study.yml", "--quiet"))
+    assert code == 0, err
+    return folder / "runs" / "fit" / ".assay" / "search.json"
 
 
 def build_artifact(folder: Path) -> Path:
@@ -643,20 +835,48 @@ FORMATS = (
         commands=(("sum", "fit"), ("ls", "fit", "--state", "done"), ("sum", "fit", "-m", "all")),
         is_copy=True,
     ),
-    Format("native study", write("study.yml", STUDY), commands=DRY),
-    Format("runx study", write("study.yml", RUNX), commands=DRY),
-    Format("mlrunner study", write("study.yml", MLRUNNER), commands=DRY),
+    Format("native study", write("study.yml", STUDY), commands=DRY, mutate=mutate_yaml),
+    Format("zipped study", write("study.yml", ZIPPED), commands=DRY, mutate=mutate_yaml),
+    Format("searching study", write("study.yml", SEARCHING), commands=DRY, mutate=mutate_yaml),
+    Format("runx study", write("study.yml", RUNX), commands=DRY, mutate=mutate_yaml),
+    Format("mlrunner study", write("study.yml", MLRUNNER), commands=DRY, mutate=mutate_yaml),
+    Format("search", build_search, commands=(("run", "-n", "study.yml"), ("best", "fit"))),
     Format("golden file", write("golden.yml", GOLDEN), read_convergence),
     Format("convergence file", write("golden.yml", CONVERGENCE), read_convergence),
     Format("settings", write("assay.toml", SETTINGS), read_settings),
     Format("settings, by a command", write("assay.toml", SETTINGS), commands=(("ls",),)),
     Format("golden manifest", write("document.json", GOLDEN_MANIFEST), read_manifest),
     Format("golden manifest with replicas", write("document.json", REPLICAS), read_manifest),
+    Format("golden manifest, shown", write("document.json", REPLICAS), read_golden),
+    Format(
+        "golden manifest, by a command",
+        write("document.json", REPLICAS),
+        commands=(("golden", "show", "document.json"),),
+    ),
+    Format("golden report", build_golden_report, read_golden, mutate=mutate_lines),
+    Format("golden report, by a command", build_golden_report, commands=(("report", "charlm"),), mutate=mutate_lines),
+    *(
+        Format(
+            f"store, {name}",
+            build_store(name),
+            commands=(
+                ("pull", "fit", "--from", "place", "--root", "other"),
+                ("pull", "fit/x=2", "--from", "place", "--dry-run"),
+            ),
+        )
+        for name in ("runs/x=1.json", "study.json")
+    ),
     Format("npy", build_npy, read_array),
     Format("npz", build_npz, read_array),
     Format("npy, by a command", build_npy, commands=(("model", "diff", "a.npy", "a.npy"),)),
     Format("tensor list", build_tensors, read_tensors),
-    Format("onnx", build_onnx, read_onnx),
+    Format("onnx", build_onnx, read_onnx, mutate=mutate_onnx),
+    Format(
+        "onnx, by a command",
+        build_onnx,
+        commands=(("model", "layers", "m.onnx"), ("model", "convert", "m.onnx", "--opset", "18", "-o", "n.onnx")),
+        mutate=mutate_onnx,
+    ),
     Format("asv", write("aaaa-env.json", json.dumps(ASV)), read_import),
     Format("google benchmark", write("google.json", json.dumps(GOOGLE)), read_import),
     Format("pytest-benchmark", write("pytest.json", json.dumps(PYTEST)), read_import),

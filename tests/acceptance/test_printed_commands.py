@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -72,7 +71,7 @@ resources: {gpus: 0}
 code: live
 """
 RUNX = "CMD: 'echo loss 1'\nHPARAMS: [{lr: [1, 2], text: some}, {beta: 3, other: 4}]\n"
-MLRUNNER = "template:\n  train: echo loss {lr} [b]\nresource: [0]\n---\nlr: [1, 2]\n---\nlr: 7\nb: 5\n"
+MLRUNNER = "template:\n  train: echo loss {lr} [b]\ndefault: {b: 1}\nresource: [0]\n---\nlr: [1, 2]\n---\nlr: 7\nb: 5\n"
 SCRIPT = "import assay\nassay.log(loss=2, step=1)\n"
 CHART = '"Step","calm-sun-1 - loss"\n"1","0.5"\n"2","0.25"\n'
 
@@ -82,8 +81,8 @@ ELSEWHERE = ("--root", "else where/it's")
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    yield Bench(tmp_path)
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
 def collect(bench: Bench, study: Path) -> tuple[list[str], list[str]]:
@@ -91,7 +90,11 @@ def collect(bench: Bench, study: Path) -> tuple[list[str], list[str]]:
     name = str(study.relative_to(bench.folder)) if study.parent != bench.root else study.name
     runs = sorted(Path(each).name for each in find_attempts(study))
     calls = [["ls", name], ["sum", name], ["best", name], ["best", name, "--json"], ["report", name, "-o", "-"]]
-    calls += [["importance", name], ["show", f"{name}/no such run"], ["diff", f"{name}/{runs[0]}", f"{name}/{runs[-1]}"]]
+    calls += [
+        ["importance", name],
+        ["show", f"{name}/no such run"],
+        ["diff", f"{name}/{runs[0]}", f"{name}/{runs[-1]}"],
+    ]
     for run in runs:
         calls += [["show", f"{name}/{run}"], ["report", f"{name}/{run}", "-o", "-"], ["logs", f"{name}/{run}"]]
     texts, failed = [], []

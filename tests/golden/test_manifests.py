@@ -335,3 +335,21 @@ def test_the_originals_manifest_states_nothing_and_stays_valid() -> None:
     golden = parse_manifest(json.dumps(content), "m.json", "demo")
     assert golden.version == 1
     assert golden.steps_beyond is None
+
+
+@pytest.mark.parametrize("steps", [[11], [11, 12, 13]])
+def test_curves_of_unequal_lengths_are_a_damaged_manifest(steps: list[int]) -> None:
+    content = json.loads((SAMPLES / "v2_replicas.json").read_text())
+    for labels in content["replicas"]["10"].values():
+        for runs in labels.values():
+            for run in runs:
+                run["steps"] = steps
+    content.pop("counts", None)
+    with pytest.raises(FormatError, match=r"damaged: ValueError: a curve has \d steps and \d values"):
+        parse_manifest(json.dumps(content), "m.json", "t")
+
+
+def test_a_history_that_is_no_list_of_objects_is_a_damaged_manifest() -> None:
+    content = json.loads((SAMPLES / "v2_replicas.json").read_text())
+    with pytest.raises(FormatError, match="an entry of history is not an object"):
+        parse_manifest(json.dumps({**content, "history": ["x"]}), "m.json", "t")

@@ -62,6 +62,14 @@ def test_a_grid_too_large_to_run_is_refused_before_it_is_listed():
     assert MAX_RUNS < 10**12
 
 
+def test_numbers_of_runs_beyond_all_measure_are_refused():
+    drawn = sweep(a=Random("uniform", 0, 1))
+    for fields in ({"subset": Subset(10**400)}, {"subset": Subset(10**7)}, {"subset": Subset(1), "repeat": 10**5000}):
+        with pytest.raises(ConfigError, match=r"this study has (10000000|countless) runs"):
+            build_plan(study(drawn, **fields))
+    assert len(build_plan(study(sweep(a=range(3)), subset=Subset(10**400))).runs) == 3
+
+
 def test_every_place_that_cannot_be_filled_is_said_once():
     commands = (
         CommandTemplate("a", (Placeholder("x"), Placeholder("y")), position=Position("f.yml", 2, 5)),

@@ -171,6 +171,24 @@ def test_zip_when_and_subset_of_the_file_are_not_in_the_way(own_bench: Bench) ->
     assert len(names(own_bench)) == 3
 
 
+ITEMS = """study: fit
+command: echo {opt} [lr] [beta] [momentum]
+params: {lr: 1}
+sweep: [{opt: adam, beta: 0.9}, {opt: sgd, momentum: 0.5}]
+code: live
+"""
+
+
+def test_a_run_of_one_sweep_item_is_repeated_with_changes(own_bench: Bench) -> None:
+    assert own_bench.run(ITEMS).returncode == 0
+    before = names(own_bench)
+    rerun(own_bench, f"fit/{next(name for name in before if 'sgd' in name)}", "lr=2")
+    (new,) = {*names(own_bench)} - {*before}
+    assert record(own_bench, new).spec.params == {"lr": 2, "opt": "sgd", "momentum": 0.5}
+    refused = own_bench.assay("rerun", f"fit/{new}", "gamma=2")
+    assert (refused.returncode, "unknown parameter 'gamma'" in refused.stderr) == (2, True)
+
+
 # ---------------------------------------------------------------- secrets
 
 

@@ -12,6 +12,8 @@ from assay.system.fast_dataclasses import dataclass
 from assay.values.study import Choices, Dialect, Params, Problem
 from assay.values.units import parse_duration, parse_size
 
+_LARGEST = 10**308  # a whole number beyond it is no float
+
 
 def describe(node: Node) -> str:
     """What a node is, for messages: `a list`, `the text 'abc'`, `0.5`."""
@@ -116,6 +118,9 @@ class Fields:
         value = node.value
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 nan
             self.refuse(node, key, "a number")
+            return None
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            self.problems.add("is a number with too many digits", key, node.position, "the largest are about 1e308")
             return None
         return value
 

@@ -76,7 +76,7 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
             steps_per_segment=int(content.get("steps_per_segment", 0)),
             provenance=_get(content, "provenance"),
             noise={name: float(value) for name, value in _get(content, "noise").items()},
-            history=tuple(content.get("history", ())),
+            history=tuple(_check_object(each, "an entry of history") for each in content.get("history", ())),
             complete=bool(content.get("complete", True)),
             steps_beyond=_parse_offset(content, segments),
             notes=tuple(notes),

@@ -47,6 +47,10 @@ class Track:
     values: tuple[float, ...]
     texts: tuple[str, ...] = ()  # as logged, for manifests and exact reports
 
+    def __post_init__(self) -> None:
+        if len(self.steps) != len(self.values) or len(self.texts) not in (0, len(self.steps)):
+            raise ValueError(f"a curve has {len(self.steps)} steps and {len(self.values)} values")
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from assay.errors import ConfigError, NotFoundError, UsageError, did_you_mean
-from assay.plan.grid import Grid, Row, draw_rows
+from assay.plan.grid import Grid, Row, count_rows, draw_rows
 from assay.plan.naming import Draft, NameSource, RunxNamer, build_tag, name_runs
 from assay.plan.render import render_command
 from assay.system.fast_dataclasses import replace
@@ -58,10 +58,11 @@ def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules
         )
     distinct = study.dialect == "native"
     grids = [Grid(sweep, distinct=distinct) for sweep in study.sweeps]
-    total = sum(grid.count for grid in grids)
-    if study.subset is None and total > MAX_RUNS:
+    total = count_rows(grids, study.subset) * study.repeat
+    if total > MAX_RUNS:
         position = study.sweeps[0].position if study.sweeps else None
-        raise ConfigError([Problem(f"this study has {total} runs", "", position, _SHORTEN[study.dialect])])
+        shown = str(total) if total < 10**30 else "countless"
+        raise ConfigError([Problem(f"this study has {shown} runs", "", position, _SHORTEN[study.dialect])])
     warnings = [*study.warnings, *_find_repeats(study, grids)]
     rows = draw_rows(grids, study.subset, distinct=distinct)
     if _cannot_fail(study):

@@ -65,6 +65,16 @@ class Grid:
 Row = tuple[int, dict[str, Any]]  # index of the sweep, parameters
 
 
+def count_rows(grids: Sequence[Grid], subset: Subset | None) -> int:
+    """How many rows `draw_rows` gives, at most."""
+    total = sum(grid.count for grid in grids)
+    if subset is None:
+        return total
+    if subset.per_sweep:
+        return sum(count_rows([grid], Subset(subset.count)) for grid in grids)
+    return subset.count if any(grid.random and grid.count for grid in grids) else min(subset.count, total)
+
+
 def draw_rows(grids: Sequence[Grid], subset: Subset | None, *, distinct: bool) -> Iterator[Row]:
     """Every combination of every grid, or the subset of them that was asked for, in the grids' order."""
     if subset is None:
@@ -107,7 +117,7 @@ class _Pool:
 
         One with random axes may be taken again, with other numbers, when all have had their turn.
         """
-        taken = list(islice(self._fresh(rng, distinct=distinct), count))
+        taken = list(islice(self._fresh(rng, distinct=distinct), min(count, self._starts[-1])))
         while len(taken) < count and any(grid.random and grid.count for grid in self._grids):
             again = (index for index in shuffled(self._starts[-1], rng) if self._locate(index)[1].random)
             taken.extend(islice(again, count - len(taken)))

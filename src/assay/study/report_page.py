@@ -252,7 +252,8 @@ def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) ->
 
 def _find_repeats(rows: Sequence[RunRow], location: StudyLocation) -> Iterator[tuple[str, str]]:
     """What repeats these runs, and makes no others: the call that made them, or of a single run a new attempt."""
-    ordered = sorted(rows, key=lambda row: row.created_at or row.started_at or 0.0, reverse=True)
+    own = [row for row in rows if row.study == location.name]
+    ordered = sorted(own, key=lambda row: row.created_at or row.started_at or 0.0, reverse=True)
     records = (run_directory.try_record(os.path.join(location.root, row.key)) for row in ordered)
     if len(rows) == 1:
         record = next(records)
@@ -270,19 +271,12 @@ def _find_call(record: run_directory.RunRecord, location: StudyLocation) -> str 
     from assay.study.prepared import RunOptions
     from assay.study.sweep import prepare
 
-    flags = {"root": show_path(location.root), "study": location.name}
+    options = RunOptions(record.source, overrides=record.overrides, settings=record.settings)
+    root, study = {"root": show_path(location.root)}, {"study": location.name}
     planned = run_directory.load_planned(location.dir)
-    for names in ((), ("root",), ("study",), ("root", "study")):
-        given = {name: flags[name] for name in names}
-        options = RunOptions(
-            record.source,
-            root=given.get("root"),
-            study=given.get("study"),
-            overrides=record.overrides,
-            settings=record.settings,
-        )
+    for given in ({}, root, study, root | study):
         with suppress(AssayError, OSError):
-            found = prepare(options)
+            found = prepare(replace(options, **given))
             dirs = {spec.name: found.dir_of(spec) for spec in found.plan.runs}
             is_all = all(name in planned or is_run_dir(path) for name, path in dirs.items())
             if dirs and is_all and os.path.realpath(found.location.dir) == os.path.realpath(location.dir):

@@ -546,3 +546,20 @@ def test_a_tensor_is_measured_without_being_serialised() -> None:
     assert measure_tensor(numpy_helper.from_array(np.array(["ab", "größe"], dtype=object))) == 2 + 7
     assert measure_tensor(helper.make_tensor("f", TensorProto.FLOAT, [4], [1, 2, 3, 4])) == 16
     assert measure_tensor(numpy_helper.from_array(np.zeros((0, 5), np.float32))) == 0
+
+
+def test_names_that_are_not_text_and_unknown_types_are_reported(tmp_path: Path) -> None:
+    model = parse("g (float[2] x) => (float[2] y) <float[2] weight = {1, 2}> { y = LeakyRelu(x) }")
+    path = tmp_path / "m.onnx"
+    for word in (b"LeakyRelu", b"weight"):
+        path.write_bytes(model.SerializeToString().replace(word, b"\xff" * len(word)))
+        with pytest.raises(UsageError, match=r"cannot be read: the (op_type|name) b'.*' is not UTF-8"):
+            load_model(path)
+        with pytest.raises(UsageError, match="is not UTF-8"):
+            build_outline(path)
+    model.graph.initializer[0].data_type = 99
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(
+        UsageError, match="the tensor 'weight' has the type 99, which this version of onnx does not know"
+    ):
+        load_model(path)

@@ -23,6 +23,7 @@ from assay.models.graph.onnx_library import (
     build_wiring,
     find_opset,
     find_subgraphs,
+    find_unreadable,
     import_onnx,
     is_constant_node,
     name_elem_type,
@@ -57,6 +58,8 @@ def load_model(path: str | os.PathLike[str], *, weights: bool = True, external: 
         raise UsageError(f"{name} is not an ONNX model: {error}") from error
     if not model.graph.output or not model.opset_import:
         raise UsageError(f"{name} is not an ONNX model: it has no graph with outputs, or no opset")
+    if fault := find_unreadable(model):
+        raise UsageError(f"{name} cannot be read: {fault}", "write the model again; a newer onnx may know more types")
     if weights and external:
         load_external(model, os.path.dirname(os.path.abspath(name)))
     return model
@@ -104,7 +107,7 @@ def infer_specs(model: Model) -> dict[str, TensorSpec]:
     slim = build_skeleton(model)
     try:
         graph = onnx.shape_inference.infer_shapes(slim, data_prop=True).graph
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError):
         graph = slim.graph  # what a model says of itself must do: an operator that nobody knows, say
     values = (*graph.value_info, *graph.output, *graph.input)
     specs = {value.name: build_spec(value) for value in values}

@@ -200,3 +200,24 @@ def _list_types(message: Any) -> Iterator[int]:
         elif field.message_type is not None:
             for each in value if field.is_repeated else (value,):
                 yield from _list_types(each)
+
+
+_NOT_NAMES = ("doc_string", "metadata_props", "producer_name", "producer_version")
+
+
+def find_unreadable(message: Any) -> str | None:
+    """A name in it that is not text, or a tensor of a type that the library does not know; None: neither."""
+    for field, value in message.ListFields():
+        if field.name in _NOT_NAMES:
+            continue
+        if field.message_type is not None:
+            inner = (find_unreadable(each) for each in (value if field.is_repeated else (value,)))
+            if fault := next((each for each in inner if each), None):
+                return fault
+        elif field.type == field.TYPE_STRING:
+            for text in value if field.is_repeated else (value,):
+                if isinstance(text, bytes):
+                    return f"the {field.name} {text[:40]!r} is not UTF-8"
+        elif field.name == "data_type" and value not in import_onnx().TensorProto.DataType.values():
+            return f"the tensor {message.name!r} has the type {value}, which this version of onnx does not know"
+    return None
