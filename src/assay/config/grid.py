@@ -92,7 +92,7 @@ class GridReader:
         return axes
 
     def axis(self, node: Node, key: str, *, takes_mappings: bool = False) -> Axis:
-        """`takes_mappings`: one that is no kind of axis is a value, as in other tools' files."""
+        """`takes_mappings`: one that is not a kind of axis is a value, as in other tools' files."""
         if node.kind == "mapping":
             entries = node.items()
             if len(entries) == 1 and entries[0].key in AXIS_KINDS:
@@ -237,7 +237,7 @@ class GridReader:
 
 
 def _spell(value: Mapping[str, Any]) -> str:
-    """What a mapping that is no axis, often another tool's notation, would be here."""
+    """What a mapping that is not an axis, often another tool's notation, would be here."""
     import difflib
 
     for name in ("values", "value"):

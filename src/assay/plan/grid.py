@@ -82,10 +82,9 @@ def draw_rows(grids: Sequence[Grid], subset: Subset | None, *, distinct: bool) -
     streams = _Streams(subset)
     if not subset.per_sweep:
         return iter(_Pool(grids).draw(subset.count, *streams.of(0), distinct=distinct))
-    drawn = [
-        _Pool([grid]).draw(subset.count, *streams.of(index), distinct=distinct) for index, grid in enumerate(grids)
-    ]
-    return ((index, row) for index, rows in enumerate(drawn) for _, row in rows)
+    pools = ((index, _Pool([grid])) for index, grid in enumerate(grids))
+    drawn = [(index, pool.draw(subset.count, *streams.of(index), distinct=distinct)) for index, pool in pools]
+    return ((index, row) for index, rows in drawn for _, row in rows)
 
 
 class _Streams:

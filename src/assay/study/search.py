@@ -137,8 +137,7 @@ def _find_seeds(study: Study, space: Space) -> Iterator[Problem]:
 def _find_other_runs(prepared: Prepared) -> Iterator[Problem]:
     folder = prepared.location.dir
     dirs = run_directory.find_run_dirs(folder) if os.path.isdir(folder) else ()
-    names = sorted(os.path.basename(path) for path in dirs)
-    others = [name for name in names if layout.parse_trial_name(name) is None]
+    others = [name for name in map(os.path.basename, dirs) if layout.parse_trial_name(name) is None]
     if others:
         named = ", ".join(others[:_NAMED]) + (" …" if len(others) > _NAMED else "")
         what = f"{render_count(len(others), 'run')} of this study that no search proposed"

@@ -387,10 +387,9 @@ def _pull_study(run: Manifest, remote: Remote, study_dir: str) -> Iterator[Forma
     Yields what is damaged in the store: the run itself may be whole.
     """
     study, meta = os.path.basename(study_dir), os.path.join(study_dir, layout.STUDY_META_DIR)
-    code = run.facts.get("code")
     for pull_part in (_pull_code, _pull_meta):
         try:
-            pull_part(remote, study, meta, code)
+            pull_part(remote, study, meta, run.facts.get("code"))
         except FormatError as error:
             yield error
 
