@@ -118,7 +118,8 @@ def mutate_yaml(data: bytes, chance: random.Random) -> bytes:
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         place = chance.randrange(len(documents))
         documents[place] = _replace_node(documents[place], chance, _AXES)
-    return yaml.safe_dump_all(documents, allow_unicode=True, sort_keys=False).encode("utf-8", "surrogatepass")
+    text: str = yaml.safe_dump_all(documents, allow_unicode=True, sort_keys=False)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def mutate_lines(data: bytes, chance: random.Random) -> bytes:
@@ -550,7 +551,7 @@ def read_manifest(path: Path) -> object:
 
 def read_golden(path: Path) -> object:
     """As `golden show` and the page show it."""
-    from assay.golden.manifests import render_manifest
+    from assay.golden.manifests import load_manifest, render_manifest
     from assay.golden.pages import build_golden_page
     from assay.show.html import render_html
     from assay.show.markdown import render_markdown
@@ -558,7 +559,7 @@ def read_golden(path: Path) -> object:
     from assay.values.document import Document
 
     if path.suffix == ".json":
-        return render_manifest(read_manifest(path))
+        return render_manifest(load_manifest(str(path), "document"))
     page = build_golden_page(StudyLocation(str(path.parents[3]), path.parents[2].name), None)
     document = Document("x", [*page.blocks, *page.drift, *page.recording])
     return render_html(document), render_markdown(document)

@@ -122,8 +122,8 @@ class _Pool:
             taken.extend(islice(again, count - len(taken)))
         if rng is values:
             taken.sort()
-        located = [(number, *self._locate(number)) for number in taken]
-        drawn = [(number, (position, grid.row(index, values))) for number, position, grid, index in located]
+        located = ((number, self._locate(number)) for number in taken)
+        drawn = [(number, (place, grid.row(index, values))) for number, (place, grid, index) in located]
         return [row for _, row in sorted(drawn, key=lambda pair: pair[0])]
 
     def _fresh(self, rng: random.Random, *, distinct: bool) -> Iterator[int]:

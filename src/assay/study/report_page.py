@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from assay.errors import AssayError, UsageError
 from assay.record import run_directory
@@ -272,7 +273,8 @@ def _find_call(record: run_directory.RunRecord, location: StudyLocation) -> str 
     from assay.study.sweep import prepare
 
     options = RunOptions(record.source, overrides=record.overrides, settings=record.settings)
-    root, study = {"root": show_path(location.root)}, {"study": location.name}
+    root: dict[str, Any] = {"root": show_path(location.root)}
+    study: dict[str, Any] = {"study": location.name}
     planned = run_directory.load_planned(location.dir)
     for given in ({}, root, study, root | study):
         with suppress(AssayError, OSError):

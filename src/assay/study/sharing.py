@@ -180,8 +180,7 @@ def _find_named(name: str, remote: Remote, damaged: list[FormatError]) -> list[M
     folder = mirror.load_manifests(remote, [build_key(FOLDERS, name)], damaged)
     if folder or len(damaged) > before:
         return folder
-    others = mirror.load_manifests(remote, keys, [])
-    known = [each.name for each in others] if slash else list_names(remote)
+    known = [each.name for each in mirror.load_manifests(remote, keys, [])] if slash else list_names(remote)
     hint = None if known else f"{remote.address} holds nothing that assay push has sent"
     raise NotFoundError("run" if slash else "study or folder", name, known, hint)
 
@@ -382,10 +381,8 @@ def move_into(aside: str, path: str, names: Sequence[str], *, replaces: bool = T
 
 
 def _pull_study(run: Manifest, remote: Remote, study_dir: str) -> Iterator[FormatError]:
-    """The code that the run had, and what the study itself has and is not here yet; nothing here is replaced.
-
-    Yields what is damaged in the store: the run itself may be whole.
-    """
+    """The code that the run had, and what the study itself has and is not here yet; nothing here is replaced. What is
+    damaged in the store is yielded: the run itself may be whole."""
     study, meta = os.path.basename(study_dir), os.path.join(study_dir, layout.STUDY_META_DIR)
     for pull_part in (_pull_code, _pull_meta):
         try:
