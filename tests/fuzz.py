@@ -68,7 +68,21 @@ _ODD: tuple[Any, ...] = (
 )
 
 
-_BOUNDS = (0, 1, -1, 10**400, -(10**400), 2**63, 1e308, float("inf"), float("nan"), "x", None, True, [])
+_BOUNDS: tuple[Any, ...] = (
+    0,
+    1,
+    -1,
+    10**400,
+    -(10**400),
+    2**63,
+    1e308,
+    float("inf"),
+    float("nan"),
+    "x",
+    None,
+    True,
+    [],
+)
 _AXES: tuple[Any, ...] = (
     *_ODD,
     *(
