@@ -54,7 +54,7 @@ MEMBERS = {
     "Study": "name plan run save",
     "StudyPlan": "dir name runs warnings",
     "StudyHandle": "best dir is_running name root runs stop table wait watch",
-    "Run": "attempt best dir id log metrics name params reason seconds state tags note ended_at",
+    "Run": "attempt best dir id log metrics name params reason seconds state tags note ended_at received",
     "Runs": "pareto root rows series study to_pandas where",
     "Series": "steps times values",
 }

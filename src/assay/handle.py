@@ -138,6 +138,7 @@ class StudyHandle:
         from assay.study.api import (
             StudyLocation,
             choose_best,
+            leave_out_foreign,
             load_fresh_table,
             load_objectives,
             open_index_of,
@@ -148,7 +149,7 @@ class StudyHandle:
         locations = [StudyLocation(self.root, self.name)]
         with open_index_of(locations) as index:
             data = load_fresh_table(index, locations)
-        keep = select_rows(data, parse_where_text(where)) if data.rows else []
+        keep = leave_out_foreign(data, select_rows(data, parse_where_text(where))) if data.rows else []
         if not any(has_result(data.rows[i].state, data.rows[i].reason) for i in keep):
             states = [str(data.rows[i].state) for i in keep]
             counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))

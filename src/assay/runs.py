@@ -56,6 +56,7 @@ class Run:
     tags: tuple[str, ...] = ()  # as `assay tag` gave them
     note: str = ""  # the texts of `assay note`, one after another
     ended_at: float | None = None  # when the last attempt ended, in seconds since the epoch
+    received: Mapping[str, Any] | None = None  # of a run that was uploaded or pulled: how, from, by, at
 
     def log(self, command: str | None = None) -> str:
         """The newest output: of the command that failed, else of the last one that began."""

@@ -100,7 +100,12 @@ class TestCommand:
                 json.loads(bench.assay("show", f"fit/{run}", "--json", "--root", str(each)).stdout)
                 for each in (bench.root, root)
             )
+            assert there["files"].pop("received.json")
             assert here["files"].items() >= there["files"].items()  # without an empty folder
+            assert there.pop("received")["by"].startswith("upload token ")
+            assert here.pop("received") is None
+            for attempt in (*here["attempts"], *there["attempts"]):
+                attempt["lease"] = attempt["lease"]["host"]  # which processes it had is of no use elsewhere
             assert {**here, "dir": "", "files": ""} == {**there, "dir": "", "files": ""}
         code, out, err = call(bench, f"fit/{GOOD}", "--server", url, "--json", ASSAY_TOKEN=UPLOADER)
         assert code == 0

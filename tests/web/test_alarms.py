@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.web import test_models_page as models
 from tests.web.conftest import open_client
 
 from assay.golden.records import list_ids
+from assay.record.received import Received, write_received
 from assay.study.api import StudyLocation, count_failed_checks
 from assay.system.files import write_atomic
 from assay.values.verdict import VerdictKind
@@ -90,6 +92,19 @@ def test_models_and_benchmarks(tmp_path: Path) -> None:
         _wait_for(client, {"ERROR 1 benchmark"})
         assert "Histories and verdicts" in client.get("/studies/bench/best").text
         assert 'href="/models"' in client.get("/studies/model/best").text
+
+
+def test_an_uploaded_pass_does_not_hide_a_failure_that_was_seen_here(tmp_path: Path) -> None:
+    bad = bad_report()
+    models.write(tmp_path, "bad_1", bad)
+    with open_client(tmp_path) as client:
+        alarm = look(client)
+        assert "1 model check" in alarm
+    run_dir = models.write(tmp_path, "good_1", replace(good_report(), model=bad.model, target=bad.target), 2e9)
+    write_received(str(run_dir), Received("upload", "192.0.2.7", "upload token 123abc", 2e9))
+    with open_client(tmp_path) as client:
+        assert look(client) == alarm
+        assert "upload from 192.0.2.7 by upload token 123abc" in client.get("/models").text
 
 
 def _wait_for(client: TestClient, wanted: set[str]) -> None:

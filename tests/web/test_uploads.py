@@ -27,12 +27,17 @@ from tests.study.workbench import BAD, GOOD, Bench
 from tests.web.conftest import READER, UPLOADER, open_client
 
 from assay.compat.torq.dashboard import MANIFEST, CaseResult, ResultSession, build_archive, publish_session
+from assay.errors import UsageError
 from assay.study import collect, receive
 from assay.study.limited_process import LimitedLogParser
 from assay.study.receive import PREFIX, Limits, make_aside
 from assay.web import uploads
+from assay.web.app import build_app
+from assay.web.command import load_tokens
 from assay.web.security import Limit
+from assay.web.site import Site
 
+BOUND = "a-bound-one-of-the-tests-0123456789"
 UPLOAD = {"authorization": f"Bearer {UPLOADER}", "content-type": "application/zip"}
 
 
@@ -98,7 +103,7 @@ class TestGood:
         )
         for name in ("params", "state", "metrics", "commands", "id"):
             assert there[name] == here[name]
-        assert os.access(place.root / "fit" / GOOD / "job.sh", os.X_OK)
+        assert not os.access(place.root / "fit" / GOOD / "job.sh", os.X_OK)  # what was uploaded is never executed
         assert not [name for name in os.listdir(place.root) if name.startswith(PREFIX)]
 
     def test_a_study_that_is_looked_at_shows_it_at_once(self, place: Place) -> None:
@@ -391,6 +396,39 @@ class TestWho:
         headers = {"content-type": "application/zip"} | ({"authorization": f"Bearer {token}"} if token else {})
         assert place.client.post("/api/uploads", content=place.pack(GOOD), headers=headers).status_code == status
         assert place.find_files() == []
+
+    def test_a_token_for_a_prefix_of_study_names(self, place: Place, tmp_path: Path) -> None:
+        path = tmp_path / "tokens"
+        path.write_text(f"upload {UPLOADER}\nupload:ci- {BOUND}\n")
+        path.chmod(0o600)
+        tokens = load_tokens(str(path))
+        assert [(token.scope, token.prefix) for token in tokens] == [("upload", ""), ("upload", "ci-")]
+        site = Site((str(place.root),), tokens)
+        with TestClient(build_app(site), base_url="http://127.0.0.1:8666") as client:
+            headers = {**UPLOAD, "authorization": f"Bearer {BOUND}"}
+            refused = client.post("/api/uploads", content=place.pack(GOOD), headers=headers)
+            assert (refused.status_code, refused.json()["error"]) == (
+                403,
+                "this token is for studies that begin with ci-, not fit",
+            )
+            assert not (place.root / "fit").exists()
+            taken = client.post("/api/uploads", content=place.pack(GOOD, study="ci-nightly"), headers=headers)
+            assert taken.status_code == 201
+        facts = place.client.get(f"/api/studies/ci-nightly/runs/{GOOD}").json()
+        assert facts["received"]["by"] == tokens[1].title
+        assert BOUND not in json.dumps(facts)
+        (listed,) = place.client.get("/api/studies/ci-nightly/runs").json()
+        assert listed["received"]["how"] == "upload"
+        for page in ("/studies/ci-nightly", f"/studies/ci-nightly/runs/{GOOD}"):
+            assert tokens[1].title in place.client.get(page).text
+
+    @pytest.mark.parametrize("entry", ["upload: ", "read:ci- ", "write:ci- ", "upload:../x ", "upload:.x ", "uploads "])
+    def test_an_entry_of_the_tokens_that_is_none(self, tmp_path: Path, entry: str) -> None:
+        path = tmp_path / "tokens"
+        path.write_text(f"{entry}{BOUND}\n")
+        path.chmod(0o600)
+        with pytest.raises(UsageError, match="entry 1 is not `write"):
+            load_tokens(str(path))
 
     def test_not_from_another_site(self, place: Place) -> None:
         assert place.send(place.pack(GOOD), origin="http://evil.example").status_code == 403

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 
-from assay.bench.flow.archive import load_rows
+from assay.bench.flow.archive import describe_received, load_rows
 from assay.bench.flow.tables import build_table, describe_left_out
 from assay.bench.overview import (
     find_judge,
@@ -198,7 +198,7 @@ def build_history_page(archive: Archive, method: str, metric: str | None, zoom: 
         list(_build_charts(history, zoom)),
         tuple(zip(history.changes, history.verdict.findings, strict=False)),
         tuple(history.verdict.findings[count:]),
-        (Notes(left),),
+        (Notes([*left, *describe_received(found)]),),
         metrics,
         chosen,
         axes,

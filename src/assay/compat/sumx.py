@@ -42,7 +42,10 @@ def build_sumx(
     console = CollectingConsole()
     data = load_fresh_table(index, locations, console)
     warnings = console.lines
-    keep = [i for i, row in enumerate(data.rows) if any(column.count[i] for column in data.metrics.values())]
+    found = [i for i, row in enumerate(data.rows) if any(column.count[i] for column in data.metrics.values())]
+    keep = [i for i in found if not data.rows[i].is_foreign]
+    if len(keep) < len(found):
+        warnings.append(f"{len(found) - len(keep)} uploaded runs are not ranked; to take one: assay adopt STUDY/RUN")
     if not keep:
         names = ", ".join(location.name for location in locations)
         hint = "a run is shown once its script has called logx.metric('val', …)"

@@ -22,8 +22,9 @@ from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import STUDY, WRONG, CaseReport, ModelReport, Step, Tolerances
 from assay.models.values.tensors import TensorDiff
 from assay.record.index.base import RunRow
+from assay.record.received import describe_facts
 from assay.study.api import StudyLocation
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.document import Block, Chart, Curve, Heading, Panel, Section, Span, TableBlock, Text, choose_blocks
 from assay.values.plain import render_date
 from assay.values.state import State
@@ -59,6 +60,7 @@ class Check:
     compile_s: float | None = None
     run_s: float | None = None
     problem: str = ""
+    received: str = ""  # by whom it was uploaded, where it was
 
     @property
     def subject(self) -> tuple[str, str]:
@@ -68,7 +70,7 @@ class Check:
 def list_checks(location: StudyLocation, rows: Sequence[RunRow]) -> list[Check]:
     """The newest first, and of very many only these."""
     newest = nlargest(_MOST_CHECKS, rows, key=lambda row: row.started_at or row.created_at or 0.0)
-    return [_summarise_row(location, row) for row in newest]
+    return [replace(_summarise_row(location, row), received=describe_facts(row.received)) for row in newest]
 
 
 def _summarise_row(location: StudyLocation, row: RunRow) -> Check:

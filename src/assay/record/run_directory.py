@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from assay.errors import FormatError, InfrastructureError
 from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 whoever knows run directories finds it here
 from assay.record.formats import FORMATS, build_damage, read_versioned, stamp
+from assay.record.received import check_executable, is_foreign, set_aside
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
 from assay.system.files import blake2b, publish, read_text, rename, write_atomic, write_new
 from assay.system.locks import locked
@@ -83,7 +84,7 @@ def write_run_dir(path: str, record: RunRecord, job: str | None, fill: Callable[
             write_new(os.path.join(aside, layout.JOB_FILE), job, mode=0o777)
         if fill is not None:
             fill(aside)
-        rename(aside, path)
+        _rename_run(aside, path)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
@@ -92,8 +93,18 @@ def write_run_dir(path: str, record: RunRecord, job: str | None, fill: Callable[
     return True
 
 
+def _rename_run(aside: str, path: str) -> None:
+    try:
+        rename(aside, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or set_aside(path) is None:
+            raise
+        rename(aside, path)  # an upload had the name
+
+
 def publish_lease(run_dir: str, handle: JobHandle) -> bool:
-    """Claim attempt N. True for exactly one caller, whatever dies when."""
+    """Claim attempt N. True for exactly one caller, whatever dies when. Raises FormatError for what was received."""
+    check_executable(run_dir)
     target = os.path.join(run_dir, layout.lease_name(handle.attempt))
     return publish(target, json.dumps(asdict(handle)))
 
@@ -475,7 +486,8 @@ def load_history(run_dir: str, names: list[str] | None = None) -> History:
     codes: dict[int, dict[str, int]] = {}
     timeouts: dict[int, set[str]] = {}
     contradictory: dict[int, set[str]] = {}
-    for name in names if names is not None else os.listdir(run_dir):
+    names = names if names is not None else os.listdir(run_dir)
+    for name in names:
         if (marker := layout.parse_exit_marker(name)) is not None:
             known = codes.setdefault(marker[1], {})
             if known.get(marker[0], marker[2]) != marker[2]:
@@ -489,6 +501,8 @@ def load_history(run_dir: str, names: list[str] | None = None) -> History:
         _load_attempt(run_dir, number, numbered.get(number, set()), codes.get(number, {}), timeouts.get(number, set()))
         for number in sorted({*numbered, *codes})
     ]
+    if layout.RECEIVED_FILE in names and is_foreign(run_dir):
+        attempts = [replace(each, handle=_forget_processes(each.handle)) for each in attempts]
     return History(tuple(_doubt(attempt, contradictory.get(attempt.number)) for attempt in attempts))
 
 
@@ -505,6 +519,15 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
         codes=codes,
         timeouts=frozenset(timeouts),
         ended_at=_find_end(run_dir, number, codes) if outcome is None else None,
+    )
+
+
+def _forget_processes(handle: JobHandle | None) -> JobHandle | None:
+    """Of an upload: when and where it says that it ran, and nothing by which a process or a farm is asked or ended."""
+    if handle is None:
+        return None
+    return replace(
+        handle, executor="local", native_id="", start=0, boot="elsewhere", supervisor_pid=0, tag="", farm_root=""
     )
 
 

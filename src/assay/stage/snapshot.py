@@ -3,6 +3,7 @@
 <store>/
     <hash>/tree/            the files, as they were when the snapshot was taken
     <hash>/manifest.json    what is in the tree, and what was left to be linked
+    <hash>/pulled           it came with `assay pull`: runs of this machine do not get it
     seen.json               size, times and inode of each source file with its digest, so that a second look is quick
     .tmp-*                  a snapshot that is being written, or was when its taker died
 
@@ -32,6 +33,7 @@ from assay.values.plain import parse_strict
 _TREE = "tree"
 _MANIFEST = "manifest.json"
 _SEEN = "seen.json"
+PULLED = "pulled"  # a file next to the manifest: the snapshot came with `assay pull`, and is not given to runs
 _FORMAT = 1
 _HASH_BYTES = 16
 _SETTLED_NS = 1_000_000_000  # a file changed this recently may change again within one tick of its clock
@@ -97,6 +99,7 @@ def take_snapshot(
         tree = load_tree(source, selection)
         contents = _Contents(source, tree, _load_seen(store))
         digest = contents.digest()
+        _remove_pulled(os.path.join(store, digest))
         if not os.path.exists(os.path.join(store, digest, _MANIFEST)):
             digest = _write_snapshot(store, contents)
         settled = contents.settled(looked_at)
@@ -109,8 +112,18 @@ def take_snapshot(
     return Snapshot(digest, path, tree.count, tree.bytes, contents.linked, source, contents.secret, largest)
 
 
-def load_snapshot(store: StrPath, digest: str) -> Snapshot:
-    """A snapshot taken earlier: a queued run gets the code its study began with."""
+def _remove_pulled(path: str) -> None:
+    """The same code is here now: nothing depends on a copy that was only said to be that."""
+    if os.path.exists(os.path.join(path, PULLED)):
+        aside = os.path.join(os.path.dirname(path), f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
+        rename(path, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def load_snapshot(store: StrPath, digest: str, *, to_read: bool = False) -> Snapshot:
+    """A snapshot taken earlier: a queued run gets the code its study began with. `to_read`: also a pulled one."""
+    if not to_read and os.path.exists(os.path.join(store, digest, PULLED)):
+        raise FormatError(f"the code snapshot {digest} was pulled from elsewhere", "use the current code: --new-code")
     found = _load_manifest(os.path.join(store, digest))
     path = os.path.join(store, digest, _TREE)
     return Snapshot(digest, path, len(found.files), found.bytes, found.linked, found.source, found.secret)

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from assay.study.receive import (
         Limits,
         RefusedUploadError,
+        Sender,
         StoredRun,
         make_aside,
         place_runs,
@@ -100,7 +101,7 @@ if TYPE_CHECKING:
         find_names,
         measure_pace,
     )
-    from assay.study.summary import SummaryOptions, select_rows, summarise
+    from assay.study.summary import SummaryOptions, leave_out_foreign, select_rows, summarise
     from assay.study.supervise import Entry, Event, Observer
     from assay.study.sweep import Listen, RunHooks, prepare, run_study
     from assay.study.upload import Target, find_finished, find_server, upload_runs
@@ -136,7 +137,7 @@ HOMES = {
     "assay.study.report": "build_study_report render_report",
     "assay.study.report_page": "build_report",
     "assay.study.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows",
-    "assay.study.receive": "Limits RefusedUploadError StoredRun make_aside place_runs store_archive unpack",
+    "assay.study.receive": "Limits RefusedUploadError Sender StoredRun make_aside place_runs store_archive unpack",
     "assay.study.refresh": "apply_changes refresh_root refresh_study",
     "assay.study.run_files": (
         "choose_log find_default_log find_file find_image_kind list_files load_log search_log split_diff"
@@ -152,7 +153,7 @@ HOMES = {
         "StudyTable build_curves build_examples build_plots build_table choose_charts choose_columns count_not_finite "
         "find_best find_names measure_pace"
     ),
-    "assay.study.summary": "SummaryOptions select_rows summarise",
+    "assay.study.summary": "SummaryOptions leave_out_foreign select_rows summarise",
     "assay.study.supervise": "Entry Event Observer",
     "assay.study.sweep": "Listen RunHooks prepare run_study",
     "assay.study.upload": "Target find_finished find_server upload_runs",

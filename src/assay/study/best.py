@@ -15,6 +15,7 @@ from assay.errors import NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
+from assay.record.received import describe_facts
 from assay.show.formatting import render_count, render_number
 from assay.study.locations import StudyLocation, show_command
 from assay.study.ranking import (
@@ -116,7 +117,7 @@ def choose_best(
 
 
 def _counts(row: RunRow) -> bool:
-    return has_result(row.state, row.reason)
+    return has_result(row.state, row.reason) and not row.is_foreign
 
 
 def choose_metric(data: IndexTable, asked: str | None) -> SortKey:
@@ -197,7 +198,9 @@ def describe_best(data: IndexTable, keep: Sequence[int], run: int, locations: Se
     commands = {c.name: layout.show_command(c.text, path) for c in record.spec.commands} if record else {}
     differing = differing_params([data.rows[i].params for i in keep])
     hints = []
-    if commands:
+    if row.received and "adopted_at" not in row.received:  # it is repeated with code that was made here
+        hints.append(("take it as a run of your study", show_command(["adopt"], location, folder)))
+    elif commands:
         changes = _choose_change(row, data.rows, differing)
         again = show_command(["rerun"], location, folder, assignments=changes)
         hints.append(("again, changed" if changes else "again", again))
@@ -258,6 +261,8 @@ def _describe_standing(choice: BestChoice, run: BestRun, column: MetricColumns) 
             (metric, _describe_spread(best.spread)),
             ("best run", f"{run.row.name}: {own}"),
         ]
+    if run.row.received:
+        facts.append(("received", describe_facts(run.row.received)))
     if run.row.tags:
         facts.append(("tags", ", ".join(run.row.tags)))
     if len(choice.tied) > 1:
@@ -369,6 +374,7 @@ def _run_facts(data: IndexTable, i: int, key: SortKey) -> dict[str, Any]:
         "last": column.last[i],
         "params": dict(row.params),
         "tags": list(row.tags),
+        "received": row.received,
     }
 
 

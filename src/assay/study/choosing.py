@@ -59,6 +59,7 @@ FIELDS: dict[str, Callable[[RunRow], Any]] = {
     "slot": lambda row: row.slot,
     "id": lambda row: row.id,
     "commit": lambda row: row.commit,
+    "received": lambda row: row.received["how"] if row.received else None,
 }
 _DURATIONS = ("seconds", "time")
 _SETS = ("tag", "tags")
@@ -239,7 +240,7 @@ def choose_planned(where: Where, planned: Iterable[RunSpec], location: StudyLoca
     for spec in planned:
         key = f"{location.name}/{spec.name}"
         i = indexes.get(key)
-        if i is None:
+        if i is None or rows[i].is_foreign:
             i = len(rows)
             rows.append(
                 RunRow(key, location.name, spec.name, spec.id, State.QUEUED, 0, spec.params, spec.title, spec.tag)

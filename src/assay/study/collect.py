@@ -19,6 +19,7 @@ from assay.observe.readings import ProcessTable, TreeSampler, parse_reading, ren
 from assay.record import run_directory
 from assay.record.index.base import Cursor, Index, RunRow
 from assay.record.index.digest import Tally
+from assay.record.received import load_received_facts, was_set_aside
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.study.locations import StudyLocation
 from assay.study.supervise import Entry
@@ -314,6 +315,12 @@ def build_row(
     )
 
 
+def add_received(row: RunRow, run_dir: str) -> RunRow:
+    """A run that came from elsewhere goes by the name of its folder, whatever its run.json calls it."""
+    received = load_received_facts(run_dir)
+    return row if received is None else row._replace(received=received, name=os.path.basename(run_dir))
+
+
 def _choose_stamp(entry: Entry, read_at: float) -> float:
     """Where another supervisor has begun the next attempt, this row may replace a newer one: it is read again."""
     has_next = os.access(os.path.join(entry.dir, layout.lease_name(entry.attempt + 1)), os.F_OK)
@@ -369,7 +376,7 @@ class Collector:
             live = _Live(entry, self._location.key(entry.dir), time.time())
             live.next_reading = live.began + READING_S
             self._live[entry.dir] = self._unlisted[entry.dir] = live
-            if entry.attempt > 1:  # the new attempt's log counts, not the old one's
+            if entry.attempt > 1 or was_set_aside(entry.dir):  # the new attempt's log counts, not the old one's
                 self._index.forget_points(live.key)
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
@@ -491,7 +498,7 @@ class Collector:
         row = build_row(
             entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, handle, place, stamp, marks
         )
-        self._index.put_runs([row])
+        self._index.put_runs([add_received(row, entry.dir)])
 
     def _follow_new(self, live: _Live, names: Sequence[str] | None) -> None:
         for source in find_sources(live.entry.dir, live.entry.spec, names):

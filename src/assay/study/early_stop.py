@@ -110,6 +110,8 @@ class EarlyStop:
         compared = {rule.metric for rule in self._rules if rule.rule in COMPARING}
         for metric, columns in table.metrics.items():
             for row, count in zip(table.rows, columns.count, strict=True):
+                if row.is_foreign:  # an upload does not end runs of the study
+                    continue
                 if count != self._counts.get((row.key, metric), 0) and (metric in compared or row.key in own):
                     self._stale.add((row.key, metric))
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.errors import UsageError
 from assay.record.index.base import Index, RunRow, Table
+from assay.record.received import describe_facts
 from assay.show import formatting
 from assay.show.console import SILENT, Console
 from assay.show.table import build_csv_row, render_nested
@@ -99,6 +100,7 @@ _FIELDS: dict[str, ColumnKind] = {
     "trial": "integer",
     "tags": "texts",
     "note": "text",
+    "received": "text",
 }
 
 
@@ -136,6 +138,8 @@ def _read_field(row: RunRow, name: str) -> Any:
     value = getattr(row, name)
     if name == "tags":
         return list(value)
+    if name == "received":
+        return describe_facts(value) or None
     return str(value) if name == "state" else value
 
 

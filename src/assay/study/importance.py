@@ -35,7 +35,7 @@ def measure_importance(data: IndexTable, keep: Sequence[int], asked: str | None 
     key = choose_metric(data, asked)
     column = data.metrics[key.name]
     values = best_values(column, key.direction)
-    done = [i for i in keep if data.rows[i].state is State.DONE]
+    done = [i for i in keep if data.rows[i].state is State.DONE and not data.rows[i].is_foreign]
     used = [i for i in done if column.count[i] > 0 and math.isfinite(values[i])]
     if len(used) < LEAST_RUNS:
         raise UsageError(

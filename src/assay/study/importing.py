@@ -21,6 +21,7 @@ from assay.record import run_directory
 from assay.record.importers.imported_run import ImportedRun, ImportedRuns
 from assay.record.importers.registry import Importer, resolve
 from assay.record.index.base import Series
+from assay.record.received import is_foreign
 from assay.record.tags import MarksChange, Note, change_marks, check_tag, find_tags_file
 from assay.show.console import SILENT, Console
 from assay.study.locations import StudyLocation, check_writable
@@ -112,7 +113,7 @@ class _StudyWriter:
         by_name: dict[str, list[str]] = {}
         for run_dir in run_directory.find_run_dirs(self.location.dir):
             record = run_directory.try_record(run_dir)
-            if record is None or not record.origin or record.origin.get("tool") != self.tool:
+            if record is None or not record.origin or record.origin.get("tool") != self.tool or is_foreign(run_dir):
                 continue
             self.by_id[str(record.origin.get("id"))] = run_dir
             by_name.setdefault(str(record.origin.get("name")), []).append(run_dir)

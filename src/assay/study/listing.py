@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, StudyRow
 from assay.record.index.base import Table as IndexTable
+from assay.record.received import describe_facts
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.show import formatting
 from assay.show.console import Console
@@ -176,6 +177,7 @@ def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = N
             for index, name in enumerate(shown)
         ),
         (Column("tags", rank=8), [",".join(run.row.tags) or None for run in runs]),
+        (Column("received", rank=9), [describe_facts(run.row.received) or None for run in runs]),
         (Column(_REASON), [run.row.reason or None for run in runs]),
     ]
     telling = [pair for pair in candidates if any(value is not None for value in pair[1])]

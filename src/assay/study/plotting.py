@@ -16,6 +16,7 @@ from assay.errors import FormatError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, Series
 from assay.record.index.base import Table as IndexTable
+from assay.record.received import is_foreign
 from assay.show.chart import (
     Chart,
     Line,
@@ -32,7 +33,7 @@ from assay.show.formatting import render_count, render_number
 from assay.study.locations import HOW_TO_START, StudyLocation, show_command
 from assay.study.ranking import SortKey, build_groups, differing_params, measure_group, parse_sort, sort_groups
 from assay.study.run_reader import Declared, find_step_name, load_fresh_table, load_objectives, load_space
-from assay.study.summary import is_checkpoint, select_rows
+from assay.study.summary import describe_unranked, find_left_out, is_checkpoint, leave_out_foreign, select_rows
 from assay.values.document import Bars
 from assay.values.series import Direction, direction_of, metric_priority
 from assay.values.state import State
@@ -100,7 +101,10 @@ def load_selection(
 ) -> Selection:
     """`patterns`: of the runs of a study; none: all runs."""
     data = load_fresh_table(index, locations, console)
-    keep = select_rows(data, where, tuple(patterns)) if data.rows else []
+    chosen = select_rows(data, where, tuple(patterns)) if data.rows else []
+    keep = leave_out_foreign(data, chosen) or chosen
+    if len(keep) < len(chosen):
+        console.error(f"({describe_unranked(find_left_out(data, chosen, keep), locations)})")
     names = ", ".join(location.name for location in locations)
     if not keep:
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)
@@ -151,6 +155,8 @@ def describe_metrics(location: StudyLocation) -> str:
     """How a study comes to have metrics, by the kind of its file."""
     record = None
     for run_dir in run_directory.find_run_dirs(location.dir):
+        if is_foreign(run_dir):  # it may name any file
+            continue
         with suppress(FormatError, OSError):  # a damaged one has been reported
             record = run_directory.load_record(run_dir)
             break

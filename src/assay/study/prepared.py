@@ -13,6 +13,7 @@ from assay.config.fields import LoadOptions
 from assay.config.settings import Settings
 from assay.errors import ConfigError, ExitCode
 from assay.record import run_directory
+from assay.record.received import is_foreign
 from assay.record.run_directory import Attempt, History
 from assay.record.search_file import SearchFile
 from assay.study.attempts import Action, RetryPolicy, decide
@@ -214,7 +215,11 @@ def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
     """The commands that would be started now: not what is finished, under way, or failed and not asked for again."""
     wanted = wanted_commands(spec, prepared.options.commands)
     run_dir = prepared.dir_of(spec)
-    if not os.path.isdir(run_dir) or (prepared.options.force and not _is_repeated(prepared, spec)):
+    if (
+        not os.path.isdir(run_dir)
+        or is_foreign(run_dir)
+        or (prepared.options.force and not _is_repeated(prepared, spec))
+    ):
         return wanted
     if os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
         finished = _finished_of_ours(prepared, spec, tuple(wanted))

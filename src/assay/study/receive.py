@@ -2,7 +2,7 @@
 
 The archive holds `STUDY/RUN/FILE…`. It is unpacked in a folder beside the studies, and each run gets its name by a
 rename, so nobody ever sees a part of one. Who sends may be anybody with a token for uploads: no member leads elsewhere,
-is a link or a device, or becomes larger than allowed.
+is a link or a device, or becomes larger than allowed; each run is marked as received, and nothing of it is executed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.record import run_directory
+from assay.record.received import Received, write_received
 from assay.study.limited_process import LimitedProcess
 from assay.study.run_status import load_status
 from assay.system.files import rename
@@ -92,11 +93,33 @@ def make_aside(root: str) -> Iterator[str]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def store_archive(archive: str, aside: str, root: str, limits: Limits) -> list[StoredRun]:
+class Sender(NamedTuple):
+    """What is known of the client that sends an upload."""
+
+    address: str = ""
+    by: str = ""  # the token's scope and fingerprint
+    prefix: str = ""  # of the studies that its token is for
+
+    def mark(self, runs: Sequence[tuple[str, str]], folder: str) -> None:
+        """Write `received.json` of each run. Raises RefusedUploadError for a study that its token is not for."""
+        for study, run in runs:
+            if not study.startswith(self.prefix):
+                raise RefusedUploadError(f"this token is for studies that begin with {self.prefix}, not {study}", 403)
+            write_received(os.path.join(folder, study, run), Received("upload", self.address, self.by, time.time()))
+
+
+def store_archive(
+    archive: str,
+    aside: str,
+    root: str,
+    limits: Limits,
+    sender: Sender = Sender(),  # noqa: B008 immutable
+) -> list[StoredRun]:
     """Raises RefusedUploadError, and has stored nothing then."""
     unpacked = os.path.join(aside, "runs")
     try:
         runs = unpack_runs(archive, unpacked, limits)
+        sender.mark(runs, unpacked)
         dirs = [os.path.join(unpacked, study, run) for study, run in runs]
         specs = [_check_run(run_dir, f"{study}/{run}") for run_dir, (study, run) in zip(dirs, runs, strict=True)]
         _check_metrics([run_dir for run_dir, spec in zip(dirs, specs, strict=True) if spec.patterns])
@@ -216,12 +239,13 @@ def _check_place(parts: Sequence[str], is_folder: bool) -> None:
         raise RefusedUploadError(f"{shown} cannot be the name of a study and a run")
     if parts[-1] == layout.SECRETS_FILE:
         raise RefusedUploadError(f"{shown}: secrets are never taken")
+    if parts[2:3] in ([layout.RECEIVED_FILE], [layout.RECEIVED_DIR]):
+        raise RefusedUploadError(f"{shown}: what is received is marked here")
 
 
 def _write(file: zipfile.ZipFile, info: zipfile.ZipInfo, path: str, left: int) -> int:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    mode = 0o777 if os.path.basename(path) == layout.JOB_FILE else 0o666  # less the umask
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # less the umask
     with open(descriptor, "wb") as writer, file.open(info) as reader:
         while block := reader.read(_CHUNK):
             left -= len(block)
@@ -307,7 +331,7 @@ def _is_same(source: str, target: str) -> bool:
         for name in names:
             ours = os.path.join(folder, name)
             theirs = os.path.join(target, os.path.relpath(ours, source))
-            if os.path.relpath(ours, source) == layout.TAGS_FILE:
+            if os.path.relpath(ours, source) in (layout.TAGS_FILE, layout.RECEIVED_FILE):
                 continue
             if not os.path.isfile(theirs) or not filecmp.cmp(ours, theirs, shallow=False):
                 return False

@@ -17,10 +17,11 @@ from assay.record import run_directory
 from assay.record.folders import Change, Changes, build_change, find_changes
 from assay.record.index.base import Index, RunRow, VerdictRow
 from assay.record.index.packing import pack_row, unpack_rows
+from assay.record.received import load_received, load_received_facts
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.show.console import SILENT, CollectingConsole, Console
 from assay.study.attempts import Decision, RetryPolicy, decide
-from assay.study.collect import UNREAD, Summaries, build_row, read_sources
+from assay.study.collect import UNREAD, Summaries, add_received, build_row, read_sources
 from assay.study.locations import StudyLocation, find_studies
 from assay.system.fast_dataclasses import replace
 from assay.system.files import parse_json
@@ -129,7 +130,7 @@ def refresh_run(index: Index, location: StudyLocation, change: Change, *, stores
         name, study = os.path.basename(path), key.partition("/")[0]
         reason = describe_damage(path)
         row = RunRow(key, study, name, "", State.DAMAGED, 0, {}, reason=reason, stamp=change.stamp)
-        index.put_runs([row._replace(tags=marks.tags, note=marks.note)])
+        index.put_runs([row._replace(tags=marks.tags, note=marks.note, received=load_received_facts(path))])
         return
     history = load_history(path)
     last = history.last
@@ -137,6 +138,7 @@ def refresh_run(index: Index, location: StudyLocation, change: Change, *, stores
     number = last.number if last else 0
     place = load_place(path, handle)
     row = build_row(record.spec, record, key, history.state, number, outcome, handle, place, change.stamp, marks)
+    row = add_received(row, path)
     row = replace_state(row, path, record, history)
     if change.known_at is not None and change.known_at != record.created_at:  # of a directory that was removed since
         index.forget_points(key)
@@ -176,9 +178,8 @@ def describe_damage(run_dir: str) -> str:
 def build_repair(run_dir: str) -> str:
     """`assay run` completes the folder, or builds it again; where no study file is known, the folder is moved away."""
     study_dir, name = os.path.split(run_dir)
-    record = next(
-        filter(None, map(run_directory.try_record, islice(run_directory.find_run_dirs(study_dir), _SIBLINGS))), None
-    )
+    siblings = (each for each in run_directory.find_run_dirs(study_dir) if load_received(each) is None)
+    record = next(filter(None, map(run_directory.try_record, islice(siblings, _SIBLINGS))), None)
     is_trial = layout.parse_trial_name(name) is not None  # only its own record knew what it tried
     if is_trial or record is None or not record.spec.commands or not os.path.isfile(record.source):
         away = os.path.join(study_dir, f".{name}.damaged")

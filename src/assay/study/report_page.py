@@ -22,7 +22,15 @@ from assay.study.ranking import SortKey, differing_params
 from assay.study.report import FAILED, TAIL_BYTES, FailedRun, build_tail, find_telling_log
 from assay.study.run_description import build_environment_sections
 from assay.study.run_reader import find_step_name, load_fresh_table, load_objectives
-from assay.study.summary import StudySummary, SummaryOptions, build_summary, describe_front, select_rows
+from assay.study.summary import (
+    StudySummary,
+    SummaryOptions,
+    build_summary,
+    describe_front,
+    describe_unranked,
+    leave_out_foreign,
+    select_rows,
+)
 from assay.system.files import read_end
 from assay.values.document import (
     Bars,
@@ -64,7 +72,8 @@ def build_report(
     options = options._replace(limit=options.limit or ROWS)
     if not options.sort and not options.pareto:
         options = options._replace(sort=objectives)
-    keep = select_rows(data, options.where, options.patterns, options.states)
+    chosen = select_rows(data, options.where, options.patterns, options.states)
+    keep = leave_out_foreign(data, chosen) or chosen
     if not keep:
         raise UsageError(f"{names}: no run matches", f"see all of them: {show_command(['ls'], locations[0])}")
     found = build_summary(data, options, find_step_name(locations, data.rows))
@@ -76,7 +85,7 @@ def build_report(
     blocks = [
         *_build_head(names, rows),
         *_build_best(data, keep, key, options, locations),
-        *_build_table(found, options),
+        *_build_table(found, options, locations),
         *(_build_curves(index, selection, key, options) if counts else ()),
         *(_build_param_plots(selection, key) if key and counts.get(key.name) else ()),
         *_build_failures(rows, locations),
@@ -117,11 +126,13 @@ def _build_best(
         yield from (heading, standing, Details("Its parameters and commands", rest))
 
 
-def _build_table(found: StudySummary, options: SummaryOptions) -> Iterator[Block]:
+def _build_table(found: StudySummary, options: SummaryOptions, locations: Sequence[StudyLocation]) -> Iterator[Block]:
     yield Heading("Groups" if options.group_by else "Runs", note=_describe_order(found.sort))
     yield TableBlock(found.table)
     if found.left_out:
         yield Text(f"{render_count(found.left_out, 'more row')} (-n N shows more)", role="soft")
+    if found.unranked:
+        yield Text(describe_unranked(found.unranked, locations), role="soft")
     if found.hidden:
         yield Text(f"{render_count(found.hidden, 'more metric')} (--metrics all shows them)", role="soft")
     if found.front is not None:
@@ -253,7 +264,11 @@ def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) ->
 
 def _find_repeats(rows: Sequence[RunRow], location: StudyLocation) -> Iterator[tuple[str, str]]:
     """What repeats these runs, and makes no others: the call that made them, or of a single run a new attempt."""
-    own = [row for row in rows if row.study == location.name]
+    own = [
+        row for row in rows if row.study == location.name and not (row.received and "adopted_at" not in row.received)
+    ]
+    if not own:
+        return
     ordered = sorted(own, key=lambda row: row.created_at or row.started_at or 0.0, reverse=True)
     records = (run_directory.try_record(os.path.join(location.root, row.key)) for row in ordered)
     if len(rows) == 1:

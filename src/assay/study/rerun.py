@@ -14,6 +14,9 @@ from assay.config.settings import Settings, load_settings
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.observe.environment import load_git
 from assay.record import run_directory
+from assay.record.received import describe, is_foreign, load_received
+from assay.show.console import Console
+from assay.show.formatting import render_count
 from assay.stage.snapshot import Snapshot, load_snapshot, place_code, take_snapshot
 from assay.study.farms import LOCAL, choose_asked_farm, choose_farm
 from assay.study.locations import FoundRun, StudyLocation, show_command
@@ -38,6 +41,7 @@ def prepare_rerun(
     `commands`: None is all of them, whatever earlier attempts finished.
     A damaged run does not keep the others from being repeated: `find_damaged` names it.
     """
+    refuse_received(runs)
     chosen = {run.dir: (run, status) for run in runs if not (status := load_status(run.dir)).is_damaged}
     if not chosen:
         raise FormatError("\n".join(find_damaged(runs)) or "no runs")
@@ -74,6 +78,23 @@ def refuse_imported(key: str, record: run_directory.RunRecord) -> None:
     if record.origin:
         hint = f"it came from {record.origin.get('path')}"
         raise UsageError(f"{key} was imported from {record.tool}: there is no command to run", hint)
+
+
+def leave_out_received(runs: list[FoundRun], console: Console) -> list[FoundRun]:
+    """Of a study or a pattern, uploads that nobody has adopted; where there is nothing else they are refused."""
+    own = [run for run in runs if not is_foreign(run.dir)]
+    if own and len(own) < len(runs):
+        count, verb = len(runs) - len(own), "was" if len(runs) - len(own) == 1 else "were"
+        console.error(f"{render_count(count, 'run')} {verb} uploaded and {'is' if count == 1 else 'are'} not executed")
+    return own or runs
+
+
+def refuse_received(runs: Sequence[FoundRun]) -> None:
+    """What came from elsewhere is executed after job.sh and code/ were made again here."""
+    for run in runs:
+        if (received := load_received(run.dir)) is not None and received.needs_code:
+            hint = f"make its job.sh and code again from your study file: {show_command(['adopt'], *run.words)}"
+            raise UsageError(f"{run.key} was received ({describe(received)}) and is not executed", hint)
 
 
 def _check_commands(run: FoundRun, status: RunStatus, asked: tuple[str, ...] | None) -> None:

@@ -15,6 +15,7 @@ from assay.execute.places import Place, load_place, render_place
 from assay.observe.readings import parse_absence, parse_reading
 from assay.record import run_directory
 from assay.record.index.base import Index
+from assay.record.received import describe, load_received, load_received_facts
 from assay.record.run_directory import Attempt
 from assay.record.tags import Marks, find_tags_file, load_marks
 from assay.show import formatting
@@ -199,7 +200,18 @@ def build_state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
             facts.append(("started", render_moment(began, now) + took))
         slot = f", slot {handle.slot}" if handle.slot else ""
         facts.append(("where", render_place(load_place(run.dir, handle), handle) + slot))
-    return [*facts, *_mark_facts(run.marks, now), ("folder", os.path.relpath(run.dir))]
+    return [*facts, *_received_facts(run, now), *_mark_facts(run.marks, now), ("folder", os.path.relpath(run.dir))]
+
+
+def _received_facts(run: RunDescription, now: float) -> Iterator[tuple[str, str]]:
+    received = load_received(run.dir)
+    if received is None:
+        return
+    yield "received", f"{describe(received)}, {render_moment(received.at, now)}"
+    if received.adopted_at is not None:
+        yield "adopted", f"by {received.adopted_by}, {render_moment(received.adopted_at, now)}"
+    elif received.is_foreign:
+        yield "executed", "no, nor ranked: its job.sh, code and checkpoints came with it"
 
 
 def _load_wait_reason(run_dir: str, handle: JobHandle) -> str:
@@ -324,9 +336,15 @@ def build_origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]
         ("made", render_moment(record.created_at, now) if record.created_at else ""),
         ("commit", f"{commit}{dirty}" if commit else ""),
         ("code", "" if origin else code),
-        ("by hand", show_job(run.dir) if run.commands else ""),
+        ("by hand", show_job(run.dir) if run.commands and not is_untouched(run) else ""),
     ]
     return [(label, value) for label, value in facts if value]
+
+
+def is_untouched(run: RunDescription) -> bool:
+    """Whether its job.sh came from elsewhere: no command that executes it is printed."""
+    received = load_received(run.dir)
+    return received is not None and received.needs_code
 
 
 def show_job(run_dir: str) -> str:
@@ -407,6 +425,7 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
         "file_hash": record.file_hash,
         "dialect": record.dialect,
         "origin": dict(record.origin) if record.origin else None,
+        "received": load_received_facts(run.dir),
         "code_hash": record.code_hash,
         "commit": record.commit,
         "environment": run.environment,

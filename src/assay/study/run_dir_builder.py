@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from assay.execute.script import JobText, is_whole_job, render_job, render_secre
 from assay.observe.environment import load_environment
 from assay.record import run_directory
 from assay.record.folders import is_run_dir
+from assay.record.received import Received, load_received, write_received
 from assay.show.formatting import render_count
 from assay.stage.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.study.locations import show_command, show_path
@@ -29,7 +31,7 @@ from assay.system.locks import locked
 from assay.values import layout
 from assay.values.run import Liveness, Plan, Private, RunSpec, State, build_command
 from assay.values.secrets import HIDDEN
-from assay.values.study import Study
+from assay.values.study import MetricFile, Study
 
 if TYPE_CHECKING:
     from assay.values.environment import Environment
@@ -290,6 +292,30 @@ class DirBuilder:
         write_atomic(os.path.join(entry.dir, layout.RUN_FILE), run_directory.render_record(renewed), repair=True)
         entry.record = renewed
 
+    def remake_entry(self, entry: Entry) -> None:
+        """A run that was pulled is continued with job.sh and code/ from this study's file."""
+        entry.record = self.remake(entry.spec, entry.dir, "assay run") or entry.record
+
+    def remake(self, spec: RunSpec, run_dir: str, by: str) -> run_directory.RunRecord | None:
+        """Make job.sh, code/ and run.json of a received run again; what it came with goes to received/.
+
+        Killed in the middle, it is still one that is not executed: `received.json` goes last. None: nothing to do.
+        """
+        with locked(os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)):
+            received, old = load_received(run_dir), run_directory.try_record(run_dir)
+            if received is None or not received.needs_code or old is None:
+                return None
+            record = replace(self._build_record(spec), created_at=old.created_at)
+            if received.how == "pull":  # by its uid a later pull knows it
+                record = replace(record, uid=old.uid or record.uid, trial=old.trial)
+                record = replace(record, search_from=old.search_from, search=old.search)
+            put_away(run_dir, received, spec)
+            self._fill(run_dir, spec, run_dir)
+            write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777, repair=True)
+            write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record), repair=True)
+            write_received(run_dir, replace(received, adopted_by=by, adopted_at=time.time()))
+            return record
+
     def _fill(self, aside: str, spec: RunSpec, run_dir: str) -> None:
         snapshot = self._snapshot_of(spec)
         _write_secrets(aside, spec)
@@ -382,7 +408,7 @@ class DirBuilder:
             return False
         import ast
 
-        before = os.path.join(load_snapshot(self._store, old).path, change.name)
+        before = os.path.join(load_snapshot(self._store, old, to_read=True).path, change.name)
         try:
             with open(before, "rb") as old_file, open(change.file, "rb") as new_file:
                 return ast.dump(ast.parse(old_file.read())) == ast.dump(ast.parse(new_file.read()))
@@ -402,6 +428,65 @@ class DirBuilder:
         if is_kept and again and again.words == ("assay", "run") and self._prepared.search is None:
             return [*steps, again.build("--force", "--new-code")]
         return [*steps, show_command(["rerun"], location, *names[:_RERUN_AT_ONCE], options=["--new-code"])]
+
+
+_KEPT = frozenset(
+    (
+        *(layout.RUN_FILE, layout.TAGS_FILE, layout.ENVIRONMENT_FILE, layout.READINGS_FILE),
+        *(layout.CONFIG_FILE, layout.WANDB_FILE, layout.LOGX_METRICS_FILE),
+        *("benchmark.json", "report.jsonl", "model.json"),
+    )
+)
+_EXECUTED = re.compile(rf"{layout.CODE_DIR}(\..*)?|job(\.\d+)?\.sh|{layout.SUBMIT_SCRIPT}")
+
+
+def put_away(run_dir: str, received: Received, spec: RunSpec | None = None) -> None:
+    """Move what must not be executed into received/. Of an upload stay only its logs, metrics and how its attempts
+    ended: a checkpoint may execute commands when it is loaded, and its leases name processes."""
+    find = _find_executed if received.how == "pull" else _find_files
+    measured = [each.path for each in spec.patterns if isinstance(each, MetricFile)] if spec else []
+    folder = os.path.join(run_dir, layout.RECEIVED_DIR)
+    for name in os.listdir(run_dir):
+        if name == layout.SECRETS_FILE:
+            os.unlink(os.path.join(run_dir, name))
+            continue
+        for path in find(run_dir, name, measured) if name not in (layout.RECEIVED_FILE, layout.RECEIVED_DIR) else ():
+            kept = os.path.join(folder, path)
+            kept = kept if not os.path.lexists(kept) else f"{kept}-{os.urandom(3).hex()}"
+            os.makedirs(os.path.dirname(kept), exist_ok=True)
+            rename(os.path.join(run_dir, path), kept)
+
+
+def _find_executed(_run_dir: str, name: str, _measured: Sequence[str]) -> list[str]:
+    return [name] if _EXECUTED.fullmatch(name) else []
+
+
+def _find_files(run_dir: str, name: str, measured: Sequence[str]) -> list[str]:
+    """Whatever is not a result; a folder as a whole, unless some of its files are."""
+    if not os.path.isdir(os.path.join(run_dir, name)):
+        return [] if _is_result(name, measured) else [name]
+    found = [
+        os.path.relpath(os.path.join(at, each), run_dir)
+        for at, _, names in os.walk(os.path.join(run_dir, name))
+        for each in names
+    ]
+    other = [path for path in found if not _is_result(path, measured)]
+    return [name] if len(other) == len(found) else other
+
+
+def _is_result(path: str, measured: Sequence[str]) -> bool:
+    if any(fnmatchcase(path, each) for each in measured):
+        return True
+    if "/" in path:
+        return os.path.dirname(path) == layout.METRICS_DIR and path.endswith(".jsonl")
+    numbered = layout.parse_numbered(path)
+    is_end = layout.parse_exit_marker(path) is not None or layout.parse_timeout_marker(path) is not None
+    return (
+        path in _KEPT
+        or path.endswith(".log")
+        or is_end
+        or (numbered is not None and numbered[0] in ("stop", "outcome"))
+    )
 
 
 @dataclass(slots=True)

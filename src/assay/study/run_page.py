@@ -154,6 +154,9 @@ def _build_environment(run: RunDescription) -> list[Section]:
 
 
 def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> list[tuple[str, str]]:
+    if run_description.is_untouched(run):
+        show = ("Everything about it, in a terminal", show_command(["show"], location, name))
+        return [("Take it as a run of your study", show_command(["adopt"], location, name)), show]
     commands = []
     if run.commands:
         if run.status.state.is_over:

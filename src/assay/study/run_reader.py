@@ -66,6 +66,7 @@ def _build_fields(location: StudyLocation, table: Table, i: int) -> dict[str, An
         "tags": row.tags,
         "note": row.note,
         "ended_at": row.ended_at,
+        "received": row.received,
     }
 
 

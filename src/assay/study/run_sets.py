@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from assay.errors import FormatError, UsageError
 from assay.record.formats import stamp
+from assay.record.received import is_foreign
 from assay.study.prepared import Prepared
 from assay.study.run_status import load_status
 from assay.system.fast_dataclasses import dataclass, replace
@@ -138,7 +139,7 @@ def _is_unfinished(location: StudyLocation, last: RunSet) -> bool:
 
 
 def _is_over(run_dir: str) -> bool:
-    if not os.path.isdir(run_dir):
+    if not os.path.isdir(run_dir) or is_foreign(run_dir):
         return False
     status = load_status(run_dir)
     last = status.history.last

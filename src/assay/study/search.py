@@ -17,6 +17,7 @@ from assay.errors import ConfigError, InfrastructureError, UsageError, did_you_m
 from assay.plan.search import Point, Proposal, Proposer, Space, Trial, build_trial, check_optuna
 from assay.record import run_directory
 from assay.record.index.base import Index
+from assay.record.received import is_foreign
 from assay.record.search_file import SearchFile, load_search, write_search
 from assay.show.console import SILENT
 from assay.show.formatting import render_count, render_number
@@ -183,6 +184,8 @@ def _find_numbers(study_dir: str) -> set[int]:
 def _load_trial(prepared: Prepared, space: Space, number: int) -> _Found | _Outside:
     name = layout.trial_name(number)
     run_dir = os.path.join(prepared.location.dir, name)
+    if is_foreign(run_dir):  # an upload is not a trial
+        return _Outside(name)
     record = run_directory.try_record(run_dir)
     is_ours = record is not None and record.trial == number
     if record is not None and record.search_from is not None and prepared.search is not None:

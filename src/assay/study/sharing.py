@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,17 +17,19 @@ from typing import TYPE_CHECKING
 from assay.errors import FormatError, InfrastructureError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import MetricColumns, RunRow, Table
+from assay.record.received import Received, find_user, write_received
 from assay.stage import mirror
 from assay.stage.manifests import FOLDERS, STUDIES, Manifest, build_key, find_folders, leads_outside
 from assay.stage.mirror import Fetching, Folder
 from assay.stage.remote import Remote
+from assay.stage.snapshot import PULLED
 from assay.stage.transfer import is_inside
 from assay.study.choosing import find_chosen_runs, need_rows
 from assay.study.locations import FoundRun, StudyLocation, find_locations, find_runs, show_path
 from assay.study.opening import open_index_of
 from assay.study.run_reader import load_fresh_table
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.system.files import rename
+from assay.system.files import rename, write_new
 from assay.system.locks import hold_file
 from assay.values import layout
 from assay.values.state import State
@@ -104,6 +107,7 @@ def _build_run(run: FoundRun, table: Table, i: int) -> Folder:
         "params": dict(row.params),
         "title": row.title,
         "tags": list(row.tags),
+        "received": row.received,
         "stamp": row.stamp,
         "metrics": metrics,
     }
@@ -113,7 +117,9 @@ def _build_run(run: FoundRun, table: Table, i: int) -> Folder:
 
 
 def _is_private_to_run(name: str) -> bool:
-    return name.startswith(layout.NEXT_CODE_PREFIX)
+    """Also how it came here: that differs for each machine."""
+    top = name.partition("/")[0]
+    return name.startswith(layout.NEXT_CODE_PREFIX) or top in (layout.RECEIVED_FILE, layout.RECEIVED_DIR)
 
 
 def _build_codes(location: StudyLocation, runs: Sequence[Folder]) -> Iterator[Folder]:
@@ -265,6 +271,7 @@ def _find_missing(manifest: Manifest, path: str) -> frozenset[str]:
         what = "is there and is not a run" if record is None else "is another run of the same name"
         raise UsageError(f"{shown} {what}", "move it away, or fetch into another root: --root DIR")
     names, links, _ = mirror.list_folder(path)
+    names = [name for name in names if not _is_private_to_run(name)]
     wanted = {name for name, target in manifest.links.items() if not leads_outside(name, target)}
     missing = {*manifest.files, *(name for name in wanted if links.get(name) != manifest.links[name])}
     others = {*manifest.links, *find_folders([*manifest.files, *manifest.links])}
@@ -310,8 +317,18 @@ def pull_all(
         pool.shutdown(cancel_futures=True)
 
 
+def _leave_out_marks(manifest: Manifest) -> Manifest:
+    """Without files that are written here: how the run was received, and code that waits to be taken."""
+    if manifest.kind != "run":
+        return manifest
+    files = {name: file for name, file in manifest.files.items() if not _is_private_to_run(name)}
+    links = {name: target for name, target in manifest.links.items() if not _is_private_to_run(name)}
+    return replace(manifest, files=files, links=links)
+
+
 def pull(manifest: Manifest, remote: Remote, root: str, into: str | None = None) -> Pulled:
     """Built aside, then renamed; killed at any instant, the next call goes on."""
+    manifest = _leave_out_marks(manifest)
     path = _find_target(manifest, root, into)
     try:
         if manifest.kind == "folder":
@@ -346,6 +363,8 @@ def _place(manifest: Manifest, remote: Remote, path: str, missing: frozenset[str
         shutil.rmtree(aside, ignore_errors=True)
         return Pulled(manifest.name, path, "unchanged", 0, 0)
     fetched = mirror.fetch_files(Fetching(manifest, aside, path if missing is not None else None, missing), remote)
+    if manifest.kind == "run":
+        _mark(manifest, remote, aside, path)
     count, names = len(fetched.left_out), ", ".join(fetched.left_out[:3])
     notes = (f"{count} links lead outside and were not made: {names}",) if count else ()
     if missing is None:
@@ -356,6 +375,19 @@ def _place(manifest: Manifest, remote: Remote, path: str, missing: frozenset[str
         shutil.rmtree(aside)
     how = "new" if missing is None else "updated"
     return Pulled(manifest.name, path, how, fetched.files, fetched.bytes, notes)
+
+
+def _mark(manifest: Manifest, remote: Remote, aside: str, path: str) -> None:
+    """Before the run has its name. What others uploaded and nobody adopted stays an upload, wherever it is pulled from.
+
+    Of a run that was made here and comes back nothing is executed either: its files are those of the store now.
+    """
+    known = manifest.facts.get("received")
+    is_upload = isinstance(known, dict) and known.get("how") == "upload" and "adopted_at" not in known
+    received = Received("upload" if is_upload else "pull", remote.address, find_user(), time.time())
+    if isinstance(known, dict) and is_upload:
+        received = replace(received, by=f"{known.get('by', '')}, pulled by {received.by}")
+    write_received(aside if not os.path.isdir(path) else path, received)
 
 
 def _is_marker(name: str) -> bool:
@@ -399,13 +431,17 @@ def _pull_code(remote: Remote, study: str, meta: str, code: str | None) -> None:
     if manifest is not None:
         aside = os.path.join(meta, f"{layout.PULL_PREFIX}code-{code}")
         mirror.fetch_files(Fetching(manifest, aside), remote)
+        if not os.path.exists(os.path.join(aside, PULLED)):
+            write_new(os.path.join(aside, PULLED), "")
         os.makedirs(os.path.dirname(target), exist_ok=True)
         rename(aside, target)
 
 
 def _pull_meta(remote: Remote, study: str, meta: str, _code: str | None) -> None:
     manifest = mirror.load_manifest(remote, build_key(STUDIES, study, "study"))
-    missing = frozenset(n for n in manifest.files if not os.path.lexists(os.path.join(meta, n))) if manifest else None
+    # which code a run gets that has not begun is decided here
+    wanted = [name for name in manifest.files if name != layout.CODES_FILE] if manifest else []
+    missing = frozenset(name for name in wanted if not os.path.lexists(os.path.join(meta, name)))
     if manifest is not None and missing:
         aside = os.path.join(meta, f"{layout.PULL_PREFIX}study")
         mirror.fetch_files(Fetching(manifest, aside, wanted=missing), remote)

@@ -30,7 +30,7 @@ from assay.study.ranking import (
     sort_values,
 )
 from assay.study.run_reader import find_step_name, load_objectives
-from assay.study.summary import StudySummary, build_summary, select_rows
+from assay.study.summary import StudySummary, build_summary, leave_out_foreign, select_rows
 from assay.values.document import Block, Text
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import State
@@ -384,7 +384,7 @@ def _add_metrics(table: Table, wanted: Sequence[str]) -> Table:
         own = {name: values[name][i] for name, column in found.items() if column.count[i]}
         return row._replace(params={**row.params, **own})
 
-    return table._replace(rows=[extend(i, row) for i, row in enumerate(table.rows)])
+    return Table([extend(i, row) for i, row in enumerate(table.rows)], table.metrics)  # not one that keeps what it made
 
 
 def _cap(
@@ -432,7 +432,8 @@ def _get_values(selection: plotting.Selection, key: SortKey) -> Sequence[float]:
 
 def _build_selection(location: StudyLocation, table: Table, view: StudyView) -> plotting.Selection:
     where = parse_where(view.where) if view.where else None
-    keep = select_rows(table, where, (), view.build_options().states)
+    chosen = select_rows(table, where, (), view.build_options().states)
+    keep = leave_out_foreign(table, chosen) or chosen
     most = {name: int(max((column.count[i] for i in keep), default=0)) for name, column in table.metrics.items()}
     counts = {name: count for name, count in most.items() if count}
     if not counts:

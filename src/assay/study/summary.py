@@ -18,7 +18,7 @@ from assay.show.console import SILENT, Console
 from assay.show.formatting import clean, render_count
 from assay.show.table import drop_spare, fit_columns
 from assay.study.kept_table import list_param, remember
-from assay.study.locations import HOW_TO_START, StudyLocation
+from assay.study.locations import HOW_TO_START, StudyLocation, show_command
 from assay.study.ranking import (
     Front,
     Group,
@@ -80,6 +80,7 @@ class StudySummary(NamedTuple):
     no_room: tuple[str, ...] = ()  # columns, metrics apart, that left a narrow table
     remarks: tuple[str, ...] = ()  # reasons of pruned runs that had no room in it
     total: int = 0  # rows, shown or not
+    unranked: Sequence[RunRow] = ()  # uploads that nobody has adopted: after all others, and in no group or Pareto set
 
 
 def summarise(
@@ -96,6 +97,8 @@ def summarise(
 
 def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "step") -> StudySummary:
     keep = select_rows(data, options.where, options.patterns, options.states)
+    ranked = leave_out_foreign(data, keep)
+    unranked = find_left_out(data, keep, ranked)
     known = ParamsOf(data, keep)
     shown = options.metrics[:1] if options.metrics and options.metrics[0] in data.metrics else ()  # not by a hidden one
     sort = choose_sort(options.sort or options.pareto or shown, data, known)
@@ -107,16 +110,16 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
     metrics = _choose_metrics(data, options, (*sort, *pareto))
     hidden = len(data.metrics) - len(metrics) if options.metrics is None else 0
     if options.group_by:
-        return _grouped(data, keep, options, sort, metrics, hidden, pareto)
+        return _grouped(data, ranked or keep, options, sort, metrics, hidden, pareto)._replace(unranked=unranked)
     front, not_done = None, 0
     if pareto:
-        done = keep if options.states else [i for i in keep if data.rows[i].state is State.DONE]
-        front, not_done = find_pareto_rows(data, done, pareto), len(keep) - len(done)
-        keep = front.items
+        done = ranked if options.states else [i for i in ranked if data.rows[i].state is State.DONE]
+        front, not_done = find_pareto_rows(data, done, pareto), len(ranked) - len(done)
+        keep = ranked = front.items
     params = find_differing(data, keep, options.ignore)
     params += [name for name in options.show if name not in params and any(name in each for each in known)]
     end = None if options.limit is None else options.offset + options.limit
-    order = sort_some(data, keep, sort, options.offset, end)
+    order = _sort_foreign_last(data, keep, ranked, sort, options.offset, end)
 
     def build(rows: Sequence[int], has: _Has) -> tuple[list[Column], list[list[Any]]]:
         return _run_columns(data, rows, params, metrics, sort, options, step_name, has)
@@ -128,7 +131,16 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
     table = Table(tuple(columns), rows)
     rest = max(0, len(keep) - options.offset - len(order))
     found = [data.rows[i] for i in order]
-    return StudySummary(table, found, sort, hidden, rest, front, not_done, total=len(keep))
+    return StudySummary(table, found, sort, hidden, rest, front, not_done, total=len(keep), unranked=unranked)
+
+
+def _sort_foreign_last(
+    data: IndexTable, keep: list[int], ranked: list[int], sort: Sequence[SortKey], begin: int, end: int | None
+) -> list[int]:
+    if len(ranked) == len(keep):
+        return sort_some(data, keep, sort, begin, end)
+    others = sorted(set(keep) - set(ranked))
+    return [*sort_some(data, ranked, sort, 0, None), *sort_some(data, others, sort, 0, None)][begin:end]
 
 
 def _ask_these(_what: str, tells: bool) -> bool:
@@ -254,6 +266,25 @@ def select_rows(
     return keep if where is None else need_rows(where, data, keep)
 
 
+def leave_out_foreign(data: IndexTable, keep: list[int]) -> list[int]:
+    """Without uploads that nobody has adopted: what is compared, ranked and counted."""
+    foreign = remember(
+        data, "foreign", lambda: {i for i, row in enumerate(data.rows) if row.received and row.is_foreign}
+    )
+    return [i for i in keep if i not in foreign] if foreign else keep
+
+
+def find_left_out(data: IndexTable, keep: Sequence[int], ranked: Sequence[int]) -> list[RunRow]:
+    return [data.rows[i] for i in sorted(set(keep) - set(ranked))] if len(ranked) < len(keep) else []
+
+
+def describe_unranked(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) -> str:
+    runs = "1 uploaded run is" if len(rows) == 1 else f"{len(rows)} uploaded runs are"
+    location = next(each for each in locations if each.name == rows[0].study)
+    command = show_command(["adopt"], location, rows[0].key.partition("/")[2])
+    return f"{runs} not ranked with the others; to take {'it' if len(rows) == 1 else 'one'}: {command}"
+
+
 def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[SortKey]) -> list[str]:
     if options.metrics is not None:
         if options.metrics == ("all",):
@@ -310,6 +341,12 @@ def _run_columns(
     if has("tags", any(tags)):
         columns.append(Column("tags", rank=_TAGS_RANK))
         cells.append(list(map(",".join, tags)))
+    received = _gather(data, "received", order)
+    if has("received", any(received)):
+        from assay.record.received import describe_facts
+
+        columns.append(Column("received", rank=_TAGS_RANK))
+        cells.append([describe_facts(each) or None for each in received])
     told = _ENDED if options.all_reasons else (State.PRUNED,)  # which rule ended it; other ends are told by `assay ls`
     if has("every reason" if options.all_reasons else "reason", not set(told).isdisjoint(states)):
         columns.append(Column("reason", rank=_REASON_RANK))

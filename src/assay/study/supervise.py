@@ -20,6 +20,7 @@ from assay.execute.base import Executor
 from assay.execute.machine_lease import MachineLease
 from assay.execute.slots import HeldSlot, SlotPool
 from assay.record import run_directory
+from assay.record.received import check_executable, is_foreign, load_received
 from assay.study.attempts import DEATH, TAKEN_BACK, Action, Decision, RetryPolicy, decide
 from assay.study.slot_choice import describe_holders, describe_lease
 from assay.system import processes
@@ -119,6 +120,7 @@ class LoopSettings:
     create: Callable[[Entry], bool]  # write the run's directory; False: another did
     renew: Callable[[Entry], None] = lambda _entry: None  # before an attempt that is not the first
     rewrite: Callable[[Entry], None] = lambda _entry: None  # the same, before a process reads its job.sh
+    remake: Callable[[Entry], None] = lambda _entry: None  # job.sh and code/ of a run that was pulled
     listen: Callable[[Event], None] = lambda _event: None
     draw: Callable[[Supervisor], None] = lambda _supervisor: None
     tell: Callable[[str], None] = lambda _line: None  # what the executor has to say to people
@@ -432,6 +434,10 @@ class Supervisor:
         if self._is_taken(entry):
             self._look(entry)
             return
+        if (received := load_received(entry.dir)) is not None:
+            if received.how == "pull":
+                self.settings.remake(entry)
+            check_executable(entry.dir)
         if entry.attempt > 1:
             self.settings.rewrite(entry)
         request = self._build_request(entry, entry.record.uid, held)
@@ -502,7 +508,7 @@ class Supervisor:
 
     def _look(self, entry: Entry, *, is_new: bool = False) -> None:
         """Decide from the files what this run needs, and do it. `is_new`: it had no directory a moment ago."""
-        entry.is_here = entry.is_here or (not is_new and os.path.exists(os.path.join(entry.dir, layout.RUN_FILE)))
+        entry.is_here = entry.is_here or (not is_new and _is_there(entry.dir))
         try:
             history, decision = self._decide(entry)
             if decision.action in (Action.CLOSE, Action.CLEAN):
@@ -827,6 +833,11 @@ class Supervisor:
             markers = (layout.parse_exit_marker(name) for name in os.listdir(entry.dir))
             return {marker[0]: marker[2] for marker in markers if marker and marker[1] == entry.attempt}
         return {}
+
+
+def _is_there(run_dir: str) -> bool:
+    """An upload gives its name to a run of this study."""
+    return os.path.exists(os.path.join(run_dir, layout.RUN_FILE)) and not is_foreign(run_dir)
 
 
 def _is_pruned(history: run_directory.History) -> bool:

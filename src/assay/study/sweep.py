@@ -23,6 +23,7 @@ from assay.judge.bounds import judge_checks
 from assay.plan.expand import NameSource, build_plan, select
 from assay.record import presence, run_directory
 from assay.record.index.base import Index
+from assay.record.received import is_foreign, set_aside
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count
 from assay.study import run_sets
@@ -188,7 +189,9 @@ def _holds_another(path: str, spec: RunSpec) -> bool:
 
 
 def _id_of(run_dir: str) -> str | None:
-    """Where run.json is damaged, job.sh knows it as well."""
+    """Where run.json is damaged, job.sh knows it as well. An upload is not a run of the study's file."""
+    if is_foreign(run_dir):
+        return None
     record = run_directory.try_record(run_dir)
     return record.spec.id if record else run_directory.load_job_field(run_dir, layout.ENV_RUN_ID)
 
@@ -245,6 +248,7 @@ def _hide_secrets(prepared: Prepared) -> Prepared:
 
 def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     prepared = run_sets.pin(prepared)
+    _set_uploads_aside(prepared, hooks.console)
     _link_shared(prepared)
     with suppress(OSError):  # a full disk: what matters is written, or refused, later
         if not prepared.options.names_runs:  # those are there already
@@ -306,6 +310,18 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     return report
 
 
+def _set_uploads_aside(prepared: Prepared, console: Console) -> None:
+    """A planned run has its name for itself; what a token uploaded under it is kept next to it."""
+    present = list_names(prepared.location.dir)
+    for spec in prepared.plan.runs:
+        moved = set_aside(prepared.dir_of(spec)) if spec.name in present else None
+        if moved is not None:
+            command = show_command(["adopt"], prepared.location, moved, options=[f"--file={prepared.study.source}"])
+            console.message(
+                f"{spec.name} was uploaded and is not continued; it is kept as {moved}, to take it: {command}"
+            )
+
+
 def _build_env(prepared: Prepared, slots: Slots, hooks: RunHooks) -> Mapping[str, str]:
     """What suits this machine says nothing about a farm's; and checks share the cores as they like."""
     if prepared.farm is not None:
@@ -351,6 +367,7 @@ def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> Loo
         create=builder.create,
         renew=builder.renew,
         rewrite=builder.rewrite_env,
+        remake=builder.remake_entry,
         listen=_choose_listener(prepared, _unheard(hooks.listen)),
         draw=_build_draw(builder, _unheard(hooks.draw), hooks.console),
         counts_wait=hooks.counts_wait,

@@ -194,11 +194,13 @@ def _build_batches(targets: Sequence[Target], notes: list[str]) -> Iterator[list
 
 
 def _choose_files(target: Target, notes: list[str]) -> _Packed:
-    """No secrets, no links, no code that is too large."""
+    """No secrets, no links, no code that is too large, nothing about how the run came here."""
     from assay.stage.mirror import list_folder
 
     sizes: dict[str, int] = {}
     for name in list_folder(target.dir)[0]:
+        if name.partition("/")[0] in (layout.RECEIVED_FILE, layout.RECEIVED_DIR):
+            continue
         if not name.isprintable() or "\\" in name:
             notes.append(f"{target.key}: {name!a} was left out: its name is not plain text")
             continue

@@ -17,7 +17,7 @@ from assay.record.run_directory import RunRecord, load_file
 from assay.stage.snapshot import load_snapshot
 from assay.study.locations import FoundRun, StudyLocation, show_command
 from assay.study.prepared import Origin, Prepared, RunOptions
-from assay.study.rerun import choose_rerun_farm, find_damaged, refuse_imported, store_of
+from assay.study.rerun import choose_rerun_farm, find_damaged, refuse_imported, refuse_received, store_of
 from assay.study.run_status import RunStatus, load_status
 from assay.study.sweep import fill_output, find_known
 from assay.system.fast_dataclasses import dataclass, replace
@@ -50,6 +50,7 @@ def prepare_variations(
     on: str | None = None,
 ) -> list[Prepared]:
     """One supervised study for each study, and version of its file, that these runs belong to."""
+    refuse_received(runs)
     found = [(run, status) for run in runs if not (status := load_status(run.dir)).is_damaged]
     if not found:
         raise FormatError("\n".join(find_damaged(runs)) or "no runs")
@@ -234,7 +235,8 @@ def find_checkpoint(run: FoundRun, patterns: Sequence[str] = CHECKPOINT_FILES) -
     fits = re.compile("|".join(map(_translate, patterns))).fullmatch
     for folder, folders, files in os.walk(run.dir):
         if folder == run.dir:
-            folders[:] = [name for name in folders if name.partition(".")[0] != layout.CODE_DIR]
+            away = (layout.CODE_DIR, layout.RECEIVED_DIR)
+            folders[:] = [name for name in folders if name.partition(".")[0] not in away]
         for name in [*folders, *files]:
             path = os.path.join(folder, name)
             relative = os.path.relpath(path, run.dir)

@@ -17,6 +17,8 @@
         end.N                   farms: job.sh of attempt N has left, wherever it ran
         metrics/<process>.jsonl series written by the script, one file per process
         tags.json               what people said about it: tags and notes
+        received.json           a run that was uploaded or pulled: from where, by whom, when, and whether it was adopted
+        received/               what an adopted run had and is not used: its job.sh, code/ and checkpoints
         script-config.json      the configuration that a script reported (`assay.wandb`, `.lightning`, `.transformers`)
         wandb.json  files/      summary, tags and files of a script that uses `assay.wandb`
         readings.jsonl          CPU, memory and GPU over time
@@ -54,6 +56,8 @@ CODE_DIR = "code"
 METRICS_DIR = "metrics"
 READINGS_FILE = "readings.jsonl"
 TAGS_FILE = "tags.json"  # in a run's directory, and inside .assay for the study
+RECEIVED_FILE = "received.json"
+RECEIVED_DIR = "received"
 CONFIG_FILE = "script-config.json"
 WANDB_FILE = "wandb.json"
 STUDY_META_DIR = ".assay"

@@ -45,7 +45,7 @@ class ServeRequest(Request):
     tokens: str | None = option(
         "--tokens",
         metavar="FILE",
-        help="Tokens, one a line: write|read|upload TOKEN.  [default: a new one]",
+        help="Tokens, one a line: write|read|upload|upload:PREFIX TOKEN.  [default: a new one]",
     )
     tls_cert: str | None = option("--tls-cert", metavar="FILE", help="Serve https, with this certificate (PEM).")
     tls_key: str | None = option("--tls-key", metavar="FILE", help="Its private key.  [default: in --tls-cert]")
@@ -166,6 +166,7 @@ def check_parts() -> None:
 
 def load_tokens(path: str | None) -> tuple[Token, ...]:
     """Of a file, else of ASSAY_TOKEN; a command line would show them to every user of the machine."""
+    from assay.values.study import is_study_name
     from assay.web.security import ALLOWS, Token
 
     if path is None:
@@ -180,14 +181,21 @@ def load_tokens(path: str | None) -> tuple[Token, ...]:
             raise UsageError(f"the tokens in {path} cannot be read: {error}") from error
         lines = []
         for number, words in enumerate(content, 1):
-            if len(words) != 2 or words[0] not in ALLOWS:
-                raise UsageError(f"{path}: entry {number} is not `write|read|upload TOKEN`")
+            scope, _, prefix = words[0].partition(":")
+            is_bound = words[0] != scope  # an upload may be for studies of a prefix alone
+            if (
+                len(words) != 2
+                or scope not in ALLOWS
+                or (is_bound and (scope != "upload" or not is_study_name(prefix)))
+            ):
+                raise UsageError(f"{path}: entry {number} is not `write|read|upload|upload:PREFIX TOKEN`")
             lines.append((f"{path}: entry {number}", words[0], words[1]))
     for where, _, text in lines:
         if len(text) < _SHORTEST_TOKEN or not text.isascii():
             hint = 'make one: python3 -c "import secrets; print(secrets.token_urlsafe(24))"'
             raise UsageError(f"{where}: a token has at least {_SHORTEST_TOKEN} plain characters", hint)
-    return tuple(Token(text, scope) for _, scope, text in lines)  # type: ignore[arg-type]
+    split = [(text, *scope.partition(":")[::2]) for _, scope, text in lines]
+    return tuple(Token(text, scope, prefix) for text, scope, prefix in split)  # type: ignore[arg-type]
 
 
 def _check_private(path: str, status: os.stat_result) -> None:

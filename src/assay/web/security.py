@@ -47,6 +47,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 COOKIE = "assay-read"
+TOKEN_KEY = "assay.token"  # in a request's scope: the token that it came with
 FILES = ("/static/", "/vendor/")  # ours, the same for everybody
 _WRONG_TOKENS = 10  # of one address within a minute; then it has to wait
 _MOST_ADDRESSES = 10_000  # remembered by a limit
@@ -57,6 +58,13 @@ _LARGEST_BODY = 1 << 20  # of every request but an upload, which counts its own
 class Token:
     text: str = field(repr=False)
     scope: TokenScope = "write"
+    prefix: str = ""  # of the studies that it may upload to; "": all
+
+    @property
+    def title(self) -> str:
+        """For people: what it allows, and a fingerprint by which its owner finds it."""
+        scope = f"{self.scope}:{self.prefix}" if self.prefix else self.scope
+        return f"{scope} token {hashlib.sha256(self.text.encode()).hexdigest()[:6]}"
 
     def is_same(self, given: str) -> bool:
         return hmac.compare_digest(self.text.encode(), given.encode("utf-8", "surrogateescape"))
@@ -194,6 +202,7 @@ class Guard:
         if kind.lower() == "bearer" and given:
             found = [token for token in self._tokens if token.is_same(given.strip())]
             if found:
+                request.scope[TOKEN_KEY] = found[0]
                 return None if needed in ALLOWS[found[0].scope] else (403, f"this token does not allow to {needed}")
             address = request.client.host if request.client else ""
             if self._wrong.is_reached(address):

@@ -16,10 +16,10 @@ from starlette.responses import RedirectResponse, Response
 from assay.compat.torq.dashboard import MANIFEST
 from assay.compat.torq.session_runs import store_session
 from assay.errors import NotFoundError
-from assay.study.api import Limits, RefusedUploadError, StoredRun, make_aside, store_archive, unpack
+from assay.study.api import Limits, RefusedUploadError, Sender, StoredRun, make_aside, store_archive, unpack
 from assay.web.answers import send
 from assay.web.routes import get, post
-from assay.web.security import Limit
+from assay.web.security import TOKEN_KEY, Limit
 from assay.web.site import Site, build_address, get_site
 
 LIMITS = Limits()
@@ -81,7 +81,7 @@ async def _save(request: Request, path: str) -> None:
 
 
 def _store_runs(request: Request, site: Site, path: str, aside: str) -> Response:
-    stored = store_archive(path, aside, site.roots[0], LIMITS)
+    stored = store_archive(path, aside, site.roots[0], LIMITS, _find_sender(request))
     _refresh(site, stored)
     base = str(request.base_url).rstrip("/")
     runs = [
@@ -98,6 +98,11 @@ def _store_runs(request: Request, site: Site, path: str, aside: str) -> Response
     return send({"runs": runs, "link": link}, 201 if any(each.is_new for each in stored) else 200)
 
 
+def _find_sender(request: Request) -> Sender:
+    address, token = request.client.host if request.client else "", request.scope.get(TOKEN_KEY)
+    return Sender(address, token.title, token.prefix) if token else Sender(address)
+
+
 def _refresh(site: Site, stored: Iterable[StoredRun]) -> None:
     """So that the link that is answered shows them."""
     for study in dict.fromkeys(each.study for each in stored):
@@ -112,7 +117,8 @@ def _store_session(request: Request, site: Site, path: str, aside: str) -> Respo
     _cut_file(path, request.headers.get("content-type", ""), archive)
     unpacked = os.path.join(aside, "session")
     unpack(archive, unpacked, LIMITS)
-    session = store_session(unpacked, os.path.join(aside, "runs"), site.roots[0], _find_time(archive))
+    folder, made_at = os.path.join(aside, "runs"), _find_time(archive)
+    session = store_session(unpacked, folder, site.roots[0], made_at, _find_sender(request))
     _refresh(site, session.runs)
     number = f"{session.study}~{session.id}"
     link = f"{str(request.base_url).rstrip('/')}/test-sessions/{number}/"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from assay.bench.flow.history import HistoryOptions, build_history, load_histori
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.record.received import Received, write_received
 from assay.show.console import CollectingConsole
 from assay.values.environment import GitState
 
@@ -29,6 +31,16 @@ def test_all_of_them_oldest_first(executions: tuple[BenchExecution, ...]) -> Non
     assert [e.execution_id for e in found] == [e.execution_id for e in executions]
     assert [e.method for e in load_executions(find_location("runs"), "B.raises")] == ["mod.B.raises"] * 2
     assert [e.result.wall_time for e in load_executions(find_location("runs"), "fixed")] == [2.0, 2.0]
+
+
+def test_one_that_was_uploaded_is_in_the_history_and_marked(executions: tuple[BenchExecution, ...]) -> None:
+    write_received(executions[0].run_dir, Received("upload", "192.0.2.7", "upload:ci- token 123abc", 1.0))
+    os.utime(executions[0].run_dir)
+    console = CollectingConsole()
+    first, second = load_executions(find_location("runs"), "fixed", console)
+    said = "received: upload from 192.0.2.7 by upload:ci- token 123abc"
+    assert (first.notes[:1], second.notes[:1]) == ((said,), ())
+    assert console.lines == [f"1 of 2 executions: {said}"]
 
 
 def test_a_place_without_any_is_said(lab: Path) -> None:

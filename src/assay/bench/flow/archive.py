@@ -22,6 +22,7 @@ from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.execute.script import JobText, render_job
 from assay.record import run_directory
 from assay.record.index.base import RunRow
+from assay.record.received import describe_facts
 from assay.show.console import SILENT, Console
 from assay.study.api import (
     StudyLocation,
@@ -58,13 +59,31 @@ def load_executions(
         raise UsageError(f"there is no benchmark under {location.root}", "run one: assay bench run module.Class.method")
     chosen = set(choose_methods(method, (str(row.params.get("method", "")) for row in rows))) if method else None
     meant = [row for row in rows if chosen is None or row.params.get("method") in chosen]
-    return load_rows(location, meant, console)
+    executions = load_rows(location, meant, console)
+    for line in describe_received(executions):
+        console.message(line)
+    return executions
+
+
+def describe_received(executions: Sequence[BenchExecution]) -> list[str]:
+    """How many came from elsewhere, for each sender: they are in the history, and are not ours."""
+    notes = [note for execution in executions for note in execution.notes[:1] if note.startswith(_RECEIVED)]
+    return [f"{notes.count(note)} of {len(executions)} executions: {note}" for note in dict.fromkeys(notes)]
 
 
 def load_rows(location: StudyLocation, rows: Iterable[RunRow], console: Console = SILENT) -> list[BenchExecution]:
     """Oldest first. What cannot be read is a warning, and an execution that failed."""
-    found = [execution for row in rows if (execution := _load(location, row, console))]
+    found = [_add_sender(execution, row) for row in rows if (execution := _load(location, row, console))]
     return sorted(found, key=lambda execution: (execution.started_at or 0.0, execution.execution_id))
+
+
+_RECEIVED = "received: "
+
+
+def _add_sender(execution: BenchExecution, row: RunRow) -> BenchExecution:
+    if not row.received:
+        return execution
+    return replace(execution, notes=(f"{_RECEIVED}{describe_facts(row.received)}", *execution.notes))
 
 
 def choose_methods(name: str, known: Iterable[str]) -> list[str]:

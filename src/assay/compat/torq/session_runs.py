@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from assay.compat.torq.dashboard import MANIFEST
 from assay.record import run_directory
-from assay.study.api import RefusedUploadError, StoredRun, place_runs
+from assay.study.api import RefusedUploadError, Sender, StoredRun, place_runs
 from assay.system.fast_dataclasses import asdict
 from assay.system.files import parse_json, write_new
 from assay.values import layout
@@ -41,7 +41,7 @@ class Session(NamedTuple):
     runs: list[StoredRun]
 
 
-def store_session(folder: str, aside: str, root: str, made_at: float) -> Session:
+def store_session(folder: str, aside: str, root: str, made_at: float, sender: Sender = Sender()) -> Session:  # noqa: B008 immutable
     """`folder`: what came out of the archive. `made_at`: when the archive was made, since nothing in it says so."""
     manifest = _load_manifest(folder)
     study = f"torq-{_clean(str(manifest.get('test_plan') or 'tests'))}"
@@ -54,6 +54,7 @@ def store_session(folder: str, aside: str, root: str, made_at: float) -> Session
             raise RefusedUploadError(f"{MANIFEST}: the test {name.partition('-')[2]} is there twice")
         names.append((study, name))
         _write_run(os.path.join(aside, study, name), manifest, test, session, folder, made_at)
+    sender.mark(names, aside)
     return Session(study, session, batch, place_runs(names, aside, root))
 
 

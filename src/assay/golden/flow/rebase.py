@@ -42,6 +42,7 @@ from assay.golden.recorder import Values
 from assay.golden.values import Golden, Segment
 from assay.observe.environment import load_environment
 from assay.record import run_directory
+from assay.record.received import is_foreign
 from assay.study.api import Entry, RetryPolicy, RunHooks
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import write_atomic
@@ -321,7 +322,7 @@ def _load_checks(study_dir: str) -> list[Entry]:
     """The begun runs of checks, oldest first. Their names have the order by the second alone."""
     found = []
     for path in run_directory.find_run_dirs(study_dir):
-        if not os.path.basename(path).startswith(CHECK_PREFIX):
+        if not os.path.basename(path).startswith(CHECK_PREFIX) or is_foreign(path):
             continue
         try:
             record = run_directory.load_record(path)

@@ -34,6 +34,7 @@ from assay.golden.recorder import Values
 from assay.golden.values import Golden, Rule, Segment, SegmentRun, Track
 from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
+from assay.record.received import is_foreign
 from assay.stage.tree import FileEntry, Selection, load_tree
 from assay.study.api import Entry, FoundRun, Report, RunHooks, StopOptions, first_program, stop
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -162,7 +163,7 @@ def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, l
 
 def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
     """The spec of an unfinished gathering into the same folder."""
-    if not os.path.basename(path).startswith(GATHER_PREFIX):
+    if not os.path.basename(path).startswith(GATHER_PREFIX) or is_foreign(path):
         return None
     try:
         spec = run_directory.load_record(path).spec

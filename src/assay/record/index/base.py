@@ -53,7 +53,13 @@ class RunRow(NamedTuple):
     trial: int | None = None  # its number in a search
     tags: tuple[str, ...] = ()  # what people gave it, in their order
     note: str = ""  # what people wrote about it
+    received: Mapping[str, Any] | None = None  # of a run that came from elsewhere: how, from, by, at, adopted_at
     stamp: float = 0.0  # the newest modification time seen in the directory when it was read
+
+    @property
+    def is_foreign(self) -> bool:
+        """An upload that nobody has adopted: listed, and not compared with the study's own runs."""
+        return self.received is not None and self.received["how"] == "upload" and "adopted_at" not in self.received
 
     @property
     def took_s(self) -> float | None:

@@ -49,7 +49,7 @@ CREATE TABLE runs (
     run {number}, key TEXT NOT NULL UNIQUE, study TEXT NOT NULL, name TEXT, id TEXT, state TEXT, attempt {integer},
     params {json}, title TEXT, tag TEXT, created_at {real}, started_at {real}, ended_at {real}, host TEXT, job TEXT,
     slot TEXT, exit_code {integer}, reason TEXT, code_hash TEXT, git_commit TEXT, peak_rss_bytes {integer},
-    cpu_s {real}, origin TEXT, parent TEXT, trial {integer}, tags {json}, note TEXT, active_at {real}
+    cpu_s {real}, origin TEXT, parent TEXT, trial {integer}, tags {json}, note TEXT, received {json}, active_at {real}
 );
 CREATE INDEX runs_study ON runs (study);
 CREATE TABLE names (number {number}, name TEXT NOT NULL UNIQUE, checksum {bytes} NOT NULL);

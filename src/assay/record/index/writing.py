@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _encode = json.JSONEncoder(separators=(",", ":"), default=plain_object).encode
 _encode_strictly = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain_object).encode
 _STATE, _PARAMS = RunRow._fields.index("state"), RunRow._fields.index("params")
-_TAGS = RunRow._fields.index("tags")  # then the note and the stamp
+_TAGS = RunRow._fields.index("tags")  # then the note, how it was received and the stamp
 _RUN_COLUMNS = (
     *(field if field != "commit" else "git_commit" for field in RunRow._fields if field != "stamp"),
     "active_at",
@@ -92,6 +92,7 @@ def write_rows(db: Database, rows: Collection[RunRow]) -> None:
             *row[_PARAMS + 1 : _TAGS],
             _encode(row.tags) if row.tags else "[]",
             row.note,
+            _encode(row.received) if row.received else None,
             last_activity(row),
         )
         for row in rows

@@ -19,6 +19,7 @@ COMMANDS = {
     "push": ("assay.study.commands.share:push", "Send runs, studies or a folder to a shared place."),
     "pull": ("assay.study.commands.share:pull", "Fetch runs, studies or a folder from there."),
     "upload": ("assay.study.commands.upload:upload", "Send finished runs to an `assay serve`, and print the link."),
+    "adopt": ("assay.study.commands.adopt:adopt", "Take runs that were uploaded as runs of your study."),
     "best": ("assay.study.commands.best:best", "Show the best run, its margin, and how to repeat it."),
     "importance": (
         "assay.study.commands.importance:importance",

@@ -44,7 +44,7 @@ def best(request: BestRequest, console: Console) -> int:
     from assay.study.locations import find_patterns, show_command
     from assay.study.opening import open_index_of
     from assay.study.run_reader import load_fresh_table, load_objectives
-    from assay.study.summary import select_rows
+    from assay.study.summary import describe_unranked, find_left_out, leave_out_foreign, select_rows
 
     on_stdout = check_targets(request.md, as_json=request.as_json)
     if len(request.metrics) > 1 and request.group_by:
@@ -54,7 +54,10 @@ def best(request: BestRequest, console: Console) -> int:
     with open_index_of(locations) as index:
         data = load_fresh_table(index, locations, console)
     names = ", ".join(location.name for location in locations)
-    keep = select_rows(data, request.where, patterns)
+    chosen = select_rows(data, request.where, patterns)
+    keep = leave_out_foreign(data, chosen)
+    if len(keep) < len(chosen):
+        console.error(f"({describe_unranked(find_left_out(data, chosen, keep), locations)})")
     if not any(has_result(data.rows[i].state, data.rows[i].reason) for i in keep):
         console.error(f"{names}: no run is done yet; see them: {show_command(['ls'], locations[0])}")
         return int(ExitCode.FAILED)

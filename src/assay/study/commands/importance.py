@@ -34,13 +34,16 @@ def importance(request: ImportanceRequest, console: Console) -> int:
     from assay.study.locations import find_patterns
     from assay.study.opening import open_index_of
     from assay.study.run_reader import load_fresh_table, load_objectives
-    from assay.study.summary import select_rows
+    from assay.study.summary import describe_unranked, find_left_out, leave_out_foreign, select_rows
 
     on_stdout = check_targets(request.md, as_json=request.as_json)
     locations, patterns = find_patterns(request.studies, request.root)
     with open_index_of(locations) as index:
         data = load_fresh_table(index, locations, console)
-    keep = select_rows(data, request.where, patterns)
+    chosen = select_rows(data, request.where, patterns)
+    keep = leave_out_foreign(data, chosen)
+    if len(keep) < len(chosen):
+        console.error(f"({describe_unranked(find_left_out(data, chosen, keep), locations)})")
     asked = request.metric or next(iter(load_objectives(locations, data)), None)
     document = build_importance_document(measure_importance(data, keep, asked))
     write_document(document, request)

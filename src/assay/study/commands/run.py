@@ -383,12 +383,13 @@ def rerun(request: RerunRequest, console: Console) -> int:
     """
     from assay.study.choosing import find_chosen_runs
     from assay.study.locations import HOW_TO_START
-    from assay.study.rerun import find_damaged, prepare_rerun, renew_code
+    from assay.study.rerun import find_damaged, leave_out_received, prepare_rerun, renew_code
 
-    names, overrides = _split_words(request.names, request.root, console)
+    names, overrides = split_words(request.names, request.root, console)
     runs = find_chosen_runs(names, request.where, request.root)
     if not runs:
         raise UsageError(f"{', '.join(names)}: no runs yet", HOW_TO_START)
+    runs = leave_out_received(runs, console)
     slots = parse_slot_flags(request.slots, request.jobs)
     makes_new = bool(overrides or request.start)
     if request.settings and not makes_new:
@@ -416,7 +417,7 @@ def rerun(request: RerunRequest, console: Console) -> int:
     return int(ExitCode.worst([*codes, *([ExitCode.INTERNAL] if damaged else [])]))
 
 
-def _split_words(words: tuple[str, ...], root: str | None, console: Console) -> tuple[list[str], tuple[str, ...]]:
+def split_words(words: tuple[str, ...], root: str | None, console: Console) -> tuple[list[str], tuple[str, ...]]:
     """Names of runs, and overrides. A run's name may hold a `=` as well: the first word is one, and after names
     without a study also a word that some run is called."""
     from assay.study.locations import is_run_name

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from assay.show.tensorboard import Points
     from assay.study.locations import StudyLocation
     from assay.study.plotting import Plot, Selection
-    from assay.study.summary import SummaryOptions
+    from assay.study.summary import StudySummary, SummaryOptions
     from assay.values.table import Table
     from assay.values.where import Where
 
@@ -89,7 +89,7 @@ def summarise(request: SumRequest, console: Console) -> int:
     STUDY/PATTERN means some runs of a study, as 'norm/lr=0.1*'. Folders that runx, logx or mlrunner filled are
     tabled as well.
     """
-    from assay.show.formatting import render_count, unguard
+    from assay.show.formatting import unguard
     from assay.study import summary
     from assay.study.locations import find_patterns
     from assay.study.opening import open_index_of
@@ -114,7 +114,18 @@ def summarise(request: SumRequest, console: Console) -> int:
         unguard(sys.stdout).write(_render(found.table, request))
     else:
         console.write(_render(found.table, request))
-    if found.hidden and not any(forms):
+    if found.unranked:
+        console.error(f"({summary.describe_unranked(found.unranked, locations)})")
+    _tell_rest(found._replace(hidden=0) if any(forms) else found, request, console)
+    return 0
+
+
+def _tell_rest(found: StudySummary, request: SumRequest, console: Console) -> None:
+    """What is not in the table."""
+    from assay.show.formatting import render_count
+    from assay.study.summary import describe_front
+
+    if found.hidden:
         console.error(f"({render_count(found.hidden, 'more metric')}: --metrics all)")
     if found.no_room:
         console.error(f"(no room here for {', '.join(found.no_room)}: widen the terminal, or --csv)")
@@ -122,10 +133,9 @@ def summarise(request: SumRequest, console: Console) -> int:
         console.error(remark)
     if found.front is not None:
         what = "group" if request.group_by else "run"
-        console.error(f"({summary.describe_front(found.front, what, found.not_done)})")
+        console.error(f"({describe_front(found.front, what, found.not_done)})")
     if found.left_out:
         console.error(f"({render_count(found.left_out, 'more row')}: leave out -n)")
-    return 0
 
 
 def _render(table: Table, request: SumRequest) -> str:

@@ -1,0 +1,141 @@
+"""`received.json`: a run that came from elsewhere, by an upload to `assay serve` or by `assay pull`.
+
+An upload may be made by anybody with a token for it: until its owner has adopted it (`assay adopt`), nothing of it is
+executed, and it is not compared with the study's own runs. A pull is made by the owner: its runs are ranked, and
+executed after job.sh and code/ were made again here.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, Literal
+
+from assay.errors import FormatError
+from assay.record.formats import read_versioned, render_versioned
+from assay.system.fast_dataclasses import dataclass
+from assay.system.files import read_text, rename, write_atomic
+from assay.values import layout
+from assay.values.plain import parse_strict
+
+_ASIDE = "~received"
+_LONGEST = 230  # bytes of a name, so that the mark fits behind it
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    how: Literal["upload", "pull"]
+    source: str = ""  # the address that it came from
+    by: str = ""  # the token's scope and fingerprint, or the user who pulled; never the token
+    at: float = 0.0
+    adopted_by: str = ""
+    adopted_at: float | None = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """An upload that nobody has adopted: neither executed nor ranked."""
+        return self.how == "upload" and self.adopted_at is None
+
+    @property
+    def needs_code(self) -> bool:
+        """Whether its job.sh and code/ were not made here."""
+        return self.adopted_at is None
+
+    def build_facts(self) -> dict[str, Any]:
+        """For the file, JSON and the index."""
+        facts = {"how": self.how, "from": self.source, "by": self.by, "at": self.at}
+        return (
+            facts
+            if self.adopted_at is None
+            else {**facts, "adopted_by": self.adopted_by, "adopted_at": self.adopted_at}
+        )
+
+
+def load_received(run_dir: str) -> Received | None:
+    """None: it was made here. What cannot be read is an upload: nothing of it may be executed."""
+    path = os.path.join(run_dir, layout.RECEIVED_FILE)
+    try:
+        fields = read_versioned(read_text(path), "received", path)
+        return parse_strict(Received, {"source": fields.pop("from", ""), **fields})
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, FormatError, ValueError, TypeError, KeyError, AttributeError):
+        return Received("upload", by="unknown: received.json is damaged")
+
+
+def load_received_facts(run_dir: str) -> dict[str, Any] | None:
+    received = load_received(run_dir)
+    return received.build_facts() if received else None
+
+
+def is_foreign(run_dir: str) -> bool:
+    """An upload that nobody has adopted."""
+    received = load_received(run_dir)
+    return received is not None and received.is_foreign
+
+
+def check_executable(run_dir: str) -> None:
+    """Every start of an attempt asks this. Raises FormatError where job.sh and code/ came from elsewhere."""
+    received = load_received(run_dir)
+    if received is not None and received.needs_code:
+        name = "/".join(run_dir.split(os.sep)[-2:])
+        raise FormatError(f"{name} was received ({describe(received)}): its job.sh and code/ are not executed")
+
+
+def write_received(run_dir: str, received: Received) -> None:
+    path = os.path.join(run_dir, layout.RECEIVED_FILE)
+    write_atomic(path, render_versioned(received.build_facts(), "received"), repair=True)
+
+
+def describe(received: Received) -> str:
+    """`upload from 10.0.0.7 by upload:ci- 3fa2b1`, and whether it was adopted."""
+    parts: list[str] = [received.how]
+    parts += [f"from {received.source}"] if received.source else []
+    parts += [f"by {received.by}"] if received.by else []
+    return " ".join(parts) + (", adopted" if received.adopted_at is not None else "")
+
+
+def describe_facts(facts: Mapping[str, Any] | None) -> str:
+    """The same of what the index has."""
+    if not facts:
+        return ""
+    given = {name: value for name, value in facts.items() if name != "from"}
+    return describe(Received(source=facts.get("from", ""), **given))
+
+
+def find_user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # of a container without a name for its user
+        return f"uid {os.getuid()}"
+
+
+def set_aside(run_dir: str) -> str | None:
+    """An upload that nobody has adopted leaves its name to a run of ours. Its new name; None: it is not one."""
+    if not is_foreign(run_dir):
+        return None
+    target = _find_aside(run_dir)
+    for number in count(2):
+        try:
+            if not os.path.lexists(target):
+                rename(run_dir, target)
+                return os.path.basename(target)
+        except FileNotFoundError:  # another supervisor was faster
+            return None
+        except OSError:
+            if not os.path.lexists(target):
+                raise
+        target = f"{_find_aside(run_dir)}-{number}"
+    return None
+
+
+def was_set_aside(run_dir: str) -> bool:
+    """Whether an upload had this name: what the index knows under it may be the upload's."""
+    return os.path.lexists(_find_aside(run_dir))
+
+
+def _find_aside(run_dir: str) -> str:
+    folder, name = os.path.split(run_dir)
+    return os.path.join(folder, os.fsencode(name)[:_LONGEST].decode(errors="ignore") + _ASIDE)
