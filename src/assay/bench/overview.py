@@ -38,7 +38,7 @@ from assay.values.verdict import SEVERITY, VerdictKind
 JUDGED_FILE = "bench-judged.json"  # in .assay of the study
 FORMATS = {"judged benchmarks": Format(1, "delete the file: the page judges again")}
 FIRST = ("wall_time", "throughput", "full_model.run_s", "full_model.compile_s")
-_METHOD = b"2"  # to be raised when histories are judged in another way: what was kept is then judged again
+_METHOD = b"3"  # to be raised when histories are judged in another way: what was kept is then judged again
 _MOST_POINTS = 60  # of a small line
 _SAVED_S = 5.0
 _PATIENCE_S = 0.3  # that a request waits for what is judged quickly

@@ -21,7 +21,7 @@ from assay.bench.overview import (
 from assay.bench.parameters_page import Axis, build_axes
 from assay.bench.records import load_triage
 from assay.bench.report.executions import build_value_ticks, render_values
-from assay.bench.report.history import build_setup_table
+from assay.bench.report.history import build_setup_table, describe_sight
 from assay.bench.values.comparison import (
     TAKEN_BY_ALL,
     Change,
@@ -29,7 +29,7 @@ from assay.bench.values.comparison import (
     MetricSeries,
     Point,
 )
-from assay.bench.values.execution import STUDY, BenchExecution
+from assay.bench.values.execution import ASSAY, STUDY, BenchExecution
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import RunRow
 from assay.show.console import SILENT, CollectingConsole, Console
@@ -229,7 +229,7 @@ _MOST_HISTORIES = 50
 
 
 def _is_ours(found: Sequence[BenchExecution]) -> bool:
-    return bool(found) and found[-1].source == "assay"
+    return bool(found) and found[-1].source == ASSAY
 
 
 # ---------------------------------------------------------------- its charts
@@ -244,7 +244,7 @@ def _build_charts(history: MetricHistory, zoom: Zoom) -> Iterator[Block]:
             yield _build_series_chart(history, series, name, (first, last), is_log=zoom.is_log)
         else:
             yield Text(f"{name}: none of {render_count(len(series.points), 'execution')} is in this range", role="soft")
-    drawn = {_choose_span(change) for change in history.changes if change.kind == "step"}
+    drawn = {_choose_span(change) for change in history.changes if change.kind != "trend"}
     keys = [("own c0", "dot", "an execution"), ("reference", "wide", "level: median between two changes")]
     keys += [("first", "dash", "change")] if drawn else []
     spans = (("fail", "worse, and nobody has judged it"), ("changed", "worse, and judged"), ("tolerance", "better"))
@@ -255,7 +255,7 @@ def _build_series_chart(
     history: MetricHistory, series: MetricSeries, name: str, shown: tuple[int, int], *, is_log: bool
 ) -> Chart:
     points = series.points
-    steps = [change for change in series.changes if change.kind == "step"]
+    steps = [change for change in series.changes if change.kind != "trend"]
     edges = [0, *(change.step.at for change in steps), len(points)]
     is_log = is_log and all(point.value > 0 for point in points[slice(*shown)])
 
@@ -270,7 +270,8 @@ def _build_series_chart(
     numbered = list(enumerate(points, 1))[slice(*shown)]
     texts = [_describe_point(history.metric, p.value, p.at, p.execution_id, p.commit) for _, p in numbered]
     dots = [(float(number), place(point.value)) for number, point in numbered]
-    seen = f"; a change of {series.detectable:.1%} would be found" if series.detectable else ""
+    is_quiet = history.verdict.kind is VerdictKind.PASS
+    seen = f"; {describe_sight(series)}" if series.detectable and is_quiet else ""
     part = "" if shown == (0, len(points)) else f"{len(numbered)} of "
     spans = [
         (_choose_span(change), max(change.step.at, shown[0]) + 0.5, min(end, shown[1]) + 0.5)

@@ -10,11 +10,13 @@ from assay.bench.commands.options import (
     all_option,
     bench_root_option,
     better_option,
+    build_again,
     build_request,
     build_run,
     check_folders,
     check_result_options,
     effect_option,
+    foreign_option,
     most_option,
     show,
 )
@@ -233,6 +235,10 @@ class HistoryRequest(ResultRequest):
     better: Literal["min", "max"] | None = option(
         "--better", choices=("min", "max"), help="Which direction is better, where the name does not tell."
     )
+    confirm: bool = option(
+        "--confirm", default=False, help="Execute it again where the newest executions are outlying, and judge again."
+    )
+    foreign_limit: float = foreign_option("With --confirm: how much of all cores others may use.")
     everything: bool = all_option()
     root: str | None = bench_root_option()
 
@@ -242,21 +248,28 @@ def history(request: HistoryRequest, console: Console) -> int:
 
     Between which commits, and whether the environment changed as well. METHOD may be the end of a name; without it
     every benchmark that reports METRIC is looked at. Exit code 1: it got worse, stayed so, and nobody has said anything
-    about it (`assay bench triage`), it creeps, or its newest execution failed. 3: the set-up changed as well, there are
-    too few executions (fewer than 6; on a new set-up fewer than 4), or they are too noisy to show a change of
-    --min-effect. 2: a single execution is not a history.
+    about it (`assay bench triage`), it creeps, or its newest execution failed. 3: the set-up or the label changed as
+    well, there are too few executions (fewer than 6; on a new set-up fewer than 4), the newest are outlying (--confirm
+    executes it again), it got twice as good or better, or they are too noisy to show a change of --min-effect.
+    2: a single execution is not a history; --confirm of what was imported.
     """
-    from assay.bench.flow.history import HistoryOptions, load_histories
+    from assay.bench.flow.history import HistoryOptions, confirm_newest, load_histories
     from assay.bench.report.history import build_history_cases, build_history_document
 
     check_result_options(request)
     options = HistoryOptions(
         request.root, request.label, request.min_effect, request.recent, request.everything, request.better
     )
-    found = load_histories(request.metric, request.method, options, console)
+    found, codes = load_histories(request.metric, request.method, options, console), set()
+    if request.confirm:
+        again = build_again(console.quieted(request.as_json), request.root, request.foreign_limit)
+        found, ended = confirm_newest(found, lambda: load_histories(request.metric, request.method, options), again)
+        if ended:
+            _report_problems(ended, console)
+            codes = {ended.exit_code}
     document = build_history_document(f"assay bench history {request.metric}", found)
     show(request, console, document, build_history_cases(found))
-    return int(ExitCode.worst({each.verdict.kind.exit_code for each in found}))
+    return int(ExitCode.worst({*codes, *(each.verdict.kind.exit_code for each in found)}))
 
 
 # ---------------------------------------------------------------- triage

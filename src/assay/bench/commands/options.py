@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -37,7 +37,7 @@ LEAST_PYTHON = (3, 10)  # of --python: what a method's own process imports of ou
 if TYPE_CHECKING:
     from assay.bench.flow.compare import Run
     from assay.bench.report.executions import Cases
-    from assay.bench.values.execution import BenchExecution, BenchRequest, ProfileWindow
+    from assay.bench.values.execution import BenchExecution, BenchReport, BenchRequest, ProfileWindow
     from assay.study.api import Event, RunHooks
     from assay.values.document import Document
     from assay.values.series import Direction
@@ -170,6 +170,12 @@ def effect_option(default: float | None, text: str) -> Any:
     return option("--min-effect", type=float, minimum=0, default=default, metavar="FRACTION", help=text)
 
 
+def foreign_option(text: str) -> Any:
+    return option(
+        "--foreign-limit", type=float, minimum=0, maximum=1, default=0.1, metavar="FRACTION", help=text
+    )  # fmt: skip
+
+
 def most_option() -> Any:
     help_text = "Trials of a commit while it is inconclusive.  [default: 30]"
     return option("--most-trials", type=int, minimum=1, metavar="N", help=help_text)
@@ -235,15 +241,7 @@ class ExecuteRequest(Request):
         default=False,
         help="A result that other processes may have disturbed does not count: exit code 3.",
     )
-    foreign_limit: float = option(
-        "--foreign-limit",
-        type=float,
-        minimum=0,
-        maximum=1,
-        default=0.1,
-        metavar="FRACTION",
-        help="How much of all cores others may use.",
-    )
+    foreign_limit: float = foreign_option("How much of all cores others may use.")
     max_wait: float | None = option(
         "--max-wait",
         metavar="DURATION",
@@ -331,6 +329,24 @@ def build_run(console: Console) -> Run:
 
     hooks = build_hooks(console, reports_ends=False)
     return lambda request: run_benchmarks(request, hooks, report_execution)
+
+
+def build_again(console: Console, root: str | None, foreign_limit: float) -> Callable[[str, str], BenchReport]:
+    """Runs once more what an execution of a method has run, with a message when it has ended."""
+    from assay.bench.flow.archive import find_location, load_executions
+    from assay.bench.flow.run import run_again
+    from assay.bench.report.executions import render_execution
+    from assay.bench.values.execution import BenchRequest
+
+    def report_execution(execution: BenchExecution, number: int, total: int) -> None:
+        console.message(render_execution(execution, number, total))
+
+    def again(method: str, execution_id: str) -> BenchReport:
+        found = [e for e in load_executions(find_location(root), method) if e.execution_id == execution_id]
+        return run_again(found[-1], asked, build_hooks(console, reports_ends=False), report_execution)
+
+    asked = BenchRequest((), root=root, foreign_limit=foreign_limit, command_line=tuple(sys.argv))
+    return again
 
 
 # ---------------------------------------------------------------- the result

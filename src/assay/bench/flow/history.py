@@ -1,8 +1,8 @@
 """`assay bench history` and `triage`: where a metric changed, by how much, between which commits, and by what cause.
 
 Executions that cannot be compared are never in one series: each label and each environment (processor, accelerator,
-driver, framework, versions) has its own. Where one environment follows another, the levels on both sides are compared,
-and the change lists what else changed there.
+driver, framework, versions) has its own. Where one environment or label follows another, the levels on both sides are
+compared, and the change lists what else changed there.
 """
 
 from __future__ import annotations
@@ -11,21 +11,26 @@ import getpass
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 from assay.bench.flow.archive import find_location, is_named, load_executions
 from assay.bench.judge.changepoint import find_change_points
 from assay.bench.judge.environments import attribute_change, attribute_move, describe_differences
 from assay.bench.judge.history import (
     FEWEST_MOVED,
+    MOST_NEWEST,
     compare_levels,
     compare_medians,
     count_needed,
     describe_few,
+    find_alone,
     find_detectable,
+    find_newest_step,
     find_trend,
     judge_history,
+    separate_newest,
 )
 from assay.bench.judge.noise import SHORTEST_SERIES
 from assay.bench.judge.samples import find_median
@@ -42,17 +47,19 @@ from assay.bench.values.comparison import (
     Point,
     Step,
 )
-from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
+from assay.bench.values.execution import ASSAY, NOT_OBSERVED, BenchExecution, BenchReport
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.series import Direction, direction_of
+from assay.values.verdict import VerdictKind
 
 LAST = "last"
 _MOST_CHANGES = 8  # that are listed
 _NEAR = 3  # a change may be found a few executions away from where it was found before
 _SIDE = 20  # executions on either side of a move to another environment that are compared
 FEWEST = 2
+_OPEN = (VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED)
 REPORTED = 0.01  # smallest change that is reported without --min-effect
 ASSERTED = 0.05  # and a PASS means that a change of this size would have been found
 
@@ -104,6 +111,32 @@ def load_histories(
     for line in _describe_never([e for e in meant if e.method not in named]):
         console.warning(line)
     return found
+
+
+def confirm_newest(
+    histories: list[MetricHistory],
+    load: Callable[[], list[MetricHistory]],
+    again: Callable[[str, str], BenchReport],
+) -> tuple[list[MetricHistory], BenchReport | None]:
+    """The histories after what is open about their newest executions was executed again, until those are a level of
+    their own or an outlier; and the report of an execution that was interrupted."""
+    for _ in range(MOST_NEWEST):
+        asked = {history.method: name for history in histories if (name := _find_open(history))}
+        for method, name in asked.items():
+            report = again(method, name)
+            if report.interrupted or report.problem:
+                return load(), report
+        if not asked:
+            break
+        histories = load()
+    return histories, None
+
+
+def _find_open(history: MetricHistory) -> str:
+    """The newest execution, where it is outlying and open; empty: there is nothing to confirm."""
+    pairs = zip(history.changes, history.verdict.findings, strict=False)
+    found = [change.until for change, finding in pairs if change.kind == "newest" and finding.kind in _OPEN]
+    return found[-1] if found and not history.broken else ""
 
 
 def _describe_never(executions: Sequence[BenchExecution]) -> Iterator[str]:
@@ -272,8 +305,10 @@ def _build_series(
         for e in found
     )
     values = [point.value for point in points]
-    steps = find_change_points(values)
-    trend = find_trend(values, steps)
+    steps, newest = separate_newest(values, find_change_points(values))
+    trend = find_trend(values[: newest.at] if newest else values, steps)
+    known = trend or steps
+    newest = find_newest_step(values, trend) if trend else newest
     shown = [step for step in ((trend,) if trend else steps) if abs(step.effect) >= options.reported]
     changes = []
     for number, step in enumerate(shown):
@@ -282,6 +317,8 @@ def _build_series(
         change = replace(change, kind="trend") if trend else replace(change, holds=_holds(step, shown[-1].after))
         near = points[:1] if trend else points[max(0, step.at - _NEAR) : step.at + _NEAR + 1]
         changes.append(add_triage_note(change, {point.execution_id for point in near}, said))
+    if newest is not None and abs(newest.effect) >= options.asserted:
+        changes.append(_build_newest(found, newest, direction, said))
     first = found[0]
     return MetricSeries(
         first.label,
@@ -289,9 +326,21 @@ def _build_series(
         first.setup,
         points,
         tuple(changes),
-        find_detectable(values, trend or steps),
-        count_needed(values, options.asserted, trend or steps),
+        find_detectable(values, known),
+        count_needed(values, options.asserted, known),
+        find_alone(values, known),
     )
+
+
+def _build_newest(found: Sequence[BenchExecution], step: Step, direction: Direction, said: Sequence[Triage]) -> Change:
+    """Newest executions that are outlying: a step has more of them, an outlier does not come again."""
+    change = _build_change(found, step, len(found), is_worse(step.effect, direction))
+    count = len(found) - step.at
+    what = "the newest execution is" if count == 1 else f"the {count} newest executions are"
+    again = "--confirm does" if found[-1].source == ASSAY else "with the tool that measured it, and import the result"
+    reason = f"{what} outlying, too few for a new level: run it again ({again}); {change.reason}"
+    change = replace(change, kind="newest", too_few=count, reason=reason)
+    return add_triage_note(change, {each.execution_id for each in found[step.at :]}, said)
 
 
 def _build_change(found: Sequence[BenchExecution], step: Step, end: int, worse: bool) -> Change:
@@ -329,7 +378,7 @@ def add_triage_note(change: Change, near: set[str], said: Sequence[Triage]) -> C
     return change
 
 
-# ---------------------------------------------------------------- from one environment to the next
+# ---------------------------------------------------------------- from one environment or label to the next
 
 
 def _find_moves(
@@ -340,42 +389,56 @@ def _find_moves(
     said: Sequence[Triage],
 ) -> list[Change]:
     moves = []
-    for label in dict.fromkeys(execution.label for execution in executions):
-        found = [execution for execution in executions if execution.label == label]
-        seen: set[str] = {found[0].fingerprint}
+    for found in _list_neighbours(executions):
+        seen: set[tuple[str | None, str]] = {find_series(found[0])}
         for index in range(1, len(found)):
-            if found[index].fingerprint not in seen:
+            if find_series(found[index]) not in seen:
                 move = _build_move(found, index, metric, direction, said)
                 if move is not None and (move.too_few or abs(move.step.effect) >= options.reported):
                     moves.append(move)
-            seen.add(found[index].fingerprint)
+            seen.add(find_series(found[index]))
     return moves
+
+
+def _list_neighbours(executions: Sequence[BenchExecution]) -> Iterator[list[BenchExecution]]:
+    """Executions that differ in one thing: those of each label by their environment, then those of each environment by
+    their label. A series whose label and environment are both new is compared with what was measured before it."""
+    for label in dict.fromkeys(execution.label for execution in executions):
+        yield [execution for execution in executions if execution.label == label]
+    for fingerprint in dict.fromkeys(execution.fingerprint for execution in executions):
+        yield [execution for execution in executions if execution.fingerprint == fingerprint]
+    labels, setups = {executions[0].label}, {executions[0].fingerprint}
+    for last, new in pairwise(executions):
+        if new.label not in labels and new.fingerprint not in setups:
+            yield [e for e in executions if find_series(e) in (find_series(last), find_series(new))]
+        labels.add(new.label)
+        setups.add(new.fingerprint)
 
 
 def _build_move(
     found: Sequence[BenchExecution], index: int, metric: str, direction: Direction, said: Sequence[Triage]
 ) -> Change | None:
     """None: both levels are known, and they are the same."""
-    counts = Counter(execution.fingerprint for execution in found[:index])
-    known = [execution for execution in found[:index] if counts[execution.fingerprint] >= FEWEST_MOVED]
-    before, after = (known or found[:index])[-1], found[index]  # of an environment with enough of them, if any has
+    counts = Counter(find_series(execution) for execution in found[:index])
+    known = [execution for execution in found[:index] if counts[find_series(execution)] >= FEWEST_MOVED]
+    before, after = (known or found[:index])[-1], found[index]  # of a series with enough of them, if any has
     old = _collect(found[:index], before, metric)[-_SIDE:]
     new = _collect(found[index:], after, metric)[:_SIDE]
     few = len(new) if min(len(old), len(new)) < FEWEST_MOVED else 0
     step = compare_medians(old, new, index) if few else compare_levels(old, new, index)
     if step is None or few >= SHORTEST_SERIES:  # it then has a history of its own
         return None
-    cause, reason = attribute_move(before.code, after.code)
-    last = [e for e in found if e.fingerprint == after.fingerprint][-1]
+    what = "label" if before.fingerprint == after.fingerprint else "environment"
+    cause, reason = attribute_move(before.code, after.code, what)
     change = Change(
         step=step,
         execution_id=after.execution_id,
-        until=last.execution_id,
+        until=[e for e in found if find_series(e) == find_series(after)][-1].execution_id,
         at=after.started_at,
         commits=(before.commit, after.commit),
         cause=cause,
-        reason=f"{describe_few(old, new)}; {reason}" if few else reason,
-        differences=describe_differences(before.setup, after.setup),
+        reason=f"{describe_few(old, new, what)}; {reason}" if few else reason,
+        differences=_describe_move(before, after),
         is_worse=is_worse(step.effect, direction),
         holds=_still_holds(found, index, before, step, metric, young=bool(few)),
         too_few=few,
@@ -383,8 +446,14 @@ def _build_move(
     return add_triage_note(change, {after.execution_id}, said)
 
 
+def _describe_move(before: BenchExecution, after: BenchExecution) -> tuple[str, ...]:
+    label = (f"label {before.label or 'none'} → {after.label or 'none'}",) if before.label != after.label else ()
+    is_moved = before.fingerprint != after.fingerprint
+    return (*label, *(describe_differences(before.setup, after.setup) if is_moved else ()))
+
+
 def _collect(found: Sequence[BenchExecution], like: BenchExecution, metric: str) -> list[float]:
-    return [e.numbers[metric] for e in found if e.fingerprint == like.fingerprint]
+    return [e.numbers[metric] for e in found if find_series(e) == find_series(like)]
 
 
 def _still_holds(
@@ -396,8 +465,8 @@ def _still_holds(
     back = _collect(found[index:], before, metric)[-_SIDE:]
     if back and not _holds(step, find_median(back)):
         return False
-    if young or newest.fingerprint == after.fingerprint:  # it can no longer be judged
-        return newest.fingerprint == after.fingerprint
+    if young or find_series(newest) == find_series(after):  # it can no longer be judged
+        return find_series(newest) == find_series(after)
     return _holds(step, find_median(_collect(found[index:], newest, metric)[-_SIDE:]))
 
 

@@ -20,6 +20,7 @@ from assay.bench.flow.execution_builder import COMMAND, ENV_EXTRA, ENV_OUTPUT
 from assay.bench.flow.observer import BenchObserver, Told
 from assay.bench.records import hold_queue, take_queue
 from assay.bench.values.execution import (
+    ASSAY,
     BENCH_OUTPUT_DIR,
     BENCH_PROFILE_DIR,
     BENCH_REPORT_FILE,
@@ -28,6 +29,7 @@ from assay.bench.values.execution import (
     ENV_TF_REPORT,
     PROFILE,
     STUDY,
+    BenchExecution,
     BenchMethod,
     BenchReport,
     BenchRequest,
@@ -37,6 +39,7 @@ from assay.bench.values.execution import (
 from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
 from assay.observe.devices import Devices
+from assay.record import run_directory
 from assay.study.api import (
     NODE_PYTHON,
     RunHooks,
@@ -50,6 +53,7 @@ from assay.system.fast_dataclasses import replace
 from assay.system.files import parse_json
 from assay.values import layout
 from assay.values.run import Command, RunSpec, spec_id
+from assay.values.secrets import HIDDEN
 from assay.values.study import CodePolicy, Farm, Pattern, Resources
 from assay.values.units import CPU
 
@@ -62,11 +66,14 @@ _ID_FORMAT = "%Y-%m-%d-%H-%M-%S-%f"
 
 
 def run_benchmarks(
-    request: BenchRequest, hooks: RunHooks | None = None, told: Told = lambda _execution, _number, _total: None
+    request: BenchRequest,
+    hooks: RunHooks | None = None,
+    told: Told = lambda _execution, _number, _total: None,
+    again: Sequence[RunSpec] = (),
 ) -> BenchReport:
-    """Every method, trial by trial. A child that crashes, hangs or never reports is a recorded failure, and the next
-    one still runs. Each execution is a run directory of the study `bench` with `benchmark.json` in it, and is in the
-    index when this returns."""
+    """Every method, trial by trial, after what is to be run `again`. A child that crashes, hangs or never reports is a
+    recorded failure, and the next one still runs. Each execution is a run directory of the study `bench` with
+    `benchmark.json` in it, and is in the index when this returns."""
     request = replace(request, folder=os.path.abspath(request.folder or os.getcwd()))
     if request.profile:  # in the record of every execution: its results are not comparable with ordinary ones
         _check_profile(request)
@@ -82,7 +89,7 @@ def run_benchmarks(
     methods = resolve_methods(request)
     folder, is_continued = request.folder or "", _is_continued(request)
     forgotten = take_queue(location.dir, folder) if is_continued else []
-    jobs = [*((spec, None) for spec in forgotten), *_build_jobs(request, methods, location)]
+    jobs = [*((spec, None) for spec in (*forgotten, *again)), *_build_jobs(request, methods, location)]
     specs = [spec for spec, _ in jobs]
     given = hooks or RunHooks()
     observer = BenchObserver(request, {spec.name: variant for spec, variant in jobs}, told, given.console)
@@ -113,6 +120,40 @@ def run_benchmarks(
         names = ", ".join(f"{count} of {name}" for name, count in counts.items())
         notes.insert(0, f"an earlier call was killed before everything had run; running the rest now: {names}")
     return BenchReport(tuple(executions), report.interrupted, report.problem, tuple(notes))
+
+
+def run_again(execution: BenchExecution, request: BenchRequest, hooks: RunHooks, told: Told) -> BenchReport:
+    """Once more what an execution has run: the command, environment and folder that its run directory records."""
+    name = f"{execution.method}, {execution.execution_id}"
+    if execution.source != ASSAY:
+        hint = f"measure it with {execution.source} again, and: assay bench import FILE"
+        raise UsageError(f"{name} was imported from {execution.source}: it cannot be executed here", hint)
+    record = run_directory.load_record(execution.run_dir)
+    obstacle = next(_find_obstacles(record, execution), "")
+    if obstacle:
+        raise UsageError(
+            f"{name} cannot be executed again: {obstacle}", "use the call of `assay bench run` that made it"
+        )
+    execution_id = next(_build_ids(None))
+    method = BenchMethod("", execution.method, "command" if record.spec.params.get("kind") == "command" else "method")
+    env = tuple((key, value) for key, value in record.spec.env if HIDDEN not in value)  # those are in our environment
+    spec = replace(record.spec, name=_name_run(execution_id, method), title=execution_id, env=env)
+    return run_benchmarks(replace(request, folder=record.workdir, label=execution.label), hooks, told, (spec,))
+
+
+def _find_obstacles(record: run_directory.RunRecord, execution: BenchExecution) -> Iterator[str]:
+    """Why what was recorded is not enough to execute it."""
+    env = dict(record.spec.env)
+    text = " ".join(command.text for command in record.spec.commands)
+    if not text or HIDDEN in text:
+        yield "its command has a secret, which is not recorded" if text else "no command was recorded"
+    if execution.is_compared or NODE_PYTHON in text or layout.RUN_DIR_REFERENCE not in env.get(ENV_OUTPUT, ""):
+        yield "it was run by compare or bisect, on a farm, or with its output elsewhere"
+    if not os.path.isdir(record.workdir):
+        yield f"its folder {record.workdir} does not exist"
+    for name, value in env.items():
+        if HIDDEN in value and name not in os.environ:
+            yield f"{name} is a secret, which is not recorded, and it is not set here"
 
 
 def _is_continued(request: BenchRequest) -> bool:
@@ -268,10 +309,9 @@ def _build_spec(
     }
     if request.extra:
         env[ENV_EXTRA] = json.dumps(request.extra)
-    words = method.name if method.kind == "command" else ".".join(method.name.split(".")[-2:])
     return RunSpec(
         id=spec_id(commands, params),
-        name=re.sub(r"[^\w.+-]+", "_", f"{execution_id}_{words}")[:150].rstrip("._"),
+        name=_name_run(execution_id, method),
         params=params,
         commands=commands,
         title=execution_id,
@@ -282,6 +322,11 @@ def _build_spec(
         env=tuple(env.items()),
         code=CodePolicy("live"),
     )
+
+
+def _name_run(execution_id: str, method: BenchMethod) -> str:
+    words = method.name if method.kind == "command" else ".".join(method.name.split(".")[-2:])
+    return re.sub(r"[^\w.+-]+", "_", f"{execution_id}_{words}")[:150].rstrip("._")
 
 
 def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVariant | None, output: str) -> str:

@@ -22,11 +22,11 @@ _BLAMES: Mapping[Code, tuple[Cause, str]] = {  # where the environment is the sa
     "other": ("code", "the recorded environment is the same on both sides"),
     "unknown": ("unknown", "whether the code is the same was not recorded; the recorded environment is the same"),
 }
-_MOVES: Mapping[Code, tuple[Cause, str]] = {  # where it is not
-    "same": ("environment", "the commit is the same, the environment differs"),
-    "edited": ("either", "the environment changed, and so did local edits or packages other than the commit"),
-    "other": ("either", "environment and commit both changed"),
-    "unknown": ("either", "the environment changed; whether the code is the same was not recorded"),
+_MOVES: Mapping[Code, tuple[Cause, str]] = {  # where it is not, or the label is another one
+    "same": ("environment", "the commit is the same, the {} differs"),
+    "edited": ("either", "the {} changed, and so did local edits or packages other than the commit"),
+    "other": ("either", "{} and commit both changed"),
+    "unknown": ("either", "the {} changed; whether the code is the same was not recorded"),
 }
 
 
@@ -111,6 +111,9 @@ def attribute_change(before: str | None, after: str | None, *, is_recorded: bool
     return _BLAMES[compare_code(before, after)]
 
 
-def attribute_move(before: str | None, after: str | None) -> tuple[Cause, str]:
-    """From one environment to another, by the code on both sides: the cause and the reason."""
-    return _MOVES[compare_code(before, after)]
+def attribute_move(before: str | None, after: str | None, what: str = "environment") -> tuple[Cause, str]:
+    """From one environment to another, or from one label (`what`), by the code on both sides: cause and reason."""
+    cause, reason = _MOVES[compare_code(before, after)]
+    if cause == "environment" and what == "label":
+        cause = "label"
+    return cause, reason.format(what)

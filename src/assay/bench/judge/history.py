@@ -1,6 +1,7 @@
 """The verdict on a history: is the current level worse, since when, and has the change been triaged?
 
-Also trends of a series, the smallest change that it could have shown, and moves from one environment to another.
+Also the newest executions, which are too few for a step; trends of a series, the smallest change that it could have
+shown, and moves from one environment or label to another.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from assay.bench.judge.changepoint import (
     ASSUMED_AUTOCORRELATION,
     DEFAULT,
     MANY,
+    SHORTEST_PIECE,
     TAIL_PROBABILITY,
     find_middle,
     find_young_bound,
@@ -30,7 +32,7 @@ from assay.bench.judge.noise import (
 )
 from assay.bench.judge.samples import Question, build_pair, compare_pairs, find_fewest, find_median, relate_medians
 from assay.bench.values.comparison import Change, MetricHistory, MetricSeries, Step
-from assay.judge.statistics import Array, load_numpy, normal_quantile
+from assay.judge.statistics import Array, load_numpy, normal_quantile, t_quantile
 from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -48,11 +50,21 @@ MOST_OUTLIERS = (
 )
 OUTLIERS_COST = 300.0  # times outliers / points²: how much higher the step must be
 
+# chosen with seeds below 100,000 of benchmarks/newest.py
+MOST_NEWEST = 5  # executions at the end that are compared with all before them
+FEWEST_BEFORE = 4
+NEWEST_RATE = 0.0005  # of false alarms in normal noise, on either side; for two and more twice that
+RARE = 0.02  # fraction of the earlier executions that may be farther off
+FARTHER = 1.5  # than the others, by this factor
+FOUND = 0.1  # fraction of changes of the newest execution alone, as large as is stated, that are missed
+IMPROBABLE = 2.0  # an improvement by this factor: programs that skip their work are fast
+
 
 def judge_history(history: MetricHistory, recent: int | None = None, asserted: float = 0.05) -> Verdict:
     """FAIL: a worse level that persists and has not been triaged. INCONCLUSIVE: the environment changed as well, a new
-    environment has too few executions, or the history is too short or too noisy to show a change of `asserted`. ERROR:
-    the newest execution gives no value. Improvements and changes before the last `recent` executions raise no alarm."""
+    environment has too few executions, the newest executions are worse and too few for a level, or the history is too
+    short or too noisy to show a change of `asserted`. CHANGED: an improbable improvement. ERROR: the newest execution
+    gives no value. Other improvements and changes before the last `recent` executions raise no alarm."""
     findings = [_judge_change(history, change, recent) for change in history.changes]
     if history.broken:
         findings.append(Finding(VerdictKind.ERROR, _name(history), history.broken))
@@ -60,18 +72,15 @@ def judge_history(history: MetricHistory, recent: int | None = None, asserted: f
     if longest < SHORTEST_SERIES and all(change.too_few for change in history.changes):
         message = f"{longest} comparable executions are too few; at least {SHORTEST_SERIES} are needed"
         findings.append(Finding(VerdictKind.INCONCLUSIVE, _name(history), message))
-    findings += _find_blindness(history, asserted)
+    if all(finding.kind is VerdictKind.PASS for finding in findings):
+        findings += _find_blindness(history, asserted)
     return Verdict.of(findings, sum(len(series.points) for series in history.series))
 
 
 def _judge_change(history: MetricHistory, change: Change, recent: int | None) -> Finding:
-    kind = VerdictKind.PASS
-    matters = change.is_worse or change.too_few
-    if matters and change.holds and not change.judgement and _is_recent(history, change, recent):
-        is_sure = change.cause in ("code", "unknown") and not change.too_few
-        kind = VerdictKind.FAIL if is_sure else VerdictKind.INCONCLUSIVE
+    is_open = change.holds and not change.judgement and _is_recent(history, change, recent)
     return Finding(
-        kind=kind,
+        kind=_choose_kind(change) if is_open else VerdictKind.PASS,
         subject=_name(history),
         message=describe_change(change),
         value=change.step.after,
@@ -80,6 +89,22 @@ def _judge_change(history: MetricHistory, change: Change, recent: int | None) ->
         effect=change.step.effect,
         interval=change.step.interval,
     )
+
+
+def _choose_kind(change: Change) -> VerdictKind:
+    """Of a change that holds and has not been triaged."""
+    if change.too_few and (change.is_worse or change.kind != "newest"):
+        return VerdictKind.INCONCLUSIVE
+    if change.is_worse:
+        return VerdictKind.FAIL if change.cause in ("code", "unknown") else VerdictKind.INCONCLUSIVE
+    is_explained = change.cause in ("environment", "label")
+    return VerdictKind.CHANGED if is_improbable(change.step) and not is_explained else VerdictKind.PASS
+
+
+def is_improbable(step: Step) -> bool:
+    """Levels of which one is a multiple of the other: as an improvement it is to be checked before it is believed."""
+    low, high = sorted((abs(step.before), abs(step.after)))
+    return high >= IMPROBABLE * low and high > 0
 
 
 def _is_recent(history: MetricHistory, change: Change, recent: int | None) -> bool:
@@ -127,17 +152,19 @@ def _name(history: MetricHistory) -> str:
     return f"{history.method} {history.metric}"
 
 
+_SINCE = {"step": "since", "trend": "step by step since", "newest": "in the newest since"}
+
+
 def describe_change(change: Change) -> str:
-    words = [
-        f"{change.step.effect:+.1%} {'step by step ' if change.kind == 'trend' else ''}since {change.execution_id}"
-    ]
+    words = [f"{change.step.effect:+.1%} {_SINCE[change.kind]} {change.execution_id}"]
     old, new = ((commit or "unknown")[:12] for commit in change.commits)
     words.append(f"commits {old}..{new}" if old != new else f"commit {new}")
-    cause = "environment or code?" if change.cause == "either" else f"{change.cause}:"
+    moved = "label" if [each.partition(" ")[0] for each in change.differences] == ["label"] else "environment"
+    cause = f"{moved} or code?" if change.cause == "either" else f"{change.cause}:"
     details = f" ({', '.join(change.differences)})" if change.differences else ""
     words.append(f"{cause} {change.reason}{details}")
     if not change.holds:
-        words.append("other environments were measured since" if change.too_few else "the level has returned since")
+        words.append("others were measured since" if change.too_few else "the level has returned since")
     if change.judgement:
         words.append(f"{change.judgement}{': ' + change.note if change.note else ''}")
     return "; ".join(words)
@@ -164,14 +191,124 @@ def count_executions(number: int) -> str:
     return f"{number} execution{'' if number == 1 else 's'}"
 
 
-def describe_few(old: Sequence[float], new: Sequence[float]) -> str:
+def describe_few(old: Sequence[float], new: Sequence[float], what: str = "environment") -> str:
     """Whether the new values are within the range of the old ones; too few for a test."""
     inside = sum(min(old) <= value <= max(old) for value in new)
     where = "within" if inside == len(new) else "partly outside" if inside else "outside"
-    counts = f"{count_executions(len(new))} on a new environment"
+    counts = f"{count_executions(len(new))} on a new {what}"
     if len(new) >= FEWEST_MOVED:
-        counts = f"{count_executions(len(old))} on the old environment"
+        counts = f"{count_executions(len(old))} on the old {what}"
     return f"{counts}, too few to judge (at least {FEWEST_MOVED} are needed), {where} the old range"
+
+
+# ---------------------------------------------------------------- the newest executions
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The last executions of a series against all before them, in units of the signal."""
+
+    signal: Signal
+    level: float  # of the executions before
+    tail: Array  # the distances of the newest from it
+    bound: float  # a tail that is farther off as a whole is outlying
+    noise: float
+    reach: float  # half the width of the interval of the tail's level
+
+    @property
+    def is_outlying(self) -> bool:
+        return max(float(self.tail.min()), -float(self.tail.max())) > self.bound
+
+    def build_step(self) -> Step:
+        height = find_level(self.tail)
+        low, high = (self.signal.relate(height + way * self.reach, self.level) for way in (-1, 1))
+        return Step(
+            at=int(self.signal.indices[len(self.signal.x) - len(self.tail)]),
+            before=self.signal.restore(self.level),
+            after=self.signal.restore(self.level + height),
+            effect=self.signal.relate(height, self.level),
+            interval=(low, high),
+        )
+
+
+def measure_newest(signal: Signal, known: Sequence[Step] | Step, count: int) -> Newest | None:
+    """The last `count` executions; None: too few before them.
+
+    They are outlying where each of them is farther off, to the same side, than chance allows in normal noise, and
+    `FARTHER` times as far as as many neighbours were before: noise with outliers or two modes is known by its past.
+    """
+    np = load_numpy()
+    *older, last = _split_known(signal, known)
+    before, tail = last[:-count], last[-count:]
+    pieces = [*older, before]
+    points = sum(map(len, pieces))
+    if not len(before) or points < FEWEST_BEFORE:
+        return None
+    level = find_level(before)
+    parts = [piece - find_level(piece) for piece in pieces]
+    known_degrees = max(1, points - len(pieces))
+    noise = _measure_clipped(np.concatenate(parts), known_degrees)
+    quantile = t_quantile(known_degrees, NEWEST_RATE * min(count, 2))
+    bound = max(quantile * noise * math.sqrt(1 + 1 / len(before)), FARTHER * _find_farthest(parts, count))
+    reach = t_quantile(known_degrees, TAIL_PROBABILITY) * noise * math.sqrt(1 / len(before) + 1 / count)
+    return Newest(signal, level, tail - level, bound, noise, reach)
+
+
+def _measure_clipped(about: Array, degrees_of_freedom: int) -> float:
+    """Standard deviation of residuals, clipped at 3 sigma; of counts, at least that of their grid."""
+    np = load_numpy()
+    limit = 3 * MAD_TO_SIGMA * find_middle(np.abs(about))
+    noise = math.sqrt(float((np.clip(about, -limit, limit) ** 2).sum()) / degrees_of_freedom)
+    return max(noise, find_grid_noise(about)) if (about != 0).mean() > MOST_OUTLIERS else noise
+
+
+def _find_farthest(parts: Sequence[Array], count: int) -> float:
+    """How far off `count` neighbours were together, to one side; the rarest are left out."""
+    np = load_numpy()
+    windows = [np.lib.stride_tricks.sliding_window_view(part, count) for part in parts if len(part) >= count]
+    if not windows:
+        return 0.0
+    distances = [np.maximum(window.min(axis=1), -window.max(axis=1)) for window in windows]
+    ordered = np.sort(np.concatenate(distances))
+    return max(0.0, float(ordered[len(ordered) - 1 - int(RARE * len(ordered))]))
+
+
+def find_newest_step(
+    values: Sequence[float | None], known: Sequence[Step] | Step = (), most: int = MOST_NEWEST
+) -> Step | None:
+    """The largest outlying group of newest executions as a step; None: the newest is where those before it are."""
+    signal = build_signal(values)
+    if signal is None:
+        return None
+    counts = range(min(most, len(signal.x) - FEWEST_BEFORE), 0, -1)
+    tails = (measure_newest(signal, known, count) for count in counts)
+    return next((tail.build_step() for tail in tails if tail is not None and tail.is_outlying), None)
+
+
+def separate_newest(values: Sequence[float], steps: Sequence[Step]) -> tuple[tuple[Step, ...], Step | None]:
+    """The steps, and apart from them what the newest executions alone show.
+
+    A level has at least `SHORTEST_PIECE` executions, so the search puts the last two together with one of the old level
+    or finds nothing; where the group is long enough for a level, the step that was found begins where the group does.
+    """
+    length = len(values) - steps[-1].at if steps else len(values)
+    is_short = bool(steps) and length <= MOST_NEWEST
+    earlier = tuple(steps[:-1] if is_short else steps)
+    found = find_newest_step(values, earlier, min(length, MOST_NEWEST))
+    if found is None:
+        return tuple(steps), None
+    if not is_short or len(values) - found.at < SHORTEST_PIECE:
+        return earlier, found
+    return (*earlier, steps[-1] if steps[-1].at == found.at else found), None
+
+
+def find_alone(values: Sequence[float | None], known: Sequence[Step] | Step = ()) -> float | None:
+    """The smallest relative change of the newest execution alone that would be found in 90% of such histories."""
+    signal = build_signal(values)
+    found = measure_newest(signal, known, 1) if signal is not None else None
+    if signal is None or found is None:
+        return None
+    return abs(signal.relate(found.bound + normal_quantile(FOUND) * found.noise, found.level))
 
 
 # ---------------------------------------------------------------- trends

@@ -93,9 +93,14 @@ def build_changes(history: MetricHistory) -> Iterator[Text]:
     for finding in findings[len(history.changes) :]:
         yield Text((build_mark(finding.kind), f" {finding.message}"), indent=1)
     if not findings and not history.changes:
-        seen = [series.detectable for series in history.series if series.detectable]
-        sight = f"; one of {seen[0]:.1%} would have been found" if len(seen) == 1 else ""
-        yield Text(f"no change{sight}", indent=1)
+        seen = [describe_sight(series) for series in history.series if series.detectable]
+        yield Text("; ".join(["no change", *(seen if len(seen) == 1 else [])]), indent=1)
+
+
+def describe_sight(series: MetricSeries) -> str:
+    """A change of which size would have been found where: a step needs several executions."""
+    alone = f", one of {series.alone:.1%} in the newest alone" if series.alone else ""
+    return f"a change of {series.detectable:.1%} in the last third of the executions would have been found{alone}"
 
 
 def _describe_change(change: Change, finding: Finding) -> tuple[str | Span, ...]:
@@ -103,6 +108,7 @@ def _describe_change(change: Change, finding: Finding) -> tuple[str | Span, ...]
     where = f"{moment} {change.execution_id}".strip()
     rest = finding.message.partition("; ")[2]
     effect = f"creep {render_effect(finding)} from" if change.kind == "trend" else render_effect(finding)
+    effect = f"newest {effect}" if change.kind == "newest" else effect
     known = "worse" if change.is_worse else "better"
     mark = known if finding.kind is VerdictKind.PASS else build_mark(finding.kind)
     return mark, f" {effect} {where}: {rest}"

@@ -9,7 +9,7 @@ from assay.system.fast_dataclasses import dataclass, field
 from assay.values.series import Direction
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-Cause = Literal["code", "environment", "either", "unknown"]
+Cause = Literal["code", "environment", "label", "either", "unknown"]
 # why an execution does not count
 CONTAMINATED = "contaminated"
 PROFILED = "profiled"
@@ -100,13 +100,14 @@ class Change:
     commits: tuple[str | None, str | None]  # the last of the old level, the first of the new one
     cause: Cause
     reason: str = ""  # for that
-    differences: tuple[str, ...] = ()  # of the environment: `cudnn 8.9.2 → 9.1.0`
+    differences: tuple[str, ...] = ()  # of environment and label: `cudnn 8.9.2 → 9.1.0`
     is_worse: bool = False
     holds: bool = True  # the level has not returned since
-    too_few: int = 0  # executions of a new environment that are too few to judge; 0: they are enough
+    too_few: int = 0  # newest executions, or those of a new environment, too few to judge; 0: they are enough
     judgement: str = ""  # triage: ack, wontfix
     note: str = ""
-    kind: Literal["step", "trend"] = "step"  # a trend begins at `execution_id` and continues to `until`
+    # a trend begins at `execution_id` and continues to `until`; `newest`: an outlier, or the beginning of a step
+    kind: Literal["step", "trend", "newest"] = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class MetricSeries:
     changes: tuple[Change, ...] = ()
     detectable: float | None = None  # the smallest change that would have been found; None: too few points for any
     needed: int | None = None  # points that would show the requested change; None: no number would
+    alone: float | None = None  # the smallest change that would have been found in the newest execution alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class MetricHistory:
     metric: str
     direction: Direction
     series: tuple[MetricSeries, ...]
-    moves: tuple[Change, ...] = ()  # from one environment to the next
+    moves: tuple[Change, ...] = ()  # from one environment or label to the next
     verdict: Verdict = field(default_factory=lambda: Verdict.of((), 0))
     left_out: Mapping[str, int] = field(default_factory=dict)  # reason → number of executions
     broken: str = ""  # why the newest execution gives no value

@@ -17,6 +17,7 @@ from assay.values.state import State
 from assay.values.verdict import Finding, VerdictKind
 
 STUDY = "bench"  # every execution, by whatever command, is a run of this study
+ASSAY = "assay"  # the source of what was not imported
 WALL_TIME = "wall_time"
 CPU_TIME = "cpu_time"
 THROUGHPUT = "throughput"
@@ -297,7 +298,7 @@ class BenchExecution:
     profiles: tuple[str, ...] = ()  # trace files
     state: str = "done"  # of the run
     log: str = ""  # the child's output
-    source: str = "assay"  # or the tool whose file was imported
+    source: str = ASSAY  # or the tool whose file was imported
     extra: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # remarks that are not failures
 
