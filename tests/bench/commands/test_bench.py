@@ -206,6 +206,77 @@ def test_triage_of_a_change_that_is_not_there(lab: Bench, cli: Cli) -> None:
     assert cli("bench", "triage", "wall_time", "C.f", "e9999", "ack").code == 2
 
 
+VARIABLE = """
+from assay.bench import Benchmark
+class V(Benchmark):
+    def f(self): self.report_benchmark(wall_time=float(open("value.txt").read()))
+"""
+
+
+def run_variable(lab: Bench, cli: Cli, value: float, *options: str) -> None:
+    (lab.folder / "variable.py").write_text(VARIABLE)
+    (lab.folder / "value.txt").write_text(str(value))
+    assert cli("bench", "run", "variable.V.f", "--label", "night", "--env", "MARK=1", *options, *QUIET).code == 0
+
+
+@pytest.mark.parametrize(("value", "count", "code", "verdict"), [(1.0, 12, 0, "PASS"), (3.0, 13, 1, "FAIL")])
+def test_confirm_executes_it_again_until_the_newest_are_a_level_or_an_outlier(
+    lab: Bench, cli: Cli, value: float, count: int, code: int, verdict: str
+) -> None:
+    run_variable(lab, cli, 1.0, "--trials", "10")
+    run_variable(lab, cli, 3.0)
+    result = cli("bench", "history", "wall_time")
+    assert result.code == 3
+    assert "newest +200.0%" in result.out
+    assert "run it again (--confirm does)" in " ".join(result.out.split())
+    (lab.folder / "value.txt").write_text(str(value))
+    result = cli("bench", "history", "wall_time", "--confirm", "--foreign-limit", "1")
+    assert result.code == code, result.out
+    assert f"{verdict} variable.V.f wall_time (lower is better): {count} executions" in result.out
+    records = [json.loads(path.read_text()) for path in sorted((lab.root / "bench").glob("*/run.json"))]
+    assert {(each["spec"]["tag"], each["workdir"]) for each in records} == {("night", records[0]["workdir"])}
+    assert all(["MARK", "1"] in each["spec"]["env"] for each in records)
+    assert cli("bench", "history", "wall_time", "--confirm").code == code, "nothing is open, nothing is executed"
+    assert len(list((lab.root / "bench").glob("*/run.json"))) == count
+
+
+def test_confirm_of_what_was_imported_is_refused(lab: Bench, cli: Cli) -> None:
+    write_executions(lab, [replace(each, source="asv") for each in history([1.0] * 20 + [3.0])])
+    assert "import the result" in " ".join(cli("bench", "history", "wall_time").out.split())
+    result = cli("bench", "history", "wall_time", "--confirm")
+    assert result.code == 2
+    assert "was imported from asv: it cannot be executed here" in result.err
+
+
+def test_confirm_of_what_has_no_command_is_refused(lab: Bench, cli: Cli) -> None:
+    write_history(lab, [1.0] * 20 + [3.0])
+    result = cli("bench", "history", "wall_time", "--confirm")
+    assert result.code == 2
+    assert "cannot be executed again: no command was recorded" in result.err
+
+
+def test_a_secret_of_the_newest_execution_is_taken_from_the_environment_or_asked_for(
+    lab: Bench, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_variable(lab, cli, 1.0, "--trials", "10")
+    run_variable(lab, cli, 3.0, "--env", "MY_TOKEN=abcdef123456")
+    (lab.folder / "value.txt").write_text("1")
+    result = cli("bench", "history", "wall_time", "--confirm", "--foreign-limit", "1")
+    assert result.code == 2
+    assert "MY_TOKEN is a secret" in result.err
+    monkeypatch.setenv("MY_TOKEN", "abcdef123456")
+    assert cli("bench", "history", "wall_time", "--confirm", "--foreign-limit", "1").code == 0
+
+
+def test_every_form_shows_the_same_verdict_on_the_newest(lab: Bench, cli: Cli) -> None:
+    write_history(lab, [1.0 + 0.001 * (n % 3) for n in range(20)] + [3.0])
+    facts = json.loads(cli("bench", "history", "wall_time", "--json").out)
+    assert "INCONCLUSIVE" in json.dumps(facts)
+    assert "newest" in json.dumps(facts)
+    assert "skipped" in cli("bench", "history", "wall_time", "--junit", "-").out
+    assert "INCONCLUSIVE" in cli("bench", "history", "wall_time", "--md", "-").out
+
+
 def test_history_s_bad_input(lab: Bench, cli: Cli) -> None:
     assert "there is no benchmark" in cli("bench", "history", "wall_time").err
     write_history(lab, [1.0])

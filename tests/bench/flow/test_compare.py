@@ -375,6 +375,62 @@ def test_without_any_history_it_is_said(lab: Path) -> None:
         compare_recorded("one", "two", None, "runs", CompareOptions())
 
 
+def test_comparing_a_side_with_itself_is_refused(lab: Path) -> None:
+    run_benchmarks(request("mod.B.fixed", trials=2, label="one"))
+    with pytest.raises(UsageError, match="base and head are both one, the same 2 executions"):
+        compare_recorded("one", "one", None, "runs", CompareOptions())
+    with pytest.raises(UsageError, match="are the same 2 executions: there is nothing to compare"):
+        compare_recorded("one", "runs/bench", None, "runs", CompareOptions())
+
+
+# ---------------------------------------------------------------- metrics that are gone
+
+
+def reporting(name: str, lists: list[dict[str, float]]) -> Executions:
+    chance = random.Random(name)
+    results = [
+        BenchResult("m.C.f", True, wall_time=10 * (1 + chance.gauss(0, 0.01)), extras=dict(extras)) for extras in lists
+    ]
+    return Executions(name, tuple(execution(n, 10.0, result=result) for n, result in enumerate(results)))
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ({}, "base reports speed, head does not report it"),
+        ({"velocity": 5.0}, "base reports speed, head does not report it (only head has velocity)"),
+    ],
+)
+def test_a_metric_that_head_has_lost_is_an_error(head: dict[str, float], message: str) -> None:
+    base = reporting("base", [{"speed": 5.0}] * 12)
+    found = compare_executions(base, reporting("head", [head] * 12), OPTIONS)
+    assert found.verdict.kind is VerdictKind.ERROR
+    assert message in [finding.message for finding in found.verdict.findings]
+    assert "wall_time" in [metric.metric for metric in found.metrics]
+    cases = build_comparison_cases(found)
+    assert any(verdict.kind is VerdictKind.ERROR for _, _, verdict in cases)
+    only = CompareOptions(metrics=("wall_time",))
+    assert compare_executions(base, reporting("head", [head] * 12), only).verdict.kind is VerdictKind.PASS
+    lost = CompareOptions(metrics=("speed",))
+    assert compare_executions(base, reporting("head", [head] * 12), lost).verdict.kind is VerdictKind.ERROR
+    assert compare_executions(reporting("head", [head] * 12), base, OPTIONS).verdict.kind is (
+        VerdictKind.ERROR if head else VerdictKind.PASS
+    )
+
+
+def test_a_metric_that_head_reports_sometimes_is_an_error() -> None:
+    base, head = [{"speed": 5.0}] * 12, [{"speed": 5.0}] * 9 + [{}] * 3
+    found = compare_executions(reporting("base", base), reporting("head", head), OPTIONS)
+    assert found.verdict.kind is VerdictKind.ERROR
+    assert "head lacks it in 3 of 12" in found.verdict.findings[0].message
+    assert compare_executions(reporting("head", head), reporting("b", head), OPTIONS).verdict.kind is VerdictKind.PASS
+
+
+def test_memory_that_could_not_be_measured_is_not_a_lost_metric() -> None:
+    base = side("base", 10.0, peaks=Peaks(max_rss=10**7))
+    assert compare_executions(base, side("head", 10.0), OPTIONS).verdict.kind is VerdictKind.PASS
+
+
 # ---------------------------------------------------------------- environments
 
 V100, T4 = {"accelerator_model": "V100"}, {"accelerator_model": "T4"}

@@ -615,3 +615,118 @@ def test_the_smaller_a_change_has_to_be_seen_the_more_is_asked_of_a_history() ->
     strict = judge(values, min_effect=0.002)
     assert strict.verdict.kind is VerdictKind.INCONCLUSIVE
     assert "more executions do not help" in strict.verdict.findings[0].message
+
+
+# ---------------------------------------------------------------- the newest executions
+
+
+@pytest.mark.parametrize("count", [8, 20, 40, 100])
+@pytest.mark.parametrize("last", [1, 2])
+@pytest.mark.parametrize("step", [1.3, 3.0])
+def test_newest_executions_that_are_slower_do_not_pass(count: int, last: int, step: float) -> None:
+    found = judge(history([*noise(10, count - last), *noise(10 * step, last, 7)]))
+    assert found.verdict.kind is VerdictKind.INCONCLUSIVE
+    (change,) = found.changes
+    assert (change.kind, change.too_few, change.step.at) == ("newest", last, count - last)
+    assert change.step.effect == pytest.approx(step - 1, rel=0.1)
+    assert "run it again (--confirm does)" in found.verdict.findings[0].message
+    better = judge(history([*noise(10, count - last), *noise(10 / 1.3, last, 7)]))
+    assert len(better.changes) == 1
+    assert better.verdict.findings[0].kind is VerdictKind.PASS, "named, and not worse"
+
+
+def test_a_newest_execution_that_came_again_before_is_no_alarm() -> None:
+    values = noise(10, 40)
+    values[5] = values[17] = values[29] = values[39] = 13.0
+    assert judge(history(values)).verdict.kind is VerdictKind.PASS
+
+
+def test_a_newest_execution_after_a_step_is_compared_with_the_new_level() -> None:
+    steps = [*noise(10, 30, 1), *noise(8, 30, 2)]
+    found = judge(history([*steps, 10.0]))
+    assert [change.kind for change in found.changes] == ["step", "newest"]
+    assert found.changes[-1].step.effect == pytest.approx(0.25, abs=0.02)
+    assert found.changes[0].holds
+    assert judge(history([*steps, 8.02])).verdict.kind is VerdictKind.PASS
+
+
+def test_a_newest_execution_on_a_creep_is_compared_with_its_end() -> None:
+    rising = [value * (1 - 0.004 * n) for n, value in enumerate(noise(10, 40, 1))]
+    assert [change.kind for change in judge(history(rising)).changes] == ["trend"]
+    found = judge(history([*rising, 10.0]))
+    assert [change.kind for change in found.changes] == ["trend", "newest"]
+    assert found.verdict.kind is VerdictKind.INCONCLUSIVE
+
+
+def test_a_triaged_newest_execution_is_no_alarm() -> None:
+    executions = history([*noise(10, 20), 13.0])
+    assert judge(executions, say("ack", executions)).verdict.kind is VerdictKind.PASS
+
+
+def test_a_newest_difference_below_min_effect_is_not_named() -> None:
+    values = [*noise(10, 40), 10.4]
+    assert judge(history(values)).changes == ()
+    assert judge(history(values), min_effect=0.03).verdict.kind is VerdictKind.INCONCLUSIVE
+
+
+def test_what_passes_says_where_a_change_would_have_been_found() -> None:
+    found = judge(history(noise(10, 40)))
+    (series,) = found.series
+    assert series.detectable is not None
+    assert series.alone is not None
+    assert series.detectable < series.alone
+    slower = judge(history([*noise(10, 39), 10 * (1.01 + series.alone)]))
+    assert slower.verdict.kind is VerdictKind.INCONCLUSIVE or series.alone < 0.05
+
+
+def test_after_a_fail_nothing_is_said_of_what_would_not_have_been_found() -> None:
+    chance = random.Random(3)
+    values = [level * (1 + chance.gauss(0, 0.04)) for level in (10,) * 15 + (20,) * 15]
+    found = judge(history(values))
+    assert found.verdict.kind is VerdictKind.FAIL
+    assert "would not have been found" not in " ".join(finding.message for finding in found.verdict.findings)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_an_improbable_improvement_is_to_be_checked(count: int) -> None:
+    executions = history([*noise(10, 20, 1), *noise(0.01, count, 2)])
+    assert judge(executions).verdict.kind is VerdictKind.CHANGED
+    assert judge(executions, say("wontfix", executions)).verdict.kind is VerdictKind.PASS
+    rates = history([*noise(10, 20, 1), *noise(1e4, count, 2)], metric="throughput_x")
+    assert judge(rates, metric="throughput_x", direction="max").verdict.kind is VerdictKind.CHANGED
+
+
+# ---------------------------------------------------------------- from one label to the next
+
+
+def labelled(level: float, count: int = 20, **fields: Any) -> list[BenchExecution]:
+    after = [execution(20 + n, value, label="v2", **fields) for n, value in enumerate(noise(level, count, 2))]
+    return [*history(noise(10, 20, 1), label="v1"), *after]
+
+
+def test_a_slower_label_is_inconclusive_as_a_slower_environment_is() -> None:
+    found = judge(labelled(12))
+    (change,) = found.moves
+    assert (change.cause, change.differences) == ("either", ("label v1 → v2",))
+    assert found.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "label or code?" in found.verdict.findings[0].message
+    (change,) = judge([replace(e, commit="a" * 40) for e in labelled(12)]).moves
+    assert change.cause == "label"
+    assert judge(labelled(10)).moves == ()
+    assert judge(labelled(12), label="v2").verdict.kind is VerdictKind.PASS
+
+
+def test_a_label_that_is_back_at_its_old_level_is_no_alarm() -> None:
+    back = [execution(60 + n, value, label="v1") for n, value in enumerate(noise(10, 10, 3))]
+    assert judge([*labelled(12), *back]).verdict.kind is VerdictKind.PASS
+
+
+def test_a_label_with_few_executions_is_no_pass() -> None:
+    found = judge(labelled(10, 2))
+    assert found.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "2 executions on a new label, too few" in found.verdict.findings[0].message
+
+
+def test_a_new_label_in_a_new_environment_is_compared_with_what_was_before() -> None:
+    (change,) = judge(labelled(12, setup={"cpu_model": "two"})).moves
+    assert change.differences == ("label v1 → v2", "cpu_model one → two")

@@ -528,3 +528,41 @@ def test_contamination_of_trials_that_do_not_exist_changes_nothing():
 
 def test_no_values_are_no_clean_values():
     assert Samples(()).clean == ()
+
+
+# ---------------------------------------------------------------- a few slow trials, and wide intervals
+
+
+@pytest.mark.parametrize(("direction", "factor"), [("min", 3.0), ("max", 1 / 3)])
+@pytest.mark.parametrize("noise", [0.001, 0.01])
+def test_four_of_twenty_trials_three_times_slower_are_named_and_do_not_pass(direction, factor, noise):
+    head = list(draw(100, 20, 1, noise))
+    for trial in (2, 7, 11, 19):
+        head[trial] *= factor
+    found = compare(draw(100, 20, 2, noise), head, direction)
+    assert found.kind is INCONCLUSIVE
+    assert found.missing_trials > 0
+    assert f"head: 4 of 20 trials are {factor:.2g} times the others (trials 3, 8, 12, 20)" in found.warnings
+    assert compare(head, draw(100, 20, 2, noise), direction).kind is PASS, "those of base do not make head worse"
+    assert compare(head, head[::-1], direction).kind is PASS, "both sides have as many"
+
+
+def test_one_slow_trial_is_chance():
+    head = [*draw(100, 19, 1, 0.01), 300.0]
+    assert compare(draw(100, 20, 2, 0.01), head).kind is PASS
+
+
+def test_values_that_are_equal_but_for_some_slow_ones_do_not_pass():
+    assert compare([1.0] * 20, [1.0] * 16 + [3.0] * 4).kind is INCONCLUSIVE
+
+
+def test_a_wide_interval_that_ends_below_the_threshold_asks_for_more_trials():
+    base = [100.0, 150.0, 101.0, 160.0, 99.0, 155.0, 102.0, 150.0]
+    head = [99.0, 100.0, 98.0, 101.0, 97.0, 100.0, 99.0, 103.0]
+    found = compare(base, head)
+    low, high = found.interval
+    assert low < -0.3
+    assert 0 < high <= 0.05
+    assert found.kind is INCONCLUSIVE
+    assert "too wide an interval" in found.message
+    assert found.missing_trials > 0

@@ -22,7 +22,8 @@ from assay.bench.flow.sides import (
     open_checkouts,
 )
 from assay.bench.importers.formats import load_foreign
-from assay.bench.judge.environments import doubt
+from assay.bench.judge.environments import doubt, shorten
+from assay.bench.judge.history import count_executions
 from assay.bench.judge.samples import (
     ALPHA,
     PROCESS_SPREAD,
@@ -37,7 +38,14 @@ from assay.bench.judge.samples import (
 )
 from assay.bench.records import BENCH_FILE, load_triage
 from assay.bench.values.comparison import Comparison, ComparisonReport, MetricComparison, Samples, Side
-from assay.bench.values.execution import COMPARED, BenchExecution, BenchReport, BenchRequest
+from assay.bench.values.execution import (
+    COMPARED,
+    PEAK_GPU_MEMORY,
+    PEAK_MEMORY,
+    BenchExecution,
+    BenchReport,
+    BenchRequest,
+)
 from assay.errors import NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.show.console import SILENT, Console
@@ -50,6 +58,7 @@ from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Run = Callable[[BenchRequest], BenchReport]
+_OBSERVED = {PEAK_MEMORY, PEAK_GPU_MEMORY}
 DEFAULT_TRIALS = 10
 DEFAULT_MOST = 30
 
@@ -80,7 +89,12 @@ def compare_recorded(
 ) -> ComparisonReport:
     """Sides are labels, commits (or the beginning of one), run directories, folders of them, or other tools' files."""
     known = _Known(root, method, console)
-    return _record(compare_executions(known.load(base), known.load(head), options), root)
+    sides = known.load(base), known.load(head)
+    if sides[0].identities == sides[1].identities:
+        count = count_executions(len(sides[0].found))
+        what = f"{base} and {head} are" if base != head else f"base and head are both {base},"
+        raise UsageError(f"{what} the same {count}: there is nothing to compare", "name two labels, commits or files")
+    return _record(compare_executions(*sides, options), root)
 
 
 def _record(report: ComparisonReport, root: str | None) -> ComparisonReport:
@@ -188,7 +202,7 @@ def build_report(
         )
         for one in compared
     )
-    findings = [*_find_missing(base, head), *(metric.finding for metric in metrics)]
+    findings = [*_find_missing(base, head), *_find_gone(base, head, options), *(metric.finding for metric in metrics)]
     counted = sum(one.comparison.p is not None for one in compared)
     notes = tuple(dict.fromkeys(_describe(base, head, [one.duel for one in compared], options)))
     return ComparisonReport(base.name, head.name, metrics, Verdict.of(findings, counted), notes)
@@ -226,6 +240,24 @@ def _find_missing(base: Executions, head: Executions) -> list[Finding]:
     common = [method for method in base.methods if method in head.methods]
     findings += [finding for side in (base, head) for finding in _find_idle(side, common)]
     return [*findings, *_find_failed(base, head), *_find_unkept(base, head)]
+
+
+def _find_gone(base: Executions, head: Executions, options: CompareOptions) -> Iterator[Finding]:
+    """Metrics that head does not report, or not always: one that is gone or renamed was not compared. The peaks of
+    memory are measured from outside, where that is possible, and are no part of a report."""
+    for method in base.methods:
+        ours, theirs = ([set(e.numbers) - _OBSERVED for e in side.good(method)] for side in (base, head))
+        if not ours or not theirs:
+            continue
+        new = sorted(set().union(*theirs) - set().union(*ours))
+        for metric in sorted(set().union(*ours)):
+            count = sum(metric not in names for names in theirs)
+            is_meant = not options.metrics or metric in options.metrics
+            if is_meant and (count == len(theirs) or (count and all(metric in names for names in ours))):
+                lacks = "does not report it" if count == len(theirs) else f"lacks it in {count} of {len(theirs)}"
+                hint = f" (only {head.name} has {shorten(new)})" if new else ""
+                message = f"{base.name} reports {metric}, {head.name} {lacks}{hint}"
+                yield Finding(VerdictKind.ERROR, method, message)
 
 
 def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
@@ -275,9 +307,9 @@ def _find_unkept(base: Executions, head: Executions) -> Iterator[Finding]:
 def _common_metrics(method: str, base: Executions, head: Executions, options: CompareOptions) -> list[str]:
     names = [{n for e in side.good(method) for n in e.numbers} for side in (base, head)]
     common = names[0] & names[1]
-    missing = [name for name in options.metrics if name not in common]
+    missing = [name for name in options.metrics if name not in names[0]]  # what head lacks is a finding
     if missing and common:
-        raise NotFoundError("metric", missing[0], common)
+        raise NotFoundError("metric", missing[0], names[0])
     return [name for name in sorted(common) if not options.metrics or name in options.metrics]
 
 

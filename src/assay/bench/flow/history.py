@@ -306,7 +306,8 @@ def _build_series(
     )
     values = [point.value for point in points]
     steps, newest = separate_newest(values, find_change_points(values))
-    trend = find_trend(values[: newest.at] if newest else values, steps)
+    quiet = values[: newest.at] if newest else values
+    trend = find_trend(quiet, steps)
     known = trend or steps
     newest = find_newest_step(values, trend) if trend else newest
     shown = [step for step in ((trend,) if trend else steps) if abs(step.effect) >= options.reported]
@@ -326,9 +327,9 @@ def _build_series(
         first.setup,
         points,
         tuple(changes),
-        find_detectable(values, known),
-        count_needed(values, options.asserted, known),
-        find_alone(values, known),
+        find_detectable(quiet, known),
+        count_needed(quiet, options.asserted, known),
+        find_alone(quiet, known),
     )
 
 

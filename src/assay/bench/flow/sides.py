@@ -39,6 +39,11 @@ class Executions:
         """Methods that have an execution, whether it counts or not."""
         return list(dict.fromkeys(execution.method for execution in (*self.found, *self.aside)))
 
+    @property
+    def identities(self) -> set[object]:
+        """Of its executions, wherever they were read from; ids of other tools may be shared."""
+        return {(e.method, e.execution_id, e.started_at, *e.numbers.items()) for e in self.found}
+
     def put_aside(self, *, everything: bool) -> Executions:
         """Without interrupted executions, and without profiled ones unless everything is wanted. Failed ones stay: they
         are reported, profiled or not."""

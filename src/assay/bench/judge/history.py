@@ -54,8 +54,9 @@ OUTLIERS_COST = 300.0  # times outliers / points²: how much higher the step mus
 MOST_NEWEST = 5  # executions at the end that are compared with all before them
 FEWEST_BEFORE = 4
 NEWEST_RATE = 0.0005  # of false alarms in normal noise, on either side; for two and more twice that
-RARE = 0.02  # fraction of the earlier executions that may be farther off
-FARTHER = 1.5  # than the others, by this factor
+RARE = 0.02  # fraction of the earlier executions that may be farther off,
+FEWEST_RARE = 20  # and one of so many
+FARTHER = 1.5  # times as far off as the others
 FOUND = 0.1  # fraction of changes of the newest execution alone, as large as is stated, that are missed
 IMPROBABLE = 2.0  # an improvement by this factor: programs that skip their work are fast
 
@@ -138,7 +139,7 @@ def _advise_blind(series: MetricSeries) -> str:
     )
     if series.needed is None:
         return f"more executions do not help, less noise does{enough}"
-    missing = series.needed - len(series.points)
+    missing = max(1, series.needed - len(series.points))
     return f"about {missing} more execution{'' if missing == 1 else 's'} would show it{enough}"
 
 
@@ -270,7 +271,8 @@ def _find_farthest(parts: Sequence[Array], count: int) -> float:
         return 0.0
     distances = [np.maximum(window.min(axis=1), -window.max(axis=1)) for window in windows]
     ordered = np.sort(np.concatenate(distances))
-    return max(0.0, float(ordered[len(ordered) - 1 - int(RARE * len(ordered))]))
+    rare = max(int(RARE * len(ordered)), len(ordered) >= FEWEST_RARE)
+    return max(0.0, float(ordered[len(ordered) - 1 - rare]))
 
 
 def find_newest_step(

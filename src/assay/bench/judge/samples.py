@@ -4,7 +4,7 @@ Mann-Whitney on the trials (exact, ties included, up to a hundred of them), the 
 interval that belongs to the test. Values that are all positive are compared as logs, so that effects are ratios.
 
 FAIL          worse by more than the threshold, and surely worse at all
-PASS          surely not worse by more than the threshold
+PASS          surely not worse by more than the threshold, by an interval that is not much wider than that
 CHANGED       better by more than the threshold, and surely so: check it before believing it
 INCONCLUSIVE  anything between; the comparison gives the number of further trials that would decide
 ERROR, FAIL   nothing to compare, or values that are not finite: never PASS
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from statistics import median_high, median_low
 
-from assay.bench.judge.trials import describe_trials
+from assay.bench.judge.trials import describe_stragglers, describe_trials, find_stragglers
 from assay.bench.values.comparison import Comparison, NextStep, Samples
 from assay.judge.statistics import Array, load_numpy, normal_quantile
 from assay.system.fast_dataclasses import dataclass, replace
@@ -27,6 +27,7 @@ from assay.values.verdict import Finding, VerdictKind
 THRESHOLD = 0.05
 ALPHA = 0.01
 MOST_TRIALS = 60  # per side; after these the difference is too close to the threshold
+WIDEST = 3.0  # interval that passes, in units of the threshold
 LARGEST_EXACT = 100  # trials of both sides; beyond, the normal approximation is as good
 LARGEST_LOG = 700.0  # beyond, exp overflows
 BUSY_ADVICE = "wait until the machine is quiet, or take them with --all (CPU time suffers least: --only cpu_time)"
@@ -81,7 +82,9 @@ def compare_pairs(pairs: Iterable[SamplePair]) -> tuple[Comparison, ...]:
     adjusted = iter(adjust_holm([one.p for one in measured if one.p is not None]))
     together = max(1, sum(one.p is not None for one in measured))
     return tuple(
-        _conclude(pair.question, replace(one, p_adjusted=next(adjusted)), together) if one.p is not None else one
+        _allow_for_stragglers(pair, _conclude(pair.question, replace(one, p_adjusted=next(adjusted)), together))
+        if one.p is not None
+        else one
         for pair, one in zip(asked, measured, strict=True)
     )
 
@@ -180,16 +183,38 @@ def _conclude(asked: Question, found: Comparison, together: int) -> Comparison:
         return _word(found, VerdictKind.FAIL, f"worse by more than {asked.threshold:.2%}")
     if sure and -worse > asked.threshold:
         return _word(found, VerdictKind.CHANGED, f"suspiciously better: more than {asked.threshold:.2%}")
-    if most <= asked.threshold:
+    if most <= asked.threshold and (is_narrow(found, asked) or (sure and abs(worse) <= asked.threshold)):
         return _word(found, VerdictKind.PASS, f"not worse by more than {asked.threshold:.2%}")
     fewest = find_fewest(asked.alpha / together) - min(found.base_trials, found.head_trials)
     more = max(count_missing(found, asked), fewest)
-    what = f"cannot be distinguished from {asked.threshold:.2%}"
+    what = "too wide an interval" if most <= asked.threshold else f"cannot be distinguished from {asked.threshold:.2%}"
     if min(found.interval) > asked.threshold or max(found.interval) < -asked.threshold:
         what = f"beyond {asked.threshold:.2%}, but not significant: p (corrected) is not below {asked.alpha:g}"
         if fewest > 0:
             what += f", which so few trials of {together} metrics cannot reach"
     hope = f"{what}; needs about {more} more trials on each side"
+    return replace(_word(found, VerdictKind.INCONCLUSIVE, hope), missing_trials=more)
+
+
+def is_narrow(found: Comparison, asked: Question) -> bool:
+    """A wide interval that happens to end below the threshold shows little: it may be as far on the other side."""
+    low, high = found.interval or (-math.inf, math.inf)
+    return high - low <= WIDEST * asked.threshold
+
+
+def _allow_for_stragglers(pair: SamplePair, found: Comparison) -> Comparison:
+    """A few trials of head that are much worse than all others do not change a median: they are named, and nothing with
+    them passes."""
+    base, head = pair.base.clean, pair.head.clean
+    late = find_stragglers(base, head, 1 if pair.question.direction == "min" else -1, pair.question.threshold)
+    if not late:
+        return found
+    words = describe_stragglers(head, late, pair.head.label or "head")
+    found = replace(found, warnings=(*found.warnings, words))
+    if found.kind is not VerdictKind.PASS:
+        return found
+    more = min(len(base), len(head))
+    hope = f"but some trials of head are much worse than the others; needs about {more} more trials on each side"
     return replace(_word(found, VerdictKind.INCONCLUSIVE, hope), missing_trials=more)
 
 
@@ -202,12 +227,14 @@ def _word(found: Comparison, kind: VerdictKind, what: str) -> Comparison:
 def count_missing(found: Comparison, asked: Question) -> int:
     """More trials per side until the interval is narrow enough, as it shrinks with the root of their number.
 
-    Narrow enough: it reaches from the effect to the threshold, or to 0 where the effect is already beyond it.
+    Narrow enough: it reaches from the effect to the threshold, or to 0 where the effect is already beyond it, and is
+    not too wide to pass.
     """
     low, high = found.interval or (0.0, 0.0)
     effect = found.effect or 0.0
     worse = effect if asked.direction == "min" else -effect
     room = abs(asked.threshold - worse) if abs(worse) <= asked.threshold else abs(worse)
+    room = min(room, WIDEST / 2 * asked.threshold) or room
     trials = min(found.base_trials, found.head_trials)
     if room == 0:
         return MOST_TRIALS

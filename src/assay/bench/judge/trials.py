@@ -1,4 +1,4 @@
-"""Warnings about the trials of a benchmark: contamination, two modes, a trend during the run."""
+"""Warnings about the trials of a benchmark: contamination, two modes, a trend during the run, a few slow trials."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ FEWEST = 8  # trials; fewer do not show modes or trends
 TREND_Z = 3.0
 APART = 7.0  # least distance of two modes in units of their sigma; the halves of normal noise are about 3 apart
 SMALLEST_MODE = 0.2  # fraction of the trials
+STRAGGLING = 8.0  # times the median distance from the median, about 5 sigma: a trial that is not one of the others
 _NUMBERS = re.compile(r"\d+(?:, \d+)*")  # a percentage, or numbers of processes
 _MOST_NUMBERS = 5
 
@@ -34,6 +35,32 @@ def _describe(side: Samples, name: str) -> list[str]:
     if modes:
         warnings.append(f"{label}: has two modes, near {modes[0]:.6g} and {modes[1]:.6g}")
     return warnings
+
+
+def find_stragglers(base: Sequence[float], head: Sequence[float], sign: int, threshold: float) -> list[int]:
+    """Trials of head that are much worse than the others, and together worsen its mean by more than the threshold,
+    compared with those of base; one alone is chance. A median does not show them. `sign`: 1 where lower is better."""
+    np = load_numpy()
+    given = sign * _share((*base, *head))[0]
+    ours, theirs = given[: len(base)], given[len(base) :]
+    before, after = float(np.median(ours)), float(np.median(theirs))
+    limit = max(STRAGGLING * float(np.median(np.abs(theirs - after))), threshold * abs(after))
+    late = np.flatnonzero(theirs - after > limit)
+    excess = [
+        np.where(side - level > limit, side - level, 0).mean() for side, level in ((ours, before), (theirs, after))
+    ]
+    return late.tolist() if len(late) > 1 and excess[1] - excess[0] > threshold * abs(after) else []
+
+
+def describe_stragglers(values: Sequence[float], late: Sequence[int], label: str) -> str:
+    """`head: 4 of 20 trials are 3.0 times the others (trials 3, 8, 11, 20)`."""
+    np = load_numpy()
+    given, _ = _share(values)
+    rest = abs(float(np.median(np.delete(given, late))))
+    far = f" are {abs(float(np.median(given[late]))) / rest:.2g} times the others" if rest else " are far off"
+    names = ", ".join(str(trial + 1) for trial in late[:_MOST_NUMBERS])
+    more = f" and {len(late) - _MOST_NUMBERS} more" if len(late) > _MOST_NUMBERS else ""
+    return f"{label}: {len(late)} of {len(values)} trials{far} (trials {names}{more})"
 
 
 def merge_reasons(reasons: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
