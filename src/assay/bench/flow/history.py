@@ -329,8 +329,13 @@ def _build_series(
         tuple(changes),
         find_detectable(quiet, known),
         count_needed(quiet, options.asserted, known),
-        find_alone(quiet, known),
+        _raise_to(options.asserted, find_alone(quiet, known)),
     )
+
+
+def _raise_to(least: float, effect: float | None) -> float | None:
+    """A smaller change of the newest execution alone is not reported."""
+    return effect if effect is None else max(least, effect)
 
 
 def _build_newest(found: Sequence[BenchExecution], step: Step, direction: Direction, said: Sequence[Triage]) -> Change:

@@ -218,7 +218,9 @@ class Newest:
 
     @property
     def is_outlying(self) -> bool:
-        return max(float(self.tail.min()), -float(self.tail.max())) > self.bound
+        """Also: none of them is nearer to the old level than to the new one."""
+        nearest = max(float(self.tail.min()), -float(self.tail.max()))
+        return nearest > max(self.bound, abs(find_middle(self.tail)) / 2)
 
     def build_step(self) -> Step:
         height = find_level(self.tail)
