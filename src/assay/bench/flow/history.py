@@ -306,7 +306,7 @@ def _build_series(
     )
     values = [point.value for point in points]
     steps, newest = separate_newest(values, find_change_points(values))
-    quiet = values[: newest.at] if newest else values
+    quiet = values[: newest.at] if newest and newest.at >= SHORTEST_SERIES else values
     trend = find_trend(quiet, steps)
     known = trend or steps
     newest = find_newest_step(values, trend) if trend else newest
