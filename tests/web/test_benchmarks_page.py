@@ -103,10 +103,14 @@ class TestList:
 
     def test_the_largest_change_that_nobody_judged_is_first(self, client: TestClient) -> None:
         text = get_list(client)
-        first = text.partition("Became worse")[2].split("<tr>")[2]
-        assert "m.C.f" in first
-        assert "+20.0%" in first or "+19.9%" in first
-        assert 'class="badge FAIL">open<' in first
+        first, second = text.partition("Became worse")[2].split("<tr>")[2:4]
+        assert "m.C.sides" in first, "from label a to label b"
+        assert "+104.3%" in first
+        assert 'class="badge INCONCLUSIVE">open<' in first
+        assert "code, environment or label" in first
+        assert "m.C.f" in second
+        assert "+20.0%" in second or "+19.9%" in second
+        assert 'class="badge FAIL">open<' in second
 
     def test_it_is_shown_before_it_is_judged(self, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """Nothing is guessed, and the page asks again."""
