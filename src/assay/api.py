@@ -164,6 +164,7 @@ def run(
     force: bool = False,
     code: str | None = None,
     new_code: bool = False,
+    old_code: bool = False,
     search: str | None = None,
     notify: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
@@ -191,6 +192,8 @@ def run(
     _check_words("code", () if code is None else (code,), ("snapshot", "live"))
     _check_words("search", () if search is None else (search,), ("continue", "new"))
     check_receivers(notify, "notify")
+    if new_code and old_code:
+        raise UsageError("new_code and old_code contradict each other", "leave out one of them")
     if isinstance(slots, int) and jobs is None:
         slots, jobs = None, slots
     for option, number in (("jobs", jobs), ("sample", sample)):
@@ -214,6 +217,7 @@ def run(
         retry=frozenset(state for name in retry for state in RETRY[name]),
         force=force,
         new_code=new_code,
+        old_code=old_code,
         search=search,
         code=code,
     )
@@ -228,7 +232,8 @@ def run(
     words = [f"--{flag}={value}" for flag, value in once.items() if value is not None]
     several = {"title": titles, "command": commands, "retry": retry, "set": options.settings, "notify": notify}
     words += [f"--{flag}={value}" for flag, values in several.items() for value in values]
-    words += [flag for flag, is_set in (("--force", force), ("--new-code", new_code)) if is_set]
+    flags = {"--force": force, "--new-code": new_code, "--old-code": old_code}
+    words += [flag for flag, is_set in flags.items() if is_set]
     # other tools' names are made anew by the supervisor; those of a search come later
     is_known = prepared.study.dialect == "native" and prepared.search is None
     expected = Expected(

@@ -97,18 +97,6 @@ def test_the_study_file_and_what_is_no_code_are_no_change(shop: Workshop) -> Non
     assert "changed since" not in again.err
 
 
-def test_a_mended_program_reaches_failed_runs_only_by_new_code_and_that_is_said(shop: Workshop) -> None:
-    shop.write("train.sh", "exit 1\n")
-    write_study(shop, "bash train.sh")
-    assert shop.run("--slots", "0").code == 1
-    shop.write("train.sh", "exit 0\n")
-    again = shop.run("--slots", "0", "--retry", "failed")
-    assert again.code == 1
-    assert "1 run ran with the recorded snapshot: train.sh has changed since" in again.err
-    assert " --new-code\n" in again.err
-    assert shop.run("--slots", "0", "--retry", "failed", "--new-code").code == 0
-
-
 def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: Workshop) -> None:
     wait = "while [ ! -e $ALL ]; do sleep 0.02; done"
     shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n")

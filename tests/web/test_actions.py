@@ -56,6 +56,23 @@ def test_a_run_is_repeated(bench: Bench) -> None:
         until(lambda: list((bench.root / "fit" / GOOD).glob("outcome.2")), "it ran again")
 
 
+def test_a_failed_run_is_repeated_with_the_current_code_and_the_page_says_so(bench: Bench) -> None:
+    (bench.folder / "say.sh").write_text("exit 1\n")
+    bench.run("study: c\ncommand: bash say.sh\nresources: {gpus: 0}\n")
+    (bench.folder / "say.sh").write_text('until [ -e "$ASSAY_RUN_DIR/go" ]; do sleep 0.02; done\n')
+    (run_dir,) = (path.parent for path in bench.root.glob("c/*/run.json"))
+    with open_client(bench.root) as client:
+        assert "--old-code" in client.get(f"/studies/c/runs/{run_dir.name}").text
+        answer = client.post("/api/studies/c/actions", headers=WRITE, json={"action": "rerun", "runs": [run_dir.name]})
+        until(lambda: (run_dir / "code.1").exists(), "it runs again")
+        (run_dir / "go").touch()
+        until((run_dir / "outcome.2").exists, "it has ended")
+    assert answer.status_code == 200
+    supervisor_log = (bench.root / "c/.assay/supervisor.log").read_text()
+    assert "1 failed run takes the current code: say.sh has changed since" in supervisor_log
+    assert json.loads((run_dir / "outcome.2").read_text())["state"] == "done"
+
+
 def test_what_cannot_start_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actions, "_EARLY_S", 60.0)
     monkeypatch.setattr(actions, "build_commands", lambda *_: [["rerun", "--no-such-option"]])

@@ -53,11 +53,17 @@ class RunRecord:
     search_from: int | None = None  # of a search: the number of its first trial; after `--search new` it is another one
     search: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
     origin: Mapping[str, Any] | None = None  # of a run that another tool made: `tool`, `path`, `id`, `name`, `at`, …
+    earlier_codes: Mapping[str, str] | None = None  # number of the last attempt that had a snapshot -> its hash
 
     @property
     def tool(self) -> str:
         """The tool that the run was imported from; empty: it is a run of ours."""
         return str(self.origin.get("tool", "")) if self.origin else ""
+
+    def find_code(self, attempt: int) -> str | None:
+        """The hash of the snapshot that this attempt had."""
+        earlier = {int(number): code for number, code in (self.earlier_codes or {}).items() if number.isdecimal()}
+        return earlier[min(later)] if (later := [number for number in earlier if number >= attempt]) else self.code_hash
 
 
 def new_uid() -> str:
@@ -283,7 +289,8 @@ def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecor
     record = load_record(run_dir)
     code_hash = waiting.removeprefix(layout.NEXT_CODE_PREFIX)
     if record.code_hash != code_hash:
-        record = replace(record, code_hash=code_hash, commit=commit)
+        earlier = {**(record.earlier_codes or {}), str(attempt): record.code_hash} if record.code_hash else None
+        record = replace(record, code_hash=code_hash, commit=commit, earlier_codes=earlier)
         write_atomic(os.path.join(run_dir, layout.RUN_FILE), render_record(record), repair=True)
     code = os.path.join(run_dir, layout.CODE_DIR)
     if os.path.lexists(code):

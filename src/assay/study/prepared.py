@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from assay.config.fields import LoadOptions
@@ -61,6 +62,7 @@ class Origin:
     settings: tuple[str, ...] = ()  # the same of --set
     code_hash: str | None = None  # the snapshot that it gets; None: the current code, or the live one
     commit: str | None = None  # of that snapshot
+    failed_code: str | None = None  # the snapshot of a failed parent, in place of which it gets the current code
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class RunOptions:
     force: bool = False  # run again what is finished
     names_runs: bool = False  # with force: the call names its runs (`assay rerun`); another choice is another pass
     new_code: bool = False
+    old_code: bool = False  # a failed run that is repeated keeps its snapshot, whatever has changed since
     search: Literal["continue", "new"] | None = None  # a search whose file has changed: go on with it, or begin again
     code: str | None = None  # "live" or "snapshot" instead of what the file says
     load: LoadOptions = field(default_factory=LoadOptions)
@@ -271,12 +274,17 @@ class Repeat:
         return self.base == self.begun < self.last
 
 
-def find_pass(prepared: Prepared, *, new_code: bool | None = None) -> str:
-    """The file of such a --force; the same for the same call, and for one that was interrupted."""
+def find_pass(
+    prepared: Prepared, *, new_code: bool | None = None, codes: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """The file of such a --force; the same for the same call, and for one that was interrupted.
+
+    `codes`: the hash of the code that runs get with their next attempt, where it is not the one they have.
+    """
     options = prepared.options
     key: list[object] = [sorted(options.commands or ()), options.new_code if new_code is None else new_code]
     if options.names_runs:
-        key += sorted((spec.name, _load_code_hash(prepared, spec) or "") for spec in prepared.plan.runs)
+        key += sorted((s.name, codes.get(s.name) or _load_code_hash(prepared, s) or "") for s in prepared.plan.runs)
     name = blake2b(json.dumps(key).encode(), digest_size=6).hexdigest()
     return os.path.join(prepared.location.dir, layout.STUDY_META_DIR, f"{layout.PASS_PREFIX}{name}.json")
 
@@ -307,9 +315,9 @@ def _load_code_hash(prepared: Prepared, spec: RunSpec) -> str | None:
     return record.code_hash if record else None
 
 
-def describe_kept(prepared: Prepared, kept: int) -> str:
+def describe_kept(prepared: Prepared, kept: int, path: str) -> str:
     runs = f"{kept} of {len(prepared.plan.runs)} runs {'has' if kept == 1 else 'have'}"
-    first = build_command(("rm",), [show_path(find_pass(prepared))])
+    first = build_command(("rm",), [show_path(path)])
     are = "is" if kept == 1 else "are"
     return f"continues an unfinished --force: {runs} been repeated and {are} kept (to repeat all, first: {first})"
 

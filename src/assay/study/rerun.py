@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from assay.config.load import LoadOptions, load_study
 from assay.config.settings import Settings, load_settings
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
-from assay.observe.environment import load_git
 from assay.record import run_directory
 from assay.record.received import describe, is_foreign, load_received
 from assay.show.console import Console
 from assay.show.formatting import render_count
-from assay.stage.snapshot import Snapshot, load_snapshot, place_code, take_snapshot
 from assay.study.farms import LOCAL, choose_asked_farm, choose_farm
 from assay.study.locations import FoundRun, StudyLocation, show_command
 from assay.study.prepared import Prepared, RunOptions, check_farm
 from assay.study.refresh import describe_damage
 from assay.study.run_status import RunStatus, load_status
-from assay.system.files import rename, write_atomic
 from assay.values import layout
-from assay.values.run import Plan, build_command
+from assay.values.run import Plan
 from assay.values.study import CodePolicy, Farm, Study
 
 
@@ -35,10 +31,12 @@ def prepare_rerun(
     slots: tuple[str, ...] | None,
     command_line: tuple[str, ...],
     on: str | None = None,
+    code: Literal["new", "old"] | None = None,
 ) -> list[Prepared]:
     """One supervised study per study that these runs belong to. Refuses all of them if one cannot be repeated.
 
-    `commands`: None is all of them, whatever earlier attempts finished.
+    `commands`: None is all of them, whatever earlier attempts finished. `code`: None is the current code for what has
+    failed, and the recorded snapshot for what has not.
     A damaged run does not keep the others from being repeated: `find_damaged` names it.
     """
     refuse_received(runs)
@@ -62,6 +60,8 @@ def prepare_rerun(
         on=on,
         force=True,
         names_runs=True,
+        new_code=code == "new",
+        old_code=code == "old",
         command_line=command_line,
     )
     return [_prepare(location, statuses, options) for location, statuses in by_location.items()]
@@ -175,69 +175,5 @@ def _load_farms(location: StudyLocation, record: run_directory.RunRecord) -> dic
     return {}
 
 
-# ---------------------------------------------------------------- the current code
-
-
-def renew_code(runs: Sequence[FoundRun]) -> int:
-    """Give these runs the code as it is now; the old copy stays as `code.<last attempt>`. How many changed."""
-    taken: dict[tuple[str, tuple[str, ...]], Snapshot] = {}
-    changed = 0
-    for run in runs:
-        status = load_status(run.dir)
-        record = status.record
-        if record.code_hash is None:  # it runs in the code's own folder, and so has the current code
-            continue
-        source = _find_source(run.location, record)
-        key = (source, record.spec.code.ignore)
-        if key not in taken:
-            taken[key] = _take(run.location, record, source)
-        if taken[key].hash != record.code_hash:
-            _replace_code(run.dir, status, taken[key])
-            changed += 1
-    return changed
-
-
 def store_of(location: StudyLocation) -> str:
     return os.path.join(location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
-
-
-def _find_source(location: StudyLocation, record: run_directory.RunRecord) -> str:
-    """The folder that the run's code was copied from."""
-    try:
-        source = load_snapshot(store_of(location), str(record.code_hash)).source
-    except (OSError, FormatError) as error:
-        again = build_command(("assay", "run"), [record.source], ("--force", "--new-code"))
-        hint = f"run the study again with the current code: {again}"
-        raise UsageError(f"nothing says any more where the code of {record.spec.name} came from", hint) from error
-    if not os.path.isdir(source):
-        raise UsageError(f"the code of {record.spec.name} came from {source}, which is gone", "leave out --new-code")
-    return source
-
-
-def _take(location: StudyLocation, record: run_directory.RunRecord, source: str) -> Snapshot:
-    return take_snapshot(
-        source,
-        store_of(location),
-        record.spec.code.ignore,
-        exclude=[location.root],
-        guess=record.dialect != "runx",
-        link=record.spec.code.link_ignored,
-        secret=load_settings(os.getcwd(), os.environ).secrets.file_patterns,
-    )
-
-
-def _replace_code(run_dir: str, status: RunStatus, snapshot: Snapshot) -> None:
-    """The new copy is complete before the old one moves; a crash in between leaves either under the right name."""
-    code = os.path.join(run_dir, layout.CODE_DIR)
-    aside = f"{code}.new"
-    shutil.rmtree(aside, ignore_errors=True)  # of a call that was killed
-    place_code(snapshot, aside, link=status.record.spec.code.link_ignored)
-    kept = f"{code}.{status.attempt}"
-    if os.path.lexists(kept):
-        shutil.rmtree(code)
-    else:
-        rename(code, kept)
-    rename(aside, code)
-    git = load_git(snapshot.source)
-    record = replace(status.record, code_hash=snapshot.hash, commit=git.commit if git else None)
-    write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record))

@@ -16,7 +16,7 @@ from assay.observe.readings import parse_absence, parse_reading
 from assay.record import run_directory
 from assay.record.index.base import Index
 from assay.record.received import describe, load_received, load_received_facts
-from assay.record.run_directory import Attempt
+from assay.record.run_directory import Attempt, RunRecord
 from assay.record.tags import Marks, find_tags_file, load_marks
 from assay.show import formatting
 from assay.study.collect import find_sources
@@ -336,6 +336,10 @@ def build_origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]
         ("made", render_moment(record.created_at, now) if record.created_at else ""),
         ("commit", f"{commit}{dirty}" if commit else ""),
         ("code", "" if origin else code),
+        *(
+            ("code before", f"{code_hash} until attempt {number}, kept in {layout.CODE_DIR}.{number}/")
+            for number, code_hash in (record.earlier_codes or {}).items()
+        ),
         ("by hand", show_job(run.dir) if run.commands and not is_untouched(run) else ""),
     ]
     return [(label, value) for label, value in facts if value]
@@ -410,7 +414,7 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
         "params": dict(record.spec.params),
         "commands": run.commands,
         "attempts": [
-            _attempt_facts(attempt, load_place(run.dir, attempt.handle)) for attempt in status.history.attempts
+            _attempt_facts(attempt, record, load_place(run.dir, attempt.handle)) for attempt in status.history.attempts
         ],
         "metrics": {name: _summary_facts(summary) for name, summary in run.metrics.items()},
         "metric_sources": list(run.sources),
@@ -435,11 +439,12 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
     }
 
 
-def _attempt_facts(attempt: Attempt, place: Place) -> dict[str, Any]:
+def _attempt_facts(attempt: Attempt, record: RunRecord, place: Place) -> dict[str, Any]:
     return {
         "number": attempt.number,
         "host": place.host,
         "job": place.job,
+        "code_hash": record.find_code(attempt.number),
         "lease": asdict(attempt.handle) if attempt.handle else None,
         "stop": asdict(attempt.stop) if attempt.stop else None,
         "outcome": {**asdict(attempt.outcome), "state": str(attempt.outcome.state)} if attempt.outcome else None,

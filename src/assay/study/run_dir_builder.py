@@ -7,15 +7,15 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
 
-from assay.errors import AssayError
+from assay.errors import AssayError, UsageError
 from assay.execute.script import JobText, is_whole_job, render_job, render_secrets
-from assay.observe.environment import load_environment
+from assay.observe.environment import load_environment, load_git
 from assay.record import run_directory
 from assay.record.folders import is_run_dir
 from assay.record.received import Received, load_received, write_received
@@ -29,9 +29,10 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import Flusher, keep_damaged, list_names, read_text, rename, write_atomic
 from assay.system.locks import locked
 from assay.values import layout
-from assay.values.run import Liveness, Plan, Private, RunSpec, State, build_command
+from assay.values.run import Liveness, Private, RunSpec, State, build_command
 from assay.values.secrets import HIDDEN
-from assay.values.study import MetricFile, Study
+from assay.values.state import RETRY
+from assay.values.study import CodePolicy, MetricFile, Study
 
 if TYPE_CHECKING:
     from assay.values.environment import Environment
@@ -56,6 +57,7 @@ class DirBuilder:
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
+        self.tell: Callable[[str], None] = lambda _line: None  # for what is to be known before a run starts
         self._environment: Environment | None = None
         self._environment_path = ""
         self._file_hash: str | None = None
@@ -67,20 +69,34 @@ class DirBuilder:
         self.snapshot = self._take_snapshot()
         self._snapshots = {self.snapshot.hash: self.snapshot} if self.snapshot else {}
         self._codes = self._pin_codes()
+        self._newer: dict[str, tuple[str, Snapshot]] = {}  # run -> the code it had, the one its next attempt gets
+        self._told: set[str] = set()  # older snapshots that `tell` has reported
 
     def _take_snapshot(self) -> Snapshot | None:
         """At the start, so that edits during the sweep change nothing for the runs that wait."""
-        study, location = self._prepared.study, self._prepared.location
+        study = self._prepared.study
         if study.code.kind == "live" or self._has_code():
             return None
+        is_secret = any(spec.private is not None for spec in self._prepared.plan.runs)
+        return self._take(study.folder, os.path.abspath(study.source), study.dialect, study.code, is_secret)
+
+    def _take(self, folder: str, file: str, dialect: str, code: CodePolicy, is_secret: bool) -> Snapshot:
+        """The study's own file is not code: adding a value to it changes nothing about the runs that are there.
+
+        Other tools' files are copied; one that has secrets in it is linked instead.
+        """
+        is_native = dialect == "native"
         return take_snapshot(
-            study.folder,
+            folder,
             self._store,
-            study.code.ignore,
-            exclude=[location.root, *_own_file(study)],
-            guess=not study.is_runx,
-            link=study.code.link_ignored,
-            secret=(*self._prepared.settings.secrets.file_patterns, *_own_secret_file(study, self._prepared.plan)),
+            code.ignore,
+            exclude=[self._prepared.location.root, *([file] if is_native else ())],
+            guess=dialect != "runx",
+            link=code.link_ignored,
+            secret=(
+                *self._prepared.settings.secrets.file_patterns,
+                *(_name_pattern(file, folder) if is_secret and not is_native else ()),
+            ),
         )
 
     def _has_code(self) -> bool:
@@ -121,6 +137,7 @@ class DirBuilder:
     def create(self, entry: Entry) -> bool:
         record = self._build_record(entry.spec)
         record = replace(record, trial=entry.trial, search_from=entry.search_from, search=entry.kept)
+        self._tell_older(entry, record)
         fill = partial(self._fill, spec=entry.spec, run_dir=entry.dir)
         made = run_directory.write_run_dir(entry.dir, record, _render_job(record), fill)
         self.flusher.note()
@@ -257,18 +274,102 @@ class DirBuilder:
                 )
         return self._file_hash
 
+    # ------------------------------------------------------------ the current code for a repeated run
+
+    def choose_codes(self, specs: Sequence[RunSpec]) -> dict[str, str]:
+        """Which of these runs get the current code in this call, since theirs is older: name -> its hash."""
+        options = self._prepared.options
+        for spec in specs:
+            record = run_directory.try_record(self._prepared.dir_of(spec))
+            if record is None or record.code_hash is None or record.workdir != layout.CODE_DIR:
+                continue
+            if record.dialect == "runx" and not options.new_code:
+                continue
+            try:
+                snapshot = self._find_current(record, self._prepared.dir_of(spec))
+            except UsageError as error:
+                if options.new_code:
+                    raise
+                self.notes.append(f"{spec.name} was repeated with the code that it had: {error.message}")
+                continue
+            if snapshot is not None and snapshot.hash != record.code_hash:
+                self._newer[spec.name] = record.code_hash, snapshot
+        return {name: snapshot.hash for name, (_, snapshot) in self._newer.items()}
+
+    def _find_current(self, record: run_directory.RunRecord, run_dir: str) -> Snapshot | None:
+        """The snapshot of this call; for `assay rerun`, which has no study file, of the folder the run's came from."""
+        if self.snapshot is not None or not self._prepared.options.names_runs:
+            return self.snapshot
+        folder = self._find_source(record)
+        is_secret = os.path.exists(os.path.join(run_dir, layout.SECRETS_FILE))
+        key = repr((folder, record.source, record.dialect, record.spec.code, is_secret))
+        if key not in self._snapshots:
+            file = os.path.join(folder, record.source)
+            self._snapshots[key] = self._take(folder, file, record.dialect, record.spec.code, is_secret)
+        return self._snapshots[key]
+
+    def _find_source(self, record: run_directory.RunRecord) -> str:
+        """The folder that the run's code was copied from."""
+        try:
+            source = load_snapshot(self._store, str(record.code_hash)).source
+        except (OSError, AssayError) as error:
+            again = build_command(("assay", "run"), [record.source], ("--force", "--new-code"))
+            hint = f"run the study again with the current code: {again}"
+            raise UsageError(f"nothing says any more where the code of {record.spec.name} came from", hint) from error
+        if not os.path.isdir(source):
+            hint = "leave out --new-code"
+            raise UsageError(f"the code of {record.spec.name} came from {source}, which is gone", hint)
+        return source
+
+    def describe_newer(self, names: Collection[str]) -> str | None:
+        """What is printed before these of the chosen runs are started with the current code; None: there are none."""
+        found = [self._newer[name] for name in names if name in self._newer]
+        for spec in self._prepared.plan.runs:
+            origin = self._prepared.options.origins.get(spec.id)
+            if origin and origin.failed_code and self.snapshot and spec.name not in self._present:
+                found += [(origin.failed_code, self.snapshot)] if origin.failed_code != self.snapshot.hash else []
+        if not found:
+            return None
+        changes = _OtherCode()
+        for old, new in dict.fromkeys((old, snapshot.hash) for old, snapshot in found):
+            listed = list_changes(self._store, old, new)
+            changes.files |= {change.name: change.is_new for change in sorted(listed, key=lambda c: not _is_code(c))}
+        is_asked = self._prepared.options.new_code
+        what = "run" if is_asked else "new run" if self._prepared.options.origins else "failed run"
+        takes = f"{render_count(len(found), what)} {'takes' if len(found) == 1 else 'take'} the current code"
+        why = f": {changes.describe()}" if changes.files else ""
+        return f"{takes}{why}" if is_asked else f"{takes}{why} (--old-code keeps the recorded snapshot)"
+
     def renew(self, entry: Entry) -> None:
-        """--new-code: a repeated run gets the current code. Also completes what a killed supervisor has begun."""
+        """A repeated run gets the current code where that was chosen. Also completes what a killed call has begun."""
         entry.record = run_directory.take_code(entry.dir, entry.attempt - 1) or entry.record
-        record, snapshot = entry.record, self.snapshot
-        if not self._prepared.options.new_code or record is None or snapshot is None:
+        record, (_, snapshot) = entry.record, self._newer.get(entry.spec.name, ("", None))
+        snapshot = snapshot or (self.snapshot if self._prepared.options.new_code else None)
+        if record is None or record.workdir != layout.CODE_DIR:
             return
-        if record.workdir != layout.CODE_DIR or record.code_hash == snapshot.hash:
+        if snapshot is None or record.code_hash == snapshot.hash:
+            self._tell_older(entry, record)
             return
-        link = entry.spec.code.link_ignored
-        run_directory.offer_code(entry.dir, snapshot.hash, lambda aside: place_code(snapshot, aside, link=link))
-        git = self._load_environment().git
+        link, current = entry.spec.code.link_ignored, snapshot
+        run_directory.offer_code(entry.dir, current.hash, lambda aside: place_code(current, aside, link=link))
+        git = load_git(current.source)
         entry.record = run_directory.take_code(entry.dir, entry.attempt - 1, git.commit if git else None)
+
+    def _tell_older(self, entry: Entry, record: run_directory.RunRecord) -> None:
+        """Before the first run starts with a snapshot that is not the current code, with the command for that."""
+        code, options = record.code_hash, self._prepared.options
+        if self.snapshot is None or code in (None, self.snapshot.hash, *self._told) or options.old_code:
+            return
+        if entry.spec.id in options.origins or options.force:
+            return
+        self._told.add(str(code))
+        other = self._with_other_code([replace(entry, record=record)])
+        if other is not None:
+            again = options.again if options.again and options.again.words[-1] in ("run", "runx") else None
+            names = [name for name, states in RETRY.items() if options.retry.issuperset(states)]
+            words = [word for name in names for word in ("--retry", name)]
+            more = f"; for the current code stop and call: {again.build(*words, '--new-code')}" if again else ""
+            self.tell(f"runs that were begun earlier continue with the recorded snapshot: {other.describe()}{more}")
 
     def rewrite_env(self, entry: Entry) -> None:
         """A repeated run gets the variables that the file has now; job.N.sh is what the attempt before had.
@@ -567,15 +668,10 @@ def _is_study_file(change: Change) -> bool:
         return False
 
 
-def _own_file(study: Study) -> tuple[str, ...]:
-    """The study's file is not code: adding a value to it changes nothing about the runs that are there."""
-    return (os.path.abspath(study.source),) if study.dialect == "native" else ()
-
-
-def _own_secret_file(study: Study, plan: Plan) -> tuple[str, ...]:
-    """The originals' study files are copied; one that has secrets in it is linked instead."""
-    path = os.path.relpath(os.path.abspath(study.source), study.folder)
-    if all(spec.private is None for spec in plan.runs) or path.startswith(os.pardir):
+def _name_pattern(file: str, folder: str) -> tuple[str, ...]:
+    """The pattern that matches this file of the folder alone; none where it is elsewhere."""
+    path = os.path.relpath(file, folder)
+    if path.startswith(os.pardir):
         return ()
     return (re.sub(r"([*?\[])", r"[\1]", f"/{path}" if "/" in path else path.lower()),)
 

@@ -161,6 +161,9 @@ def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> l
     if run.commands:
         if run.status.state.is_over:
             commands.append(("Run it again, as a new attempt", show_command(["rerun"], location, name)))
+        if run.status.state in _FAILED and run.status.record.code_hash:
+            old = show_command(["rerun"], location, name, options=["--old-code"])
+            commands.append(("The same with the code that it had, whatever has changed since", old))
         commands.append(("The same commands by hand, as a new attempt", run_description.show_job(run.dir)))
     commands.append(("Everything about it, in a terminal", show_command(["show"], location, name)))
     return commands

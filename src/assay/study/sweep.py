@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -43,6 +43,7 @@ from assay.study.prepared import (
     find_repeat,
 )
 from assay.study.run_dir_builder import DirBuilder
+from assay.study.run_status import load_status
 from assay.study.slot_choice import Slots, WaitNotice, choose_slots
 from assay.study.supervise import Entry, Event, LoopSettings, Observer, Supervisor
 from assay.system.fast_dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ from assay.system.terminal import find_terminals
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State, replace_texts
 from assay.values.secrets import hide_assignment, hide_spec
+from assay.values.state import RETRY
 from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Pattern, Problem, Study, is_study_name
 from assay.values.units import CPU
 from assay.values.verdict import Verdict
@@ -255,6 +257,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
             planned = {spec.name: spec.id for spec in prepared.plan.runs}
             run_directory.write_plan(prepared.location.dir, planned, prepared.plan_key)
     builder = DirBuilder(prepared)
+    builder.tell = hooks.console.error
 
     def warn(line: str) -> None:
         hooks.console.message(f"warning: {line}")
@@ -472,19 +475,37 @@ def _find_slots(name: str | None) -> str:
 def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> list[Entry]:
     options, runs = prepared.options, prepared.plan.runs
     last = {spec.name: _load_last(prepared.dir_of(spec)) if options.force or options.retry else None for spec in runs}
+    codes = builder.choose_codes([spec for spec in runs if _takes_current_code(prepared, spec, last[spec.name])])
     if not options.force:
+        _tell_codes(builder, hooks, codes)
         return [_build_entry(spec, prepared, options.retry, _number(last[spec.name])) for spec in runs]
-    begun = {name: _number(attempt) for name, attempt in last.items()}
+    begun, path = {name: _number(attempt) for name, attempt in last.items()}, find_pass(prepared, codes=codes)
     with suppress(OSError):  # a full disk: an interrupted pass would be repeated as a whole
-        begun = run_directory.join_pass(find_pass(prepared), begun)
+        begun = run_directory.join_pass(path, begun)
     code = builder.snapshot.hash if options.new_code and builder.snapshot else None
     found = {spec.name: find_repeat(prepared, spec, last[spec.name], begun, code) for spec in runs}
     if kept := sum(repeat.is_kept for repeat in found.values()):
-        hooks.console.message(describe_kept(prepared, kept))
+        hooks.console.message(describe_kept(prepared, kept, path))
+    _tell_codes(builder, hooks, [name for name in found if not found[name].is_kept])
     return [
         _build_entry(spec, prepared, frozenset(State), found[spec.name].base, since=found[spec.name].begun)
         for spec in runs
     ]
+
+
+def _takes_current_code(prepared: Prepared, spec: RunSpec, last: run_directory.Attempt | None) -> bool:
+    """A failed run that a person repeats; automatic retries and what is continued keep the code they have."""
+    options = prepared.options
+    if last is None or options.old_code:
+        return False
+    state = last.outcome.state if last.outcome else load_status(prepared.dir_of(spec)).state
+    is_repeated = options.force or state in options.retry
+    return is_repeated and (options.new_code or state in RETRY["failed"])
+
+
+def _tell_codes(builder: DirBuilder, hooks: RunHooks, names: Collection[str]) -> None:
+    if line := builder.describe_newer(names):
+        hooks.console.error(line)
 
 
 def _build_entry(

@@ -25,6 +25,7 @@ from assay.system.files import TEMPORARY_SUFFIX
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, build_command
 from assay.values.secrets import HIDDEN, hide_assignment
+from assay.values.state import RETRY
 from assay.values.study import CHECKPOINT_FILES, Choices, Random, Study
 
 _TAG = "RUNX.TAG"
@@ -40,6 +41,7 @@ class Change:
     settings: tuple[str, ...] = ()  # KEY=VALUE of --set
     from_checkpoint: bool = False  # the newest one of the parent, by the study's `resume:` key
     new_code: bool = False
+    old_code: bool = False  # the parent's also where that has failed
 
 
 def prepare_variations(
@@ -120,15 +122,25 @@ def _vary(
         runs = [replace(spec, chosen=record.spec.chosen, title=record.spec.title) for spec in runs]
     plan = replace(plan, runs=tuple(runs))
     shown = [hide_assignment(text, settings.secrets) for text in change.overrides]
+    takes_current = change.new_code or (_is_repaired(run, status, folder) and not change.old_code)
     origin = Origin(
         parent=run.location.key(run.dir),
         overrides=_join_assignments(record.overrides, shown),
         settings=tuple(hide_assignment(text, settings.secrets) for text in _find_settings(run, record, change)),
-        code_hash=None if change.new_code or is_live else _check_code(run, record),
+        code_hash=None if takes_current or is_live else _check_code(run, record),
         commit=record.commit,
+        failed_code=record.code_hash if takes_current else None,
     )
     study, plan = replace(study, warnings=()), replace(plan, warnings=())  # about the file: known since its first call
     return study, plan, dict.fromkeys((spec.id for spec in plan.runs), origin)
+
+
+def _is_repaired(run: FoundRun, status: RunStatus, folder: str) -> bool:
+    """Whether a new run gets the current code without --new-code: its parent has failed, and the folder is there."""
+    record = status.record
+    if status.state not in RETRY["failed"] or record.dialect == "runx" or record.code_hash is None:
+        return False
+    return bool(_check_code(run, record)) and folder != os.path.join(run.dir, layout.CODE_DIR)
 
 
 def _find_settings(run: FoundRun, record: RunRecord, change: Change) -> tuple[str, ...]:

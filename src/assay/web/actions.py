@@ -123,14 +123,16 @@ def _start(snapshot: Snapshot, words: Sequence[str]) -> tuple[int, str]:
             stderr=log,
             start_new_session=True,
         )
+    code = None
     try:
         code = process.wait(_EARLY_S)
     except subprocess.TimeoutExpired:
         threading.Thread(target=process.wait, daemon=True).start()  # when it has ended, nothing of it is left
-        return 0, f"started; its output is in {layout.STUDY_META_DIR}/{layout.SUPERVISOR_LOG}"
     with open(path, encoding="utf-8", errors="replace") as file:
         file.seek(begins)
         said = file.read(4000).strip()
+    if code is None:
+        return 0, f"started; its output is in {layout.STUDY_META_DIR}/{layout.SUPERVISOR_LOG}\n{said}".strip()
     return (code if code not in (0, 1) else 0), said or f"it ended with exit code {code}"
 
 

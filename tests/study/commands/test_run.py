@@ -378,11 +378,11 @@ def test_with_new_code(cli, own_bench: Bench) -> None:
     assert cli("rerun", "c", "--quiet").code == 0
     assert (run_dir / "run.2.log").read_text() == "old\n"
     result = cli("rerun", "c", "--quiet", "--new-code")
-    assert "changed for 1 of 1" in result.err
+    assert "1 run takes the current code: say.sh has changed since\n" in result.err
     assert (run_dir / "run.3.log").read_text() == "new\n"
     assert (run_dir / "code.2" / "say.sh").read_text() == "echo old\n"
     assert json.loads((run_dir / "run.json").read_text())["code_hash"] != before
-    assert "changed for 0 of 1" in cli("rerun", "c", "--quiet", "--new-code").err
+    assert "current code" not in cli("rerun", "c", "--quiet", "--new-code").err
 
 
 # ---------------------------------------------------------------- stop

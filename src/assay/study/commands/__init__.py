@@ -6,7 +6,7 @@ COMMANDS = {
     "show": ("assay.study.commands.runs:show", "Show everything about one run."),
     "logs": ("assay.study.commands.runs:logs", "Print a run's output, or follow it."),
     "stop": ("assay.study.commands.run:stop", "Stop runs and everything they started."),
-    "rerun": ("assay.study.commands.run:rerun", "Run finished runs again, with their own code."),
+    "rerun": ("assay.study.commands.run:rerun", "Run finished runs again; failed ones with the current code."),
     "diff": ("assay.study.commands.runs:diff", "Compare two runs: parameters, code, environment, results."),
     "plot": ("assay.study.commands.tables:plot", "Plot metrics over steps."),
     "sum": ("assay.study.commands.tables:summarise", "Print the summary table of one or more studies."),

@@ -73,8 +73,11 @@ class RunRequest(Request):
         "--code", choices=("snapshot", "live"), help="Run a copy of the code, or the code where it is."
     )
     new_code: bool = option(
-        "--new-code", default=False, help="Repeated runs get the current code, not their own snapshot."
+        "--new-code",
+        default=False,
+        help="All runs that are started get the current code, not only failed ones that are repeated.",
     )
+    old_code: bool = option("--old-code", default=False, help="Failed runs are repeated with the code they had.")
     search: Literal["continue", "new"] | None = option(
         "--search",
         choices=("continue", "new"),
@@ -170,11 +173,19 @@ def _build_options(request: RunRequest) -> RunOptions:
         retry=request.retry,
         force=request.force,
         new_code=request.new_code,
+        old_code=check_codes(request),
         search=request.search,
         code=request.code,
         command_line=_build_command_line(request),
         again=None if is_random else Again(("assay", "run"), request.file, tuple(words), request.overrides),
     )
+
+
+def check_codes(request: RunRequest | RerunRequest) -> bool:
+    """Whether --old-code is given, and not its opposite as well."""
+    if request.new_code and request.old_code:
+        raise UsageError("--new-code and --old-code contradict each other", "leave out one of them")
+    return request.old_code
 
 
 def _build_command_line(request: RunRequest) -> tuple[str, ...]:
@@ -365,8 +376,9 @@ class RerunRequest(Request):
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
     new_code: bool = option(
-        "--new-code", default=False, help="With the current code; the old snapshot is kept as code.N."
+        "--new-code", default=False, help="With the current code, also what has not failed; code.N keeps the old one."
     )
+    old_code: bool = option("--old-code", default=False, help="With the code it had, also what has failed.")
     quiet: bool = quiet_option()
     plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
     as_json: bool = json_option("Print the outcome as JSON.")
@@ -374,16 +386,18 @@ class RerunRequest(Request):
 
 
 def rerun(request: RerunRequest, console: Console) -> int:
-    """Run studies, runs or patterns again: a new attempt of each, with the code that it had.
+    """Run studies, runs or patterns again: a new attempt of each.
 
-    All commands are run, also those that an earlier attempt finished. Results of earlier attempts are kept.
+    A failed run gets the current code where that has changed since, which is printed; other runs, and those of runx's
+    files, have the code that they had. All commands are run, also those that an earlier attempt finished. Results of
+    earlier attempts are kept.
 
     With PARAMETER=VALUE, or --from checkpoint, it makes new runs instead: the same parameters but for these, in the
-    same study, with the same code.
+    same study, with the code that a repeated run would get.
     """
     from assay.study.choosing import find_chosen_runs
     from assay.study.locations import HOW_TO_START
-    from assay.study.rerun import find_damaged, leave_out_received, prepare_rerun, renew_code
+    from assay.study.rerun import find_damaged, leave_out_received, prepare_rerun
 
     names, overrides = split_words(request.names, request.root, console)
     runs = find_chosen_runs(names, request.where, request.root)
@@ -398,14 +412,13 @@ def rerun(request: RerunRequest, console: Console) -> int:
     if makes_new:
         prepared = _prepare_variations(runs, overrides, request, slots)
     else:
-        prepared = prepare_rerun(runs, request.commands or None, slots, tuple(sys.argv), request.on)
+        code: Literal["new", "old"] | None = "old" if check_codes(request) else "new" if request.new_code else None
+        prepared = prepare_rerun(runs, request.commands or None, slots, tuple(sys.argv), request.on, code)
     if request.as_json and len(prepared) > 1:
         raise UsageError("--json reports one study at a time", "name the runs of one study only")
     for each in prepared:
         for warning in each.warnings:
             console.warning(str(warning))
-    if request.new_code and not makes_new:
-        console.error(f"the code has changed for {renew_code(runs)} of {len(runs)} runs")
     damaged = find_damaged(runs)
     for text in damaged:
         console.warning(text)
@@ -443,7 +456,8 @@ def _prepare_variations(
 
     if request.commands:
         raise UsageError("-c chooses commands of runs that are repeated as they are", "leave out -c, or the changes")
-    change = Change(overrides, request.settings, request.start is not None, request.new_code)
+    old_code = check_codes(request)
+    change = Change(overrides, request.settings, request.start is not None, request.new_code, old_code)
     prepared = prepare_variations(runs, change, slots, tuple(sys.argv), request.on)
     for each in prepared:
         check_prepared(each)

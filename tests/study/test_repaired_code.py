@@ -1,0 +1,179 @@
+"""After a crash and a fix: which code a repeated run gets, and what is printed about it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.acceptance.workshop import Workshop, open_workshop, until
+from tests.fork_server import call_assay
+
+from assay.record import run_directory
+
+RUN = "run"
+TAKES = "1 failed run takes the current code: train.sh has changed since (--old-code keeps the recorded snapshot)"
+RUN_AGAIN = ("run", "study.yml", "--slots", "0")
+AGAIN = [(*RUN_AGAIN, "--retry", "failed"), (*RUN_AGAIN, "--force"), ("rerun", "study")]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Workshop]:
+    with open_workshop(tmp_path) as opened:
+        opened.env |= {"ALL": str(opened.base / "all"), "ASSAY_ROOT": str(opened.root)}
+        yield opened
+
+
+def write_study(shop: Workshop, command: str, more: str = "") -> None:
+    shop.write("study.yml", f"study: study\ncommand: {json.dumps(command)}\n{more}")
+
+
+def log(shop: Workshop, run: str = RUN, attempt: int = 1) -> str:
+    return (shop.dir(run) / ("run.log" if attempt == 1 else f"run.{attempt}.log")).read_text()
+
+
+def code_hash(shop: Workshop, run: str = RUN) -> str | None:
+    return run_directory.load_record(str(shop.dir(run))).code_hash
+
+
+def fail_and_repair(shop: Workshop, more: str = "") -> str | None:
+    """The snapshot that the failed run had."""
+    shop.write("train.sh", "echo old\nexit 1\n")
+    write_study(shop, "bash train.sh", more)
+    failed = shop.run("--slots", "0")
+    assert failed.code == 1
+    assert "assay rerun study/run" in failed.err, "the advice"
+    shop.write("train.sh", "echo new\n")
+    return code_hash(shop)
+
+
+@pytest.mark.parametrize("command", AGAIN, ids=lambda words: words[-1])
+def test_after_a_crash_and_a_fix_the_fixed_code_runs_and_that_is_printed(
+    shop: Workshop, command: tuple[str, ...]
+) -> None:
+    before = fail_and_repair(shop)
+    again = shop.call(*command)
+    assert (again.code, log(shop, attempt=2)) == (0, "new\n")
+    assert again.err.count(TAKES) == 1
+    assert (shop.dir(RUN) / "code.1/train.sh").read_text() == "echo old\nexit 1\n"
+    record = run_directory.load_record(str(shop.dir(RUN)))
+    assert (record.find_code(1), record.find_code(2)) == (before, code_hash(shop))
+    assert before != code_hash(shop)
+    shown = json.loads(shop.call("show", "study/run", "--json").out)
+    assert [attempt["code_hash"] for attempt in shown["attempts"]] == [before, code_hash(shop)]
+    assert f"{before} until attempt 1, kept in code.1/" in shop.call("show", "study/run").out
+
+
+@pytest.mark.parametrize("command", AGAIN, ids=lambda words: words[-1])
+def test_old_code_repeats_a_failed_run_as_it_was(shop: Workshop, command: tuple[str, ...]) -> None:
+    before = fail_and_repair(shop)
+    again = shop.call(*command, "--old-code")
+    assert (again.code, log(shop, attempt=2), code_hash(shop)) == (1, "old\n", before)
+    assert "current code:" not in again.err
+    assert "--new-code and --old-code contradict" in shop.call(*command, "--old-code", "--new-code").err
+
+
+def test_a_failed_run_whose_code_is_the_same_is_repeated_without_a_word_about_code(shop: Workshop) -> None:
+    """The study's own file, in the same folder, is not code."""
+    fail_and_repair(shop)
+    shop.write("train.sh", "echo old\nexit 1\n")
+    before = code_hash(shop)
+    write_study(shop, "bash train.sh", "timeout: 1h\n")
+    for command in (*AGAIN, ("rerun", "study", "--new-code")):
+        again = shop.call(*command)
+        assert (again.code, code_hash(shop)) == (1, before)
+        assert "current code" not in again.err
+    assert not [*shop.dir(RUN).glob("code.*")]
+
+
+def test_a_failed_run_gets_the_code_of_its_own_folder_wherever_it_is_repeated(shop: Workshop) -> None:
+    fail_and_repair(shop)
+    elsewhere = shop.base / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "train.sh").write_text("echo wrong\n")
+    again = call_assay(["rerun", str(shop.dir(RUN))], cwd=elsewhere, env=shop.env, timeout=60)
+    assert (again.returncode, log(shop, attempt=2)) == (0, "new\n")
+
+
+def test_a_failed_run_whose_folder_is_gone_is_repeated_with_its_own_code_and_that_is_printed(shop: Workshop) -> None:
+    fail_and_repair(shop)
+    moved = shop.source.rename(shop.base / "moved")
+    again = call_assay(["rerun", str(shop.dir(RUN))], cwd=shop.base, env=shop.env, timeout=60)
+    assert (again.returncode, log(shop, attempt=2)) == (1, "old\n")
+    assert "run was repeated with the code that it had: the code of run came from" in again.stderr
+    moved.rename(shop.source)
+
+
+def test_of_a_whole_study_only_what_failed_gets_the_current_code(shop: Workshop) -> None:
+    shop.write("train.sh", "echo old\n[ $1 = 1 ]\n")
+    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2]}\n")
+    assert shop.run("--slots", "0").code == 1
+    shop.write("train.sh", "echo new\n")
+    again = shop.call("rerun", "study")
+    assert (again.code, again.err.count(TAKES)) == (0, 1)
+    assert [log(shop, f"n={n}", attempt=2) for n in (1, 2)] == ["old\n", "new\n"]
+
+
+def test_a_run_that_failed_without_a_supervisor_gets_the_current_code(shop: Workshop) -> None:
+    shop.write("train.sh", 'echo old\nuntil [ -e "$ALL" ]; do sleep 0.02; done\nexit 1\n')
+    write_study(shop, "bash train.sh")
+    program = shop.start("--plain", "--slots", "0")
+    until(lambda: (shop.dir(RUN) / "run.log").exists() and log(shop), "the run")
+    program.kill()
+    program.wait(60)
+    (shop.base / "all").touch()
+    until(lambda: "failed" in shop.call("ls", "study").out, "the run has failed")
+    shop.write("train.sh", "echo new\n")
+    again = shop.call("rerun", "study")
+    assert (again.code, log(shop, attempt=2), again.err.count(TAKES)) == (0, "new\n", 1)
+
+
+def test_an_interrupted_run_is_continued_with_its_code_and_that_is_printed_first(shop: Workshop) -> None:
+    shop.write("train.sh", 'echo old $1\n[ -e "$ALL" ] || { touch "$ALL"; sleep 600; }\n')
+    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2]}\n")
+    program = shop.start("--plain", "--slots", "0")
+    until((shop.base / "all").exists, "the first run")
+    assert shop.end(program, signal.SIGINT) == 130
+    shop.write("train.sh", "echo new $1\n")
+    again = shop.run("--plain", "--slots", "0")
+    assert again.code == 0
+    line = "runs that were begun earlier continue with the recorded snapshot: train.sh has changed since; for the"
+    assert again.err.count(line) == 1
+    assert again.err.index(line) < again.err.index("n=1")
+    advised = again.err.partition("current code stop and call: ")[2].splitlines()[0]
+    assert shop.call(*advised.split()[1:]).code == 0
+    assert [log(shop, "n=1", attempt=2), log(shop, "n=2")] == ["old 1\n", "old 2\n"]
+
+
+def test_a_new_run_from_a_failed_one_has_the_current_code(shop: Workshop) -> None:
+    shop.write("train.sh", "echo old\nexit 1\n")
+    write_study(shop, "bash train.sh {n}", "params: {n: [1]}\n")
+    assert shop.run("--slots", "0").code == 1
+    shop.write("train.sh", "echo new\n")
+    again = shop.call("rerun", "study/n=1", "n=2", "--slots", "0")
+    assert (again.code, log(shop, "n=2")) == (0, "new\n")
+    assert "1 new run takes the current code: train.sh has changed since (--old-code" in again.err
+    assert shop.call("rerun", "study/n=1", "n=3", "--slots", "0", "--old-code").code == 1
+    assert log(shop, "n=3") == "old\n"
+    well = shop.call("rerun", "study/n=2", "n=4", "--slots", "0")
+    assert (well.code, "current code" in well.err) == (0, False)
+
+
+def test_a_rerun_that_was_interrupted_goes_on_with_the_code_that_it_began_with(shop: Workshop) -> None:
+    shop.write("train.sh", "exit 1\n")
+    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2, 3]}\n")
+    assert shop.run("--slots", "0").code == 1
+    shop.write("train.sh", '[ $1 != 2 ] || [ -e "$ALL" ] || { touch "$ALL"; sleep 600; }\necho new\n')
+    words = [sys.executable, "-m", "assay", "rerun", "study", "--plain", "--slots", "0"]
+    program = subprocess.Popen(words, cwd=shop.source, env=shop.env, text=True)
+    shop.started.append(program)
+    until((shop.base / "all").exists, "the second run")
+    assert shop.end(program, signal.SIGINT) == 130
+    again = shop.call("rerun", "study", "--slots", "0")
+    assert again.code == 0
+    assert "1 of 3 runs has been repeated and is kept" in again.err
+    assert [len(shop.states(f"n={n}")) for n in (1, 2, 3)] == [2, 3, 2]
