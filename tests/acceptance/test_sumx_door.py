@@ -120,7 +120,7 @@ class TestTheDocument:
         write_documents_runs(desk)
         desk.well("sumx", "sweep", "-s", "acc", "--csv", "out")
         rows = list(csv.reader(desk.read("out.csv").splitlines()))
-        assert rows[0] == ["", "lr", "solver", "acc", "epoch", "epoch_time"]
+        assert rows[0] == ["run", "lr", "solver", "acc", "epoch", "epoch_time"]
         assert rows[1] == ["run4", "0.02", "adam", "99.1", "10", "311.0"]
 
     def test_another_logroot(self, desk: Desk) -> None:
@@ -164,7 +164,62 @@ class TestTheDocument:
         assert first_column(desk.well("sumx", "sweep").out) == ["right"]
 
 
+class TestEpochs:
+    def test_iterations_of_the_training_are_not_epochs(self, desk: Desk) -> None:
+        """As runx's own mnist example: `train` is counted by iterations, `val` by epochs."""
+        script = """\
+from assay import script
+from assay.logx import logx
+logx.initialize(tensorboard=False)
+for epoch in (1, 2):
+    for step in range(5):
+        logx.metric('train', {'loss': 9.0 - step}, 5 * epoch + step)
+    logx.metric('val', {'loss': 1.0 / epoch, 'accuracy': 50 * epoch}, epoch)
+"""
+        desk.write("train.py", script)
+        desk.write("sweep.yml", f"CMD: '{shlex.quote(sys.executable)} train.py'\nHPARAMS: {{lr: [1, 2]}}\n")
+        desk.well("runx", "sweep.yml")
+        rows = [line.split() for line in desk.well("sumx", "sweep").lines[2:]]
+        assert [row[-2] for row in rows] == ["2", "2"]
+        assert "train" not in desk.well("sumx", "sweep").out
+
+    def test_sorting_by_epoch_and_by_its_time(self, desk: Desk) -> None:
+        write_run(desk, "a", {"acc": [1.0, 2.0]}, epoch_s=10)
+        write_run(desk, "b", {"acc": [1.0, 2.0, 3.0]}, epoch_s=30)
+        write_run(desk, "c", {"acc": [1.0]}, epoch_s=20)
+        asked = {"epoch": "bac", "epoch:min": "cab", "epoch_time": "acb", "epoch time": "acb", "epoch_time:max": "bca"}
+        for sort, order in asked.items():
+            assert first_column(desk.well("sumx", "sweep", "--sortwith", sort).out) == list(order), sort
+
+    def test_metrics_without_times(self, desk: Desk) -> None:
+        desk.write("logs/sweep/a/hparams.json", "{}")
+        desk.write("logs/sweep/a/metrics.csv", "start,start/step,0\r\nval,acc,1,epoch,1\r\nval,acc,2,epoch,2\r\n")
+        said = desk.well("sumx", "sweep")
+        assert said.lines[2].split() == ["a", "2", "2", "-"]
+        assert "damaged" not in said.err
+
+    def test_tensors_are_read_and_what_is_no_number_is_named(self, desk: Desk) -> None:
+        desk.write("logs/sweep/a/hparams.json", "{}")
+        cells = "acc,tensor(0.2000),loss,\"tensor(0.5000, device='cuda:0')\",name,big"
+        desk.write("logs/sweep/a/metrics.csv", f"start,start/step,0,timestamp,1\r\nval,{cells},epoch,1,timestamp,3\r\n")
+        said = desk.well("sumx", "sweep")
+        assert said.lines[2].split() == ["a", "0.2", "0.5", "1", "0:02"]
+        assert "1 value(s) left out that are not numbers, such as name=big" in said.err
+
+
 class TestWhichIsBest:
+    def test_without_a_wish_the_order_is_that_of_the_values_in_the_table(self, desk: Desk) -> None:
+        write_run(desk, "a", {"loss": [0.1, 0.9]})
+        write_run(desk, "b", {"loss": [0.8, 0.5]})
+        write_run(desk, "c", {"loss": [0.7, 0.7]})
+        assert first_column(desk.well("sumx", "sweep").out) == ["b", "c", "a"]
+        assert first_column(desk.well("sumx", "sweep", "--sortwith", "loss").out) == ["a", "b", "c"]
+
+    def test_a_metric_that_is_left_out_sorts_nothing(self, desk: Desk) -> None:
+        write_run(desk, "a", {"acc": [1.0], "loss": [0.1]})
+        write_run(desk, "b", {"acc": [2.0], "loss": [0.9]})
+        assert first_column(desk.well("sumx", "sweep", "--ignore", "loss").out) == ["b", "a"]
+
     def test_a_loss_is_best_when_low(self, desk: Desk) -> None:
         for name, loss in (("a", 0.5), ("b", 0.25), ("c", 2.0)):
             write_run(desk, name, {"loss": [9.0, loss]})

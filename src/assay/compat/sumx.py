@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from assay.compat.original_command import Parsed, original_command, warn
 from assay.errors import ExitCode, UsageError
 from assay.record import originals
-from assay.record.index.base import Index
+from assay.record.index.base import Index, MetricColumns
 from assay.record.index.base import Table as IndexTable
 from assay.show.console import CollectingConsole
 from assay.study.api import (
@@ -23,16 +23,19 @@ from assay.study.api import (
     differing_params,
     load_fresh_table,
     sort_rows,
+    sort_values,
 )
 from assay.values import layout
 from assay.values.secrets import hide_named
-from assay.values.series import direction_of, whole_step
+from assay.values.series import direction_of, metric_priority, whole_step
 from assay.values.table import Column, Table
 
 # sumx never shows these: they differ in every run
 HIDDEN = ("logdir", "command", "result_dir", "nbr_workers", "paths", "val_paths")
 _NAMELESS = ""
 _DIGITS = 5
+_EPOCH, _EPOCH_TIME = "epoch", "epoch_time"
+_TRAINING = ("train/", "trn/", "training/")  # counted by iterations, not by epochs
 
 
 def build_sumx(
@@ -50,16 +53,36 @@ def build_sumx(
         names = ", ".join(location.name for location in locations)
         hint = "a run is shown once its script has called logx.metric('val', …)"
         raise UsageError(f"no valid experiments found in {names}", hint)
-    starts = _load_starts(index, data, keep, warnings)
+    counted = [data.metrics[name] for name in _list_shown(data, ())]
+    epochs = _Epochs(data, counted, _load_starts(index, data, keep, warnings))
     params = _load_params(data, locations)
-    # as sumx: by the first metric that is a loss, where there is one
-    sort = choose_sort(
-        sortwith or tuple(name for name in sorted(data.metrics) if "loss" in name)[:1],
-        data,
-        [params[i] for i in keep],
-    )
-    order = sort_rows(data, keep, sort, params)
-    return _build_table(data, order, params, starts, ignore, sort if sortwith else ()), warnings
+    if not sortwith:
+        order = _sort_by_shown(data, keep, ignore)
+        return _build_table(data, order, params, epochs, ignore, ()), warnings
+    known = [{**each, _EPOCH: epochs.find_last(i), _EPOCH_TIME: epochs.find_time(i)} for i, each in enumerate(params)]
+    sort = choose_sort([_name_epochs(each) for each in sortwith], data, [known[i] for i in keep])
+    return _build_table(data, sort_rows(data, keep, sort, known), params, epochs, ignore, sort), warnings
+
+
+def _name_epochs(asked: str) -> str:
+    """The columns that are neither metric nor parameter: the run that is furthest, or the fastest, comes first."""
+    name = asked.replace("epoch time", _EPOCH_TIME)
+    return {_EPOCH: f"{_EPOCH}:max", _EPOCH_TIME: f"{_EPOCH_TIME}:min"}.get(name, name)
+
+
+def _sort_by_shown(data: IndexTable, keep: Sequence[int], ignore: Sequence[str]) -> list[int]:
+    """As sumx: by the first metric that is a loss, where there is one; by the values in the table, best first."""
+    shown = [name for name in _list_shown(data, ignore) if any(data.metrics[name].count[i] for i in keep)]
+    if not shown:
+        return list(keep)
+    name = next((name for name in shown if "loss" in name), min(shown, key=metric_priority))
+    column = data.metrics[name]
+    return sort_values(keep, [column.last[i] if column.count[i] else None for i in keep], direction_of(name))
+
+
+def _list_shown(data: IndexTable, ignore: Sequence[str]) -> list[str]:
+    """Of what a script gave to logx for its training, sumx shows nothing."""
+    return [name for name in sorted(data.metrics) if name not in ignore and not name.startswith(_TRAINING)]
 
 
 def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: list[str]) -> dict[int, float]:
@@ -74,6 +97,9 @@ def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: 
         if state.get("damaged"):
             lines = f"{state['damaged']} damaged or unfinished line(s) ignored"
             warnings.append(f"{row.key}/{layout.LOGX_METRICS_FILE}: {lines}")
+        if state.get("unread"):
+            left_out = f"{state['unread']} value(s) left out that are not numbers, such as {state['unread_example']}"
+            warnings.append(f"{row.key}/{layout.LOGX_METRICS_FILE}: {left_out}")
         if row.origin in ("runx", "mlrunner") and row.reason:
             warnings.append(f"{row.key}/{row.reason}")
     return starts
@@ -112,7 +138,7 @@ def _build_table(
     data: IndexTable,
     order: Sequence[int],
     params: Sequence[dict[str, object]],
-    starts: dict[int, float],
+    epochs: _Epochs,
     ignore: Sequence[str],
     asked: Sequence[SortKey],
 ) -> Table:
@@ -121,10 +147,12 @@ def _build_table(
     table.add(Column(_NAMELESS, key="run"), [data.rows[i].key if several else data.rows[i].name for i in order])
     for name in differing_params([params[i] for i in order], (*HIDDEN, *ignore)):
         table.add(Column(name, digits=None), [params[i].get(name) for i in order])
-    for name in sorted(data.metrics):
-        if name not in ignore and not name.startswith("train/"):
-            _add_metric(table, data, name, order, asked)
-    _add_epochs(table, data, order, starts, ignore)
+    for name in _list_shown(data, ignore):
+        _add_metric(table, data, name, order, asked)
+    if _EPOCH not in ignore:
+        table.add(Column(_EPOCH, "number", digits=12), [whole_step(epochs.find_last(i)) for i in order])
+    if not {_EPOCH_TIME, "epoch time"} & set(ignore):
+        table.add(Column(_EPOCH_TIME, "clock"), [epochs.find_time(i) for i in order])
     return table.build()
 
 
@@ -140,31 +168,30 @@ def _add_metric(table: _Columns, data: IndexTable, name: str, order: Sequence[in
         table.add(best, [values[i] if column.count[i] else None for i in order])
 
 
-def _add_epochs(
-    table: _Columns, data: IndexTable, order: Sequence[int], starts: dict[int, float], ignore: Sequence[str]
-) -> None:
-    epochs = [whole_step(_last_epoch(data, i)) for i in order]
-    if "epoch" not in ignore:
-        table.add(Column("epoch", "number", digits=12), epochs)
-    if not {"epoch_time", "epoch time"} & set(ignore):
-        times = [_epoch_time(data, i, epoch, starts.get(i)) for i, epoch in zip(order, epochs, strict=True)]
-        table.add(Column("epoch_time", "clock"), times)
+@dataclass(frozen=True, slots=True)
+class _Epochs:
+    """How far the validations of each run have come, and how long an epoch took."""
 
+    data: IndexTable
+    columns: Sequence[MetricColumns]
+    starts: dict[int, float]
 
-def _last_epoch(data: IndexTable, i: int) -> float | None:
-    steps = [c.last_step[i] for c in data.metrics.values() if c.count[i] and math.isfinite(c.last_step[i])]
-    return max(steps) if steps else None
+    def find_last(self, i: int) -> float | None:
+        steps = [column.last_step[i] for column in self._list_counted(i) if math.isfinite(column.last_step[i])]
+        return max(steps) if steps else None
 
+    def find_time(self, i: int) -> float | None:
+        """From the start of the script to its last validation, by the number of epochs."""
+        counted, epoch = self._list_counted(i), self.find_last(i)
+        lasts = [column.last_time[i] for column in counted if math.isfinite(column.last_time[i])]
+        firsts = [column.first_time[i] for column in counted if math.isfinite(column.first_time[i])]
+        if not lasts or epoch is None:
+            return None
+        began = self.starts.get(i) or self.data.rows[i].started_at or min(firsts)
+        return max(0.0, max(lasts) - began) / max(1.0, epoch)
 
-def _epoch_time(data: IndexTable, i: int, epoch: float | None, start: float | None) -> float | None:
-    """From the start of the script to its last validation, by the number of epochs."""
-    counted = [column for column in data.metrics.values() if column.count[i]]
-    lasts = [column.last_time[i] for column in counted if math.isfinite(column.last_time[i])]
-    firsts = [column.first_time[i] for column in counted if math.isfinite(column.first_time[i])]
-    if not lasts or epoch is None:
-        return None
-    began = start or data.rows[i].started_at or min(firsts)
-    return max(0.0, max(lasts) - began) / max(1.0, epoch)
+    def _list_counted(self, i: int) -> list[MetricColumns]:
+        return [column for column in self.columns if column.count[i]]
 
 
 # ---------------------------------------------------------------- the command

@@ -12,6 +12,7 @@ or ISO text. Whatever else is a number is a metric; nested objects become dotted
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -27,6 +28,7 @@ State = dict[str, Any]
 ParsedColumns = tuple[Columns, int, State]
 
 _NUMBERS = {int, float}
+_TENSOR = re.compile(rb"tensor\(\[*([^][,()\s]+)\]*(?:, .*)?\)", re.DOTALL)
 _EXAMPLE_CHARACTERS = 80
 
 
@@ -261,12 +263,11 @@ def _parse_logx_lines(data: bytes, state: State, *, final: bool) -> ParsedColumn
     state = {**state, "kind": "logx"}
     columns: Columns = {}
     rows = [line.split(b",") for line in lines] if b'"' not in data else [_split_quoted(line) for line in lines]
-    values = [row for row in rows if row[0] == b"val"]
-    for line, row in zip(lines, rows, strict=True) if len(values) < len(rows) else ():
-        if row[0] != b"val":
+    for line, row in zip(lines, rows, strict=True):
+        if row[0] == b"val":
+            _add_logx_row(columns, row, state)
+        else:
             _note_start(line, row, state)
-    for row in values:
-        _add_logx_row(columns, row, state)
     return columns, consumed, state
 
 
@@ -275,25 +276,44 @@ def _split_quoted(line: bytes) -> list[bytes]:
 
 
 def _note_start(line: bytes, row: list[bytes], state: State) -> None:
-    """`start,start/step,0,timestamp,T`: each initialize writes one; the first dates the run."""
-    time = parse_number(row[4]) if row[0] == b"start" and len(row) == 5 else None
-    if time is None:
-        _count_damage(state, line)
+    """`start,start/step,0,timestamp,T`: each initialize writes one; the first dates the run.
+
+    `start,start/step,0` is that of `initialize(no_timestamp=True)`: the lines after it have no times either.
+    """
+    is_start = row[0] == b"start" and len(row) in (3, 5)
+    time = parse_number(row[4]) if is_start and len(row) == 5 else None
+    if is_start and (time is not None or row[1:] == [b"start/step", b"0"]):
+        state["untimed"] = time is None
     else:
+        _count_damage(state, line)
+    if time is not None:
         state.setdefault("start", time)
 
 
 def _add_logx_row(columns: Columns, row: list[bytes], state: State) -> None:
     names = [name.decode("utf-8", "replace") for name in row[1::2]]
-    values = [parse_number(cell) for cell in row[2::2]]
-    if len(names) != len(values) or "timestamp" not in names:  # timestamp is the last: without it the line was cut off
+    values = [_parse_cell(cell) for cell in row[2::2]]
+    last = "epoch" if state.get("untimed") else "timestamp"  # without what comes last the line was cut off
+    if len(names) != len(values) or last not in names:
         _count_damage(state, b",".join(row))
         return
+    for name, cell, value in zip(names, row[2::2], values, strict=True):
+        if value is None and cell:
+            state["unread"] = state.get("unread", 0) + 1
+            state.setdefault("unread_example", f"{name}={cell.decode('utf-8', 'replace')}"[:_EXAMPLE_CHARACTERS])
     found = dict(zip(names, values, strict=True))
     place, time = _or_none(found.pop("epoch", None)), _or_none(found.pop("timestamp", None))
     for name, value in found.items():
         if value is not None:
             add_value(columns, name, place, value, time)
+
+
+def _parse_cell(cell: bytes) -> float | None:
+    """A number, or a tensor with one number in it: `tensor(0.2000, device='cuda:0')` is how logx once wrote them."""
+    number = parse_number(cell)
+    if number is None and (match := _TENSOR.fullmatch(cell)):
+        number = parse_number(match[1])
+    return number
 
 
 # ---------------------------------------------------------------- shared

@@ -438,8 +438,8 @@ def render_csv(table: Table, *, raw: bool = False) -> str:
 
 
 def _build_csv_names(columns: Sequence[Column]) -> list[str]:
-    """What is over the columns; where that would be there twice, the names of JSON (`loss_sd` instead of `± sd`)."""
-    names = [column.name for column in columns]
+    """What is over the columns; where that is nothing, or is there twice, the names of JSON (`run`, `loss_sd`)."""
+    names = [column.name or column.key or "" for column in columns]
     repeated = {name for name in names if names.count(name) > 1}
     if not repeated:
         return names

@@ -57,7 +57,15 @@ if TYPE_CHECKING:
         left_commands,
         wanted_commands,
     )
-    from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, find_pareto_runs, sort_rows
+    from assay.study.ranking import (
+        SortKey,
+        best_values,
+        choose_sort,
+        differing_params,
+        find_pareto_runs,
+        sort_rows,
+        sort_values,
+    )
     from assay.study.receive import (
         Limits,
         RefusedUploadError,
@@ -136,7 +144,7 @@ HOMES = {
     ),
     "assay.study.report": "build_study_report render_report",
     "assay.study.report_page": "build_report",
-    "assay.study.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows",
+    "assay.study.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows sort_values",
     "assay.study.receive": "Limits RefusedUploadError Sender StoredRun make_aside place_runs store_archive unpack",
     "assay.study.refresh": "apply_changes refresh_root refresh_study",
     "assay.study.run_files": (
