@@ -239,17 +239,18 @@ class TestLeaving:
         desk.release()
         ended(desk, 30)
 
-    def test_called_again_it_continues_what_is_on_the_farm(self, desk: Desk) -> None:
+    def test_called_again_while_runs_are_on_the_farm_it_submits_new_ones(self, desk: Desk) -> None:
         desk.hold()
         desk.well("runx", "sweep.yml")
-        said = desk.well("runx", "sweep.yml")
-        assert said.lines == [], "nothing was submitted"
-        assert said.err.count("is already running") == 4
-        assert len(desk.submissions) == 4
-        assert len(desk.runs("logs/sweep")) == 4
+        said = desk.well("runx", "sweep.yml", "--tag", "new")
+        assert "4 runs of earlier calls are still waiting or running, and this call starts new ones" in said.err
+        assert len(desk.submissions) == 8
+        assert sum(run.name.startswith("new_") for run in desk.runs("logs/sweep")) == 4
+        third = desk.well("runx", "sweep.yml", "-n")
+        assert "8 runs of earlier calls are still waiting or running" in third.err
         desk.release()
-        ended(desk)
-        assert len(desk.calls) == 4
+        ended(desk, 8)
+        assert len(desk.calls) == 8
 
     def test_called_again_when_all_have_ended_it_starts_new_runs(self, desk: Desk) -> None:
         desk.well("runx", "sweep.yml")

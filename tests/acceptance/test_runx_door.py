@@ -318,6 +318,67 @@ class TestSets:
         assert len(desk.runs()) == 4
         assert desk.calls == flags([*INTRO_LINES[:3], *INTRO_LINES[2:]])
 
+    def test_a_second_call_while_the_first_runs_starts_new_runs_with_the_current_code(self, desk: Desk) -> None:
+        gate = desk.folder / "go"
+        noting = desk.read("train.py")
+        desk.write("train.py", f"{noting}import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n")
+        with desk.beside("runx", "sweep.yml", "-i") as first:
+            desk.until(lambda: len(desk.calls) == 1, "the first run began")
+            desk.write("train.py", noting)
+            said = desk.well("runx", "sweep.yml", "-i", "--tag", "new")
+            gate.touch()
+            first.communicate()
+        assert first.returncode == 0
+        assert said.lines == INTRO_LINES
+        assert "4 runs of earlier calls are still waiting or running, and this call starts new ones" in said.err
+        assert sum(run.name.startswith("new_") for run in desk.runs()) == 4
+        assert len(desk.runs()) == 8
+        assert not [*(desk.folder / "runs/sweep/.assay").glob("plan*.json")]
+
+    def test_after_an_interrupt_and_a_fix_the_old_code_is_named_first(self, desk: Desk) -> None:
+        noting = desk.read("train.py")
+        desk.write(
+            "train.py", f"{noting}import sys, time\nprint('old', flush=True)\n'0.02' in sys.argv and time.sleep(600)\n"
+        )
+        with desk.beside("runx", "sweep.yml", "-i") as program:
+            desk.until(lambda: len(desk.calls) == 3, "the third run began")
+            program.send_signal(signal.SIGINT)
+            program.communicate()
+        desk.write("train.py", f"{noting}print('new')\n")
+        advice = "for the current code stop and call: assay runx sweep.yml --interactive --new-code"
+        with desk.beside("runx", "sweep.yml", "-i") as program:
+            desk.until(lambda: len(desk.calls) == 4, "the third run began again")
+            program.send_signal(signal.SIGINT)
+            _, err = program.communicate()
+        first = err.splitlines()[1]
+        assert "continue with the recorded snapshot: train.py has changed since" in first, err
+        assert advice in first
+        said = desk.well("runx", "sweep.yml", "--interactive", "--new-code")
+        assert said.lines == [INTRO_LINES[2], "new", INTRO_LINES[3], "new"], "nothing of an earlier attempt"
+        assert len(desk.runs()) == 4
+
+    @pytest.mark.parametrize("how", ["retry", "continue"])
+    def test_a_repeated_run_does_not_print_the_log_of_its_earlier_attempt(self, desk: Desk, how: str) -> None:
+        wait = "time.sleep(600)" if how == "continue" else "sys.exit(1)"
+        desk.write(
+            "train.py",
+            f"import os, sys, time\nn = os.environ['ASSAY_ATTEMPT_NUMBER']\nprint('attempt', n, flush=True)\nif n == '1': {wait}\n",
+        )
+        desk.write("sweep.yml", "CMD: 'python train.py'\nHPARAMS: {lr: 1}\n")
+        if how == "continue":
+            with desk.beside("runx", "sweep.yml", "-i") as program:
+                desk.until(
+                    lambda: [r for r in desk.runs() if (r / "train.log").exists() and (r / "train.log").read_text()],
+                    "it runs",
+                )
+                program.send_signal(signal.SIGINT)
+                program.communicate()
+            said = desk.well("runx", "sweep.yml", "-i")
+        else:
+            assert desk.assay("runx", "sweep.yml", "-i").code == 1
+            said = desk.well("runx", "sweep.yml", "-i", "--retry", "failed")
+        assert said.lines == ["python train.py --lr 1", "attempt 2"]
+
 
 class TestFailures:
     def test_the_end_of_the_log_and_exit_code_1(self, desk: Desk) -> None:

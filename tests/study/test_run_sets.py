@@ -106,12 +106,41 @@ def test_other_parameters_are_another_set(tmp_path: Path) -> None:
     assert (again.set_number, names(again)) == (2, ["other-a", "other-b"])
 
 
-def test_the_second_of_two_supervisors_takes_the_names_of_the_first(tmp_path: Path) -> None:
-    """Both have looked before either has written."""
+@pytest.mark.parametrize("keeps", [True, False])
+def test_of_two_calls_at_once_assay_run_joins_the_first_and_assay_runx_begins_another_set(
+    tmp_path: Path, keeps: bool
+) -> None:
+    """Both have looked before either has written. Without random names both would choose the same ones."""
     os.makedirs(tmp_path / "study" / ".assay")
-    first, second = run_sets.enter_set(prepare(tmp_path)), run_sets.enter_set(prepare(tmp_path, ("other-a", "other-b")))
+    first, second = (run_sets.enter_set(prepare(tmp_path, keeps_finished=keeps)) for _ in range(2))
     assert names(run_sets.pin(first)) == ["fresh-a", "fresh-b"]
-    assert names(run_sets.pin(second)) == ["fresh-a", "fresh-b"]
+    pinned = run_sets.pin(second)
+    assert (pinned.set_number, names(pinned)) == (
+        (1, ["fresh-a", "fresh-b"]) if keeps else (2, ["fresh-a_2", "fresh-b_2"])
+    )
+
+
+def test_a_set_whose_supervisor_lives_is_not_joined_and_that_is_printed(tmp_path: Path) -> None:
+    first = begin(prepare(tmp_path))
+    with run_sets.held(first):
+        assert names(run_sets.enter_set(prepare(tmp_path, keeps_finished=True))) == ["fresh-a", "fresh-b"]
+        second = begin(prepare(tmp_path, ("other-a", "other-b")))
+    assert (second.set_number, names(second)) == (2, ["other-a", "other-b"])
+    assert [problem.message for problem in second.warnings] == [
+        "2 runs of earlier calls are still waiting or running, and this call starts new ones"
+    ]
+    assert first.plan_key != second.plan_key, "each lists what it still has to run"
+
+
+def test_another_tag_is_another_set(tmp_path: Path) -> None:
+    begin(prepare(tmp_path))
+    tagged = prepare(tmp_path, ("first_a", "first_b"))
+    tagged = begin(replace(tagged, options=replace(tagged.options, tag="first")))
+    assert (tagged.set_number, names(tagged)) == (2, ["first_a", "first_b"])
+    again = prepare(tmp_path, ("first_c", "first_d"))
+    assert run_sets.enter_set(replace(again, options=tagged.options)).set_number == 2
+    assert run_sets.enter_set(prepare(tmp_path)).set_number == 1
+    assert run_sets.enter_set(prepare(tmp_path, keeps_finished=True)).set_number == 2
 
 
 def test_other_dialects_have_no_sets(tmp_path: Path) -> None:

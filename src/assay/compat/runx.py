@@ -45,6 +45,9 @@ def build_parser() -> Parser:
         choices=("failed", "lost", "stopped"),
         help="no new runs: of the last ones, run these again",
     )
+    parser.add_ours(
+        "--new-code", action="store_true", help="what is continued or repeated gets the current code, not its snapshot"
+    )
     parser.add_supervision()
     return parser
 
@@ -87,6 +90,7 @@ def build_options(parsed: Parsed) -> RunOptions:
         cooldir=not parsed.no_cooldir,
         retry=frozenset(state for name in parsed.retry or () for state in RETRY[name]),
         keeps_finished=bool(parsed.retry),
+        new_code=parsed.new_code,
         command_line=tuple(sys.argv),
         again=Again(("assay", "runx"), parsed.exp_yml, tuple(words), parsed.overrides),
     )

@@ -533,8 +533,11 @@ class Collector:
         if self._echo is None:
             return
         if live.echo is None:
-            command = live.entry.commands[0]
-            name = layout.find_log(os.listdir(live.entry.dir), live.entry.spec.log_name, command)
+            template, command = live.entry.spec.log_name, live.entry.commands[0]
+            names = os.listdir(live.entry.dir)
+            if "{suffix}" in template:  # the logs of earlier attempts are there as well
+                names = [name for name in names if name == layout.log_name(template, command, live.entry.attempt, "")]
+            name = layout.find_log(names, template, command)
             if name is None:
                 return
             live.echo = Tail(os.path.join(live.entry.dir, name))

@@ -112,6 +112,8 @@ class Prepared:
     settings: Settings
     options: RunOptions
     set_number: int | None = None
+    is_new_set: bool = False  # runx: this call begins it
+    is_beside: bool = False  # runx: while runs of an earlier set go on
     search: SearchFile | None = None  # of a search: what its file asks for; `plan` holds the trials that are there
     samples: tuple[RunSpec, ...] = ()  # of a search: a run of each sweep, as it may be proposed
 
@@ -133,7 +135,8 @@ class Prepared:
     def plan_key(self) -> tuple[str, ...]:
         """What calls with plans of their own differ in: the overrides, and the runs that they are applied to."""
         parents = {origin.parent for origin in self.options.origins.values()}
-        return (*self.options.overrides, *parents)
+        beside = (f"set.{self.set_number}",) if self.is_beside else ()
+        return (*self.options.overrides, *parents, *beside)
 
     @property
     def has_secrets(self) -> bool:

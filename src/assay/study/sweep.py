@@ -251,6 +251,11 @@ def _hide_secrets(prepared: Prepared) -> Prepared:
 def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     prepared = run_sets.pin(prepared)
     _set_uploads_aside(prepared, hooks.console)
+    with run_sets.held(prepared):
+        return _supervise_planned(prepared, hooks, slots)
+
+
+def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     _link_shared(prepared)
     with suppress(OSError):  # a full disk: what matters is written, or refused, later
         if not prepared.options.names_runs:  # those are there already
