@@ -179,6 +179,23 @@ class TestReadme:
         desk.write("params.yaml", PARAMS.replace("early-stop: [ True, False ]", "early-stop: [ True ]\nextra: [ 1 ]"))
         said = desk.well("mlrunner", "--dry-run")
         assert said.lines[0] == "Orphan params: {'extra'}"
+        desk.write("params.yaml", PARAMS.replace("  data: iwslt14", "  data: iwslt14\n  spare: 1"))
+        assert desk.well("mlrunner", "--dry-run").lines[0] == "Orphan params: {'spare'}"
+
+    def test_a_failure_is_printed_before_the_start_that_it_made_room_for(self, desk: Desk) -> None:
+        desk.write("params.yaml", "template: {a: 'exit {code}'}\nresource: [0]\n---\ncode: [3, 4, 5]\n")
+        words = [line.split()[0] for line in desk.assay("mlrunner").lines if line.startswith(("START", "FAIL"))]
+        assert words == ["START", "FAIL"] * 3
+
+    def test_attempts_within_one_second_have_logs_of_their_own(self, desk: Desk) -> None:
+        text = "template: {a: 'echo $ASSAY_ATTEMPT_NUMBER {_time}; exit {code}'}\nresource: [0]\n---\ncode: [3]\n"
+        desk.write("params.yaml", text)
+        for _ in range(3):
+            desk.assay("mlrunner")
+        logs = sorted(Path("output/Code_3").glob("log.a.*"))
+        assert [path.read_text() for path in logs] == [f"{n} {path.name[6:]}\n" for n, path in enumerate(logs, 1)]
+        assert len(logs) == 3
+        assert yaml.safe_load(desk.read("output/Code_3/param"))["_time"] == logs[-1].name[6:]
 
 
 class TestFlags:

@@ -325,10 +325,10 @@ class TestSets:
         with desk.beside("runx", "sweep.yml", "-i") as first:
             desk.until(lambda: len(desk.calls) == 1, "the first run began")
             desk.write("train.py", noting)
-            said = desk.well("runx", "sweep.yml", "-i", "--tag", "new")
+            said = desk.assay("runx", "sweep.yml", "-i", "--tag", "new")
             gate.touch()
             first.communicate()
-        assert first.returncode == 0
+        assert (first.returncode, said.code) == (0, 0)
         assert said.lines == INTRO_LINES
         assert "4 runs of earlier calls are still waiting or running, and this call starts new ones" in said.err
         assert sum(run.name.startswith("new_") for run in desk.runs()) == 4

@@ -294,9 +294,9 @@ def test_documents_with_different_commands_for_one_run_are_joined():
     assert not plan.links
 
 
-def test_defaults_that_no_command_uses_are_no_orphans_but_a_documents_own_are():
+def test_defaults_that_no_command_uses_are_orphans_as_a_documents_own_are():
     plan = mlrunner(sweep(extra=[1]), defaults={**DEFAULTS, "spare": 1})
-    assert [warning.key for warning in plan.warnings] == ["extra"]
+    assert [warning.key for warning in plan.warnings] == ["extra", "spare"]
 
 
 # ---------------------------------------------------------------- a part of a study: titles, commands, a sample

@@ -214,10 +214,13 @@ def _build_runx(study: Study, index: int, row: dict[str, Any]) -> Draft | None:
 
 
 def _build_mlrunner(study: Study, index: int, row: dict[str, Any]) -> Draft:
-    """Aliases give way to what they stand for, then defaults fill what is missing; the name knows neither."""
+    """Aliases give way to what they stand for, then defaults fill what is missing; the name knows neither.
+
+    An alias among the defaults comes too late, as in mlrunner: it changes no command.
+    """
     sweep = study.sweeps[index]
     named = {key: row[key] for key in sweep.named if key in row} if sweep.named is not None else row
-    params = {**_resolve_aliases(study, dict(study.defaults)), **_resolve_aliases(study, row)}
+    params = {**study.defaults, **_resolve_aliases(study, row)}
     params |= {name: row[name] for name in study.overrides if name in row and name not in study.aliases}
     return Draft(index, named, params, title=sweep.title)
 
@@ -365,11 +368,13 @@ def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
     """Parameters that reach no command of their run, each reported once."""
     found: dict[str, Problem] = {}
     examples: dict[int, Draft] = {}
+    unused = set(study.defaults)  # by any run
     for draft in drafts:
         examples.setdefault(draft.sweep, draft)
     for index, draft in examples.items():
         templates = [command for command in study.commands if command.name in {run.name for run in draft.commands}]
         used = _used_names(templates)
+        unused -= unused if used is None else used
         if used is None:
             continue
         sweep = study.sweeps[index]
@@ -380,6 +385,8 @@ def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
                 hint = f"write {{{name}}} or [{name}] into a command, or remove it"
                 position = axis.position if axis else None
                 found[name] = Problem("no command uses this parameter", name, position, hint)
+    for name in [name for name in study.defaults if name in unused and name not in found]:
+        found[name] = Problem("no command uses this parameter", name, None, "remove it from `default`")
     return list(found.values())
 
 

@@ -278,7 +278,7 @@ def offer_code(run_dir: str, code_hash: str, build: Callable[[str], None]) -> No
 
 
 def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecord | None:
-    """Newer code that waits becomes code/; the old stays as code.<attempt>. None: nothing waits.
+    """Newer code that waits becomes code/; the old stays as code.<attempt>, the last that had it. None: nothing waits.
 
     Killed in the middle, another call completes it: the waiting name goes last. Only who holds the lease of an attempt
     that has not begun may call this.
@@ -289,11 +289,15 @@ def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecor
     record = load_record(run_dir)
     code_hash = waiting.removeprefix(layout.NEXT_CODE_PREFIX)
     if record.code_hash != code_hash:
-        earlier = {**(record.earlier_codes or {}), str(attempt): record.code_hash} if record.code_hash else None
+        earlier = record.earlier_codes
+        if record.code_hash and attempt:
+            earlier = {**(earlier or {}), str(attempt): record.code_hash}
         record = replace(record, code_hash=code_hash, commit=commit, earlier_codes=earlier)
         write_atomic(os.path.join(run_dir, layout.RUN_FILE), render_record(record), repair=True)
     code = os.path.join(run_dir, layout.CODE_DIR)
-    if os.path.lexists(code):
+    if os.path.lexists(code) and not attempt:
+        shutil.rmtree(code)  # no attempt had it
+    elif os.path.lexists(code):
         kept = f"{code}.{attempt}"  # nothing that a run had is overwritten
         rename(code, kept if not os.path.lexists(kept) else f"{kept}-{os.urandom(3).hex()}")
     rename(os.path.join(run_dir, waiting), code)

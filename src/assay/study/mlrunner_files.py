@@ -142,15 +142,14 @@ def _note_start(entry: Entry, output: str) -> None:
 
 
 def _settle_time(entry: Entry, output: str) -> None:
-    """The logs carry the time of the attempt, which may be a second before that of the start."""
+    """The logs carry the time of the attempt: perhaps a second before that of the start, or after an earlier log's."""
     if entry.handle is None or not os.path.isdir(entry.dir):
         return
     started = format_time(entry.handle.started_at)
-    stamps = {log.time for log in originals.load_mlrunner_logs(entry.dir)}
-    earlier = format_time(entry.handle.started_at - 1)
-    if started not in stamps and earlier in stamps:
+    newest = max((log.time for log in originals.load_mlrunner_logs(entry.dir)), default="")
+    if newest != started and newest >= format_time(entry.handle.started_at - 1):
         with contextlib.suppress(OSError):
-            _write_param(entry.dir, entry.spec, output, earlier, entry.handle.slot)
+            _write_param(entry.dir, entry.spec, output, newest, entry.handle.slot)
 
 
 def _write_word(event: Event, word: StatWord) -> None:

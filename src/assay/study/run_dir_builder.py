@@ -342,6 +342,8 @@ class DirBuilder:
 
     def renew(self, entry: Entry) -> None:
         """A repeated run gets the current code where that was chosen. Also completes what a killed call has begun."""
+        if entry.attempt == 1 and entry.spec.name not in self._present:  # made in this call
+            return
         entry.record = run_directory.take_code(entry.dir, entry.attempt - 1) or entry.record
         record, (_, snapshot) = entry.record, self._newer.get(entry.spec.name, ("", None))
         snapshot = snapshot or (self.snapshot if self._prepared.options.new_code else None)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
 from assay.errors import AssayError, FormatError, InfrastructureError, explain_refusal
@@ -118,8 +118,8 @@ class LoopSettings:
     """How the loop behaves."""
 
     create: Callable[[Entry], bool]  # write the run's directory; False: another did
-    renew: Callable[[Entry], None] = lambda _entry: None  # before an attempt that is not the first
-    rewrite: Callable[[Entry], None] = lambda _entry: None  # the same, before a process reads its job.sh
+    renew: Callable[[Entry], None] = lambda _entry: None  # before an attempt begins
+    rewrite: Callable[[Entry], None] = lambda _entry: None  # if it is not the first: before a process reads its job.sh
     remake: Callable[[Entry], None] = lambda _entry: None  # job.sh and code/ of a run that was pulled
     listen: Callable[[Event], None] = lambda _event: None
     draw: Callable[[Supervisor], None] = lambda _supervisor: None
@@ -394,6 +394,7 @@ class Supervisor:
         for handle in ended:
             if (entry := self._entry_of(handle)) is not None and self._is_rid_of(entry):
                 entry.has_slot = False
+                self._tell_commands(entry)  # how it ended comes before what starts in its place
         self._fill_slots()
 
     def _is_rid_of(self, entry: Entry) -> bool:
@@ -469,8 +470,7 @@ class Supervisor:
             return False
         if held is not None and not self.settings.keeps_slots:
             held.name_occupant(handle, entry.dir)
-        if entry.attempt > 1:
-            self.settings.renew(entry)
+        self.settings.renew(entry)
         return True
 
     def _build_request(self, entry: Entry, uid: str, held: HeldSlot | None) -> JobRequest:
@@ -484,7 +484,7 @@ class Supervisor:
             env |= self.settings.lease.env
         if self.settings.counts_wait and self.waited_s >= 1:
             env[layout.ENV_WAITED] = str(int(self.waited_s))
-        env[layout.ENV_TIME] = datetime.now().strftime("%Y%m%d.%H%M%S")  # noqa: DTZ005 a log name in local time
+        env[layout.ENV_TIME] = _choose_time(entry)
         env[layout.ENV_DONE] = "".join(f":{name}:" for name in sorted(entry.skipped))
         return JobRequest(
             dir=entry.dir,
@@ -838,6 +838,17 @@ class Supervisor:
 def _is_there(run_dir: str) -> bool:
     """An upload gives its name to a run of this study."""
     return os.path.exists(os.path.join(run_dir, layout.RUN_FILE)) and not is_foreign(run_dir)
+
+
+def _choose_time(entry: Entry) -> str:
+    """What the names of mlrunner's logs end with; another second where an earlier attempt has a log of this one."""
+    moment, template = datetime.now(), entry.spec.log_name  # noqa: DTZ005 a log name in local time
+    names = list_names(entry.dir) if "{time}" in template else frozenset()
+    while True:
+        stamp = moment.strftime("%Y%m%d.%H%M%S")
+        if not any(layout.log_name(template, c.name, entry.attempt, stamp) in names for c in entry.spec.commands):
+            return stamp
+        moment += timedelta(seconds=1)
 
 
 def _is_pruned(history: run_directory.History) -> bool:

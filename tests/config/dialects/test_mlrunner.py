@@ -405,9 +405,22 @@ def test_an_alias_names_the_directory_and_gives_way_to_what_it_stands_for(projec
     assert "arch" not in plan.runs[0].params
 
 
-def test_what_a_document_says_beats_an_alias_among_the_defaults(project):
-    text = "template: {a: 'run [enc] [dec]'}\nresource: [0]\nalias: {arch: {pre: {enc: 1, dec: 1}}}\ndefault: {arch: pre}\n"
-    assert project.commands(f"{text}---\nenc: [9, 8]\n") == ["run --enc 9 --dec 1", "run --enc 8 --dec 1"]
+def test_an_alias_among_the_defaults_changes_no_command(project):
+    """As in mlrunner: defaults fill what is missing after aliases have given way."""
+    head = "template: {a: 'run [enc] [dec]'}\nresource: [0]\nalias: {arch: {pre: {enc: 1, dec: 1}}}\n"
+    text = f"{head}default: {{arch: pre, enc: 0, dec: 0}}\n---\nenc: [9, 8]\n"
+    assert project.commands(text) == ["run --enc 9 --dec 0", "run --enc 8 --dec 0"]
+    plan = project.plan(text)
+    assert plan.runs[0].params["arch"] == "pre"
+    assert [problem.key for problem in plan.warnings if "no command uses" in problem.message] == ["arch"]
+    with pytest.raises(ConfigError, match="dec"):  # nothing else gives it a value
+        project.plan(text.replace(", dec: 0", ""))
+
+
+def test_defaults_that_no_command_uses_are_orphans(project):
+    text = "template: {a: 'run [x]', b: 'test [y]'}\nresource: [0]\ndefault: {x: 1, y: 2, z: 3}\n"
+    plan = project.plan(f"{text}---\n_cmd: a\nx: [1, 2]\n---\n_cmd: b\ny: [5]\n")
+    assert [problem.key for problem in plan.warnings if "no command uses" in problem.message] == ["z"]
 
 
 def test_the_cases_of_an_alias_set_the_same_parameters(project):
