@@ -381,6 +381,20 @@ class TestSets:
 
 
 class TestFailures:
+    def test_a_failed_run_is_repeated_with_its_own_code_and_that_is_printed_first(self, desk: Desk) -> None:
+        desk.write("train.py", "import sys; print('old'); sys.exit(1)")
+        desk.write("sweep.yml", "CMD: 'python train.py'\nHPARAMS: {lr: 1}\n")
+        failed = desk.assay("runx", "sweep.yml", "-i")
+        hint = re.findall(r"assay (rerun \S+)", failed.err)[0].split()
+        desk.write("train.py", "print('new')")
+        again = desk.assay(*hint)
+        assert again.code == 1
+        line = "1 run of a runx file has the recorded snapshot: train.py has changed since; for the current code stop and call: "
+        advised = again.err.partition(line)[2].splitlines()[0].split()
+        assert again.err.startswith(line)
+        desk.well(*advised[1:])
+        assert (desk.runs()[0] / "train.3.log").read_text() == "new\n"
+
     def test_the_end_of_the_log_and_exit_code_1(self, desk: Desk) -> None:
         desk.write("train.py", "import sys; print('loss is nan'); sys.exit('adam' in sys.argv)")
         said = desk.assay("runx", "sweep.yml", "-i")

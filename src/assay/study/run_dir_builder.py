@@ -278,12 +278,10 @@ class DirBuilder:
 
     def choose_codes(self, specs: Sequence[RunSpec]) -> dict[str, str]:
         """Which of these runs get the current code in this call, since theirs is older: name -> its hash."""
-        options = self._prepared.options
+        options, kept = self._prepared.options, _OtherCode()
         for spec in specs:
             record = run_directory.try_record(self._prepared.dir_of(spec))
             if record is None or record.code_hash is None or record.workdir != layout.CODE_DIR:
-                continue
-            if record.dialect == "runx" and not options.new_code:
                 continue
             try:
                 snapshot = self._find_current(record, self._prepared.dir_of(spec))
@@ -292,8 +290,17 @@ class DirBuilder:
                     raise
                 self.notes.append(f"{spec.name} was repeated with the code that it had: {error.message}")
                 continue
-            if snapshot is not None and snapshot.hash != record.code_hash:
+            if snapshot is None or snapshot.hash == record.code_hash:
+                continue
+            if options.new_code or record.dialect != "runx":
                 self._newer[spec.name] = record.code_hash, snapshot
+            elif options.names_runs:
+                kept.names.append(spec.name)
+                kept.add(list_changes(self._store, record.code_hash, snapshot.hash))
+        if kept.names:
+            runs = f"{render_count(len(kept.names), 'run')} of a runx file {'has' if len(kept.names) == 1 else 'have'}"
+            again = show_command(["rerun"], self._prepared.location, *kept.names, options=["--new-code"])
+            self.tell(f"{runs} the recorded snapshot: {kept.describe()}; for the current code stop and call: {again}")
         return {name: snapshot.hash for name, (_, snapshot) in self._newer.items()}
 
     def _find_current(self, record: run_directory.RunRecord, run_dir: str) -> Snapshot | None:
@@ -332,8 +339,7 @@ class DirBuilder:
             return None
         changes = _OtherCode()
         for old, new in dict.fromkeys((old, snapshot.hash) for old, snapshot in found):
-            listed = list_changes(self._store, old, new)
-            changes.files |= {change.name: change.is_new for change in sorted(listed, key=lambda c: not _is_code(c))}
+            changes.add(list_changes(self._store, old, new))
         is_asked = self._prepared.options.new_code
         what = "run" if is_asked else "new run" if self._prepared.options.origins else "failed run"
         takes = f"{render_count(len(found), what)} {'takes' if len(found) == 1 else 'take'} the current code"
@@ -598,6 +604,11 @@ class _OtherCode:
 
     runs: list[Entry] = field(default_factory=list)
     files: dict[str, bool] = field(default_factory=dict)  # whether it is new
+    names: list[str] = field(default_factory=list)  # of runs that are no entries yet
+
+    def add(self, changes: Sequence[Change]) -> None:
+        """What is code comes first."""
+        self.files |= {change.name: change.is_new for change in sorted(changes, key=lambda each: not _is_code(each))}
 
     def describe(self) -> str:
         """What has changed comes before what is new."""
