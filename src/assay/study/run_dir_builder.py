@@ -290,7 +290,7 @@ class DirBuilder:
                     raise
                 self.notes.append(f"{spec.name} was repeated with the code that it had: {error.message}")
                 continue
-            if snapshot is None or snapshot.hash == record.code_hash:
+            if snapshot.hash == record.code_hash:
                 continue
             if options.new_code or record.dialect != "runx":
                 self._newer[spec.name] = record.code_hash, snapshot
@@ -303,9 +303,9 @@ class DirBuilder:
             self.tell(f"{runs} the recorded snapshot: {kept.describe()}; for the current code stop and call: {again}")
         return {name: snapshot.hash for name, (_, snapshot) in self._newer.items()}
 
-    def _find_current(self, record: run_directory.RunRecord, run_dir: str) -> Snapshot | None:
-        """The snapshot of this call; for `assay rerun`, which has no study file, of the folder the run's came from."""
-        if self.snapshot is not None or not self._prepared.options.names_runs:
+    def _find_current(self, record: run_directory.RunRecord, run_dir: str) -> Snapshot:
+        """The snapshot of this call; where it has none (`assay rerun`, live code) one of where the run's came from."""
+        if self.snapshot is not None:
             return self.snapshot
         folder = self._find_source(record)
         is_secret = os.path.exists(os.path.join(run_dir, layout.SECRETS_FILE))
