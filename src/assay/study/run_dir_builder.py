@@ -604,7 +604,7 @@ class _OtherCode:
 
     runs: list[Entry] = field(default_factory=list)
     files: dict[str, bool] = field(default_factory=dict)  # whether it is new
-    names: list[str] = field(default_factory=list)  # of runs that are no entries yet
+    names: list[str] = field(default_factory=list)  # of runs that are not entries yet
 
     def add(self, changes: Sequence[Change]) -> None:
         """What is code comes first."""
