@@ -64,7 +64,7 @@ def test_a_failed_run_is_repeated_with_the_current_code_and_the_page_says_so(ben
     with open_client(bench.root) as client:
         assert "--old-code" in client.get(f"/studies/c/runs/{run_dir.name}").text
         answer = client.post("/api/studies/c/actions", headers=WRITE, json={"action": "rerun", "runs": [run_dir.name]})
-        until(lambda: (run_dir / "code.1").exists(), "it runs again")
+        until((run_dir / "code.1").exists, "it runs again")
         (run_dir / "go").touch()
         until((run_dir / "outcome.2").exists, "it has ended")
     assert answer.status_code == 200
