@@ -32,7 +32,7 @@ from assay.values import layout
 from assay.values.run import Liveness, Private, RunSpec, State, build_command
 from assay.values.secrets import HIDDEN
 from assay.values.state import RETRY
-from assay.values.study import CodePolicy, MetricFile, Study
+from assay.values.study import CodePolicy, MetricFile
 
 if TYPE_CHECKING:
     from assay.values.environment import Environment
