@@ -212,7 +212,7 @@ def render_fraction(value: float) -> str:
     return f"{100 * value:.2g}%"
 
 
-def render_bounded(value: float, low: float, high: float) -> str:
+def render_bounded(value: float, low: float, high: float, digits: int = 3) -> str:
     """`+3.02% [+2.9%, +3.1%]`; the bounds only where they differ from the value."""
-    shown, *around = (render_effect(each) for each in (value, low, high))
+    shown, *around = (render_effect(each, digits) for each in (value, low, high))
     return shown if set(around) == {shown} else f"{shown} [{', '.join(around)}]"

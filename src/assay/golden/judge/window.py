@@ -66,16 +66,21 @@ def decide(rule: Rule, effects: Effects, limits: Tolerance, tests: int) -> Windo
         far = effects.distance > limits.sure
         least = limits.floor + limits.declared
         outside = far | (effects.spreads & ((sure_low > least) | (sure_high < -least)))
-        parts = effects.relative(effects.worse - limits.inside)
+        parts = measure_parts(effects, limits)
         above = outside & ((sure_low > 0) & (relative > alarms) | far & (parts[0] > alarms))
         below = outside & ((sure_high < 0) & (relative < -alarms) | far & (parts[1] > alarms))
-        widest = np.maximum(delta, limits.declared)
         inside = ~outside & (effects.distance <= limits.inside)
-        under, over = inside & (high <= widest), inside & (low >= -widest)
+        under, over = inside & (high <= delta), inside & (low >= -delta)
     judged = ~np.isnan(effects.effect)
     failed = {"both": above | below, "min": above, "max": below}[better_way(rule)] & judged
     passed = {"both": under & over, "min": under, "max": over}[better_way(rule)] & judged
     return Windows(failed, outside & ~failed & judged, passed, judged)
+
+
+def measure_parts(effects: Effects, limits: Tolerance) -> Array:
+    """By how much the differences upward, and those downward, exceed what is harmless: shares of the golden, both."""
+    above, below = effects.worse - limits.inside
+    return load_numpy().stack([effects.relative(above), -effects.relative(-below)])
 
 
 def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
@@ -211,7 +216,7 @@ class Report:
         np = load_numpy()
         signed = np.array([self._is_signed(window, kind) for window in range(len(self.starts))])
         relative, distance = (self.effects.relative(each) for each in (self.effects.effect, self.effects.distance))
-        shown = np.where(signed, relative, distance)
+        shown = np.where(signed, relative, self._find_part() if kind is VerdictKind.FAIL else distance)
         speaking = marks & signed if (marks & signed).any() else marks
         worst = int(np.argmax(np.where(speaking, np.abs(shown), -1.0)))
         sure = kind in (VerdictKind.FAIL, VerdictKind.CHANGED)
@@ -234,13 +239,27 @@ class Report:
         )
 
     def _is_signed(self, window: int, kind: VerdictKind) -> bool:
-        """Whether its effect is reported; where differences of both signs cancel, or a window fails by its worse part
-        although its mean is better, the distance is."""
+        """Whether its effect is reported. A window that fails by its worse part reports that part; of a change whose
+        differences of both signs cancel, the distance is reported."""
         distance, effect = float(self.effects.distance[window]), float(self.effects.effect[window])
-        if kind is VerdictKind.FAIL and {"min": effect < 0, "max": effect > 0}.get(better_way(self.rule), False):
-            return False
+        if kind is VerdictKind.FAIL:
+            limit, relative = build_alarms(self.rule, len(self.starts))[window], self.effects.relative(effect)
+            is_worse = {"min": relative > limit, "max": relative < -limit}
+            return bool(is_worse.get(better_way(self.rule), abs(relative) > limit))
         is_far = distance > float(self.limits.inside[window])
         return not (is_far and abs(effect) < distance / 2)
+
+    def _find_part(self) -> Array:
+        """Of each window the part that is worse, or the larger one where both are, beyond what is harmless: that is
+        what is compared with the limit."""
+        np, (above, below) = load_numpy(), measure_parts(self.effects, self.limits)
+        is_up = {"min": above >= above, "max": above < above}.get(better_way(self.rule), above >= below)  # noqa: PLR0124
+        return np.where(is_up, above, -below)
+
+    def _count_digits(self, window: int, value: float) -> int:
+        """So many that a value beyond its limit is not printed as the limit itself."""
+        limit = float(build_alarms(self.rule, len(self.starts))[window])
+        return next((digits for digits in range(3, 9) if float(f"{abs(value):.{digits}g}") > limit), 9)
 
     def _find_onset(self, marks: Array) -> int:
         """The first step in the window that is farther from the golden than the limit; otherwise the window's first."""
@@ -261,13 +280,20 @@ class Report:
         )
         shown = self._render(worst, kind)
         if kind is VerdictKind.PASS:
-            return f"within {delta}: at most {shown}, in {steps}; {many}"
+            return f"within {self._render_allowed(worst)}: at most {shown}, in {steps}; {many}"
         if kind is VerdictKind.INCONCLUSIVE:
             return self._render_unsure(delta, shown, steps, many, worst)
         if kind is VerdictKind.FAIL:
             return f"{shown} in {steps}, more than {self._limit(worst)}\nbegins at step {step}; {many}"
         better = "suspiciously better: " if self.find_better()[worst] else ""
         return f"{better}{shown} in {steps}; begins at step {step}\n{many}; {self._render_envelope(worst)}"
+
+    def _render_allowed(self, window: int) -> str:
+        """The limit that decided: delta, or what the recordings show where that is less."""
+        inside, delta = float(self.limits.inside[window]), default_delta(self.rule)
+        if inside >= delta:
+            return f"{100 * delta:g}%"
+        return f"{render_fraction(inside)} (harmless by the recordings; delta is {100 * delta:g}%)"
 
     def _render_unsure(self, delta: str, shown: str, steps: str, many: str, worst: int) -> str:
         if self.effects.recordings == 1:
@@ -296,6 +322,10 @@ class Report:
         return effect < -delta if way == "min" else effect > delta if way == "max" else np.zeros_like(effect, bool)
 
     def _render(self, window: int, kind: VerdictKind) -> str:
+        if not self._is_signed(window, kind) and kind is VerdictKind.FAIL:
+            part = float(self._find_part()[window])
+            shown = render_effect(abs(part), self._count_digits(window, part)).removeprefix("+")
+            return f"up and down, {'upward' if part > 0 else 'downward'} by {shown}"
         if not self._is_signed(window, kind):
             return f"{render_fraction(float(self.effects.relative(self.effects.distance)[window]))} up and down"
         sure = kind in (VerdictKind.FAIL, VerdictKind.CHANGED)
@@ -303,7 +333,8 @@ class Report:
         relative = float(self.effects.relative(self.effects.effect)[window])
         if kind is VerdictKind.CHANGED:
             return render_effect(relative)
-        return render_bounded(relative, float(low[window]), float(high[window]))
+        digits = self._count_digits(window, relative) if kind is VerdictKind.FAIL else 3
+        return render_bounded(relative, float(low[window]), float(high[window]), digits)
 
     def _limit(self, window: int) -> str:
         """`5%`; if the first window has its own limit, both: `1% (the first window's; 5% later)`."""
