@@ -19,6 +19,8 @@ from assay.errors import ConfigError
 from assay.golden.api import GoldenReport, MissingFlag, MissingOption, MissingSection
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from assay.values.verdict import Finding
 
 __all__ = [
@@ -64,8 +66,10 @@ def do_convergence_test(
     do_gather: bool = False,
     *,
     timeout_s: float | None = None,
+    only: Sequence[str] = (),
 ) -> None:
-    """Gather, or check against what was gathered, every test of a configuration. `timeout_s`: limit of each run."""
+    """Gather, or check against what was gathered, every test of a configuration. `timeout_s`: limit of each run.
+    `only`: judge these metrics alone, or labels of them, as in `loss MLM`."""
     from assay.golden.api import GoldenOptions, check_file, gather_file
     from assay.show.console import Console
     from assay.study.api import RunHooks
@@ -77,6 +81,7 @@ def do_convergence_test(
         manifest_name=manifest_suffix,
         replicas=0,
         timeout_s=timeout_s,
+        only=tuple(only),
         command_line=tuple(sys.argv),
         is_harness=True,
     )

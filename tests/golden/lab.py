@@ -61,9 +61,14 @@ if change.get("noise"):
 if options.ckpt and options.first_save:
     save(0)
 first = change.get("first", 0)
+if options.load and change.get("ignores_start"):
+    options.start = 0
+options.until = change.get("until", options.until)
+digits = change.get("digits", 6)
 for step in range(options.start + first, options.until + first):
     if step % options.log_every == 0 and not change.get("mute"):
-        value = change.get("loss", {}).get(str(step)) or f"{2.0 / (step + 1) * change.get('scale', 1.0):.6f}"
+        value = change.get("loss", {}).get(str(step)) or f"{2.0 / (step + 1) * change.get('scale', 1.0):.{digits}f}"
+        value = change.get("always", value)
         text = change.get("format", "{step}").format(step=step)
         loss = "" if step in change.get("without", []) else f" Loss: {value} Acc: {step / 100:.3f}"
         print(f"Iteration: {text}{loss}", file=out, flush=True)

@@ -211,6 +211,11 @@ def test_it_is_recognised_by_its_content() -> None:
             "demo.flags.run.run_for",
             "replaces ours",
         ),
+        (
+            put({"key": "--x", "set_in_script": True}, "flags", "common", "x"),
+            "demo.flags.common.x.set_in_script",
+            "nothing sets this flag: it is left out",
+        ),
     ],
 )
 def test_the_originals_format_warns_where_the_original_went_on(change: Any, key: str, words: str) -> None:
@@ -233,6 +238,14 @@ def test_a_key_given_twice_warns_and_the_last_counts() -> None:
     (test,), warnings = parse(text)
     assert test.steps_to_record == 4
     assert "twice" in warnings[0].message
+
+
+@pytest.mark.parametrize("mode", ["gather", "run"])
+def test_set_in_script_on_a_flag_under_misc_leaves_the_flag_out(mode: str) -> None:
+    flags = {"x": {"key": "--x", "value": 5, "set_in_script": True}, "y": {"key": "--y", "value": 6}}
+    (test,), _ = parse(config(put(flags, "flags", mode, "misc")))
+    found = test.gather_flags if mode == "gather" else test.run_flags
+    assert [flag.key for flag in found if not flag.is_set] == ["--y"]
 
 
 def test_a_fixed_value_replaces_ours() -> None:
@@ -288,12 +301,6 @@ def test_a_fixed_value_replaces_ours() -> None:
         ),
         (put("both", "log_output"), Problem, "demo.log_output", "must be one of stdout, stderr"),
         (put([], "executable"), Problem, "demo.executable", "empty list"),
-        (
-            put({"key": "--x", "set_in_script": True}, "flags", "common", "x"),
-            Problem,
-            "demo.flags.common.x.set_in_script",
-            "nothing sets",
-        ),
         (
             put({"key": "--x", "value": [1]}, "flags", "common", "x"),
             Problem,

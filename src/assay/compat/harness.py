@@ -37,6 +37,9 @@ def build_parser() -> argparse.ArgumentParser:
     ours.add_argument(
         "--no-early-stop", action="store_true", help="run every segment to its end, also when it has failed"
     )
+    ours.add_argument(
+        "--only", action="append", default=[], metavar="METRIC", help="judge this metric alone, or one label of it"
+    )
     ours.add_argument("--allow-changed", action="store_true", help="CHANGED is good enough: exit code 0")
     ours.add_argument("--quiet", action="store_true", help="print nothing until the end")
     ours.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -57,6 +60,7 @@ def run(parsed: Parsed) -> int:
             slots=parse_slot_flags(parsed.slots, None),
             replicas=parsed.replicas,
             early_stop=not parsed.no_early_stop,
+            only=tuple(parsed.only),
             timeout_s=parse_timeout(parsed.timeout),
             command_line=tuple(sys.argv),
             is_harness=True,

@@ -348,6 +348,12 @@ class CheckRequest(GoldenReports):
         metavar="N",
         help="Runs of a segment while it is inconclusive.  [default: the file's]",
     )
+    only: tuple[str, ...] = option(
+        "--only",
+        multiple=True,
+        metavar="METRIC",
+        help="Judge this metric alone, or one label of it, as in 'loss MLM'; may be repeated.",
+    )
     no_early_stop: bool = option(
         "--no-early-stop", default=False, help="Run every segment to its end, also when it has failed."
     )
@@ -363,12 +369,13 @@ def check(request: CheckRequest, console: Console) -> int:
     Exit code 0: PASS. 1: FAIL, or a run crashed or timed out. 3: INCONCLUSIVE or CHANGED. The store is only read.
     """
     from assay.golden.flow.files import check_file
+    from assay.system.fast_dataclasses import replace
 
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
     quiet = console.quieted(request.quiet or request.as_json)
     with store_here(request.store, quiet.message) as store:
         options = build_options(request, store, most_checks=request.most_checks, early_stop=not request.no_early_stop)
-        report = check_file(options, build_hooks(quiet))
+        report = check_file(replace(options, only=request.only), build_hooks(quiet))
     write_reports(report, request, request.allow_changed)
     return show_report(
         report, request.as_json, console.on_stderr(takes_stdout), request.allow_changed, request.every_row

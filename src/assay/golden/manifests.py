@@ -2,7 +2,7 @@
 
 Version 1 is the original's: one JSON object with `ckpt_logs` alone. Version 2 leaves `ckpt_logs` as it was, so that the
 original can still read it, and adds keys next to it: `format`, `test`, `complete`, `steps_per_segment`, `provenance`,
-`noise`, `replicas`, `variants`, `checkpoints`, `history`, `steps_beyond`, `counts`.
+`noise`, `replicas`, `variants`, `checkpoints`, `history`, `steps_beyond`, `repeats_start`, `counts`.
 
 `counts` states what the file holds. A file that holds less is damaged: a segment that was deleted would not be checked,
 and without its replicas a metric would be judged by less. Files without `counts` (the original's, and earlier ones of
@@ -79,6 +79,7 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
             history=tuple(_check_object(each, "an entry of history") for each in content.get("history", ())),
             complete=bool(content.get("complete", True)),
             steps_beyond=_parse_offset(content, segments),
+            repeats_start=content.get("repeats_start") if isinstance(content.get("repeats_start"), bool) else None,
             notes=tuple(notes),
         )
     except _BrokenError as error:
@@ -97,7 +98,8 @@ def _parse_object(text: str, file: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         if not text.strip():
             raise _damaged(file, "it is empty") from None
-        if error.pos >= len(text.rstrip()) or "Unterminated" in error.msg:
+        rest = text[error.pos :].strip()  # nothing, or the begin of true, false or null
+        if not rest or (error.pos and rest.isalpha()) or "Unterminated" in error.msg:
             raise _damaged(file, "it is truncated: the text ends in the middle") from None
         raise _damaged(file, f"line {error.lineno}, column {error.colno}: {error.msg}") from None
     except RecursionError:
@@ -264,6 +266,7 @@ def render_manifest(golden: Golden) -> str:
         "complete": golden.complete,
         "steps_per_segment": golden.steps_per_segment,
         **({} if golden.steps_beyond is None else {"steps_beyond": golden.steps_beyond}),
+        **({} if golden.repeats_start is None else {"repeats_start": golden.repeats_start}),
         "counts": {"segments": {key: _count_contents(segment) for key, segment in segments.items()}},
         "provenance": dict(golden.provenance),
         "noise": dict(golden.noise),
@@ -339,10 +342,10 @@ def _write(path: str, text: str) -> None:
 
 
 def write_offset(path: str, golden: Golden) -> None:
-    """Add `steps_beyond` to a manifest of whatever version; what is recorded stays as it is."""
+    """Add how the program counts to a manifest of whatever version; what is recorded stays as it is."""
     with open(path, encoding="utf-8") as file:
         content = _parse_object(file.read(), path)
-    content["steps_beyond"] = golden.steps_beyond
+    content |= {"steps_beyond": golden.steps_beyond, "repeats_start": golden.repeats_start}
     if golden.version > 1:
         keys = _build_keys(golden.segments)
         counts = {key: _count_contents(segment) for key, segment in zip(keys, golden.segments, strict=True)}

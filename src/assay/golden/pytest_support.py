@@ -34,7 +34,7 @@ _HELPER = "assay.convergence"
 _CHECKED = "_assay_convergence_checked"
 RUNS = "_assay_runs"  # of a test: the root of the runs that it has made
 _PATHS = ("config", "store")
-_OPTIONS = ("manifest_name", "tests", "slots", "most_checks", "early_stop", "timeout_s", "env")
+_OPTIONS = ("manifest_name", "tests", "slots", "most_checks", "early_stop", "timeout_s", "env", "only")
 _OURS = ("allow_changed", "inconclusive")
 _INCONCLUSIVE = ("fail", "skip", "xfail")
 
@@ -113,6 +113,8 @@ class Convergence:
             from assay.values.units import parse_slots
 
             options["slots"] = parse_slots(options["slots"])
+        if isinstance(options.get("only"), str):
+            options["only"] = (options["only"],)
         if "env" in options:
             options["env"] = tuple(dict(options["env"]).items())
         try:

@@ -175,6 +175,11 @@ class Values:
     def steps_of(self, metric: str) -> set[int]:
         return {step for (name, _), track in self.found.items() if name == metric for step in track}
 
+    @property
+    def steps(self) -> set[int]:
+        """With a value of any metric."""
+        return {step for track in self.found.values() for step in track}
+
     def tracks(self, metric: str) -> dict[str, Track]:
         """One Track for each label."""
         tracks = {}
@@ -231,7 +236,7 @@ class Recording:
         last, first = self.values.last_step, self.values.first_step
         if last is None or first is None or self.limit is None:
             return False
-        steps = sorted({step for track in self.values.found.values() for step in track} | {first, last})
+        steps = sorted(self.values.steps | {first, last})
         interval = min((b - a for a, b in pairwise(steps)), default=1)
         return last + interval > self.limit
 

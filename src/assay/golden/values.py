@@ -97,6 +97,7 @@ class Golden:
     complete: bool = True  # False: the training had not finished when this was written
     steps_beyond: int | None = None  # added to the length of a check, for a program that counts from 0 and stops one
     # step short; None: unknown
+    repeats_start: bool | None = None  # whether a run from a checkpoint logs the checkpoint's own step; None: unknown
     notes: tuple[str, ...] = ()  # warnings about the file that it was read from
 
     @property
@@ -274,6 +275,7 @@ class GoldenTestReport:
     runs: tuple[SegmentRun, ...] = ()  # gather: the training itself, then the replicas
     notes: tuple[str, ...] = ()  # what was chosen, what was left out
     warnings: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()  # from the recording, beside the values: packages, command, configuration, device
     exit_code: ExitCode | None = None  # of an error that left nothing to judge
     interrupted: str | None = None  # by this signal
     problem: str | None = None  # of the infrastructure

@@ -218,7 +218,8 @@ def test_a_golden_without_the_counting_reports_what_that_costs_and_how_to_record
     assert lab.manifest_path.read_text() == original  # a check writes nothing
     before = len(lab.calls())
     assert lab.gather(counting=True).exit_code() is ExitCode.OK
-    assert lab.manifest == {"ckpt_logs": json.loads(original)["ckpt_logs"], "steps_beyond": 1}
+    kept = {"ckpt_logs": json.loads(original)["ckpt_logs"], "steps_beyond": 1, "repeats_start": True}
+    assert lab.manifest == kept
     report = lab.check_one()
     assert len(lab.calls()) == before + 1 + 2
     assert not any("counts its steps" in text for text in report.warnings)

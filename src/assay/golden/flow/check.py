@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from assay.errors import ConfigError
 from assay.golden import manifests
 from assay.golden.flow.followers import Listening, SegmentFollower, describe_end, find_log, find_unread, load_log
-from assay.golden.flow.runs import cut_track, falls_one_short
+from assay.golden.flow.runs import cut_track, describe_early, falls_one_short, find_differences
 from assay.golden.flow.segments import (
     GoldenContext,
     GoldenOptions,
@@ -21,6 +21,7 @@ from assay.golden.flow.segments import (
 )
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
 from assay.golden.judge.effects import default_delta
+from assay.golden.judge.evidence import choose_rules, find_dead, find_looser, find_unjudged
 from assay.golden.judge.golden import find_refusals, measure_golden_noise
 from assay.golden.recorder import Values
 from assay.golden.values import (
@@ -47,6 +48,9 @@ Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
 def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Every segment of the golden against the program as it is now. The store is only read."""
     golden = manifests.load_manifest(context.manifest, context.test.name, _hint_to_gather(context))
+    rules = choose_rules(context.test.rules, golden, context.options.only)
+    context = replace(context, test=replace(context.test, rules=rules))
+    unjudged, notes = _find_unjudged(context, golden)
     refusals = find_refusals(context.test.rules, measure_golden_noise(context.test.rules, golden))
     if refusals and not context.is_original:
         raise ConfigError(
@@ -58,6 +62,8 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     judged = list(zip(states, reports, strict=True))
     findings = [finding for report in reports for finding in report.verdict.findings]
     findings += _find_odd(context, golden)
+    dead = find_dead(golden, [state.past_tracks() for state in states]) if all(state.values for state in states) else []
+    findings += [Finding(VerdictKind.INCONCLUSIVE, context.test.name, text) for text in (*unjudged, *dead)]
     if end is not None:
         findings.append(
             Finding(VerdictKind.ERROR, context.test.name, f"not everything was run: {end.interrupted or end.problem}")
@@ -78,6 +84,8 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
                 for state, report in judged
                 if state.log and report.verdict.kind is not VerdictKind.PASS
             ),
+            *(line for state in states for line in state.describe_overrun()),
+            *notes,
             *_describe_acceptance(context, findings),
         ),
         warnings=(
@@ -86,6 +94,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
             *_describe_counting(states),
             *(f"{found.subject}: {found.message}" for _, found in refusals),
         ),
+        differs=() if verdict.kind is VerdictKind.PASS else tuple(find_differences(context, golden, reports)),
         interrupted=end.interrupted if end else None,
         problem=end.problem if end else None,
     )
@@ -185,7 +194,7 @@ class _State:
         if last is None or last == self.judged_to:
             return None
         self.judged_to = last
-        now, earlier = self._tracks_of(follower.values), self._past_tracks()
+        now, earlier = self._tracks_of(follower.values), self.past_tracks()
         for rule in self.context.test.rules:
             for label, track in now.get(rule.metric, {}).items():
                 found = judge_so_far(rule, self.segment, track, label=label, earlier=earlier, peers=self._peers)
@@ -209,6 +218,9 @@ class _State:
         self.log = find_log(entry)
         for problem in values.problems:
             self._find(problem)
+        elsewhere = describe_early(self.context, self.segment, values, self.golden.repeats_start)
+        if elsewhere:
+            self._find(f"the check {elsewhere}")
         if entry.state is State.DONE:
             self._report_unread(entry, values)
         elif early is None:
@@ -248,11 +260,11 @@ class _State:
             found.setdefault(metric, {})[label] = track
         return found
 
-    def _past_tracks(self) -> list[Tracks]:
+    def past_tracks(self) -> list[Tracks]:
         return [self._tracks_of(values) for values in self.values]
 
     def report(self) -> SegmentReport:
-        runs = self._past_tracks()
+        runs = self.past_tracks()
         judged = [self._judge(rule, runs) for rule in self.context.test.rules] if runs else []
         metrics = tuple(report for report in judged if report is not None)
         findings = [*self.findings, *(finding for report in metrics for finding in report.verdict.findings)]
@@ -277,6 +289,15 @@ class _State:
         others = [rule.metric for rule in self.context.test.rules if rule.metric not in kept]
         rest = f"; not judged there: {', '.join(others)}" if others else ""
         return [f"segment {self.segment.start_step} was stopped at step {last}{rest}"]
+
+    def describe_overrun(self) -> list[str]:
+        """One line about a run that went on beyond what it was asked for."""
+        start, length = self.segment.start_step, self.context.test.steps_to_record
+        end = max([start + length + self.beyond, *self.segment.steps])
+        last = max((step for values in self.values for step in values.steps), default=start)
+        if last <= end:
+            return []
+        return [f"segment {start}: the check went on to step {last}; its segment ends at step {end}"]
 
     def _judge(self, rule: Rule, runs: Sequence[Tracks]) -> MetricReport | None:
         """None: the run was stopped for another metric before this one was decided."""
@@ -325,6 +346,28 @@ def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) ->
             f"                   assay golden rebase {tail} --allow-wider --reason 'a harmless change'",
         ]
     return lines
+
+
+def _find_unjudged(context: GoldenContext, golden: Golden) -> tuple[list[str], list[str]]:
+    """What agreement will not show, because nothing judges it, or a looser rule does; and notes, with the commands that
+    judge a part of the recording or accept that no more is judged."""
+    options, rules = context.options, context.test.rules
+    lost, looser = find_unjudged(rules, golden, options.only), find_looser(rules, golden)
+    judged = {rule.metric for rule in rules}
+    others = [metric for metric in golden.metrics if metric not in judged and metric not in lost]
+    notes = [f"recorded, and not judged here: {', '.join(others)}"] if others else []
+    tail = _build_arguments(options)
+    check = f"assay golden check {tail}"
+    if options.is_harness:
+        words = ["-t", options.file, "-s", options.address or options.store, "--manifest-name", options.manifest_name]
+        check = f"assay convergence {shlex.join(words)}"
+    names = [f"{rule.metric} {label}".strip() for rule in rules for label in rule.labels or ("",)]
+    if lost and names:
+        notes.append(f"judge a part alone:  {check} {shlex.join(word for name in names for word in ('--only', name))}")
+    if lost or looser:
+        notes.append(f"accept from now on:  assay golden rebase {tail} --allow-wider --reason 'an intended change'")
+    texts = [f"{name} is recorded and not judged" for name in lost]
+    return [*texts, *(f"{text}, since it was recorded" for text in looser)], notes
 
 
 def _build_arguments(options: GoldenOptions) -> str:

@@ -3,14 +3,13 @@ golden recordings on disk, with their noise and the smallest effect that a check
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from assay.errors import AssayError, FormatError, UsageError
+from assay.errors import AssayError, UsageError
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
@@ -28,14 +27,13 @@ from assay.golden.flow.segments import (
 )
 from assay.golden.harness_file import Mode
 from assay.golden.judge.effects import default_delta, find_first_delta
-from assay.golden.judge.golden import Noise, find_creep, measure_golden_noise
+from assay.golden.judge.golden import Noise, find_creep, measure_golden_noise, parse_rules
 from assay.golden.recorder import LogReader, RunRecorder
 from assay.golden.records import write_report
 from assay.golden.values import Golden, GoldenFile, GoldenReport, GoldenTest, GoldenTestReport, ReportMode, Rule
 from assay.judge.statistics import load_numpy, t_quantile
 from assay.study.api import RunHooks, first_program
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.values.plain import parse_plain
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 __all__ = ["GoldenOptions", "RunHooks", "check_file", "gather_file", "load_recordings", "validate_file"]
@@ -249,21 +247,12 @@ def _is_manifest(path: str) -> bool:
 def _load(manifest: str, rules: Sequence[Rule] | None, test: str | None = None) -> Recording:
     name = test or os.path.basename(manifest).removesuffix(f"_{manifests.DEFAULT_NAME}").removesuffix(".json")
     golden = manifests.load_manifest(manifest, name)
-    chosen = tuple(rules if rules is not None else _load_rules(golden))
+    # an older manifest names no rules: each metric is judged as paired
+    known = rules if rules is not None else parse_rules(golden) or [Rule(metric) for metric in golden.metrics]
+    chosen = tuple(known)
     last: Any = golden.history[-1].get("since_first", {}) if golden.history else {}
     creep = find_creep(last, chosen, len(golden.history)) if isinstance(last, Mapping) else []
     return Recording(golden, os.path.abspath(manifest), chosen, build_sensitivity(golden, chosen), tuple(creep))
-
-
-def _load_rules(golden: Golden) -> list[Rule]:
-    """Those that it was gathered with; an older manifest names none, so each metric is judged as paired."""
-    try:
-        stored = [
-            parse_plain(Rule, {**each, "metric": metric, "kind": each["rule"]}) for metric, each in golden.rules.items()
-        ]
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise FormatError(f"the rules in this golden recording are damaged: {json.dumps(golden.rules)[:200]}") from None
-    return stored or [Rule(metric) for metric in golden.metrics]
 
 
 def build_sensitivity(golden: Golden, rules: Sequence[Rule]) -> tuple[Sensitivity, ...]:

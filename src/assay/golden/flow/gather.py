@@ -33,6 +33,7 @@ from assay.golden.flow.segments import (
     describe_locations,
     run_segments,
 )
+from assay.golden.judge.evidence import find_dead
 from assay.golden.judge.golden import (
     find_equal,
     find_idle_variants,
@@ -252,6 +253,11 @@ class _Gathering:
         found = measure_golden_noise(self.context.test.rules, self.golden)
         self.golden = replace(self.golden, noise=summarise_noise(found))
         self.notes += describe_noise(found, self.context.test.rules)
+        for text in find_dead(self.golden):  # the original's command warns, and a check is INCONCLUSIVE
+            if self.context.is_original:
+                self.console.warning(text)
+            else:
+                self._find(VerdictKind.INCONCLUSIVE, "recording", text)
         self._report_variants(self.golden)
         for _, finding in find_refusals(self.context.test.rules, found):
             if self.context.is_original:

@@ -19,7 +19,15 @@ from assay.golden.config import load_golden_file
 from assay.golden.flow.check import CHECK_PREFIX
 from assay.golden.flow.followers import SegmentFollower, describe_end
 from assay.golden.flow.gather import gather_test
-from assay.golden.flow.runs import Replication, add_recordings, build_provenance, cut_track, cut_values, follow_specs
+from assay.golden.flow.runs import (
+    Replication,
+    add_recordings,
+    build_provenance,
+    cut_track,
+    cut_values,
+    follow_specs,
+    list_steps,
+)
 from assay.golden.flow.segments import (
     GoldenContext,
     GoldenOptions,
@@ -30,6 +38,7 @@ from assay.golden.flow.segments import (
     hide_command,
 )
 from assay.golden.judge.convergence import count_peers, judge_rules
+from assay.golden.judge.evidence import find_early_step
 from assay.golden.judge.golden import (
     find_creep,
     find_widening,
@@ -349,7 +358,9 @@ def _segment_of(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | 
 
 
 def _is_whole(segment: Segment, values: Values) -> bool:
-    return not values.problems and all(
+    if values.problems or find_early_step(segment, list_steps(segment, values)) is not None:
+        return False
+    return all(
         cut_track(values, metric, label, runs[0].steps).steps == runs[0].steps for metric, label, runs in segment.walk()
     )
 

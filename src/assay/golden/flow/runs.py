@@ -11,7 +11,7 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError, UsageError
@@ -20,18 +20,21 @@ from assay.golden import manifests
 from assay.golden.flow.followers import Listening, SegmentFollower, describe_end
 from assay.golden.flow.segments import (
     GoldenContext,
+    build_check_command,
     build_gather_command,
     build_run,
     build_segment_spec,
     build_spec,
     build_stamp,
+    hide_command,
     run_segments,
     use_variant,
 )
+from assay.golden.judge.evidence import find_early_step
 from assay.golden.judge.golden import Noise, build_rule_facts
 from assay.golden.judge.pointwise import render_fraction
 from assay.golden.recorder import Values
-from assay.golden.values import Golden, Rule, Segment, SegmentRun, Track
+from assay.golden.values import Golden, Rule, Segment, SegmentReport, SegmentRun, Track
 from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
 from assay.record.received import is_foreign
@@ -108,27 +111,10 @@ def _load_surroundings(context: GoldenContext, text: str) -> list[Any]:
 
 def build_provenance(context: GoldenContext, entry: Entry) -> dict[str, object]:
     """The provenance of a golden: enough to explain why a later one differs."""
-    environment = run_directory.load_environment(entry.dir) or {}
-    git = environment.get("git") or {}
-    place = load_place(entry.dir, entry.handle)
     text = entry.spec.commands[0].text
     return {
         "gathered_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": git.get("commit"),
-        "branch": git.get("branch"),
-        "dirty": git.get("dirty"),
-        "packages": environment.get("job_packages") or environment.get("packages") or {},
-        "python": environment.get("python"),
-        "host": place.host or environment.get("host"),
-        "job": place.job or None,
-        "os": environment.get("os"),
-        "hardware": {
-            "cpu": environment.get("cpu"),
-            "cpu_count": environment.get("cpu_count"),
-            "gpus": environment.get("gpus"),
-            "driver": environment.get("driver"),
-        },
-        "fingerprint": environment.get("fingerprint"),
+        **_load_origin(entry.dir),
         "seeds": {name.lstrip("-"): value for name, value in _SEED.findall(text)},
         "config": context.options.file,
         "config_hash": context.config_hash,
@@ -137,6 +123,69 @@ def build_provenance(context: GoldenContext, entry: Entry) -> dict[str, object]:
         "command": text,
         "run": entry.dir,
     }
+
+
+def _load_origin(run_dir: str) -> dict[str, Any]:
+    """What a run found around itself."""
+    environment = run_directory.load_environment(run_dir) or {}
+    git = environment.get("git") or {}
+    last = run_directory.load_history(run_dir).last
+    place = load_place(run_dir, last.handle if last else None)
+    return {
+        **{name: git.get(name) for name in ("commit", "branch", "dirty")},
+        "packages": environment.get("job_packages") or environment.get("packages") or {},
+        **{name: environment.get(name) for name in ("python", "os")},
+        "host": place.host or environment.get("host"),
+        "job": place.job or None,
+        "hardware": {name: environment.get(name) for name in ("cpu", "cpu_count", "gpus", "driver")},
+        "fingerprint": environment.get("fingerprint"),
+    }
+
+
+_MOST_DIFFERENCES = 8
+_SAME = "nothing: packages, Python, command, configuration and device are those of the recording"
+
+
+def find_differences(context: GoldenContext, golden: Golden, reports: Sequence[SegmentReport]) -> list[str]:
+    """What else differs from the recording than the values, by the first run of a check."""
+    runs, found = [run.dir for report in reports for run in report.runs], list[str]()
+    if not runs or not golden.provenance:
+        return []
+    before, now = (_flatten_origin(origin) for origin in (golden.provenance, _load_origin(runs[0])))
+    commands = [build_gather_command(context), build_check_command(context, "", 0)]
+    then, *texts = (_strip_ours(context, text) for text in (str(golden.provenance.get("command", "")), *commands))
+    if then and then not in texts:
+        found.append(f"command {texts[0]} instead of {then}")
+    if golden.provenance.get("config_hash") not in (None, context.config_hash):
+        found.append(f"configuration: the text of {context.options.file} has changed")
+    names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
+    found += [f"{name} {now.get(name, 'unknown')} instead of {before.get(name, 'unknown')}" for name in names]
+    more = len(found) - _MOST_DIFFERENCES
+    return [*found[:_MOST_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])] or [_SAME]
+
+
+def _flatten_origin(origin: Mapping[str, Any]) -> dict[str, str]:
+    """Python and device first, then the packages."""
+    parts = [origin, origin.get("hardware"), origin.get("packages")]
+    top, hardware, packages = (part if isinstance(part, Mapping) else {} for part in parts)
+    gpus = hardware.get("gpus") or ()
+    flat = {name: top.get(name) for name in ("python", "host", "os", "commit")}
+    flat |= {name: hardware.get(name) for name in ("cpu", "cpu_count", "driver")}
+    flat |= {"GPUs": ", ".join(str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus)}
+    flat |= {f"package {name}": version for name, version in packages.items()}
+    return {name: str(value) for name, value in flat.items() if value not in (None, "")}
+
+
+def _strip_ours(context: GoldenContext, text: str) -> str:
+    """A command without the flags whose values are ours: folders and steps differ from call to call."""
+    keys = [flag.key for flag in (*context.test.gather_flags, *context.test.run_flags) if flag.is_set]
+    words, kept = iter(hide_command(context, text).split()), list[str]()
+    for word in words:
+        if word in keys and not word.endswith("="):
+            next(words, None)
+        elif not any(key.endswith("=") and word.startswith(key) for key in keys):
+            kept.append(word)
+    return " ".join(kept)
 
 
 def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, list[str]]:
@@ -230,6 +279,7 @@ class Replication:
                 self.golden = replace(self.golden, steps_beyond=1)
                 report, _ = self._run_jobs(short, 1, hooks)
         assert report is not None
+        self._learn_start()
         segments = []
         for index, segment in enumerate(self.golden.segments):
             found = [(job[2], self._found[job]) for job in sorted(self._found) if job[0] == index]
@@ -258,9 +308,16 @@ class Replication:
         report, short = self._run_jobs([job], 0, hooks)
         if job in self._found:
             self.golden = replace(self.golden, steps_beyond=1 if short else 0)
+            self._learn_start()
         if short:
             del self._found[job]
         return report, [each for each in jobs if each != job or short]
+
+    def _learn_start(self) -> None:
+        """Whether runs from a checkpoint log its own step, too."""
+        found = [(segment := self._segment(job), list_steps(segment, values)) for job, values in self._found.items()]
+        known = [each.start_step in steps for each, steps in found if each.start_step not in each.steps]
+        self.golden = replace(self.golden, repeats_start=any(known) if known else None)
 
     def _run_jobs(self, jobs: Sequence[Job], beyond: int, hooks: RunHooks) -> tuple[Report, list[Job]]:
         """How it ended, and the jobs that lack exactly the last step."""
@@ -271,11 +328,14 @@ class Replication:
         for job, spec in specs.items():
             entry, follower = entries[spec.name], followers.get(spec.name)
             self.runs.append(build_run(entry, follower.values.last_step if follower else None))
+            what = f"failed: {describe_end(entry)}"
             if entry.state is State.DONE and follower is not None:
-                self._found[job] = follower.values
-                continue
+                what = describe_early(self.context, self._segment(job), follower.values)
+                if not what:
+                    self._found[job] = follower.values
+                    continue
             subject = f"segment {self._segment(job).start_step}"
-            self.findings.append(self._build_error(subject, f"{_name(job)} failed: {describe_end(entry)}"))
+            self.findings.append(self._build_error(subject, f"{_name(job)} {what}"))
         short = [job for job in jobs if job in self._found and falls_one_short(self._segment(job), self._found[job])]
         return report, short
 
@@ -327,6 +387,22 @@ def follow_specs(
 # ---------------------------------------------------------------- values of a run for a segment
 
 
+def describe_early(context: GoldenContext, segment: Segment, values: Values, repeats: bool | None = None) -> str:
+    """Of a run that did not begin at its checkpoint: which step shows it, and the flag that may have been ignored."""
+    step = find_early_step(segment, list_steps(segment, values), repeats)
+    if step is None:
+        return ""
+    flags = [flag.key for flag in context.test.run_flags if flag.name in ("checkpoint_input", "start_step")]
+    start = segment.start_step
+    behind = "the checkpoint's own" if step == start else f"before the checkpoint of step {start}"
+    return f"logs step {step}, {behind}: it did not begin there; does the program follow {' and '.join(flags)}?"
+
+
+def list_steps(segment: Segment, values: Values) -> set[int]:
+    """Of a run, with a value of a metric that the segment has."""
+    return {step for metric in segment.tracks for step in values.steps_of(metric)}
+
+
 def find_lost_steps(segment: Segment, values: Values) -> Iterator[tuple[str, int]]:
     """Metrics of which a run lacks steps, and the first one of those."""
     for metric, labels in segment.tracks.items():
@@ -338,7 +414,7 @@ def find_lost_steps(segment: Segment, values: Values) -> Iterator[tuple[str, int
 def falls_one_short(segment: Segment, values: Values) -> bool:
     """A program that counts from 0 and is asked to stop at N logs N-1 last: it lacks exactly the last step."""
     steps = segment.steps
-    seen = {step for track in values.found.values() for step in track}
+    seen = values.steps
     missing = [step for step in steps if step not in seen]
     return len(steps) > 1 and missing == steps[-1:] and max(seen, default=0) < steps[-1]
 

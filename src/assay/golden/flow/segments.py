@@ -52,6 +52,7 @@ class GoldenOptions:
     replicas: int | None = None  # further runs of each segment while gathering; None: as in the file
     counting: bool = False  # gather: record only how the program counts its steps, in the existing golden
     most_checks: int | None = None
+    only: tuple[str, ...] = ()  # check: judge these metrics, or labels as in `loss MLM`, and no others
     early_stop: bool = True
     timeout_s: float | None = None
     env: tuple[tuple[str, str], ...] = ()  # on top of the file's

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from assay.golden.judge.effects import find_rule_problem
+from assay.golden.judge.effects import find_resolution, find_rule_problem
 from assay.golden.judge.pairing import CheckRun, Pair, describe_subject, find_labels, line_up
 from assay.golden.judge.pointwise import find_failing, find_margin_problem, judge_exact, judge_margin
 from assay.golden.judge.window import judge_spikes, judge_unmatched, judge_windows
@@ -46,7 +46,7 @@ def _judge(rule: Rule, segment: Segment, checks: Sequence[CheckRun], peers: int)
     pairs = [line_up(rule, segment, label, checks) for label in labels]
     for pair in pairs:
         findings += pair.findings
-        findings += _apply(rule, pair, peers * len(labels)) if pair.is_usable else []
+        findings += _name_digits(pair, _apply(rule, pair, peers * len(labels))) if pair.is_usable else []
     gaps = tuple(gap for pair in pairs for gap in pair.gaps)
     return Judged(tuple(findings), gaps, sum(pair.compared for pair in pairs))
 
@@ -61,6 +61,17 @@ def _apply(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     if rule.kind == "unmatched":
         return judge_unmatched(rule, pair, peers)
     return [Finding(VerdictKind.ERROR, pair.subject, f"{rule.kind!r} is not a kind of rule")]
+
+
+def _name_digits(pair: Pair, findings: list[Finding]) -> list[Finding]:
+    """With the cause, where a check with fewer digits than the golden has differs by no more than its last digit."""
+    golden, last = pair.golden[0], max(map(find_resolution, pair.checks))
+    pairs = [both for check in pair.checks for both in zip(check.values, golden.values, strict=True)]
+    if last <= find_resolution(golden) or any(abs(one - other) > last * (1 + 1e-9) for one, other in pairs):
+        return findings
+    shown = f"{pair.checks[0].texts[0]} instead of {(golden.texts or golden.values)[0]}"
+    cause = f"\nthe check logs fewer digits than the golden has, {shown}: log as many"
+    return [each if each.kind is VerdictKind.PASS else replace(each, message=each.message + cause) for each in findings]
 
 
 def _conclude(judged: Sequence[Judged]) -> Verdict:

@@ -33,7 +33,9 @@ FLOOR = 1e-5
 FLOOR_STEPS = 20  # without variants the floor grows by as much every twenty steps
 LARGEST_FLOOR = 1e-4
 FLOOR_SCHEDULE = 1e-6  # of learning rates: they are set, not computed from data
-ENOUGH_VARIANTS = 3  # that differ from one another: they show what rounding does, and the floor is only for the last bits
+ENOUGH_VARIANTS = (
+    3  # that differ from one another: they show what rounding does, and the floor is only for the last bits
+)
 FLOOR_SHOWN = 1e-7
 MANY_DIGITS = 15  # a value logged with so many digits was not rounded for display
 
@@ -47,13 +49,13 @@ def default_delta(rule: Rule) -> float:
     """The smallest relative effect that matters, where the rule names none."""
     if rule.delta is not None:
         return rule.delta
-    if is_gradient(rule):
+    if is_gradient(rule.metric):
         return DELTA_GRADIENT
     return DELTA_UNMATCHED if rule.kind == "unmatched" else DELTA_PAIRED
 
 
-def is_gradient(rule: Rule) -> bool:
-    return "grad" in rule.metric.lower() and find_direction(rule.metric) is None
+def is_gradient(metric: str) -> bool:
+    return "grad" in metric.lower() and find_direction(metric) is None
 
 
 def build_alarms(rule: Rule, windows: int) -> Array:
@@ -67,7 +69,7 @@ def build_alarms(rule: Rule, windows: int) -> Array:
 
 def find_first_delta(rule: Rule) -> float | None:
     """The delta of the first window, where it has one of its own."""
-    is_special = rule.delta is None and rule.kind == "paired" and is_gradient(rule)
+    is_special = rule.delta is None and rule.kind == "paired" and is_gradient(rule.metric)
     return DELTA_GRADIENT_AT_FIRST if is_special else None
 
 
@@ -96,12 +98,17 @@ def build_starts(rule: Rule, steps: Sequence[int]) -> list[int]:
     at = np.asarray(steps)
     spacing = int(np.median(np.diff(at))) if len(at) > 1 else 1
     span = int(at[-1] - at[0]) + spacing
-    width = rule.window or min(LONGEST_WINDOW, math.ceil(span / WINDOWS_PER_SEGMENT))
+    width = rule.window or find_width(span)
     numbers = (at - at[0]) // width
     starts: list[int] = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
     if len(starts) > 1 and len(steps) - starts[-1] < width / spacing / 2:
         starts.pop()
     return starts
+
+
+def find_width(steps: int) -> int:
+    """Of a window where the rule gives none: a sixth of the segment, fifty steps at most."""
+    return min(LONGEST_WINDOW, math.ceil(steps / WINDOWS_PER_SEGMENT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +280,7 @@ def shows_rounding(pair: Pair) -> bool:
     return len({track.values for track in pair.variants} - {track.values for track in pair.golden}) >= ENOUGH_VARIANTS
 
 
-def find_resolution(track: Track) -> float:
+def find_resolution(track: Track | Aligned) -> float:
     """The value of the last logged digit, where every value was logged with few digits: 0.0001 for `2.3412`."""
     if not track.texts or len(track.texts) != len(track.values):
         return 0.0

@@ -7,10 +7,12 @@ levels of its recording and those of the first, so that the sum is always known.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from assay.errors import FormatError
 from assay.golden.judge.convergence import count_peers
 from assay.golden.judge.effects import (
     average,
@@ -19,6 +21,7 @@ from assay.golden.judge.effects import (
     build_starts,
     default_delta,
     find_rule_problem,
+    find_width,
     measure_effects,
     measure_size,
     pool_variance,
@@ -31,6 +34,8 @@ from assay.golden.judge.window import second_half
 from assay.golden.values import Golden, Rule, Segment
 from assay.judge.statistics import Array, load_numpy, normal_quantile, t_quantile
 from assay.system.fast_dataclasses import dataclass
+from assay.values.plain import parse_plain
+from assay.values.series import find_direction
 from assay.values.verdict import Finding, VerdictKind
 
 MOST_CHECKS = 3
@@ -246,6 +251,16 @@ def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
     return facts
 
 
+def parse_rules(golden: Golden) -> list[Rule]:
+    """Those that it was gathered with; an older manifest has none. Raises FormatError."""
+    try:
+        return [
+            parse_plain(Rule, {**each, "metric": metric, "kind": each["rule"]}) for metric, each in golden.rules.items()
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise FormatError(f"the rules in this golden recording are damaged: {json.dumps(golden.rules)[:200]}") from None
+
+
 def measure_levels(golden: Golden) -> dict[str, dict[str, float]]:
     """The mean of all finite values of all recordings of a segment."""
     levels: dict[str, dict[str, float]] = {}
@@ -289,30 +304,45 @@ def find_widening(before: Golden, after: Golden) -> list[str]:
             for metric, noise in after.noise.items()
             if metric in before.noise and noise > max(WIDER * before.noise[metric], QUIET)
         ),
-        *_find_loosened(before.rules, after.rules),
+        *find_loosened(before.rules, after.rules, before.steps_per_segment),
         *_find_losses(before, after),
         *(f"the variant {name} is new: its effect will pass" for name in after.variants if name not in before.variants),
     ]
 
 
-def _find_loosened(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    found = []
+_TIGHTER = (("<=", "=="), (">=", "=="), ("<=", "<"), (">=", ">"))  # operators that accept less
+
+
+def find_loosened(before: Mapping[str, Any], after: Mapping[str, Any], steps: int = 0) -> list[str]:
+    """Rules, as `build_rule_facts` states them, that accept more than they did, or others. `steps`: of a segment."""
+    found: list[str] = []
     for metric, old in before.items():
         new = after.get(metric)
         if new is None:
             found.append(f"{metric} is not judged any more")
-            continue
-        if new.get("rule") != old.get("rule"):
-            found.append(f"{metric} is judged by {new.get('rule')} instead of {old.get('rule')}")
-            continue
-        found += [
-            f"the {name} of {metric} grows from {old[name]:g} to {new[name]:g}"
-            for name in ("delta", "margin")
-            if name in old and name in new and new[name] > old[name]
-        ]
-        if new.get("alpha", 0) < old.get("alpha", 0):
-            found.append(f"the alpha of {metric} falls from {old['alpha']:g} to {new['alpha']:g}")
+        elif new.get("rule") != old.get("rule"):
+            is_tighter = new.get("rule") == "exact"
+            found += [] if is_tighter else [f"{metric} is judged by {new.get('rule')} instead of {old.get('rule')}"]
+        else:
+            found += _compare_rules(metric, old, new, steps)
     return found
+
+
+def _compare_rules(metric: str, old: Mapping[str, Any], new: Mapping[str, Any], steps: int) -> Iterator[str]:
+    for name in ("delta", "margin"):
+        if name in old and name in new and new[name] > old[name]:
+            yield f"the {name} of {metric} grows from {old[name]:g} to {new[name]:g}"
+    if old.get("alpha") != new.get("alpha"):
+        word = "falls" if new.get("alpha", 0) < old.get("alpha", 0) else "grows"
+        yield f"the alpha of {metric} {word} from {old.get('alpha', 0):g} to {new.get('alpha', 0):g}"
+    if (old.get("operator"), new.get("operator")) not in _TIGHTER and old.get("operator") != new.get("operator"):
+        yield f"{metric} is compared by {new.get('operator')} instead of {old.get('operator')}"
+    ways = [each.get("direction") or find_direction(metric) or "both" for each in (old, new)]
+    if "delta" in old and ways[1] not in (ways[0], "both"):
+        yield f"the direction of {metric} is {ways[1]} instead of {ways[0]}"
+    widths = [each.get("window") or find_width(steps) for each in (old, new)]
+    if "delta" in old and widths[1] > widths[0]:
+        yield f"the window of {metric} grows from {widths[0]} to {widths[1]} steps"
 
 
 def _find_losses(before: Golden, after: Golden) -> list[str]:
@@ -323,5 +353,7 @@ def _find_losses(before: Golden, after: Golden) -> list[str]:
         found.append(f"segments have {after.steps_per_segment} steps instead of {before.steps_per_segment}")
     if after.recordings < before.recordings:
         found.append(f"there are {after.recordings} recordings of each segment instead of {before.recordings}")
-    lost = sorted(set(before.metrics) - set(after.metrics))
-    return [*found, *(f"{name} is not recorded any more" for name in lost)]
+    kept = {(name, label) for each in after.segments for name, label, _ in each.walk()}
+    pairs = dict.fromkeys((name, label) for each in before.segments for name, label, _ in each.walk())
+    gone = {f"{name} {label}" if name in after.metrics else name for name, label in pairs if (name, label) not in kept}
+    return [*found, *(f"{name} is not recorded any more" for name in sorted(gone))]

@@ -253,8 +253,8 @@ class Report:
         """Of each window the part that is worse, or the larger one where both are, beyond what is harmless: that is
         what is compared with the limit."""
         np, (above, below) = load_numpy(), measure_parts(self.effects, self.limits)
-        is_up = {"min": above >= above, "max": above < above}.get(better_way(self.rule), above >= below)  # noqa: PLR0124
-        return np.where(is_up, above, -below)
+        way = better_way(self.rule)
+        return np.where(above >= below if way == "both" else way == "min", above, -below)
 
     def _count_digits(self, window: int, value: float) -> int:
         """So many that a value beyond its limit is not printed as the limit itself."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from assay.golden.judge.evidence import find_uncovered
 from assay.golden.report.charts import LEGEND, build_check_charts, build_recording_charts
 from assay.golden.report.rows import (
     RUN,
     Row,
     build_step,
     build_test_rows,
+    describe_coverage,
+    describe_differences,
     describe_extent,
     describe_golden,
     describe_outcome,
@@ -77,13 +80,17 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
     took = f" in {formatting.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
     extent, savings = describe_extent(test, report.mode), describe_savings(test)
     golden = f"golden: {', '.join(describe_golden(test.golden))}" if test.golden else ""
+    coverage, differences = describe_coverage(test.golden), describe_differences(test)
     warnings = [f"warning: {text}" for text in test.warnings]
     word = describe_outcome(report, test)
     yield Heading(test.test, test.verdict.kind, word=word)
     yield Only(("markdown",), (Text(f"{extent}{took}{'; ' + savings if savings else ''}"),))
     yield Only(("html",), [Text(describe_reason(test, rows), role="answer")] if report.mode == "check" else [])
-    yield Only(("html",), [Text(text, role="soft") for text in (extent, savings, golden) if text])
-    yield Only(("html",), (Notes(warnings), _build_page_table(rows, "recorded" if report.mode == "gather" else "")))
+    yield Only(("html",), [Text(text, role="soft") for text in (extent, savings, golden, coverage) if text])
+    yield Only(
+        ("html",),
+        (Notes([*warnings, *differences]), _build_page_table(rows, "recorded" if report.mode == "gather" else "")),
+    )
     if report.mode == "check" and test.segments:
         shown = rows if every_row else choose_rows(rows)
         hidden = len(rows) - len(shown)
@@ -96,10 +103,10 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
         for each in row.findings
         if each.kind is not VerdictKind.PASS
     )
-    yield Only(("terminal", "markdown"), (Findings(found), Notes(warnings)))
-    yield Only(("markdown",), [Text(golden)] if golden else [])
+    yield Only(("terminal", "markdown"), (Findings(found), Notes([*warnings, *differences])))
+    yield Only(("markdown",), [Text(text) for text in (golden, coverage) if text])
     manifest = f"manifest: {test.manifest}" if report.mode == "gather" and test.golden else ""
-    lines = [*test.notes, *(text for text in (savings, golden, manifest) if text)]
+    lines = [*test.notes, *(text for text in (savings, golden, coverage, manifest) if text)]
     outcome = (f"{test.test}: ", Span(word, test.verdict.kind), f", {extent}{took if len(report.tests) == 1 else ''}")
     yield Only(("terminal",), (Notes(lines), Text(outcome)))
     yield Only(("html",), list(_build_page(report, test)))
@@ -237,7 +244,7 @@ def _build_suite(test: GoldenTestReport, allow_changed: bool) -> Suite:
         [_build_case(test, row, allow_changed) for row in build_test_rows(test)],
         properties,
         sum(run.elapsed_s or 0.0 for segment in test.segments for run in segment.runs),
-        "\n".join([*(f"warning: {text}" for text in test.warnings), *test.notes]),
+        "\n".join([*(f"warning: {text}" for text in test.warnings), *describe_differences(test), *test.notes]),
     )
 
 
@@ -314,6 +321,7 @@ def _build_test_facts(test: GoldenTestReport) -> dict[str, Any]:
         "saved_s": test.saved_s,
         "notes": list(test.notes),
         "warnings": list(test.warnings),
+        "differs": list(test.differs),
         "golden": _build_recording_facts(test.golden) if test.golden else None,
         "segments": [
             {
@@ -347,6 +355,7 @@ def _build_recording_facts(golden: Golden) -> dict[str, Any]:
         "complete": golden.complete,
         "segments": [segment.start_step for segment in golden.segments],
         "steps_per_segment": golden.steps_per_segment,
+        "not_covered": find_uncovered(golden),
         "recordings": golden.recordings,
         "noise": dict(golden.noise),
         "provenance": dict(golden.provenance),

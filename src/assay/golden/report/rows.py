@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from assay.golden.judge.evidence import find_uncovered
 from assay.golden.judge.pointwise import render_effect
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport, Rule, SegmentReport
 from assay.show import formatting
@@ -17,6 +18,7 @@ from assay.values.verdict import SEVERITY, Finding, VerdictKind
 
 RUN = "run"  # instead of the metric in a row about a segment's runs
 RECORDING = "golden"  # and in one about the whole test
+_MOST_GAPS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,19 @@ def describe_golden(golden: Golden) -> list[str]:
         facts.append(f"on {origin['host']}")
     facts.append(formatting.render_count(golden.recordings, "recording") + " of each segment")
     return facts
+
+
+def describe_coverage(golden: Golden | None) -> str:
+    """Which steps of the training a check says nothing about."""
+    gaps = find_uncovered(golden) if golden else []
+    if len(gaps) > _MOST_GAPS:
+        gaps = [*gaps[: _MOST_GAPS - 2], f"{len(gaps) - _MOST_GAPS + 1} more stretches", gaps[-1]]
+    return f"not covered by a segment: steps {', '.join(gaps)}" if gaps else ""
+
+
+def describe_differences(test: GoldenTestReport) -> list[str]:
+    """One line for each."""
+    return [f"differs from the recording: {each}" for each in test.differs]
 
 
 def describe_savings(test: GoldenTestReport) -> str:

@@ -1,0 +1,133 @@
+"""What agreement does not show: metrics and labels that were recorded and are not judged, rules that were loosened
+since, trainings that do not train, runs that do not begin at their checkpoint, and steps that no segment covers.
+
+Everything here is a pure function of a golden, the rules of a file, and what the runs of a check logged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+from assay.errors import NotFoundError
+from assay.golden.judge.effects import is_gradient
+from assay.golden.judge.golden import build_rule_facts, find_loosened, parse_rules
+from assay.golden.judge.pairing import CheckRun
+from assay.golden.values import Golden, Rule, Segment
+from assay.system.fast_dataclasses import replace
+from assay.values.series import find_direction
+
+ENOUGH_VALUES = 5  # fewer may be equal by chance
+_LOSSES = frozenset(("nll", "nlls", "ppl", "bpc", "bpb", "bpd", "mse", "rmse", "xent", "entropy", "cost", "objective"))
+_LOSS_ENDS = ("loss", "losses", "perplexity")
+_SET = frozenset(("scale", "scaler", "weight", "coef"))  # numbers beside a loss that are set, not computed
+
+
+# ---------------------------------------------------------------- recorded and not judged
+
+
+def choose_rules(rules: Sequence[Rule], golden: Golden, only: Collection[str]) -> tuple[Rule, ...]:
+    """Those that `only` names, as `loss` or, for one label, `loss MLM`; all where it names none."""
+    known = {rule.metric: rule for rule in rules}
+    for rule in rules:
+        known |= {
+            f"{rule.metric} {label}": replace(rule, labels=(label,)) for label in list_labels(golden, rule.metric)
+        }
+    for name in only:
+        if name not in known:
+            raise NotFoundError("metric", name, list(known))
+    return tuple(known[name] for name in only) or tuple(rules)
+
+
+def find_unjudged(rules: Sequence[Rule], golden: Golden, only: Collection[str] = ()) -> list[str]:
+    """Metrics and labels that the golden holds and `rules` do not judge. A recording of the original names no rules:
+    all that it holds is meant. What `only` does not name is left out by the caller."""
+    judged, found = {rule.metric: rule for rule in rules}, list[str]()
+    for metric in golden.metrics:
+        if metric not in judged:
+            found += [metric] if not only and (metric in golden.rules or not golden.rules) else []
+        elif judged[metric].labels and not any(name.startswith(f"{metric} ") for name in only):
+            labels = list_labels(golden, metric)
+            found += [f"{metric} {label}" for label in labels if label not in judged[metric].labels]
+    return found
+
+
+def find_looser(rules: Sequence[Rule], golden: Golden) -> list[str]:
+    """Rules that accept more than those of the recording. Raises FormatError where these are damaged."""
+    judged = {rule.metric for rule in rules}
+    before = build_rule_facts([rule for rule in parse_rules(golden) if rule.metric in judged])
+    return find_loosened(before, build_rule_facts(rules), golden.steps_per_segment)
+
+
+def list_labels(golden: Golden, metric: str) -> list[str]:
+    """Of all segments; a metric without labels has none."""
+    found = (label for segment in golden.segments for label in segment.tracks.get(metric, ()))
+    return [label for label in dict.fromkeys(found) if label]
+
+
+# ---------------------------------------------------------------- trainings that do not train
+
+Values = dict[tuple[str, str], tuple[float, ...]]  # by metric and label: those of the golden, or of the check
+
+
+def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list[str]:
+    """Losses that are equal at every step, and gradient norms that are 0, in the golden and in the check: in all
+    segments, or in one. `checks`: the runs of each segment.
+
+    A loss of 0 beside one that moves is a part that is switched off, and so is a gradient norm of 0.
+    """
+    parts = [_collect([segment], checks[at : at + 1]) for at, segment in enumerate(golden.segments)]
+    whole = _collect(golden.segments, checks)
+    moving = {is_gradient(name[0]) for name, values in whole[0].items() if len(set(values)) > 1 and _shows(name)}
+    titles = ["", *(f"segment {segment.start_step} " for segment in golden.segments)]
+    where = "the golden and the check" if checks else "the recording"
+    found: dict[tuple[str, str], str] = {}
+    for title, (recorded, checked) in zip(titles, [whole, *parts], strict=True):
+        for name, values in recorded.items():
+            is_norm, value = is_gradient(name[0]), values[0]
+            is_still = len(values) >= ENOUGH_VALUES and {*values, *checked.get(name, ())} == {value} and _shows(name)
+            if is_still and (is_norm not in moving if value == 0 else not is_norm):
+                found.setdefault(name, f"{title}{' '.join(name).strip()} is {value:g} at every step of {where}")
+    return [f"{text}: nothing shows that it trains" for text in found.values()]
+
+
+def _collect(segments: Sequence[Segment], checks: Sequence[Sequence[CheckRun]]) -> tuple[Values, Values]:
+    recorded, checked = Values(), Values()
+    for segment in segments:
+        for metric, label, runs in segment.walk():
+            recorded[metric, label] = recorded.get((metric, label), ()) + runs[0].values
+    for run in (run for runs in checks for run in runs):
+        for metric, labels in run.items():
+            for label, track in labels.items():
+                checked[metric, label] = checked.get((metric, label), ()) + track.values
+    return {name: values for name, values in recorded.items() if values}, checked
+
+
+def _shows(name: tuple[str, str]) -> bool:
+    """Whether a loss or a gradient norm, by its name: no loss's scale or weight, no accuracy among its labels."""
+    words = re.findall("[a-z]+", " ".join(name).lower())
+    is_named = any(word in _LOSSES or word.endswith(_LOSS_ENDS) for word in words) or is_gradient(name[0])
+    return is_named and not _SET.intersection(words) and find_direction(name[1]) != "max"
+
+
+# ---------------------------------------------------------------- steps
+
+
+def find_early_step(segment: Segment, steps: Collection[int], repeats_start: bool | None = None) -> int | None:
+    """The first step of a run that its checkpoint had behind it: the run did not begin there. Programs that count from
+    0 log the checkpoint's own step again; `repeats_start` False: this one was seen not to."""
+    last = segment.start_step - (repeats_start is not False)
+    return min((step for step in {*steps}.difference(segment.steps) if step <= last), default=None)
+
+
+def find_uncovered(golden: Golden) -> list[str]:
+    """Steps of the training that no segment has: `up to 100`, `161 to 200`, `after 260`."""
+    spans = [(segment.steps[0], segment.steps[-1]) for segment in golden.segments if segment.steps]
+    if not spans:
+        return []
+    steps = [step for segment in golden.segments for step in segment.steps]
+    interval = min((b - a for a, b in pairwise(sorted(set(steps)))), default=1)
+    gaps = [f"{one[1] + 1} to {other[0] - 1}" for one, other in pairwise(sorted(spans)) if other[0] - one[1] > interval]
+    before = [f"up to {min(steps) - 1}"] if all(segment.start_step > 0 for segment in golden.segments) else []
+    return [*before, *gaps, f"after {max(steps)}"]

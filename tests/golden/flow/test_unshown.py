@@ -1,0 +1,262 @@
+"""What a check must not pass in silence: what it did not judge, runs that do not train, and runs that begin elsewhere."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.golden.lab import NATIVE, Lab, messages
+
+from assay.cli.main import run
+from assay.convergence import ConvergenceFailure, do_convergence_test
+from assay.errors import ExitCode
+from assay.golden.report.document import build_document
+from assay.golden.values import GoldenTestReport
+from assay.show.html import render_html
+from assay.show.junit import render_junit
+from assay.show.terminal_report import render_terminal
+from assay.values.verdict import VerdictKind
+
+FAIL, PASS, CHANGED = VerdictKind.FAIL, VerdictKind.PASS, VerdictKind.CHANGED
+INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
+ACC = {"regex": r"Acc: ([\d\.]+)"}
+BOTH = {"regex": r"Loss: (\S+) Acc: (\S+)", "labels": ["MLM", "NSP"]}
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+@pytest.fixture
+def native(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    monkeypatch.chdir(lab.folder)
+    lab.write_native()
+    return lab
+
+
+def find_texts(report: GoldenTestReport, kind: VerdictKind) -> list[str]:
+    return [finding.message for finding in report.verdict.findings if finding.kind is kind]
+
+
+def paste(report: GoldenTestReport, word: str, lab: Lab) -> int:
+    """Run the command that a note offers."""
+    (line,) = [note for note in report.notes if note.startswith(word)]
+    return run([*shlex.split(line.split("assay ", 1)[1]), "--root", str(lab.folder / "runs"), "--quiet"])
+
+
+# ---------------------------------------------------------------- recorded and not judged
+
+
+def use_two_metrics(lab: Lab) -> None:
+    lab.test["log_parsing"]["acc"] = ACC
+    lab.test["metrics"]["acc"] = {"margin": 0.05, "comparison": ">="}
+    lab.write()
+
+
+def forget_rules(lab: Lab) -> None:
+    """As the original wrote it."""
+    lab.manifest_path.write_text(json.dumps({"ckpt_logs": lab.logs}))
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_metric_dropped_from_the_file_does_not_pass_in_silence(
+    lab: Lab, is_old: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_two_metrics(lab)
+    lab.use_golden()
+    if is_old:
+        forget_rules(lab)
+    del lab.test["metrics"]["loss"]
+    lab.write()
+    lab.change(scale=1.44)
+    report = lab.check_one()
+    assert report.verdict.kind is INCONCLUSIVE
+    assert find_texts(report, INCONCLUSIVE) == ["loss is recorded and not judged"]
+    assert len(report.segments[0].runs) == 1, "another run would not show more"
+    assert paste(report, "judge a part alone:", lab) == 0
+    assert "recorded, and not judged here: loss" in capsys.readouterr().out
+    with pytest.raises(ConvergenceFailure, match="loss is recorded and not judged"):
+        do_convergence_test(lab.store, "convergence_harness_manifest.json", lab.file)
+    do_convergence_test(lab.store, "convergence_harness_manifest.json", lab.file, only=["acc"])
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_label_cut_from_the_harness_file_does_not_pass_in_silence(lab: Lab, is_old: bool) -> None:
+    lab.test["log_parsing"]["loss"] = BOTH
+    lab.write()
+    lab.use_golden()
+    if is_old:
+        forget_rules(lab)
+    lab.test["log_parsing"]["loss"] = {"regex": r"Acc: (\S+)", "labels": ["NSP"]}
+    lab.write()
+    lab.change(scale=1.44)
+    report = lab.check_one(is_harness=True)
+    assert find_texts(report, INCONCLUSIVE) == ["loss MLM is recorded and not judged"]
+    assert report.verdict.kind is INCONCLUSIVE
+    assert paste(report, "judge a part alone:", lab) == 0
+    assert lab.check_one(only=("loss",)).verdict.kind is INCONCLUSIVE, "the metric is named, not what is left of it"
+
+
+def test_a_loosened_margin_does_not_pass_until_it_is_accepted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lab.folder)
+    lab.use_golden()
+    lab.test["metrics"]["loss"]["margin"] = 0.5
+    lab.write()
+    report = lab.check_one()
+    assert report.verdict.kind is INCONCLUSIVE
+    assert find_texts(report, INCONCLUSIVE) == ["the margin of loss grows from 0.05 to 0.5, since it was recorded"]
+    assert lab.check_one(only=("loss",)).verdict.kind is INCONCLUSIVE
+    assert paste(report, "accept from now on:", lab) == 0
+    assert lab.check_one().verdict.kind is PASS
+
+
+def test_a_worse_value_still_fails_where_something_is_not_judged(lab: Lab) -> None:
+    use_two_metrics(lab)
+    lab.use_golden()
+    del lab.test["metrics"]["acc"]
+    lab.write()
+    lab.change(scale=1.44)
+    assert lab.check_one().verdict.kind is FAIL
+
+
+def test_a_name_after_only_that_is_none_is_a_usage_error(lab: Lab) -> None:
+    lab.use_golden()
+    report = lab.check(only=("los",))
+    assert report.exit_code() is ExitCode.USAGE
+    assert "no metric named 'los'" in messages(report.tests[0])
+
+
+# ---------------------------------------------------------------- runs that do not train
+
+
+def test_agreement_of_runs_that_do_not_train_is_no_pass(lab: Lab) -> None:
+    lab.change(always="0.693147")
+    gathered = lab.gather().tests[0]
+    assert "loss is 0.693147 at every step of the recording: nothing shows that it trains" in gathered.warnings
+    report = lab.check_one()
+    assert report.verdict.kind is INCONCLUSIVE
+    (text,) = find_texts(report, INCONCLUSIVE)
+    assert text == "loss is 0.693147 at every step of the golden and the check: nothing shows that it trains"
+    assert len(report.segments[0].runs) == 1
+
+
+def test_a_native_recording_of_a_run_that_does_not_train_is_inconclusive(native: Lab) -> None:
+    native.change(always="0.693147")
+    report = native.gather().tests[0]
+    assert report.verdict.kind is INCONCLUSIVE
+    assert "loss is 0.693147 at every step of the recording" in messages(report)
+
+
+# ---------------------------------------------------------------- runs that begin elsewhere
+
+
+def test_a_trainer_that_ignores_resume_is_an_error_although_it_logs_the_goldens_steps(lab: Lab) -> None:
+    lab.use_golden()
+    lab.change(ignores_start=True)
+    report = lab.check_one()
+    assert report.verdict.kind is ERROR
+    (text, *_) = find_texts(report, ERROR)
+    assert text == (
+        "the check logs step 0, before the checkpoint of step 9: it did not begin there; "
+        "does the program follow --load and --start?"
+    )
+
+
+def test_a_trainer_that_ignores_resume_is_found_while_gathering(native: Lab) -> None:
+    native.change(ignores_start=True)
+    report = native.gather().tests[0]
+    assert report.verdict.kind is ERROR
+    assert "a replica logs step 0, before the checkpoint of step 9" in messages(report)
+    assert not native.manifest_path.exists()
+
+
+@pytest.mark.parametrize(("first", "repeats"), [(0, True), (1, False)])
+def test_programs_that_count_from_0_or_from_1_both_pass(lab: Lab, first: int, repeats: bool) -> None:
+    lab.change(first=first)
+    lab.use_golden()
+    assert lab.manifest["repeats_start"] is repeats
+    assert lab.check_one().verdict.kind is PASS
+
+
+def test_a_log_as_rare_as_the_checkpoints_shows_a_trainer_that_ignores_resume(lab: Lab) -> None:
+    """Steps 10, 20 and 30 alone: the checkpoint's own step is all that shows it."""
+    lab.test["recording"]["steps_to_record_after_save"] = 10
+    lab.flags("common", log_every=10)
+    lab.change(first=1)
+    lab.use_golden()
+    assert lab.check_one().verdict.kind is PASS
+    lab.change(first=1, ignores_start=True)
+    report = lab.check_one()
+    assert report.verdict.kind is ERROR
+    assert "logs step 10, the checkpoint's own" in messages(report)
+
+
+def test_steps_beyond_the_end_of_a_segment_are_noted(lab: Lab) -> None:
+    lab.use_golden()
+    lab.change(until=60)
+    report = lab.check_one()
+    assert report.verdict.kind is PASS
+    assert "segment 9: the check went on to step 59; its segment ends at step 14" in report.notes
+
+
+def test_every_report_names_the_steps_that_are_not_covered(lab: Lab) -> None:
+    lab.use_golden()
+    report = lab.check()
+    document = build_document(report)
+    words = "not covered by a segment: steps up to 9, 14 to 19, after 23"
+    assert words in render_terminal(document, width=120)
+    assert words in render_html(document)
+    facts: Any = document.facts
+    assert facts["tests"][0]["golden"]["not_covered"] == ["up to 9", "14 to 19", "after 23"]
+
+
+# ---------------------------------------------------------------- what a failure says
+
+
+def test_fewer_digits_than_the_golden_has_are_named_as_the_cause(native: Lab) -> None:
+    native.use_golden()
+    native.change(digits=3)
+    report = native.check_one()
+    assert report.verdict.kind is CHANGED
+    cause = "the check logs fewer digits than the golden has, 0.182 instead of 0.181818: log as many"
+    assert cause in messages(report)
+    native.change(digits=3, scale=1.2)
+    assert "fewer digits" not in messages(native.check_one()), "that is another cause"
+
+
+def test_a_failure_names_what_else_differs_from_the_recording(lab: Lab) -> None:
+    lab.use_golden()
+    lab.change(scale=1.2)
+    same = "nothing: packages, Python, command, configuration and device are those of the recording"
+    assert lab.check_one().differs == (same,)
+    manifest = lab.manifest
+    manifest["provenance"]["python"] = "3.1.4"
+    manifest["provenance"]["packages"] = {"torch": "0.1"}
+    manifest["provenance"]["hardware"]["cpu"] = "abacus"
+    lab.manifest_path.write_text(json.dumps(manifest))
+    lab.flags("common", x="seven")
+    report = lab.check()
+    differs = report.tests[0].differs
+    assert differs[0] == "command python3 training.py --x seven instead of python3 training.py"
+    assert differs[1].startswith("configuration: the text of ")
+    assert any(text.startswith("python 3.") and text.endswith(" instead of 3.1.4") for text in differs)
+    assert any(text.startswith("cpu ") and text.endswith(" instead of abacus") for text in differs)
+    document = build_document(report)
+    for shown in (render_terminal(document, width=400), render_html(document), render_junit(document)):
+        assert "differs from the recording: command python3 training.py --x seven" in shown
+    lab.change()
+    assert lab.check_one().differs == (), "a PASS needs no cause"
+
+
+def test_a_native_check_of_the_changed_rule_is_not_inconclusive_when_it_is_tighter(native: Lab) -> None:
+    native.write_native(NATIVE.replace("{loss: exact}", "{loss: {rule: paired, delta: 1%}}"))
+    native.use_golden()
+    native.write_native(NATIVE.replace("{loss: exact}", "{loss: {rule: paired, delta: 0.1%}}"))
+    assert native.check_one().verdict.kind is PASS
+    native.write_native(NATIVE.replace("{loss: exact}", "{loss: {rule: paired, delta: 5%}}"))
+    assert native.check_one().verdict.kind is INCONCLUSIVE

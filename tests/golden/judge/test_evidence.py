@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.golden.judge.curves import START, track
+
+from assay.errors import FormatError, NotFoundError
+from assay.golden.judge.evidence import (
+    choose_rules,
+    find_dead,
+    find_early_step,
+    find_looser,
+    find_uncovered,
+    find_unjudged,
+)
+from assay.golden.judge.golden import build_rule_facts
+from assay.golden.values import Golden, Rule, Segment, Track
+
+LOSS, ACC = Rule("loss"), Rule("acc")
+BOTH = Rule("loss", "margin", operator="<=", margin=0.1, labels=("MLM", "NSP"))
+
+
+def golden(rules=(), steps=60, **metrics):
+    """One segment; a metric is a list of values, or of labels with theirs."""
+    tracks = {
+        metric: {
+            label: (track(values),) for label, values in (found if isinstance(found, dict) else {"": found}).items()
+        }
+        for metric, found in metrics.items()
+    }
+    origin = {"rules": build_rule_facts(rules)} if rules else {}
+    return Golden("demo", (Segment(START, "ckpt", tracks),), steps_per_segment=steps, provenance=origin)
+
+
+# ---------------------------------------------------------------- recorded and not judged
+
+
+def test_a_metric_that_was_judged_when_it_was_recorded_is_missed():
+    found = golden([LOSS, ACC], loss=[2, 1], acc=[0, 1], lr=[1, 1])
+    assert find_unjudged([LOSS, ACC], found) == []
+    assert find_unjudged([LOSS], found) == ["acc"]
+    assert find_unjudged([LOSS], found, ["loss"]) == []
+
+
+def test_all_that_a_recording_of_the_original_holds_is_meant():
+    found = golden(loss={"MLM": [2, 1], "NSP": [1, 1]}, acc=[0, 1])
+    assert find_unjudged([BOTH, ACC], found) == []
+    assert find_unjudged([replace(BOTH, labels=("MLM",))], found) == ["loss NSP", "acc"]
+    assert find_unjudged([replace(BOTH, labels=())], found) == ["acc"], "without labels all are compared"
+
+
+def test_a_label_is_left_out_only_where_the_call_names_labels():
+    found, cut = golden([BOTH], loss={"MLM": [2, 1], "NSP": [1, 1]}), replace(BOTH, labels=("MLM",))
+    assert find_unjudged([cut], found) == ["loss NSP"]
+    assert find_unjudged(choose_rules([cut], found, ["loss"]), found, ["loss"]) == ["loss NSP"]
+    (chosen,) = choose_rules([BOTH], found, ["loss MLM"])
+    assert chosen.labels == ("MLM",)
+    assert find_unjudged([chosen], found, ["loss MLM"]) == []
+    with pytest.raises(NotFoundError, match="no metric named 'los'") as caught:
+        choose_rules([BOTH], found, ["los"])
+    assert "loss" in str(caught.value.hint)
+
+
+MARGIN = Rule("loss", "margin", operator="==", margin=0.1)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        (LOSS, Rule("loss", delta=0.05), "the delta of loss grows from 0.005 to 0.05"),
+        (LOSS, Rule("loss", alpha=0.4), "the alpha of loss grows from 0.01 to 0.4"),
+        (LOSS, Rule("loss", window=60), "the window of loss grows from 10 to 60 steps"),
+        (LOSS, Rule("loss", direction="max"), "the direction of loss is max instead of min"),
+        (Rule("grad_norm"), Rule("grad_norm", direction="min"), "the direction of grad_norm is min instead of both"),
+        (LOSS, Rule("loss", "unmatched"), "loss is judged by unmatched instead of paired"),
+        (Rule("loss", "exact"), LOSS, "loss is judged by paired instead of exact"),
+        (MARGIN, replace(MARGIN, margin=0.5), "the margin of loss grows from 0.1 to 0.5"),
+        (MARGIN, replace(MARGIN, operator="<="), "loss is compared by <= instead of =="),
+        (replace(MARGIN, operator="<"), replace(MARGIN, operator="<="), "loss is compared by <= instead of <"),
+    ],
+)
+def test_a_rule_that_accepts_more_than_the_recorded_one_is_found(before, now, words):
+    assert find_looser([now], golden([before], **{before.metric: [2, 1]})) == [words]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (LOSS, LOSS),
+        (LOSS, Rule("loss", delta=0.001)),
+        (LOSS, Rule("loss", direction="both")),
+        (LOSS, Rule("loss", direction="min")),
+        (LOSS, Rule("loss", window=5)),
+        (LOSS, Rule("loss", "exact")),
+        (MARGIN, replace(MARGIN, margin=0.05)),
+        (replace(MARGIN, operator="<="), MARGIN),
+        (replace(MARGIN, operator="<="), replace(MARGIN, operator="<")),
+    ],
+)
+def test_the_same_rule_or_a_tighter_one_is_none(before, now):
+    assert find_looser([now], golden([before], loss=[2, 1])) == []
+
+
+def test_damaged_rules_are_reported_as_such():
+    found = replace(golden(loss=[2, 1]), provenance={"rules": {"loss": {"rule": 5, "delta": "much"}}})
+    with pytest.raises(FormatError, match="damaged"):
+        find_looser([LOSS], found)
+
+
+# ---------------------------------------------------------------- trainings that do not train
+
+
+def check(**metrics):
+    return [[{metric: {"": track(values)} for metric, values in metrics.items()}]]
+
+
+def test_two_models_that_do_not_train_agree_and_show_nothing():
+    still = golden(loss=[2.3] * 5, acc=[0.1] * 5)
+    (text,) = find_dead(still, check(loss=[2.3] * 5))
+    assert text == "loss is 2.3 at every step of the golden and the check: nothing shows that it trains"
+    assert find_dead(still) == ["loss is 2.3 at every step of the recording: nothing shows that it trains"]
+    assert find_dead(still, check(loss=[2.3, 2.2, 2.1, 2.0, 1.9])) == [], "that is a difference, which rules find"
+    assert find_dead(golden(loss=[2.3] * 4)) == [], "few values may be equal by chance"
+
+
+def test_a_gradient_norm_of_0_shows_that_nothing_trains():
+    found = golden(loss=[2.3, 2.2, 2.4], grad_norm=[0] * 5)
+    (text,) = find_dead(found, check(grad_norm=[0] * 5))
+    assert text.startswith("grad_norm is 0 at every step")
+    assert find_dead(golden(grad_norm=[1] * 5)) == [], "a clipped norm may be constant"
+    assert find_dead(golden(grad_norm=[3, 2, 1], grad_norm_frozen=[0] * 5)) == []
+
+
+def test_constants_that_are_no_sign_of_death():
+    assert find_dead(golden(lr=[1e-3] * 9, acc=[1.0] * 9, loss_scale=[65536.0] * 9, batch=[8.0] * 9)) == []
+    assert find_dead(golden(loss=[3, 2, 1], z_loss=[0] * 5)) == [], "a part that is switched off"
+    assert find_dead(golden(loss={"all": [3, 2, 1], "aux": [0] * 5})) == []
+    assert find_dead(golden(loss={"all": [3, 2, 1], "acc": [1] * 5})) == []
+    assert find_dead(golden(z_loss=[0] * 5)) != []
+
+
+def test_segments_are_looked_at_alone_and_together():
+    def build(*parts):
+        segments = [
+            Segment(100 * at, "", {"loss": {"": (Track(tuple(range(len(part))), part),)}})
+            for at, part in enumerate(parts)
+        ]
+        return Golden("demo", tuple(segments))
+
+    assert find_dead(build((2.0,) * 3, (2.0,) * 3))[0].startswith("loss is 2 at every step")
+    assert find_dead(build((3.0, 2.0, 1.0), (2.0,) * 5))[0].startswith("segment 100 loss is 2 at every step")
+    assert find_dead(build((3.0, 2.0, 1.0), (0.0,) * 5)) == [], "it has learnt all there is"
+
+
+# ---------------------------------------------------------------- steps
+
+
+def test_a_run_that_logs_steps_before_its_checkpoint_did_not_begin_there():
+    (segment,) = golden(loss=[3, 2, 1]).segments  # steps 101 to 103, after 100
+    assert find_early_step(segment, {101, 102, 103}) is None
+    assert find_early_step(segment, {1, 50, 101, 102, 103}) == 1
+    assert find_early_step(segment, {100, 101, 102, 103}) is None, "programs that count from 0 do"
+    assert find_early_step(segment, {100, 101, 102, 103}, True) is None
+    assert find_early_step(segment, {100, 101, 102, 103}, False) == 100
+    from_scratch = Segment(0, "", {"loss": {"": (Track((0, 1), (2.0, 1.0)),)}})
+    assert find_early_step(from_scratch, {0, 1}, False) is None
+
+
+def test_steps_that_no_segment_has_are_named():
+    def build(*spans, every=1):
+        segments = []
+        for first, last in spans:
+            steps = tuple(range(first, last + 1, every))
+            segments.append(Segment(first - every, "", {"loss": {"": (Track(steps, (1.0,) * len(steps)),)}}))
+        return Golden("demo", tuple(segments))
+
+    assert find_uncovered(build((101, 160), (201, 260))) == ["up to 100", "161 to 200", "after 260"]
+    assert find_uncovered(build((1, 50), (51, 100))) == ["after 100"]
+    assert find_uncovered(build((10, 50), (60, 100), every=10)) == ["after 100"]
+    assert find_uncovered(Golden("demo", ())) == []
