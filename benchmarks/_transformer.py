@@ -91,6 +91,7 @@ class Recipe:
     repeats: int | None = None  # steps after which the data come again
     restarts: bool = False  # the data begin from the start after the checkpoint
     mantissa: int | None = None  # bits of the stored weights
+    sum_mantissa: int | None = None  # bits of the gradients that are summed over the parts of a batch
     norm_eps: float = 1e-5
     gelu: str = "none"  # or tanh
     smoothing: float = 0.0
@@ -136,6 +137,17 @@ FAULTS: dict[str, Recipe] = {
     "norm-eps-1e-3": Recipe(norm_eps=1e-3),
     "gelu-tanh": Recipe(gelu="tanh"),
     "label-smoothing-1": Recipe(smoothing=0.01),
+}
+# So small that only variants show that they are not rounding.
+SMALL_FAULTS: dict[str, Recipe] = {
+    "eps-x100": Recipe(eps=1e-6),
+    "eps-x10": Recipe(eps=1e-7),
+    "fp16-accumulation": Recipe(sum_mantissa=11),
+    "tf32-like-accumulation": Recipe(sum_mantissa=14),
+    "beta2-0.9801": Recipe(beta2=0.9801),
+    "decay-0.0999": Recipe(decay=0.0999),
+    "norm-eps-1.1e-5": Recipe(norm_eps=1.1e-5),
+    "half-gradient-bias": Recipe(scaled={"1.narrow.bias": 0.5}),
 }
 
 
@@ -334,13 +346,15 @@ class Training:
             )
             (loss * weight).backward()
             total += loss.detach() / parts
+            if recipe.sum_mantissa:
+                self._round([p.grad for p in self.model.parameters()], recipe.sum_mantissa)
         norm = self._spoil_gradients()
         rate = find_rate(recipe, number) * recipe.logged_scale
         for group in self.optimiser.param_groups:
             group["lr"] = rate * recipe.hidden_scale
         self.optimiser.step()
         if recipe.mantissa:
-            self._round(recipe.mantissa)
+            self._round(list(self.model.parameters()), recipe.mantissa)
         return total, norm, rate
 
     def _weigh(self, part: int) -> float:
@@ -374,13 +388,13 @@ class Training:
             return norm
         return torch.nn.utils.clip_grad_norm_(parameters, recipe.clip or math.inf)
 
-    def _round(self, bits: int) -> None:
+    def _round(self, tensors: Sequence[Any], bits: int) -> None:
         import torch
 
         with torch.no_grad():
-            for parameter in self.model.parameters():
-                fraction, exponent = torch.frexp(parameter)
-                parameter.copy_(torch.ldexp(torch.round(fraction * 2.0**bits) / 2.0**bits, exponent))
+            for tensor in tensors:
+                fraction, exponent = torch.frexp(tensor)
+                tensor.copy_(torch.ldexp(torch.round(fraction * 2.0**bits) / 2.0**bits, exponent))
 
     def evaluate(self) -> Any:
         """On a batch that is never trained on."""
