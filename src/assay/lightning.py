@@ -79,7 +79,12 @@ class _Logging:
     def log_graph(self, *_arguments: Any, **_options: Any) -> None:
         """The model is not recorded."""
 
-    save = finalize = after_save_checkpoint = log_graph  # what was logged is on the disk already
+    save = after_save_checkpoint = log_graph  # what was logged is on the disk already
+
+    def finalize(self, status: str) -> None:
+        """After each training or test; after an exception the status is `failed`."""
+        if self._is_first() and self._place is not None:
+            self._place.note_training(is_over=status == "success")
 
 
 def _find_rank() -> int:

@@ -287,6 +287,9 @@ def say(text: str) -> None:
 # ---------------------------------------------------------------- outside a run
 
 _adhoc_dir: str | None = None
+_owner_pid = 0  # the process that opened it: a forked child shares the run and does not end it
+_began_at = 0.0
+_unfinished = ""  # what would be missing if the run ended now
 
 
 def find_run_dir() -> str:
@@ -304,16 +307,18 @@ def find_run_dir() -> str:
 def begin_adhoc_run(study: str, name: str, params: Mapping[str, object] | None = None) -> str:
     """A new run for what this process logs to a file that it opens from now on; returns its folder.
 
-    A name that is taken gets a number.
+    A name that is taken gets a number. The run that this process has opened before ends.
     """
-    global _adhoc_dir  # noqa: PLW0603
+    global _adhoc_dir, _owner_pid, _began_at, _unfinished
     root = os.environ.get("ASSAY_ROOT") or layout.DEFAULT_ROOT
     folder = os.path.join(os.path.abspath(root), study)
     path, number = os.path.join(folder, name), 1
     while os.path.exists(path) or not _write_adhoc_run(path, study, params or {}):
         number += 1
         path = os.path.join(folder, f"{name}-{number}")
-    _adhoc_dir = path
+    _conclude(find_code(sys.exc_info()[1]))
+    _adhoc_dir, _owner_pid, _began_at, _unfinished = path, os.getpid(), time.time(), ""
+    _register_end(path)
     return path
 
 
@@ -331,9 +336,10 @@ def _write_adhoc_run(path: str, study: str, params: Mapping[str, object]) -> boo
     from assay.system.files import rename
     from assay.values.secrets import hide_arguments
 
-    uid = os.urandom(6).hex()
+    uid, began_at = os.urandom(6).hex(), time.time()
     aside = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR, layout.TEMPORARY_PREFIX + uid)
     os.makedirs(aside)
+    process = {"host": os.uname().nodename, "pid": os.getpid(), **_read_process_identity()}
     fields = {
         "format": layout.FORMAT_VERSION,
         "kind": "adhoc",
@@ -341,22 +347,29 @@ def _write_adhoc_run(path: str, study: str, params: Mapping[str, object]) -> boo
         "name": os.path.basename(path),
         "id": uid,
         "uid": uid,
-        "created_at": time.time(),
+        "created_at": began_at,
         "params": params,
         "commands": [],
         "source": "",
         "command_line": hide_arguments(sys.argv),
-        "process": {"host": os.uname().nodename, "pid": os.getpid(), **_read_process_identity()},
+        "process": process,
     }
-    file = os.path.join(aside, layout.RUN_FILE)
-    with open(file, "w", encoding="utf-8", errors="surrogateescape") as stream:
-        stream.write(json.dumps(fields, ensure_ascii=False) + "\n")
+    lease = {"executor": "local", "native_id": str(os.getpid()), "slot": None, "attempt": 1, "started_at": began_at}
+    files = {
+        layout.RUN_FILE: json.dumps(fields, ensure_ascii=False) + "\n",
+        layout.lease_name(1): json.dumps({**lease, **process}),
+        layout.end_name(1): layout.NOT_ENDED,
+    }
+    for name, text in files.items():
+        with open(os.path.join(aside, name), "w", encoding="utf-8", errors="surrogateescape") as stream:
+            stream.write(text)
     try:
         rename(aside, path)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        os.remove(file)
+        for name in files:
+            os.remove(os.path.join(aside, name))
         os.rmdir(aside)
         return False
     return True
@@ -369,4 +382,80 @@ def _read_process_identity() -> dict[str, object]:
     try:
         return {"start": processes.own_start(), "boot": processes.boot_id()}
     except OSError:  # no /proc
-        return {}
+        return {"start": 0, "boot": ""}
+
+
+# ---------------------------------------------------------------- the end of such a run
+
+
+def note_training(run_dir: str, *, is_over: bool) -> None:
+    """A training that began and did not come to its end has failed, also where the script goes on after its error."""
+    global _unfinished  # noqa: PLW0603
+    if run_dir == _adhoc_dir:
+        _unfinished = "" if is_over else "its training did not come to an end"
+
+
+def end_adhoc_run(run_dir: str, code: int | None = None) -> None:
+    """A run that this process has opened is over, whatever the process does next.
+
+    Without a code it ended well, unless an exception is on its way. What is logged from now on opens another run.
+    """
+    if run_dir != _adhoc_dir or (code is None and not threading.main_thread().is_alive()):
+        return  # it is over, or the interpreter ends: then the exit code of the process decides
+    close_stream()
+    _conclude(find_code(sys.exc_info()[1]) if code is None else code)
+
+
+def _conclude(code: int = 0) -> None:
+    """Write how the run ended. Only a run that this process opened; a disk that refuses does not stop the script."""
+    global _adhoc_dir, _unfinished
+    path, missing = _adhoc_dir, _unfinished
+    if path is None or _owner_pid != os.getpid():
+        return
+    _adhoc_dir, _unfinished = None, ""
+    code = code % 256 or int(code != 0 or missing != "")
+    from assay.system.files import publish, write_new
+
+    with contextlib.suppress(OSError):
+        write_new(os.path.join(path, layout.exit_marker_name(layout.SCRIPT, 1, code)), "")
+        outcome = {
+            "state": "failed" if code else "done",
+            "attempt": 1,
+            "codes": {layout.SCRIPT: code},
+            "reason": missing or (f"{layout.SCRIPT} ended with exit code {code}" if code else ""),
+            "started_at": _began_at,
+            "ended_at": time.time(),
+        }
+        publish(os.path.join(path, layout.outcome_name(1)), json.dumps(outcome))
+
+
+def find_code(error: object) -> int:
+    """With which exit code Python ends after this error."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 0 if error is None else 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _register_end(path: str) -> None:
+    import atexit
+
+    atexit.unregister(_leave)
+    atexit.register(_leave)
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize  # a forked worker ends without `atexit`
+
+        Finalize(None, end_adhoc_run, [path], exitpriority=-100)
+
+
+def _leave() -> None:
+    """As the interpreter ends. The exit code is not known here, unless Ctrl-C ends the process: by a signal."""
+    if _adhoc_dir is None or _owner_pid != os.getpid():
+        return
+    is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")
+    if is_interrupted or _unfinished:
+        _conclude(130 if is_interrupted else 1)
+        return
+    from assay.system.processes import write_status_at_exit
+
+    write_status_at_exit(os.path.join(_adhoc_dir, layout.end_name(1)))

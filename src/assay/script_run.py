@@ -52,6 +52,15 @@ class ScriptRun(NamedTuple):
 
         write_atomic(os.path.join(self.dir, name), json.dumps(content, ensure_ascii=False) + "\n")
 
+    def note_training(self, *, is_over: bool) -> None:
+        """Of a run that no study asked for; the others end with their command."""
+        if self.is_own:
+            script.note_training(self.dir, is_over=is_over)
+
+    def end(self, code: int | None) -> None:
+        if self.is_own:
+            script.end_adhoc_run(self.dir, code)
+
     def load_params(self) -> dict[str, Any]:
         """Those of the study."""
         if self.is_own or not self.dir:

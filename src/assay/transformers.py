@@ -36,6 +36,12 @@ class _Logging:
         del control
         if state.is_world_process_zero:
             self._open().write_config(_find_arguments(args))
+            self._open().note_training(is_over=False)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
+        del args, control
+        if state.is_world_process_zero:
+            self._open().note_training(is_over=True)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_more: Any) -> None:
         del args, control

@@ -318,17 +318,19 @@ class Run:
             say_once(_WHO, "write", f"tags cannot be written: {error}. The script goes on.")
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
+        """The end of a run that no study asked for: an exit code other than 0, or an exception, is a failure."""
         global _run  # noqa: PLW0603
-        del exit_code, quiet
+        del quiet
         self._write()
+        self._place.end(exit_code)
         if _run is self:
             _run = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        self.finish()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.finish(None if kind is None else script.find_code(error))
 
     # ------------------------------------------------------------ what needs the service: accepted
 

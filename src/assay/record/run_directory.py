@@ -522,6 +522,9 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
     lease = _load_value(JobHandle, os.path.join(run_dir, layout.lease_name(number))) if has_lease else None
     stop = _load_value(Stop, os.path.join(run_dir, layout.stop_name(number))) if "stop" in kinds else None
     outcome = load_outcome(run_dir, number) if "outcome" in kinds else None
+    status = _load_status(run_dir, number) if "end" in kinds and lease and lease.executor == "local" else None
+    if status is not None and not codes:
+        codes = {layout.SCRIPT: status}
     return Attempt(
         number=number,
         handle=lease if has_lease else _load_token(run_dir, number),
@@ -558,12 +561,27 @@ def describe_contradiction(attempt: Attempt) -> str:
     return f"{names}: exit markers contradict each other in attempt {attempt.number}"
 
 
+def _load_status(run_dir: str, number: int) -> int | None:
+    """The exit status of a script that opened this run itself; None: it has not ended, or was killed."""
+    try:
+        data = read_text(os.path.join(run_dir, layout.end_name(number))).encode("utf-8", "surrogateescape")
+    except OSError:
+        return None
+    return data[0] if len(data) == 2 and data[0] == data[1] else None
+
+
+def find_commands(spec: RunSpec) -> tuple[str, ...]:
+    """The commands whose ends decide about a run; where a script opened it itself, that is the script."""
+    return tuple(command.name for command in spec.commands) or (layout.SCRIPT,)
+
+
 def _find_end(run_dir: str, number: int, codes: Mapping[str, int]) -> float | None:
     """When the last command ended, by its marker."""
     times = []
-    for name, code in codes.items():
+    names = [layout.exit_marker_name(name, number, code) for name, code in codes.items()]
+    for name in [*names, layout.end_name(number)] if layout.SCRIPT in codes else names:
         with suppress(OSError):
-            times.append(os.stat(os.path.join(run_dir, layout.exit_marker_name(name, number, code))).st_mtime)
+            times.append(os.stat(os.path.join(run_dir, name)).st_mtime)
     return max(times, default=None)
 
 

@@ -197,10 +197,9 @@ def _near(path: str) -> str:
 def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, history: run_directory.History) -> RunRow:
     """Whether a run that no file calls finished still lives; what nobody concluded is concluded for the table alone."""
     if row.state.is_over or not history.attempts:
-        # A run without commands was opened by a script of its own; nobody watches it, so it counts as done
+        # a run without commands and attempts was made by another tool
         return row._replace(state=State.DONE if not history.attempts and not record.spec.commands else row.state)
-    commands = tuple(command.name for command in record.spec.commands)
-    decision = conclude(path, history, commands)
+    decision = conclude(path, history, run_directory.find_commands(record.spec))
     outcome, handle = decision.outcome, decision.handle
     started_at, ended_at = row.started_at, outcome.ended_at if outcome else None
     if handle is not None and outcome is not None and ended_at is not None:
@@ -213,6 +212,8 @@ def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, histo
         exit_code=outcome.exit_code if outcome else None,
         reason=outcome.reason if outcome else _find_wait_reason(decision, path),
         ended_at=ended_at,
+        # nobody here knows how a run on another host stands: it is read again by every look
+        stamp=UNREAD if decision.state is State.LOST and outcome is None else row.stamp,
     )
 
 

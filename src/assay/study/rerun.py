@@ -43,6 +43,8 @@ def prepare_rerun(
     chosen = {run.dir: (run, status) for run in runs if not (status := load_status(run.dir)).is_damaged}
     if not chosen:
         raise FormatError("\n".join(find_damaged(runs)) or "no runs")
+    for run, status in chosen.values():
+        refuse_uncommanded(run.key, status.record)
     live = [run for run, status in chosen.values() if not status.state.is_over and status.handle is not None]
     if live:
         listed = ", ".join(run.key for run in live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
@@ -74,10 +76,12 @@ def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
     ]
 
 
-def refuse_imported(key: str, record: run_directory.RunRecord) -> None:
+def refuse_uncommanded(key: str, record: run_directory.RunRecord) -> None:
     if record.origin:
         hint = f"it came from {record.origin.get('path')}"
         raise UsageError(f"{key} was imported from {record.tool}: there is no command to run", hint)
+    if not record.spec.commands:
+        raise UsageError(f"{key} was opened by a script of its own", "start that script again")
 
 
 def leave_out_received(runs: list[FoundRun], console: Console) -> list[FoundRun]:
@@ -98,9 +102,6 @@ def refuse_received(runs: Sequence[FoundRun]) -> None:
 
 
 def _check_commands(run: FoundRun, status: RunStatus, asked: tuple[str, ...] | None) -> None:
-    refuse_imported(run.key, status.record)
-    if not status.commands:
-        raise UsageError(f"{run.key} was opened by a script of its own", "start that script again")
     for name in asked or ():
         if name not in status.commands:
             raise NotFoundError("command", name, status.commands)

@@ -42,6 +42,11 @@ class RunStatus:
         return self.history.last.handle if self.history.last else None
 
     @property
+    def is_of_script(self) -> bool:
+        """A script opened it itself: there is no command that Assay could start."""
+        return not (self.record.spec.commands or self.record.origin or self.is_damaged)
+
+    @property
     def commands(self) -> tuple[str, ...]:
         return tuple(command.name for command in self.record.spec.commands)
 
@@ -59,12 +64,11 @@ def load_status(run_dir: str) -> RunStatus:
         return _build_damaged(run_dir, history)
     last = history.last
     if last is None:
-        state = State.QUEUED if record.spec.commands else State.DONE  # a script's own run: nobody watches it
+        state = State.QUEUED if record.spec.commands else State.DONE  # another tool made it
         return RunStatus(record, history, state)
     if last.outcome is not None:
         return RunStatus(record, history, last.outcome.state, last.outcome)
-    commands = tuple(command.name for command in record.spec.commands)
-    decision = conclude(run_dir, history, commands)
+    decision = conclude(run_dir, history, run_directory.find_commands(record.spec))
     return RunStatus(record, history, decision.state, decision.outcome)
 
 

@@ -90,9 +90,14 @@ def _look(run: FoundRun, report: StopReport) -> _Target | None:
         return None
     handle, last = status.handle, status.history.last
     has_outcome = last is not None and last.outcome is not None
+    has_outcome = has_outcome or (status.is_of_script and status.outcome is not None)
     if handle is None or has_outcome or (status.state.is_over and status.state is not State.LOST):
         idle = "was not started yet" if status.state is State.QUEUED else f"was not running ({status.state})"
         report.runs.append(Stopped(run.key, idle, status.state))
+        return None
+    if status.is_of_script:
+        where = f"a script of its own opened it on {handle.host}: end that script there with `kill {handle.pid}`"
+        report.runs.append(Stopped(run.key, where, status.state, is_well=False))
         return None
     if handle.executor == "local" and handle.host != processes.host_name():
         stop_it = show_command(["stop"], *run.words)

@@ -17,7 +17,7 @@ from assay.record.run_directory import RunRecord, load_file
 from assay.stage.snapshot import load_snapshot
 from assay.study.locations import FoundRun, StudyLocation, show_command
 from assay.study.prepared import Origin, Prepared, RunOptions
-from assay.study.rerun import choose_rerun_farm, find_damaged, refuse_imported, refuse_received, store_of
+from assay.study.rerun import choose_rerun_farm, find_damaged, refuse_received, refuse_uncommanded, store_of
 from assay.study.run_status import RunStatus, load_status
 from assay.study.sweep import fill_output, find_known
 from assay.system.fast_dataclasses import dataclass, replace
@@ -103,9 +103,7 @@ def _vary(
     run: FoundRun, status: RunStatus, change: Change, settings: Settings
 ) -> tuple[Study, Plan, dict[str, Origin]]:
     record = status.record
-    refuse_imported(run.key, record)
-    if not status.commands:
-        raise UsageError(f"{run.key} was opened by a script of its own", "start that script again with other values")
+    refuse_uncommanded(run.key, record)
     folder = _find_folder(run, record)
     study = _load(run, record, change, folder)
     drawn = [name for name, axis in study.overrides.items() if isinstance(axis, Random)]

@@ -394,6 +394,24 @@ def _prctl(option: int, value: int) -> bool:
         return False
 
 
+def write_status_at_exit(path: str) -> None:
+    """The first two bytes of a file become the exit status of this process when it calls exit(3).
+
+    Python does not say with which status it ends. The C library knows it, and writes it by a function of its own, since
+    nothing of Python is left by then. Not after a signal or `os._exit`; of C libraries glibc alone can do so.
+    """
+    try:
+        import ctypes
+
+        library = ctypes.CDLL(None)
+        library.fopen.restype = ctypes.c_void_p
+        file = library.fopen(os.fsencode(path), b"r+e")
+        for _ in range(2 if file else 0):
+            library.on_exit(library.fputc, ctypes.c_void_p(file))
+    except (ImportError, OSError, AttributeError):
+        pass
+
+
 # ---------------------------------------------------------------- work in two processes
 
 _LEAST_FORKED = 200

@@ -14,7 +14,8 @@
         <command>.exit.<code>   a command's exit code, in the name; <command>.2.exit.<code>
         <command>.timeout       the exit came from the time limit
         lease.N  stop.N  token.N  outcome.N      attempt N: who runs it, who stopped it, whether it began, how it ended
-        end.N                   farms: job.sh of attempt N has left, wherever it ran
+        end.N                   farms: job.sh of attempt N has left, wherever it ran. Of a run that a script opened
+                                itself: the exit status of the script, one byte, twice
         metrics/<process>.jsonl series written by the script, one file per process
         tags.json               what people said about it: tags and notes
         received.json           a run that was uploaded or pulled: from where, by whom, when, and whether it was adopted
@@ -80,6 +81,8 @@ SUPERVISOR_LOG = "supervisor.log"  # inside .assay: what supervisors without a t
 SUPERVISOR_PREFIX = "supervisor."  # inside .assay: one file for each supervisor that is there
 NEXT_CODE_PREFIX = "code.next-"  # followed by the snapshot's hash: takes the place of code/ before the next attempt
 ADHOC_STUDY = "adhoc"
+SCRIPT = "script"  # what markers call the one command of a run that a script opened itself
+NOT_ENDED = "?!"  # in its end.1, until the two bytes are the exit status
 DEFAULT_ROOT = "runs"
 
 # files of the originals
