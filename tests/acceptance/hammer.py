@@ -36,6 +36,14 @@ RETRIES = 1  # a command that fails is tried once more, and fails again
 WORK = r"""
 name=$1 n=$2 took_s=$3 result=$4
 note() { echo "$1 $name $ASSAY_ATTEMPT_NUMBER $ASSAY_ATTEMPT $$ $2" >> "$ASSAY_RUN_DIR/ledger"; }
+points() {  # in the log, and as `assay.log` writes them; each value names its attempt
+  [ "$name" = train ] || return 0
+  mkdir -p "$ASSAY_RUN_DIR/metrics"
+  for ((k = $1; k < $1 + 10; k++)); do
+    echo "step $k loss $ASSAY_ATTEMPT_NUMBER.$k"
+    echo "{\"step\":$k,\"own\":$ASSAY_ATTEMPT_NUMBER.$k}"  >> "$ASSAY_RUN_DIR/metrics/a$ASSAY_ATTEMPT_NUMBER-r0-x-$$-1.jsonl"
+  done
+}
 take() { while flock -n "$1"; code=$?; [ $code -gt 1 ]; do :; done; return $code; }
 exec 8>> "$MARKERS/mutex"; until flock 8; do :; done
 for ((i = 0; i < SLOTS; i++)); do
@@ -46,7 +54,9 @@ done
 exec 8>&- 7>> "$ASSAY_RUN_DIR/alone"
 take 7 || echo "two attempts at once: $ASSAY_RUN_DIR $ASSAY_ATTEMPT" >> "$MARKERS/problems"
 note start 0
+points 0
 sleep "$took_s"
+points 10
 note end "$result"
 exit "$result"
 """
@@ -78,7 +88,7 @@ class Hammer:
     seed: int
     runs: int = 100
     slots: int = 4
-    durations_s: tuple[float, ...] = (0.005, 0.02, 0.05, 0.2, 0.2, 0.6)
+    durations_s: tuple[float, ...] = (0.005, 0.02, 0.05, 0.2, 0.2, 0.6, 1.2)  # from half a second on it is followed
     kills: Counter[str] = field(default_factory=Counter)
     killed_jobs: set[str] = field(default_factory=set)  # tags whose job.sh we killed
     killed_commands: set[str] = field(default_factory=set)  # tags of which we killed some other process
@@ -86,6 +96,7 @@ class Hammer:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.supervisors: list[subprocess.Popen[str]] = []
+        self.reader: subprocess.Popen[str] | None = None
         self.frozen: dict[int, float] = {}  # pid -> when it may go on
         self.markers = self.shop.base / "markers"
         self.shop.env |= {"MARKERS": str(self.markers), "SLOTS": str(self.slots)}
@@ -111,6 +122,7 @@ class Hammer:
             f"  second: {[plan.codes.get('test', 'none') for plan in self.plans]}\n"
             "zip: [[n, took, code, second]]\n"
             f"retries: {RETRIES}\n"
+            "metrics: {step: 'step (\\d+)', loss: 'loss ({number})'}\n"
         )
         self.shop.write(self.file, text)
 
@@ -158,9 +170,11 @@ class Hammer:
         return self.shop.start("--plain", "--slots", f"cpu:{self.slots}", file=self.file)
 
     def _hit(self) -> None:
-        kind = self.random.choices(["supervisor", "job", "command", "freeze"], [4, 4, 4, 2])[0]
+        kind = self.random.choices(["supervisor", "job", "command", "freeze", "reader"], [8, 8, 8, 4, 1])[0]
         if kind == "supervisor":
             self._kill_supervisor()
+        elif kind == "reader":
+            self._replace_reader()
         elif kind == "freeze":
             self._freeze()
         else:
@@ -175,6 +189,13 @@ class Hammer:
         victim.kill()
         victim.wait()
         self.kills["supervisor"] += 1
+
+    def _replace_reader(self) -> None:
+        """A table brings the index up to date as well: the one before is killed where it has not ended."""
+        if self.reader is not None and self.reader.poll() is None:
+            self.reader.kill()
+            self.kills["reader"] += 1
+        self.reader = self.shop.start_other("ls", self.name)
 
     def _is_at_work(self, pid: int) -> bool:
         """It holds the study's lock, so it is past reading files."""
@@ -228,6 +249,8 @@ class Hammer:
         """Two supervisors come to their end by themselves; another call finds nothing left to do."""
         if self.supervisors:
             self._keep_supervisors()
+        if self.reader is not None:
+            assert self.reader.wait(PATIENCE_S) in (0, -signal.SIGKILL), self.shop.words(self.reader)
         for supervisor in self.supervisors:
             code = supervisor.wait(PATIENCE_S * 2)
             assert code in (0, 1), self.shop.words(supervisor)
@@ -252,10 +275,16 @@ class Hammer:
 
     def _judge_index(self) -> list[str]:
         """What several supervisors wrote is what the directories hold."""
-        before = {row["name"]: row for row in self._list()}
+        before, points = {row["name"]: row for row in self._list()}, self._load_points()
         assert self.shop.call("index", "rebuild", "--root", str(self.shop.root)).code == 0
-        after = {row["name"]: row for row in self._list()}
+        after, rebuilt = {row["name"]: row for row in self._list()}, self._load_points()
         problems = [] if list(before) == list(after) else ["the index lists the runs in another order after a rebuild"]
+        if {metric for _, metric in rebuilt} != {"loss", "own"}:
+            problems.append("there are no points to compare")
+        for place in sorted(points.keys() | rebuilt.keys()):
+            found, expected = points.get(place, []), rebuilt.get(place, [])
+            if found != expected:
+                problems.append(f"{place}: {len(found)} points {found}, rebuilt {len(expected)} {expected}")
         for name in before.keys() & after.keys():
             keys = [key for key in after[name] if before[name][key] != after[name][key]]
             problems += [f"{name}: {key} is {before[name][key]}, rebuilt {after[name][key]}" for key in keys]
@@ -266,6 +295,16 @@ class Hammer:
             self.shop.call("ls", self.name, "--root", str(self.shop.root), "--json").out
         )
         return rows
+
+    def _load_points(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
+        """Run and metric -> step and value of every point, in the order stored."""
+        root = str(self.shop.root)
+        ended = self.shop.call("export", "json", self.name, "--series", "--root", root)
+        assert ended.code == 0, ended.err
+        found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        for row in json.loads(ended.out):
+            found.setdefault((row["run"], row["metric"]), []).append((row["step"], row["value"]))
+        return found
 
     def _judge_run(self, path: Path) -> list[str]:
         record = run_directory.load_record(str(path))

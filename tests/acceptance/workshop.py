@@ -66,10 +66,13 @@ class Workshop:
 
     def start(self, *arguments: str, file: str = "study.yml", **env: str) -> subprocess.Popen[str]:
         """`assay run FILE` in the background; its words go to a file."""
+        return self.start_other("run", file, *arguments, **env)
+
+    def start_other(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
         log = (self.base / f"supervisor{len(self.started)}.log").open("w")
         with log:
             program = subprocess.Popen(
-                [sys.executable, "-m", "assay", "run", file, "--root", str(self.root), *arguments],
+                [sys.executable, "-m", "assay", *arguments, "--root", str(self.root)],
                 cwd=self.source,
                 env={**self.env, **env},
                 stdin=subprocess.DEVNULL,

@@ -469,6 +469,17 @@ class IndexContract:
             assert list(index.load_series("grid/a", name).values) == [1.0]
         assert len(index.load_metric_names()) == len(names)
 
+    def test_points_that_count_no_longer_are_refused_when_they_are_written(self, index: Index, other: Index) -> None:
+        """Another attempt began between their reading and the end of the batch."""
+        is_newest, columns = True, {"loss": (None, [1.0], None)}
+        with index.batch() as refused:
+            assert index.add_columns("grid/a", "a.log", Cursor(3), columns, expected_offset=0, counts=lambda: is_newest)
+            index.add_columns("grid/b", "a.log", Cursor(3), columns, expected_offset=0, counts=lambda: True)
+            is_newest = False
+        assert refused == [("grid/a", "a.log")]
+        assert other.load_cursors("a.log") == {"grid/b": Cursor(3)}
+        assert not index.add_columns("grid/a", "a.log", Cursor(3), columns, expected_offset=0, counts=lambda: is_newest)
+
     # ------------------------------------------------------------ forgetting points
 
     def test_forgetting_a_source_keeps_the_others(self, index: Index) -> None:

@@ -206,6 +206,73 @@ def test_only_the_newest_attempt_counts(index: SqliteIndex, run_dir: Path) -> No
     assert losses(index) == [7.5]
 
 
+def begin_attempt(run_dir: Path, number: int) -> Entry:
+    """As a supervisor does: first its lease, then its log."""
+    entry = build_entry(run_dir, number, State.RUNNING)
+    entry.outcome = None
+    assert entry.handle is not None
+    assert run_directory.publish_lease(str(run_dir), entry.handle)
+    return entry
+
+
+def rebuild(run_dir: Path, tmp_path: Path) -> list[float]:
+    with SqliteIndex(tmp_path / "rebuilt.sqlite3") as index:
+        read_sources(index, KEY, str(run_dir), SPEC)
+        return losses(index)
+
+
+@pytest.mark.parametrize("stored_before", [True, False])
+@pytest.mark.parametrize("waits", [True, False])
+def test_points_of_a_dead_attempt_do_not_come_back(
+    tmp_path: Path, run_dir: Path, stored_before: bool, waits: bool
+) -> None:
+    """A supervisor was frozen with points in its buffer, or goes on to read, while another one began the next attempt."""
+    with SqliteIndex(tmp_path / "index.sqlite3") as ours, SqliteIndex(tmp_path / "index.sqlite3") as theirs:
+        frozen, other = build_collector(ours, run_dir), build_collector(theirs, run_dir)
+        first = begin_attempt(run_dir, 1)
+        say(run_dir, "loss 1.5\n")
+        frozen.started(first)
+        if stored_before:
+            frozen.tick([first], time.time() + 1)
+        say(run_dir, "loss 2.5\n")
+        if waits:
+            frozen._attend(frozen._live[first.dir], time.time() + 1)  # read, and not written yet
+        second = begin_attempt(run_dir, 2)
+        say(run_dir, "loss 7.5\n", "train.2.log")
+        other.started(second)
+        other.tick([second], time.time() + 1)
+        say(run_dir, "loss 8.5\n", "train.2.log")
+        second.state = State.DONE
+        other.ended(second)
+        other.flush()
+        frozen.tick([first], time.time() + 2)  # and is killed
+        frozen.tick([first], time.time() + 3)
+        assert losses(theirs) == rebuild(run_dir, tmp_path) == [7.5, 8.5]
+
+
+def test_points_that_a_dead_supervisor_stored_are_removed_while_another_follows(tmp_path: Path, run_dir: Path) -> None:
+    """The attempt's own supervisor died before it could forget them; this one has followers already."""
+    with SqliteIndex(tmp_path / "index.sqlite3") as index:
+        first = begin_attempt(run_dir, 1)
+        say(run_dir, "loss 1.5\n")
+        collector = build_collector(index, run_dir)
+        collector.started(first)
+        collector.tick([first], time.time() + 1)
+        say(run_dir, "loss 7.5\n", "train.2.log")
+        collector.ended(first)
+        collector.flush()
+        assert losses(index) == rebuild(run_dir, tmp_path) == [7.5]
+
+
+def test_a_reader_that_saw_no_other_attempt_stores_nothing_once_there_is_one(index: SqliteIndex, run_dir: Path) -> None:
+    begin_attempt(run_dir, 1)
+    say(run_dir, "loss 1.5\n")
+    with index.batch() as refused:
+        read_sources(index, KEY, str(run_dir), SPEC)
+        begin_attempt(run_dir, 2)
+    assert (losses(index), refused) == ([], [(KEY, "train.log")])
+
+
 def test_a_run_that_still_runs_is_not_read_to_its_end(index: SqliteIndex, run_dir: Path) -> None:
     say(run_dir, "loss 1.5\nloss 2")
     read_sources(index, KEY, str(run_dir), SPEC, final=False)

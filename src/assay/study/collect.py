@@ -41,6 +41,7 @@ UNREAD = 0.0  # the stamp of a row whose sources could not be read: whoever look
 ParsedLog = tuple[Columns, int, dict[str, Any]]
 Parse = Callable[[bytes, dict[str, Any], bool], ParsedLog]
 Listen = Callable[[str, Columns], None]  # the key of a run, and points that were just stored
+Counts = Callable[[], bool]  # whether no attempt has begun since the sources were chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +162,16 @@ class Summaries:
         return Cursor(0, self.states.get(source, {}))
 
     def add_columns(
-        self, _key: str, source: str, cursor: Cursor, columns: Mapping[str, Any], *, expected_offset: int
+        self,
+        _key: str,
+        source: str,
+        cursor: Cursor,
+        columns: Mapping[str, Any],
+        *,
+        expected_offset: int,
+        counts: Counts | None = None,
     ) -> bool:
-        del expected_offset  # there is no other reader
+        del expected_offset, counts  # there is no other reader
         self.states[source] = cursor.state
         for metric, column in columns.items():
             if metric not in self.tallies:
@@ -189,18 +197,29 @@ class Follower:
     cursor: Cursor
     last: dict[str, tuple[float, float]] = field(default_factory=dict)  # metric -> step, value
     listen: Listen | None = None
+    counts: Counts | None = None
 
     @classmethod
     def open(
-        cls, index: Index | Summaries, key: str, run_dir: str, source: Source, listen: Listen | None = None
+        cls,
+        index: Index | Summaries,
+        key: str,
+        run_dir: str,
+        source: Source,
+        listen: Listen | None = None,
+        counts: Counts | None = None,
     ) -> Follower:
         cursor = index.load_cursor(key, source.name)
-        return cls(key, source, Tail(os.path.join(run_dir, source.name), cursor.offset), cursor, listen=listen)
+        tail = Tail(os.path.join(run_dir, source.name), cursor.offset)
+        return cls(key, source, tail, cursor, listen=listen, counts=counts)
 
     def read(self, index: Index | Summaries, final: bool = False) -> None:
-        """Everything there is to read now; with `final` also a last line that nothing ended."""
+        """Everything there is to read now; with `final` also a last line that nothing ended.
+
+        Nothing once another attempt has begun: its reader has forgotten what was stored, and it would be stored again.
+        """
         size = READ_BYTES
-        while True:
+        while self.counts is None or self.counts():
             data = self.tail.read(size)
             self._restart_if_replaced(index)
             is_all = len(data) < size
@@ -215,7 +234,9 @@ class Follower:
 
     def _store(self, index: Index | Summaries, columns: Columns, cursor: Cursor) -> bool:
         """False: another reader was faster, and we stand where it stood."""
-        is_stored = index.add_columns(self.key, self.source.name, cursor, columns, expected_offset=self.cursor.offset)
+        is_stored = index.add_columns(
+            self.key, self.source.name, cursor, columns, expected_offset=self.cursor.offset, counts=self.counts
+        )
         if not is_stored:
             cursor = index.load_cursor(self.key, self.source.name)
         else:
@@ -247,15 +268,35 @@ def read_sources(
 ) -> None:
     """Bring the index up to date with the files of a run; `final` when it is over."""
     present = names if names is not None else os.listdir(run_dir)
-    # only the newest attempt counts; whoever followed an earlier one may have died before it could say so
+    if not isinstance(index, Summaries):
+        _forget_replaced(index, key, run_dir, spec, present)
+    counts = build_counts(run_dir, find_newest_attempt(present))
+    for source in find_sources(run_dir, spec, present, brief=isinstance(index, Summaries)):
+        Follower.open(index, key, run_dir, source, listen, counts).read(index, final=final)
+
+
+def _forget_replaced(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
+    """Only the newest attempt counts; whoever followed an earlier one may have died before it could forget it.
+
+    Without a look at what is stored: another process may have stored it since this one looked.
+    """
     old = [name for c in spec.commands for name in layout.find_logs(present, spec.log_name, c.name)[:-1]]
     _, replaced = _split_series(run_dir, present)
-    old += [f"{layout.METRICS_DIR}/{name}" for name in replaced]
-    for name in old:
-        if index.load_cursor(key, name).offset:
-            index.forget_points(key, name)
-    for source in find_sources(run_dir, spec, present, brief=isinstance(index, Summaries)):
-        Follower.open(index, key, run_dir, source, listen).read(index, final=final)
+    for name in (*old, *(f"{layout.METRICS_DIR}/{name}" for name in replaced)):
+        index.forget_points(key, name)
+
+
+def find_newest_attempt(present: Sequence[str]) -> int:
+    """By the names in a run directory; 0: none has begun."""
+    return max((item[1] for name in present if (item := layout.parse_numbered(name))), default=0)
+
+
+def build_counts(run_dir: str, attempt: int) -> Counts | None:
+    """Whether this attempt is still the newest. None for a directory in which Assay started nothing."""
+    if not attempt:
+        return None
+    names = [os.path.join(run_dir, name(attempt + 1)) for name in (layout.lease_name, layout.token_name)]
+    return lambda: not any(os.access(name, os.F_OK) for name in names)
 
 
 @contextlib.contextmanager
@@ -323,8 +364,8 @@ def add_received(row: RunRow, run_dir: str) -> RunRow:
 
 def _choose_stamp(entry: Entry, read_at: float) -> float:
     """Where another supervisor has begun the next attempt, this row may replace a newer one: it is read again."""
-    has_next = os.access(os.path.join(entry.dir, layout.lease_name(entry.attempt + 1)), os.F_OK)
-    return UNREAD if has_next else read_at
+    counts = build_counts(entry.dir, entry.attempt)
+    return read_at if counts is None or counts() else UNREAD
 
 
 # ---------------------------------------------------------------- while runs run
@@ -340,6 +381,7 @@ class _Live:
     next_reading: float = 0.0
     last_reading: Reading | None = None
     echo: Tail | None = None
+    counts: Counts | None = None
 
 
 def _load_last_reading(run_dir: str, handle: JobHandle) -> Reading | None:
@@ -374,10 +416,12 @@ class Collector:
     def started(self, entry: Entry) -> None:
         with self._guarded():
             live = _Live(entry, self._location.key(entry.dir), time.time())
+            live.counts = build_counts(entry.dir, entry.attempt)
             live.next_reading = live.began + READING_S
             self._live[entry.dir] = self._unlisted[entry.dir] = live
             if entry.attempt > 1 or was_set_aside(entry.dir):  # the new attempt's log counts, not the old one's
                 self._index.forget_points(live.key)
+                self._put(entry, live.key, UNREAD)  # should this process die, the next one reads it
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self._follow_clock(now)
@@ -437,6 +481,7 @@ class Collector:
     def _read_last(self, entry: Entry, key: str, live: _Live | None) -> None:
         names = os.listdir(entry.dir)
         if live is not None and live.followers:
+            _forget_replaced(self._index, key, entry.dir, entry.spec, names)
             self._follow_new(live, names)
             for follower in live.followers.values():
                 follower.read(self._index, final=True)
@@ -503,7 +548,9 @@ class Collector:
     def _follow_new(self, live: _Live, names: Sequence[str] | None) -> None:
         for source in find_sources(live.entry.dir, live.entry.spec, names):
             if source.name not in live.followers:
-                live.followers[source.name] = Follower.open(self._index, live.key, live.entry.dir, source, self.listen)
+                live.followers[source.name] = Follower.open(
+                    self._index, live.key, live.entry.dir, source, self.listen, live.counts
+                )
 
     def _take_reading(self, live: _Live, now: float) -> None:
         handle = live.entry.handle

@@ -167,6 +167,8 @@ class Index(ABC):
     - Points are compare-and-set. `add_columns` names the offset at which its reader began; when the stored cursor
       is another one, another supervisor has written those bytes, nothing is stored, and the answer is False.
       The caller then takes `load_cursor` and reads on from there. So no point is ever stored twice.
+    - Points of an attempt that another one follows are refused in the transaction that would write them. Whoever
+      begins the next attempt publishes its lease first and forgets the points after that, so none of them stays.
     - Inside `batch()` writes wait in memory, holding no lock, until `flush()`, the end of the batch, the next
       `load_*` other than `load_cursor`, or very many of them; all that waited is then one transaction. A
       supervisor may stay in one batch for hours and flush five times a second.
@@ -220,11 +222,19 @@ class Index(ABC):
 
     @abstractmethod
     def add_columns(
-        self, key: str, source: str, cursor: Cursor, columns: Mapping[str, Columns], *, expected_offset: int
+        self,
+        key: str,
+        source: str,
+        cursor: Cursor,
+        columns: Mapping[str, Columns],
+        *,
+        expected_offset: int,
+        counts: Callable[[], bool] | None = None,
     ) -> bool:
         """Store points, their summaries and the cursor after them, if the stored offset is the expected one.
 
-        Arrays are kept, not copied: do not change them afterwards.
+        `counts` is asked inside the transaction that writes them, while no other one writes: False refuses them. It
+        stays False from then on. Arrays are kept, not copied: do not change them afterwards.
         """
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,6 +25,7 @@ class Entry:
     expected_offset: int
     cursor: Cursor
     columns: dict[str, list[Series]]
+    counts: Callable[[], bool] | None = None  # of the first of them
 
 
 Summaries = tuple[Mapping[str, Mapping[str, Any]], Mapping[str, tuple[bytes, float]]]  # states and summaries
@@ -111,14 +112,21 @@ class BufferedIndex(Index):
         return self._load_stored_cursor(key, source) if waiting is None else waiting
 
     def add_columns(
-        self, key: str, source: str, cursor: Cursor, columns: Mapping[str, Columns], *, expected_offset: int
+        self,
+        key: str,
+        source: str,
+        cursor: Cursor,
+        columns: Mapping[str, Columns],
+        *,
+        expected_offset: int,
+        counts: Callable[[], bool] | None = None,
     ) -> bool:
         _check_key(key)
         pieces = {metric: [build_series(column)] for metric, column in columns.items()}
         waiting = self._buffer.cursor(key, source)
         if (key, source) in self._stale or (waiting is not None and waiting.offset != expected_offset):
             return False  # whether it fits what is stored is seen when it is written
-        self._buffer.add(key, Entry(source, expected_offset, cursor, pieces))
+        self._buffer.add(key, Entry(source, expected_offset, cursor, pieces, counts))
         return (key, source) not in self._settle()
 
     def add_summaries(

@@ -170,7 +170,7 @@ class _Work:
 
 
 def write_points(db: Database, entries: Mapping[str, Sequence[Entry]], number: Callable[[str], int]) -> list[Refused]:
-    """Everything whose cursor is still where its reader began; the rest is returned."""
+    """Everything that counts and whose cursor is still where its reader began; the rest is returned."""
     if not entries:
         return []
     work = _load_work(db, entries)
@@ -185,7 +185,7 @@ def write_points(db: Database, entries: Mapping[str, Sequence[Entry]], number: C
 
 def _take(work: _Work, run: int, entry: Entry, number: Callable[[str], int]) -> bool:
     source = number(entry.source)
-    if work.offsets.get((run, source), 0) != entry.expected_offset:
+    if work.offsets.get((run, source), 0) != entry.expected_offset or (entry.counts and not entry.counts()):
         return False
     work.offsets[run, source] = entry.cursor.offset
     work.cursors[run, source] = _encode(dict(entry.cursor.state)) if entry.cursor.state else "{}"
