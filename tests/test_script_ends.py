@@ -112,6 +112,8 @@ def test_a_run_is_running_while_its_script_runs(place: Place) -> None:
     assert (code != 0, f"kill {script.pid}" in said) == (True, True)
     code, said = place.call("rerun", f"adhoc/{name}")
     assert (code, "opened by a script of its own" in said) == (2, True)
+    code, said = place.call("logs", f"adhoc/{name}")
+    assert (code, "no output here" in said, "--follow" in said) == (2, True, False)
     assert script.poll() is None
     script.communicate("\n", timeout=60)
     assert place.one() == ("done", 0)
@@ -123,6 +125,7 @@ def test_a_run_is_running_while_its_script_runs(place: Place) -> None:
 FINISHED = {
     "finish": ("wandb.finish()", "done", 0),
     "finish with a code": ("wandb.finish(exit_code=1)", "failed", 1),
+    "finish with a text": ("wandb.finish(exit_code='failed')", "failed", 1),
     "finish with a code beyond a byte": ("wandb.finish(exit_code=256)", "failed", 1),
     "finish during an exception": (
         "try:\n  try: 1 / 0\n  finally: wandb.finish()\nexcept Exception: pass",
@@ -218,16 +221,18 @@ def test_a_run_that_crashed_is_not_the_best(place: Place) -> None:
     assert (code, "run   good" in out, "killed is lost and does not count" in out) == (0, True, True), out
 
 
-def test_a_run_on_another_host_is_not_judged_by_its_process(place: Place) -> None:
-    """Its exit code is believed, and looked for again."""
+@pytest.mark.parametrize("host", ["elsewhere", os.uname().nodename])
+def test_a_run_on_another_host_is_not_judged_by_its_process(place: Place, host: str) -> None:
+    """Its exit code is believed, and looked for again; also where a container has the name of this host."""
     place.finish(OPEN["log"])
     (folder,) = (place.folder / "runs" / "adhoc").glob("[!.]*")
     lease = json.loads((folder / "lease.1").read_text())
-    (folder / "lease.1").write_text(json.dumps({**lease, "host": "elsewhere", "pid": os.getpid()}))
+    (folder / "lease.1").write_text(json.dumps({**lease, "host": host, "pid": os.getpid()}))
     end = (folder / "end.1").read_bytes()
     (folder / "end.1").write_text(layout.NOT_ENDED)
     assert place.one() == ("lost", None)
-    assert "elsewhere" in place.call("stop", f"adhoc/{folder.name}")[1]
+    said = place.call("stop", f"adhoc/{folder.name}")[1]
+    assert ("opened it on elsewhere" if host == "elsewhere" else "was not running (lost)") in said
     (folder / "end.1").write_bytes(end)  # changes no time of the folder
     assert place.one() == ("done", 0)
 

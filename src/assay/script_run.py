@@ -57,9 +57,11 @@ class ScriptRun(NamedTuple):
         if self.is_own:
             script.note_training(self.dir, is_over=is_over)
 
-    def end(self, code: int | None) -> None:
+    def end(self, code: object) -> None:
+        """With an exit code; None: there is none, and what is not a number is no good end."""
         if self.is_own:
-            script.end_adhoc_run(self.dir, code)
+            number = script.build_number(code)
+            script.end_adhoc_run(self.dir, None if code is None else 1 if number is None else int(number))
 
     def load_params(self) -> dict[str, Any]:
         """Those of the study."""

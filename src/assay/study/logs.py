@@ -44,6 +44,8 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
         found = _log_of_attempt(files, spec, history, each, attempt)
         if found is not None:
             return os.path.join(run_dir, found)
+    if not spec.commands:
+        raise UsageError(_describe_no_log(spec, run_dir, command, attempt))
     folder, name = os.path.split(os.path.abspath(run_dir))
     again = show_command(["logs"], StudyLocation(*os.path.split(folder)), name, options=["--follow"])
     raise UsageError(_describe_no_log(spec, run_dir, command, attempt), f"wait for it: {again}")

@@ -212,8 +212,8 @@ def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, histo
         exit_code=outcome.exit_code if outcome else None,
         reason=outcome.reason if outcome else _find_wait_reason(decision, path),
         ended_at=ended_at,
-        # nobody here knows how a run on another host stands: it is read again by every look
-        stamp=UNREAD if decision.state is State.LOST and outcome is None else row.stamp,
+        # of another host, or of a script, whose exit code leaves no trace in the folder: it is read again by every look
+        stamp=UNREAD if decision.state is State.LOST and (outcome is None or not record.spec.commands) else row.stamp,
     )
 
 
