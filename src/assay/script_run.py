@@ -58,7 +58,7 @@ class ScriptRun(NamedTuple):
             script.note_training(self.dir, is_over=is_over)
 
     def end(self, code: object) -> None:
-        """With an exit code; None: there is none, and what is not a number is no good end."""
+        """With an exit code; None: there is none. What is not a number counts as 1."""
         if self.is_own:
             number = script.build_number(code)
             script.end_adhoc_run(self.dir, None if code is None else 1 if number is None else int(number))
