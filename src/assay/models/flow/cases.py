@@ -23,10 +23,11 @@ from assay.models.graph.convert import can_help, find_newest_opset, find_obstacl
 from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.inputs import build_samples, describe_invented, load_named, parse_files
 from assay.models.graph.onnx_library import build_wiring, find_subgraphs
-from assay.models.graph.operators import Magnitudes, find_steps
+from assay.models.graph.operators import Magnitudes, find_coarse, find_random, find_steps
 from assay.models.graph.split import build_folding, build_layers
 from assay.models.graph.submodel import build_marked, build_typed, describe_array
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
+from assay.models.judge.alone import Origin
 from assay.models.values.model import Ending, Layer, ModelRequest, Outline, Step, StepOutcome
 from assay.models.values.tensors import TensorRef, TensorSpec
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -232,6 +233,16 @@ class Cases:
         trials = tuple(replace(trial, model=model) for trial, model in zip(self.full.trials, models, strict=True))
         return replace(self.full, name=name, trials=trials)
 
+    @cached_property
+    def coarse(self) -> dict[str, str]:
+        """By tensor behind a cast into fewer bits: that type."""
+        return find_coarse(self.proto)
+
+    def find_chance(self, case: Case) -> dict[str, str]:
+        """By tensor that is drawn, or depends on what is: the operator that draws. A layer alone gets what the reference
+        drew before it."""
+        return find_random(self.proto, None if case.layer is None else case.layer.nodes)
+
     def find_types(self, number: int) -> dict[str, TensorSpec]:
         specs = [*load_specs(self.samples[number].path), *load_specs(self.activations[number])]
         return {spec.name: spec for spec in specs}
@@ -278,6 +289,17 @@ class Cases:
             values = Tensors(self.samples[number].path, self.activations[number])
             self._magnitudes[number] = Magnitudes(self.proto, values)
         return self._magnitudes[number].find(tensor, _CARRIED)
+
+    def find_origin(self, case: Case, number: int) -> Origin | None:
+        """How a layer alone makes its outputs, in one sample; None for what is made of several layers."""
+        if case.layer is None:
+            return None
+        trial = case.trials[number]
+
+        def load() -> Magnitudes:
+            return Magnitudes(load_model(trial.model.path), Tensors(trial.inputs.path))
+
+        return Origin(case.layer.ops, lambda: load().count_terms(), lambda name: load().compute_unrounded(name))
 
     def write_model(self, proto: Any, name: str) -> Product:
         path = os.path.join(self._builder.make_folder("model"), f"{name}.onnx")

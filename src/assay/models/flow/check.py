@@ -18,9 +18,9 @@ from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Work
 from assay.models.flow.cases import Arrays, Case, Cases, StepFailedError, Tensors, describe_dims, name_kind
 from assay.models.flow.targets import VoterTests
 from assay.models.graph.tensorfile import write_tensors
-from assay.models.judge.layers import Found, conclude, judge_votes, select
+from assay.models.judge.layers import Found, conclude, excuse_chance, judge_votes, select
 from assay.models.judge.tensors import judge_outputs
-from assay.models.judge.tolerances import step_tolerance
+from assay.models.judge.tolerances import coarse_tolerance, step_tolerance
 from assay.models.values.model import (
     WRONG,
     CaseReport,
@@ -116,7 +116,7 @@ class Examination:
 
     def compare(self, case: Case, steps: tuple[StepOutcome, ...], results: Sequence[Arrays]) -> CaseReport:
         verdict, comparisons = self.judge(case, results)
-        if verdict.kind is VerdictKind.FAIL and self.request.voter is not None:
+        if verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED) and self.request.voter is not None:
             verdict = self._vote(case, comparisons, verdict, self.request.voter)
         wrong = [pair for pair in enumerate(comparisons) if pair[1].verdict.kind is not VerdictKind.PASS]
         kept = [self._keep_pair(case, results, compared, number) for number, compared in wrong]
@@ -138,12 +138,18 @@ class Examination:
         expected = case.trials[number].expected
         wanted = {name: expected[name] for name in case.outputs if name in expected}
         reach = partial(self.cases.find_magnitude, case, number)
-        return judge_outputs(wanted, actual, self.choose_tolerances(case), op=case.op, makers=case.makers, reach=reach)
+        origin = self.cases.find_origin(case, number)
+        tolerances = self.choose_tolerances(case)
+        judged = judge_outputs(
+            wanted, actual, tolerances, op=case.op, makers=case.makers, reach=reach, origin=origin
+        )
+        return excuse_chance(*judged, self.cases.find_chance(case))
 
     def choose_tolerances(self, case: Case) -> Tolerances:
         """What a quantised model gives as a whole may be a few steps off; a layer in isolation may not."""
-        given = self.request.tolerances
-        return self._relax({name: case.makers.get(name) for name in case.outputs}) if case.quantized else given
+        if case.layer is not None:
+            return self.request.tolerances
+        return self._relax({name: case.makers.get(name) for name in case.outputs}, quantized=case.quantized)
 
     def _vote(self, case: Case, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
         """What a second reference says where the target differs. One that cannot compute it has no voice."""
@@ -160,7 +166,7 @@ class Examination:
             _, comparisons = self._judge(case, number, Tensors(work.outputs))
             _keep_worst(worst, comparisons)
         voted = judge_votes(ours, tuple(worst.values()))
-        return verdict if voted.kind is not VerdictKind.FAIL and self._is_refused(voter, case) else voted
+        return verdict if voted.kind is not verdict.kind and self._is_refused(voter, case) else voted
 
     def _is_refused(self, voter: Target, case: Case) -> bool:
         """A vote that would excuse the target counts only from one who computes these operators right."""
@@ -192,7 +198,8 @@ class Examination:
         """
         marked = part or self.cases.marked
         ops = self.cases.makers
-        tolerances = self._relax(ops) if marked.quantized else self.request.tolerances
+        tolerances = self._relax(ops, quantized=marked.quantized)
+        chance = self.cases.find_chance(marked)
         worst = dict[str, TensorComparison]()
         with self.builder.borrowing(), self.builder.forgetting():
             work, results = self.compute(marked)
@@ -200,7 +207,7 @@ class Examination:
                 return {}, work.failed
             for number, result in enumerate(results):
                 for name in marked.outputs:
-                    _, compared = judge_outputs(
+                    judged = judge_outputs(
                         {name: marked.trials[number].expected[name]},
                         {name: result[name]} if name in result else {},
                         tolerances,
@@ -208,19 +215,22 @@ class Examination:
                         makers=ops,
                         reach=partial(self.cases.find_magnitude, marked, number),
                     )
-                    _keep_worst(worst, compared)
+                    _keep_worst(worst, excuse_chance(*judged, chance)[1])
             self._keep_inside(marked, worst, results)
         return worst, None
 
-    def _relax(self, ops: Mapping[str, str | None]) -> Tolerances:
-        """For these tensors, and the operators that make them, of a model that computes in steps. Behind a quantiser
-        the steps are counted, unless a bound was asked for."""
-        given = self.request.tolerances
+    def _relax(self, ops: Mapping[str, str | None], *, quantized: bool) -> Tolerances:
+        """For these tensors, and the operators that make them, of several layers. Behind a quantiser the steps are
+        counted, behind a cast those of the coarser type, unless a bound was asked for."""
+        given, cases = self.request.tolerances, self.cases
+        free = [name for name, op in ops.items() if given.choose(name, op) == Tolerance()]
+        coarse = {name: coarse_tolerance(cases.coarse[name]) for name in free if name in cases.coarse}
+        if not quantized:
+            return replace(given, by_tensor={**given.by_tensor, **coarse})
         by_tensor = {name: replace(given.choose(name, op), quantized=True) for name, op in ops.items()}
-        for name, step in self.cases.steps.items():
-            if given.choose(name, ops.get(name)) == Tolerance():
-                by_tensor[name] = step_tolerance(step)
-        return Tolerances(replace(given.model, quantized=True), {}, {**given.by_tensor, **by_tensor})
+        steps = {name: step_tolerance(cases.steps[name]) for name in free if name in cases.steps}
+        whole = {**given.by_tensor, **by_tensor, **coarse, **steps}
+        return Tolerances(replace(given.model, quantized=True), {}, whole)
 
     def _keep_inside(self, marked: Case, worst: Mapping[str, TensorComparison], results: Sequence[Arrays]) -> None:
         """In the order in which they are computed: the first are where it begins."""

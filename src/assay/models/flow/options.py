@@ -30,7 +30,7 @@ from assay.models.flow.discovery import (
     refuse_general,
     refuse_own,
 )
-from assay.models.flow.targets import choose_voter, load_checked_target
+from assay.models.flow.targets import choose_voter, load_checked_target, load_reference
 from assay.models.graph.graph import build_outline
 from assay.models.store.artifacts import choose_store_folder, parse_limit
 from assay.models.values.flags import ModelFlags
@@ -48,7 +48,7 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     settings = project.settings
     stem = os.path.splitext(os.path.basename(flags.model))[0]
     tolerances, inputs = settings.choose(stem)
-    reference = load_checked_target(flags.reference or settings.reference or DEFAULT_REFERENCE)
+    reference = load_reference(flags.reference or settings.reference or DEFAULT_REFERENCE)
     target = _choose_target(flags, settings)
     held = tolerances
     for text in flags.tolerances:

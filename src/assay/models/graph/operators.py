@@ -13,7 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from assay.models.graph.onnx_library import DEFAULT_DOMAINS, Model, Node, build_wiring, find_opset, import_onnx
+from assay.models.graph.onnx_library import (
+    DEFAULT_DOMAINS,
+    Model,
+    Node,
+    build_wiring,
+    find_opset,
+    find_subgraphs,
+    import_onnx,
+)
 from assay.models.graph.submodel import load_constant
 from assay.models.graph.tensorfile import Array
 
@@ -83,7 +91,7 @@ def _build_formulas() -> dict[str, Formula]:
         "Clip": _clip, "Gemm": _gemm, "Conv": _conv, "MaxPool": _max_pool, "AveragePool": _average_pool,
         "BatchNormalization": _batch_normalization, "LayerNormalization": _layer_normalization,
         "InstanceNormalization": _instance_normalization, "Softmax": _softmax,
-        "LogSoftmax": lambda inputs, given, opset: np.log(_softmax(inputs, given, opset)),
+        "LogSoftmax": _log_softmax,
         "LeakyRelu": lambda inputs, given, _: np.where(inputs[0] < 0, inputs[0] * given.get("alpha", 0.01), inputs[0]),
         "HardSigmoid": lambda inputs, given, _: np.clip(
             inputs[0] * given.get("alpha", 0.2) + given.get("beta", 0.5), 0, 1
@@ -156,14 +164,20 @@ def _normalize(x: Array, first_axis: int, attributes: Attributes) -> Array:
 
 
 def _softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
+    import numpy as np
+
+    return np.exp(_log_softmax(inputs, attributes, opset))
+
+
+def _log_softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
     """Up to opset 12 over all axes from `axis` on, later over that one."""
     import numpy as np
 
     x = inputs[0]
     first = attributes.get("axis", 1 if opset < 13 else -1) % x.ndim
     axes = tuple(range(first, x.ndim)) if opset < 13 else (first,)
-    powers = np.exp(x - x.max(axes, keepdims=True))
-    return powers / powers.sum(axes, keepdims=True)
+    below = x - x.max(axes, keepdims=True)
+    return below - np.log(np.exp(below).sum(axes, keepdims=True))
 
 
 def _reduce(inputs: Inputs, attributes: Attributes, function: Callable[..., Array]) -> Array:
@@ -374,6 +388,93 @@ def _measure_size(array: Array | None) -> float:
     return float(np.sqrt(np.mean(np.square(used)))) if used.size else 0.0
 
 
+# ---------------------------------------------------------------- what is rounded
+
+
+def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
+    """How many terms an element of the output is the sum of, at most; of a recurrent operator over all of its steps."""
+    shapes = [() if each is None else each.shape for each in inputs]
+    first = shapes[0] if shapes else ()
+    if op in ("MatMul", "Gemm") and len(first) > 1:
+        return int(first[0 if attributes.get("transA") else -1])
+    if op in ("Conv", "ConvTranspose") and len(shapes) > 1:
+        return math.prod(shapes[1]) // max(shapes[1][0 if op == "Conv" else 1], 1)
+    if op in ("LSTM", "GRU", "RNN") and len(shapes) > 2:
+        return int(first[0] * (shapes[1][-1] + shapes[2][-1]))
+    if op.endswith("Pool") and "kernel_shape" in attributes:
+        return math.prod(attributes["kernel_shape"])
+    if op.startswith("Reduce"):
+        axes = attributes.get("axes") or (inputs[1].tolist() if len(inputs) > 1 and inputs[1] is not None else [])
+        return math.prod(first[axis] for axis in axes or range(len(first)))
+    if op in ("Softmax", "LogSoftmax", "LpNormalization", "CumSum", "Einsum", "LRN"):
+        return max(first, default=1)
+    if op.endswith(("LayerNormalization", "RMSNormalization")):
+        return math.prod(first[attributes.get("axis", -1) % max(len(first), 1) :])
+    is_over_all = op.endswith(("Normalization", "Pool")) and op != "BatchNormalization"
+    return math.prod(first[1 if op == "GroupNormalization" else 2 :]) if is_over_all else 1
+
+
+def compute_unrounded(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
+    """What an operator rounds into its type, in steps of that type, in float64. None: it rounds nothing, or this use is
+    not covered."""
+    import numpy as np
+
+    formula = _UNROUNDED.get(op)
+    wide = [None if each is None else each.astype(np.float64) for each in inputs]
+    try:
+        with np.errstate(all="ignore"):
+            return None if formula is None else formula(wide, attributes)
+    except (ValueError, IndexError, AttributeError, TypeError, NotImplementedError):
+        return None  # a use that the formula does not cover, or an input that is not known
+
+
+def _spread(values: Array, ndim: int, axis: int) -> Array:
+    """One number, or one for each index of an axis, in a shape that broadcasts."""
+    return values if values.size == 1 else values.reshape([-1 if each == axis % ndim else 1 for each in range(ndim)])
+
+
+def _quantize(inputs: Inputs, attributes: Attributes) -> Array:
+    import numpy as np
+
+    x, axis = inputs[0], attributes.get("axis", 1)
+    given = [inputs[1], inputs[2] if len(inputs) > 2 else None]
+    size = attributes.get("block_size", 0)
+    scale, zero = (
+        0.0 if each is None else each.repeat(size, axis) if size else _spread(each, x.ndim, axis) for each in given
+    )
+    return x / np.asarray(scale) + zero
+
+
+def _quantize_by_range(inputs: Inputs, _attributes: Attributes) -> Array:
+    x = inputs[0]
+    low, high = min(x.min(), 0.0), max(x.max(), 0.0)
+    scale = (high - low) / 255
+    return x / scale + round(min(max(-low / scale, 0.0), 255.0))
+
+
+def _multiply_quantized(inputs: Inputs, _attributes: Attributes) -> Array:
+    a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = inputs
+    if a_scale.size > 1 or scale.size > 1 or b_scale.ndim > 1:
+        raise NotImplementedError
+    return (a - a_zero) @ (b - b_zero) * (a_scale * b_scale / scale) + zero
+
+
+def _convolve_quantized(inputs: Inputs, attributes: Attributes) -> Array:
+    x, x_scale, x_zero, weight, w_scale, w_zero, scale, zero = inputs[:8]
+    found = _conv([x - x_zero, weight - _spread(w_zero, weight.ndim, 0), *inputs[8:9]], attributes, 0)
+    return found * (x_scale / scale) * _spread(w_scale, x.ndim, 1) + zero
+
+
+_UNROUNDED: dict[str, Callable[[Inputs, Attributes], Array]] = {
+    "QuantizeLinear": _quantize,
+    "DynamicQuantizeLinear": _quantize_by_range,
+    "QLinearMatMul": _multiply_quantized,
+    "QLinearConv": _convolve_quantized,
+    "Cast": lambda inputs, _: inputs[0],
+    "CastLike": lambda inputs, _: inputs[0],
+}
+
+
 class Magnitudes:
     """Of the tensors of a model: how large the terms are that each was computed from, with the values of one sample."""
 
@@ -396,7 +497,7 @@ class Magnitudes:
     def _measure(self, node: Node, depth: int) -> Array | float:
         import numpy as np
 
-        inputs = [self.find_value(name) if name else None for name in node.input]
+        inputs = self._find_inputs(node)
         own = compute_magnitude(node.op_type, inputs, read_attributes(node), self._opset)
         if depth <= 0 or not is_carrying(node.op_type):
             return own
@@ -409,19 +510,95 @@ class Magnitudes:
             largest = max(largest, carried * math.prod(others) if node.op_type == "Mul" else carried)
         return own + largest
 
+    def count_terms(self) -> int:
+        """The most that an operator of the model adds up: see `count_terms`."""
+        nodes = [(node, self._find_inputs(node)) for node in self._wiring.nodes]
+        return max((count_terms(node.op_type, inputs, read_attributes(node)) for node, inputs in nodes), default=1)
+
+    def compute_unrounded(self, tensor: str) -> Array | None:
+        """What was rounded into this tensor, the first output of its operator: see `compute_unrounded`."""
+        position = self._wiring.producers.get(tensor)
+        node = self._wiring.nodes[position] if position is not None else None
+        if node is None or node.output[0] != tensor:
+            return None
+        return compute_unrounded(node.op_type, self._find_inputs(node), read_attributes(node))
+
+    def _find_inputs(self, node: Node) -> list[Array | None]:
+        return [self.find_value(name) if name else None for name in node.input]
+
     def find_value(self, name: str) -> Array | None:
         found = self._values[name] if name in self._values else load_constant(self._wiring, name)
         return found if hasattr(found, "dtype") else None
 
 
+_COARSE = (  # the finest first
+    "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn",
+)  # fmt: skip
+_RANDOM = "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli"
+
+
+def find_random(model: Model, positions: Sequence[int] | None = None) -> dict[str, str]:
+    """By tensor that chance decides: the operator that draws. `positions`: of these nodes only, as a layer has them."""
+    wiring = build_wiring(model.graph)
+    chosen = range(len(wiring.nodes)) if positions is None else positions
+    nodes = [wiring.nodes[position] for position in sorted(chosen)]
+    return _follow(nodes, lambda node: _find_drawing(node, wiring), max)
+
+
+def _find_drawing(node: Node, wiring: Any) -> str:
+    inner = (each for graph in find_subgraphs(node) for each in graph.node)
+    is_training = node.op_type == "Dropout" and len(node.input) > 2 and load_constant(wiring, node.input[2])
+    if node.op_type in _RANDOM.split() or is_training:
+        return node.op_type
+    return next(filter(None, (_find_drawing(each, wiring) for each in inner)), "")
+
+
+def find_coarse(model: Model) -> dict[str, str]:
+    """By tensor behind a rounding into a float type of 16 bits or fewer: the coarsest such type. What is stored in such a
+    type, and widened before it is used, is exact."""
+    onnx = import_onnx()
+    stored = {each.name: each.data_type for each in model.graph.initializer}
+    stored |= {each.name: each.type.tensor_type.elem_type for each in model.graph.input}
+
+    def seed(node: Node) -> str:
+        given = read_attributes(node)
+        kinds = [given.get("to") if node.op_type == "Cast" else given.get("output_dtype")]
+        if node.op_type not in ("Cast", "CastLike", "DequantizeLinear"):
+            kinds += [stored.get(name) for name in node.input]
+        names = [onnx.helper.tensor_dtype_to_np_dtype(kind).name for kind in kinds if kind and kind in known]
+        return max((name for name in names if name in _COARSE), key=_rank, default="")
+
+    known = set(onnx.TensorProto.DataType.values()) - {0, onnx.TensorProto.STRING}
+    return _follow(build_wiring(model.graph).nodes, seed, lambda *names: max(*names, key=_rank))
+
+
+def _rank(dtype: str) -> int:
+    return _COARSE.index(dtype) if dtype else -1
+
+
+def _follow(
+    nodes: Sequence[Node], seed: Callable[[Node], str], join: Callable[[str, str], str]
+) -> dict[str, str]:
+    """What begins at some nodes and goes on through all that read them, but not through sizes."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        what = reduce(join, (found.get(name, "") for name in node.input), seed(node))
+        if what and node.op_type not in ("Shape", "Size"):
+            found |= dict.fromkeys(node.output, what)
+    return found
+
+
 def find_steps(model: Model) -> dict[str, float]:
-    """By output of a DequantizeLinear with a constant scale: how far apart two neighbouring values are, at most."""
+    """By output of a DequantizeLinear with a constant scale: how far apart two neighbouring values are, at most. Those
+    that come from a float type have no steps of one size."""
     import numpy as np
 
     wiring = build_wiring(model.graph)
+    coarse = find_coarse(model)
     found = {}
     for node in wiring.nodes:
-        scale = load_constant(wiring, node.input[1]) if node.op_type == "DequantizeLinear" else None
+        is_known = node.op_type == "DequantizeLinear" and "float8" not in coarse.get(node.input[0], "")
+        scale = load_constant(wiring, node.input[1]) if is_known else None
         if scale is not None and scale.size:
             found[node.output[0]] = float(np.abs(scale.astype(np.float64)).max())
     return found

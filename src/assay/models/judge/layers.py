@@ -18,9 +18,10 @@ from enum import StrEnum
 
 from assay.models.values.model import WRONG, CaseReport, Layer, build_signature, find_same
 from assay.models.values.tensors import TensorComparison
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
+_RIGHT = (VerdictKind.PASS, VerdictKind.CHANGED)
 JUMP = 4.0  # an error that is at most so many times that of the inputs has grown, it was not born
 _MOST_LABELS = 5
 _NOISE_SHARE = 0.05  # of the tolerance: errors of inputs below it count as that much, they are what rounding leaves
@@ -161,7 +162,7 @@ def _measure(graph: _Graph, layer: Layer, local: Mapping[str, TensorComparison])
     after, wrong = _worst((_find_error(each), is_wrong(each)) for each in outputs)
     factor = max(_find_factor(each, before) for each in outputs)
     alone = [local[name] for name in layer.outputs if name in local]
-    is_right_alone = bool(alone) and all(each.verdict.kind is VerdictKind.PASS for each in alone)
+    is_right_alone = bool(alone) and all(each.verdict.kind in _RIGHT for each in alone)
     if wrong and before > 0 and is_right_alone and not any(each.is_broken for each in outputs):
         factor = min(factor, JUMP)
     return Growth(layer, before, after, factor, wrong, inherited, any(map(is_wrong, alone)))
@@ -292,7 +293,8 @@ def _find_hidden(
     """The whole is wrong and no part of it: fusion in the unmarked model, or drift; or a part that was not tried."""
     if full is None or not reports or full.verdict.kind not in WRONG:
         return []
-    untried = [report.layer for report in reports if report.layer and report.verdict.kind is not VerdictKind.PASS]
+    untried = [report.layer for report in reports if report.layer and report.verdict.kind not in _RIGHT]
+    changed = [report.layer for report in reports if report.layer and report.verdict.kind is VerdictKind.CHANGED]
     failed = full.failed_step
     outcome = f" ({full.outcome}: {failed.message})".replace(": )", ")") if failed is not None else ""
     if untried:
@@ -301,6 +303,8 @@ def _find_hidden(
         text = f"the full model is wrong{outcome}; {_join(untried)} could not be judged alone"
         ops = " and ".join(dict.fromkeys(named))
         text += f", and its output names {ops}" if ops else "; the other layers are correct"
+    elif changed:
+        text = f"the full model is wrong{outcome}; alone, {_join(changed)} differ by more than correct runtimes do"
     else:
         every = "every layer" if len(reports) == len(layers) else "every layer that was requested"
         text = f"the full model is wrong{outcome} although {every} is correct"
@@ -328,13 +332,38 @@ def select(layer: Layer | None, accumulated: Mapping[str, TensorComparison]) -> 
     return tuple(accumulated[name] for name in (layer.outputs if layer else ()) if name in accumulated)
 
 
+# ---------------------------------------------------------------- chance
+
+
+def excuse_chance(
+    verdict: Verdict, comparisons: Sequence[TensorComparison], chance: Mapping[str, str]
+) -> tuple[Verdict, tuple[TensorComparison, ...]]:
+    """Tensors that an operator draws, by name, agree or differ by chance: only their form can be wrong."""
+    if not any(each.name in chance for each in comparisons):
+        return verdict, tuple(comparisons)
+    found = tuple(_excuse(each, chance) for each in comparisons)
+    named = {each.name for each in comparisons}
+    others = [finding for finding in verdict.findings if finding.subject not in named]
+    findings = [*(finding for each in found for finding in each.verdict.findings), *others]
+    return Verdict.of(findings, verdict.comparisons), found
+
+
+def _excuse(compared: TensorComparison, chance: Mapping[str, str]) -> TensorComparison:
+    if compared.name not in chance or compared.is_broken:
+        return compared
+    text = f"it depends on {chance[compared.name]}, which draws other numbers on each runtime: this proves nothing"
+    finding = Finding(VerdictKind.INCONCLUSIVE, compared.name, text)
+    return replace(compared, verdict=Verdict.of([finding], compared.count))
+
+
 # ---------------------------------------------------------------- votes of two references
 #
 # If the references disagree with each other as much as the target does, nobody knows which is correct. A layer that
 # amplifies rounding (a logarithm near zero, a difference of nearly equal numbers) gives two correct runtimes results
 # that are far apart. Failing the target for being as far from one of them would be unjust; passing it would be blind.
 # It is INCONCLUSIVE, with both numbers. Only rounding is excused, and only as much of it as the references show: never
-# a NaN, a shape, a type or a constant output, and never more than twice their own disagreement.
+# a NaN, a shape, a type or a constant output, and never more than twice their own disagreement. What is CHANGED is
+# within its bound, and passes then.
 
 AS_MUCH = 2.0  # times the references' own disagreement
 
@@ -356,11 +385,14 @@ def _weigh(target: TensorComparison, others: Mapping[str, TensorComparison]) -> 
         return target.verdict.findings
     between, from_first = _render_errors(other), _render_errors(target)
     text = f"the references disagree: {between} between them, {from_first} from the first to the target"
+    if target.verdict.kind is VerdictKind.CHANGED:  # within the bound, and as near as correct runtimes are here
+        return (Finding(VerdictKind.PASS, target.name, text, target.error, other.error),)
     return (Finding(VerdictKind.INCONCLUSIVE, target.name, text, target.error, other.error),)
 
 
 def _is_excused(target: TensorComparison, other: TensorComparison) -> bool:
-    if target.verdict.kind is not VerdictKind.FAIL or target.is_broken or other.is_broken:
+    is_off = target.verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED)
+    if not is_off or target.is_broken or other.is_broken:
         return False
     if target.shape != other.shape or target.nan != other.nan:
         return False  # they are not comparisons with the same reference

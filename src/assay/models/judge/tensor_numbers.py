@@ -52,6 +52,7 @@ class Tally:
     misplaced: int = 0
     both_odd: int = 0
     sum_abs: float = 0.0
+    sum_signed: float = 0.0  # actual less expected
     max_abs: float = 0.0
     max_rel: float = 0.0
     max_ulp: int | None = None
@@ -67,6 +68,7 @@ class Tally:
         self.both_odd += errors.both_odd
         self.differing += int(np.count_nonzero(errors.error)) + odd
         self.sum_abs += float(errors.error.sum())
+        self.sum_signed += float((errors.actual - errors.expected).sum().real)
         self.max_abs = max(self.max_abs, float(errors.error.max()))
         relative = errors.error / np.maximum(errors.size, _LEAST)
         self.max_rel = max(self.max_rel, _limit(float(relative.max())))
@@ -116,6 +118,13 @@ class Tally:
         if not expected or not actual:
             return 0.0
         return max(-1.0, min(1.0, both / (math.sqrt(expected) * math.sqrt(actual))))
+
+    def find_common(self, scale: float) -> float:
+        """The error that all elements share, a factor or an offset, as a fraction of the scale."""
+        expected, _, both, _ = self.products
+        factor = abs(both / expected - 1) if expected and math.isfinite(both) else 0.0
+        offset = abs(self.sum_signed) / self.finite / scale if self.finite and scale else 0.0
+        return max(factor, offset)
 
     @property
     def sqnr_db(self) -> float | None:

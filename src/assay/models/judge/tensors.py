@@ -4,6 +4,7 @@ FAIL          another shape or type; a NaN or an infinity that the other does no
               tolerance; a constant where there should be numbers, whatever the tolerance; an output too many or missing
 INCONCLUSIVE  nothing is wrong and nothing is proved: no element, no finite number, all zero on both sides, or numbers
               that are smaller than what rounding can make of the inputs
+CHANGED       of a layer alone: within what its type allows, and further off than correct runtimes are (`judge.alone`)
 PASS          anything else, with flags that say what a person should know
 """
 
@@ -15,6 +16,17 @@ from functools import partial
 from typing import Any
 
 from assay.errors import did_you_mean
+from assay.models.judge.alone import (
+    Origin,
+    Ties,
+    describe_better,
+    is_rounded,
+    judge_noise,
+    judge_steps,
+    judge_ties,
+    measure_ties,
+)
+from assay.models.judge.noise import Noise, find_noise
 from assay.models.judge.tensor_errors import (
     FEWEST,
     Array,
@@ -28,7 +40,14 @@ from assay.models.judge.tensor_errors import (
     walk_blocks,
 )
 from assay.models.judge.tensor_numbers import Ranking, Tally, build_elements, measure, measure_texts, measure_top_k
-from assay.models.judge.tolerances import complete_tolerance, default_tolerance, is_zero_significant, rounding_units
+from assay.models.judge.tolerances import (
+    TAIL_SHARE,
+    TAIL_SQNR_DB,
+    complete_tolerance,
+    default_tolerance,
+    is_zero_significant,
+    rounding_units,
+)
 from assay.models.values.model import Tolerances
 from assay.models.values.tensors import (
     ACTUAL_CONSTANT,
@@ -64,11 +83,14 @@ def compare_tensors(
     maker: str | None = None,
     worst: int = WORST,
     reach: Reach | None = None,
+    origin: Origin | None = None,
 ) -> TensorComparison:
     """`op`: the operator that made the tensor; None for the output of a whole model, whose last operator is `maker`:
     it may be as far off as that one alone, but that it is all zero is more of a surprise.
 
     `reach` is called only where elements differ by more than their own scale allows, and no absolute bound was given.
+    `origin`: of a layer alone, which got exactly the reference's inputs; it is judged by how far correct runtimes are
+    apart, unless a bound was given.
     """
     left, right = _native(expected), _native(actual)
     dtypes = name_dtype(left), name_dtype(right)
@@ -89,7 +111,9 @@ def compare_tensors(
         found = _compare_texts(empty, left, right, formal, worst)
     else:
         asked = None if tolerance.abs is not None else reach
-        found = _compare_numbers(empty, left, right, formal, kind, op, worst, asked)
+        bounds = (tolerance.abs, tolerance.rel, tolerance.ulp, tolerance.int_abs, tolerance.int_share)
+        alone = None if any(each is not None for each in bounds) or tolerance.allowed_wrong else origin
+        found = _compare_numbers(empty, left, right, formal, kind, op, worst, asked, alone)
         found = found if found.verdict.kind is VerdictKind.FAIL else _doubt(found, left, tolerance)
     return replace(found, worst=tuple(replace(each, index=()) for each in found.worst)) if is_single else found
 
@@ -103,11 +127,12 @@ def judge_outputs(
     makers: Mapping[str, str] | None = None,
     worst: int = WORST,
     reach: Callable[[str], Array | float] | None = None,
+    origin: Origin | None = None,
 ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
     """All outputs by name. One that is missing or too many is a finding; no output at all is never PASS.
 
-    `op`: the operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name:
-    see `compare_tensors`.
+    `op`: the operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name,
+    and `origin`: see `compare_tensors`.
     """
     left, right = dict(_spread(expected)), dict(_spread(actual))
     made_by = {name: None if op else (makers or {}).get(name) for name in left}
@@ -121,6 +146,7 @@ def judge_outputs(
             maker=made_by[name],
             worst=worst,
             reach=None if reach is None else partial(reach, name),
+            origin=origin,
         )
         for name, array in left.items()
         if name in right
@@ -215,10 +241,18 @@ def _compare_numbers(
     op: str | None,
     worst: int,
     reach: Reach | None,
+    origin: Origin | None = None,
 ) -> TensorComparison:
     surveys = survey(expected), survey(actual)
     scale = build_scale(expected, surveys[0])
     tally = measure(expected, actual, given.tolerance, scale, max(worst, 1))
+    origin = origin if tally.differing else None
+    noise = find_noise(origin.ops, given.dtype, origin.count_terms()) if origin is not None else None
+    if noise is not None and noise.wrong < (given.tolerance.rel or 0.0):
+        given = replace(given, tolerance=replace(given.tolerance, rel=noise.wrong))
+        tally = measure(expected, actual, given.tolerance, scale, max(worst, 1))
+    ties = _find_ties(origin, given.name, expected, actual)
+    bound = given.tolerance
     is_doubtful = tally.wrong > tally.misplaced or surveys[0].is_constant != surveys[1].is_constant
     slack = _build_slack(reach, expected, given) if reach is not None and is_doubtful else None
     if slack is not None:
@@ -248,16 +282,53 @@ def _compare_numbers(
         misplaced=tally.misplaced,
         worst=elements[:worst],
     )
+    is_float = kind in (Kind.FLOAT, Kind.COMPLEX)
+    by_size = [] if ties is not None and not is_float else _judge_elements(found, tally, elements, is_float=is_float)
     findings = [
         *formal,
         *_judge_misplaced(found, elements),
-        *_judge_elements(found, tally, elements, is_float=kind in (Kind.FLOAT, Kind.COMPLEX)),
+        *by_size,
         *_judge_whole(found, ranking if is_asked else None),
         *_judge_constants(found, surveys, op, 0.0 if slack is None else found.tolerance.abs or 0.0),
     ]
+    if all(finding.kind is not VerdictKind.FAIL for finding in findings):
+        findings += _judge_alone(found, tally, origin, ties, is_float=is_float)
+        if noise is not None and ties is None:
+            findings += _judge_by_noise(replace(found, tolerance=bound), expected, actual, noise, reach)
     verdict = Verdict.of(findings, expected.size)
     flags = [*_find_flags(found, surveys, verdict, expected, actual), *_flag_ranking(None if is_asked else ranking)]
+    flags += [text for text in (describe_better(ties, tally.max_abs) if ties is not None else "",) if text]
     return replace(found, verdict=verdict, flags=tuple(flags))
+
+
+def _find_ties(origin: Origin | None, name: str, expected: Array, actual: Array) -> Ties | None:
+    """Of a tensor that an operator rounds into its type; None: what it rounds is not known."""
+    unrounded = origin.compute_unrounded(name) if origin is not None and is_rounded(expected) else None
+    return measure_ties(expected, actual, unrounded) if unrounded is not None else None
+
+
+def _judge_alone(
+    found: TensorComparison, tally: Tally, origin: Origin | None, ties: Ties | None, *, is_float: bool
+) -> Iterator[Finding]:
+    """Of what is rounded into steps."""
+    if ties is not None:
+        yield from judge_ties(found, ties, is_float=is_float)
+    elif origin is not None and not is_float and found.tolerance.int_abs:
+        yield from judge_steps(found, tally.differing, tally.sum_signed)
+
+
+def _judge_by_noise(
+    found: TensorComparison, expected: Array, actual: Array, noise: Noise, reach: Reach | None
+) -> Iterator[Finding]:
+    """Rounding of large terms that cancel is taken off where an element is beyond noise, or all together are."""
+    scale = build_scale(expected, survey(expected))
+    tight = replace(found.tolerance, rel=noise.rel)
+    tally = measure(expected, actual, tight, scale, 1)
+    common = tally.find_common(found.scale)
+    is_beyond = tally.wrong or common > noise.common
+    slack = _build_slack(reach, expected, found) if reach is not None and is_beyond else None
+    beyond = measure(expected, actual, tight, scale, 1, slack).wrong if slack is not None else tally.wrong
+    yield from judge_noise(found, noise, beyond, common, slack)
 
 
 def _build_slack(reach: Reach, expected: Array, given: TensorComparison) -> Array | None:
@@ -307,6 +378,8 @@ def _judge_elements(
 ) -> Iterator[Finding]:
     wrong = tally.wrong - tally.misplaced
     allowed = found.tolerance.allowed_wrong * found.count
+    if found.tolerance.quantized and found.tolerance.allowed_wrong == TAIL_SHARE and not _is_near(found):
+        allowed = 0.0
     worst = next((each for each in elements if each.abs_error < math.inf), elements[0] if elements else None)
     if wrong > allowed and worst is not None:
         at_most = f" (at most {found.tolerance.allowed_wrong:.3g} may)" if allowed else ""
@@ -321,6 +394,11 @@ def _judge_elements(
     if not is_float and near > max(1.0, share * found.count):
         text = f"{_share(near, found.count)} are off by up to {found.tolerance.int_abs}, at most {share:.3g} may be"
         yield Finding(VerdictKind.FAIL, found.name, text, near / found.count, share)
+
+
+def _is_near(found: TensorComparison) -> bool:
+    """As a whole, as far as 8 bits go."""
+    return found.sqnr_db is not None and found.sqnr_db >= TAIL_SQNR_DB
 
 
 def _bound(found: TensorComparison, is_float: bool) -> str:
@@ -391,6 +469,8 @@ def _find_flags(
             yield zero
     if verdict.kind is VerdictKind.FAIL and not surveys[1].is_constant:
         yield from find_dead_parts(expected, actual)
+    if verdict.kind is not VerdictKind.FAIL and found.wrong and found.tolerance.quantized:
+        yield f"{_share(found.wrong, found.count)} are further off than {_bound(found, is_float=True)}"
     if found.nan[0] + found.inf[0] and not found.misplaced:
         yield "NaN or infinite on both sides, in the same places"
 

@@ -1,0 +1,140 @@
+"""An output of a layer that got exactly what the reference had: is it as near as correct runtimes are to each other?
+
+What was measured of them is in `judge.noise`. Beyond it, and within what a type allows, a tensor is CHANGED: the target
+computes something else, and nobody has shown that it matters. An operator that rounds into its type is judged by what it
+rounds: only an element near a tie may go the other way, and where many ties do, they must not all go in one direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from assay.models.judge.noise import FEWEST_COHERENT, TIE_SHARE, Noise
+from assay.models.judge.tensor_errors import Array, Kind, find_kind, load_numpy, name_dtype
+from assay.models.judge.tolerances import FLOATS
+from assay.models.values.tensors import TensorComparison
+from assay.system.fast_dataclasses import dataclass
+from assay.values.verdict import Finding, VerdictKind
+
+_NEAR = 8 * 2.0**-23  # of an unrounded float: float32's own rounding of a quotient or a product, four times
+_MOST_STEPS = 2.0**16  # integers are rounded from a multiple of their range's beginning, which is as exact as the range
+_NEAR_SMALL = 2.0**-10  # for types of 8 bits and fewer: they may be rounded twice, by way of float16
+_FEWEST = 16  # elements that can go in one direction by chance only rarely
+_COHERENT = 4.0  # standard deviations
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Of the outputs of a layer alone: its operators, how many terms an element is the sum of, and by output what was
+    rounded into it, in steps of its type (None: nothing, or that is not known)."""
+
+    ops: tuple[str, ...]
+    count_terms: Callable[[], int]
+    compute_unrounded: Callable[[str], Array | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """Elements that differ, next to what was rounded."""
+
+    off: int = 0  # further from it than the reference's, and not near a tie
+    far: int = 0  # of these: by more than one step
+    near: int = 0  # near a tie
+    up: int = 0  # of those near a tie: larger than the reference's
+    better: int = 0  # nearer to it than the reference's, and not near a tie
+    count: int = 0
+
+    @property
+    def is_coherent(self) -> bool:
+        return is_coherent(2 * self.up - self.near, self.near)
+
+
+def is_coherent(signed: float, count: int) -> bool:
+    """Whether so many elements agree in their direction more than chance explains; `signed`: those up less those down."""
+    return count >= _FEWEST and abs(signed) > _COHERENT * count**0.5
+
+
+def measure_ties(expected: Array, actual: Array, unrounded: Array) -> Ties | None:
+    """None: what was rounded has another shape, or is not finite."""
+    np = load_numpy()
+    if unrounded.size != expected.size:
+        return None
+    left, right, exact = (part.astype(np.float64).ravel() for part in (expected, actual, unrounded))
+    found = np.flatnonzero(left != right)
+    left, right, exact = left[found], right[found], exact[found]
+    if not (np.isfinite(left) & np.isfinite(right) & np.isfinite(exact)).all():
+        return None
+    kind = FLOATS.get(name_dtype(expected))
+    excess = np.abs(right - exact) - np.abs(left - exact)
+    size = np.abs(exact) if kind else min(float(np.abs(unrounded).max()), _MOST_STEPS) + 1
+    margin = (_NEAR_SMALL if kind and kind.bits < 16 else _NEAR) * size
+    off, better = excess > margin, excess < -margin
+    near = ~off & ~better
+    steps = kind.eps * np.maximum(np.abs(left), np.abs(right)) if kind else 1.0
+    far = off & (np.abs(right - left) > 1.001 * steps)
+    counts = (int(np.count_nonzero(part)) for part in (off, far, near, near & (right > left), better))
+    return Ties(*counts, count=expected.size)
+
+
+def judge_ties(found: TensorComparison, ties: Ties, *, is_float: bool) -> Iterator[Finding]:
+    """Integers that are off by a step where no tie is near are wrong, unless they are very few; a float type's own bound
+    decides for its elements."""
+    if ties.off:
+        is_wrong = not is_float and (ties.far or ties.off > max(1.0, TIE_SHARE * ties.count))
+        text = f"{_share(ties.off, ties.count)} are rounded otherwise, although no tie is near"
+        text += f", {ties.far} of them by more than a step" if ties.far else ""
+        kind = VerdictKind.FAIL if is_wrong else VerdictKind.CHANGED
+        yield Finding(kind, found.name, text, ties.off / ties.count, 0.0)
+    elif ties.is_coherent:
+        where = "up" if 2 * ties.up > ties.near else "down"
+        text = f"{_share(ties.near, ties.count)} are ties that the target rounds otherwise, nearly all of them {where}"
+        yield Finding(VerdictKind.CHANGED, found.name, f"{text}: another rounding rule", ties.near / ties.count, 0.0)
+
+
+def describe_better(ties: Ties, largest: float) -> str:
+    """Where the target is right by the definition and the reference is not; "": nowhere."""
+    if not ties.better:
+        return ""
+    return f"the reference is off by up to {largest:.3g} in {_share(ties.better, ties.count)}; by float64 the target is right"
+
+
+def judge_steps(found: TensorComparison, differing: int, signed: float) -> Iterator[Finding]:
+    """Integers whose unrounded values are not known: ties are rare, and go both ways."""
+    allowed = max(1.0, TIE_SHARE * found.count)
+    if differing > allowed:
+        coherent = is_coherent(signed, differing)
+        text = f"{_share(differing, found.count)} are off by a step; correct runtimes differ in at most {TIE_SHARE:.3g}"
+        text += ", and nearly all go in one direction: another rounding rule" if coherent else ""
+        kind = VerdictKind.FAIL if coherent else VerdictKind.CHANGED
+        yield Finding(kind, found.name, text, differing / found.count, TIE_SHARE)
+
+
+def judge_noise(
+    found: TensorComparison, noise: Noise, beyond: int, common: float, slack: Array | None
+) -> Iterator[Finding]:
+    """`beyond`: elements that are further off than noise; `common`: the factor or offset that all elements share."""
+    measured = f"correct runtimes differ by at most {noise.rel:.2g} here"
+    if beyond:
+        text = f"{_share(beyond, found.count)} are off by up to {found.max_rel:.3g} of the scale; {measured}"
+        yield Finding(VerdictKind.CHANGED, found.name, text, found.max_rel, noise.rel)
+        return
+    allowed = noise.common + (_find_rms(slack) / found.scale if slack is not None and found.scale else 0.0)
+    if found.count >= FEWEST_COHERENT and common > allowed:
+        text = f"all elements together are off by {common:.2g} of the scale, by a factor or an offset; correct runtimes"
+        yield Finding(VerdictKind.CHANGED, found.name, f"{text} by at most {allowed:.2g}", common, allowed)
+
+
+def _find_rms(values: Array) -> float:
+    np = load_numpy()
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def is_rounded(expected: Array) -> bool:
+    """Whether its elements are steps: integers, or a float type that something longer is rounded into."""
+    kind: Any = FLOATS.get(name_dtype(expected))
+    return find_kind(expected) is Kind.INTEGER or (kind is not None and kind.bits <= 16)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({100 * part / whole:.3g}%)"

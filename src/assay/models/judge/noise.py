@@ -1,0 +1,92 @@
+"""How far apart correct runtimes are for one operator alone: measured, not chosen.
+
+`benchmarks/model_noise.py` computes models of one operator (1,050 cases by operator, size, type and distribution of the
+inputs) with onnxruntime without and with optimisations, OpenVINO, IREE, onnx's evaluator, the operator's definition in
+float64, and sums in float32 that add one term after another. A family's row is the largest difference of the half of the
+cases that is called `chosen`, rounded up, in units of the type (`eps`) at the scale of an element, with rounding of the
+terms that were added up taken off; the same script reports the other half. Error rates:
+docs/explanation/comparing-tensors.md.
+
+A difference of up to FACTOR times the row is noise: PASS. One that is LIMIT times larger than noise is wrong whatever the
+type would allow: FAIL. Between the two it is CHANGED, with the number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from assay.models.judge.tolerances import FLOATS
+from assay.system.fast_dataclasses import dataclass
+
+FACTOR = 4.0
+LIMIT = 32.0
+TIE_SHARE = 1e-3  # of all elements may be a step off where the unrounded values are not known; measured: 3e-5 in 8 bits
+FEWEST_COHERENT = 256  # elements: of fewer, rounding errors need not cancel
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Units of the type; `root`: more of them for each root of the number of terms, in float32: the 16-bit types are
+    added up in float32. `common`: of the factor or offset that all elements share; None: it can be as large as any."""
+
+    units: float
+    root: float = 0.0
+    common: float | None = None
+
+
+_ROWS = {
+    """
+    Relu Abs Neg Max Min Clip Identity Floor Ceil Round Sign Reshape Transpose Flatten Squeeze Unsqueeze Concat Split
+    Slice Gather GatherElements GatherND Pad Expand Tile Where DepthToSpace SpaceToDepth MaxPool GlobalMaxPool ReduceMax
+    ReduceMin TopK Compress Trilu Dropout Hardmax Cast CastLike QuantizeLinear
+    """: Row(0.0, common=0.0),
+    """
+    Add Sub Mul Div Reciprocal Sqrt PRelu LeakyRelu HardSigmoid HardSwish DequantizeLinear ThresholdedRelu
+    """: Row(1.0, common=0.5),
+    """
+    Exp Log Tanh Sigmoid Erf Elu Celu Sin Cos Tan Sinh Cosh Asin Acos Acosh Atanh Gelu Softsign Pow
+    """: Row(4.0, common=1.0),
+    "Softplus Mish Selu Atan Asinh": Row(32.0, common=16.0),
+    "MatMul Gemm Conv ConvTranspose Einsum": Row(4.0, root=0.7, common=2.0),
+    """
+    ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp GlobalAveragePool AveragePool
+    CumSum LpPool GlobalLpPool
+    """: Row(4.0, root=1.2),
+    """
+    Softmax LogSoftmax LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization RMSNormalization
+    InstanceNormalization BatchNormalization LRN
+    """: Row(4.0, root=0.3, common=3.0),
+    "LpNormalization MeanVarianceNormalization": Row(4.0, root=0.3),
+    "GroupNormalization": Row(4.0, root=2.4),
+    "LSTM GRU RNN": Row(12.0),
+    "Resize Upsample": Row(320.0),
+}
+_BY_OP = {op: row for names, row in _ROWS.items() for op in names.split()}
+_SHORT = Row(0.5)  # what is computed in float32 and rounded to 16 bits once: at most one unit apart, measured and by rule
+_PLAIN = 1.0  # units of operators that may follow another one in its layer: those that only hand on, or scale
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """As fractions of the scale. `common` is infinite where it is not bounded."""
+
+    rel: float
+    wrong: float
+    common: float = math.inf
+
+
+def find_noise(ops: Sequence[str], dtypes: tuple[str, str], terms: int) -> Noise | None:
+    """Of a layer of these operators, whose elements are sums of so many terms. None: it was not measured."""
+    rows = [_BY_OP.get(op) for op in ops]
+    if dtypes[0] != dtypes[1] or not rows or any(row is None or row.units > _PLAIN for row in rows[1:]):
+        return None
+    first, kind = rows[0], FLOATS.get(dtypes[0])
+    if first is None or kind is None or not 16 <= kind.bits <= 32:
+        return None
+    is_exact = not any(row.units for row in rows if row)
+    row = first if kind.bits == 32 or is_exact else _SHORT
+    units = row.units + row.root * math.sqrt(max(terms, 1)) + sum(each.units for each in rows[1:] if each)
+    rel = FACTOR * units * kind.eps
+    common = math.inf if row.common is None or kind.bits < 32 else FACTOR * (row.common + len(rows) - 1) * kind.eps
+    return Noise(rel, LIMIT * max(rel, kind.eps), common)
