@@ -31,7 +31,7 @@ def _write(path: Path, nodes: list[Any], inputs: dict[str, list[int]], outputs: 
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8 if opset < 19 else 10)
     onnx.save(onnx.shape_inference.infer_shapes(model), path)
     return path
 
@@ -52,6 +52,37 @@ def _scalar(value: float) -> Any:
     import numpy as np
 
     return np.array(value, np.float32)
+
+
+def write_int4(folder: Path) -> dict[str, Path]:
+    """Products with weights of four bits in blocks, and normalisations between them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return {name: _write_int4(folder / f"{name}.onnx", *sizes) for name, sizes in INT4.items()}
+
+
+INT4 = {"int4": (64, 96, 8), "int4-wide": (256, 64, 16)}
+
+
+def _write_int4(path: Path, width: int, hidden: int, rows: int) -> Path:
+    import ml_dtypes
+    import numpy as np
+
+    rng = np.random.default_rng(width)
+    sizes = ((width, hidden), (hidden, width), (width, 32))
+    nodes, weights, given = [], {}, "x"
+    for number, (fan_in, fan_out) in enumerate(sizes):
+        weights |= {
+            f"w{number}": rng.integers(-8, 8, (fan_in, fan_out)).astype(ml_dtypes.int4),
+            f"s{number}": rng.uniform(0.01, 0.03, (fan_in // 32, fan_out)).astype(np.float32),
+            f"g{number}": rng.uniform(0.5, 1.5, fan_in).astype(np.float32), f"b{number}": _draw(number, fan_in, size=0.1),
+        }  # fmt: skip
+        nodes += [
+            _node("LayerNormalization", f"{given} g{number} b{number}", f"n{number}"),
+            _node("DequantizeLinear", f"w{number} s{number}", f"d{number}", axis=0, block_size=32),
+            _node("MatMul", f"n{number} d{number}", f"m{number}"),
+        ]
+        given = f"m{number}"
+    return _write(path, nodes, {"x": [rows, width]}, [given], weights, opset=21)
 
 
 def _write_tiny_mlp(path: Path) -> Path:

@@ -10,6 +10,9 @@ A fault that changes its layer's output by no more than rounding would is no fau
 checked layer by layer and as a whole; on clean quantised models bisect has to pass. The rules were chosen on the group
 `seen`; `held-out` is what to report. Intervals are Wilson's, 95%.
 
+Whole-target faults (--whole) are in every node that can have them: rounding rules, epsilons a hundred times too large,
+factors of int4 weights in 8 bits. `assay model check` must pass neither the model nor a layer that has the fault.
+
 Beside us the rule of the tool whose users we serve, |a - b| / (|a| + |b| + 1e-6) > 1e-2 for any element, on the same
 numbers: how many layers that are right would it fail, and which faults would it miss in their own layer?
 """
@@ -27,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fault_models import write_old, write_quantized, write_small
+from fault_models import write_int4, write_old, write_quantized, write_small
 from measuring import ROOT, quick_folder
 
 EXAMPLES = ROOT / "examples" / "models"
@@ -55,14 +58,15 @@ REAL = {
 QUANTIZED = ("cnn", "attention", "dnsmos", "silero", "magika", "plcmos", "aecmos", "old-11")
 SEEN = (
     "cnn", "attention", "magika", "dnsmos", "silero", "ocr-cls", "tiny-mlp", "cancelling", "tails", "old-9", "old-13",
-    "cnn-qdq", "attention-qdq", "dnsmos-qdq", "silero-qdq", "silero-dynamic", "cnn-dynamic", "aecmos-dynamic",
+    "cnn-qdq", "attention-qdq", "dnsmos-qdq", "silero-qdq", "silero-dynamic", "cnn-dynamic", "aecmos-dynamic", "int4",
 )  # fmt: skip
 HELD_OUT = (
     "plcmos", "aecmos", "ocr-det", "tiny-cnn", "old-11", "magika-qdq", "plcmos-qdq", "aecmos-qdq", "old-11-qdq",
-    "magika-dynamic", "plcmos-dynamic", "dnsmos-dynamic", "attention-dynamic",
+    "magika-dynamic", "plcmos-dynamic", "dnsmos-dynamic", "attention-dynamic", "int4-wide",
 )  # fmt: skip
 GROUPS = {"seen": SEEN, "held-out": HELD_OUT}
-CLEAN = ("ort:unoptimized", "reference", "openvino", "iree")
+CLEAN = ("ort", "reference", "openvino", "iree")
+WHOLE = ("epsilon", "rounds-late", "rounds-down", "8-bit-inputs")
 SLOW = ("ocr-cls", "ocr-det")  # on IREE: a quarter of an hour of compiling tells nothing more
 
 
@@ -78,7 +82,7 @@ class Model:
 
     def request(self, target: Target) -> ModelRequest:
         """With the second reference that is asked by default."""
-        ort = Target("ort", "ort")
+        ort = Target("ort", "ort", {"optimize": "none"})  # as `--reference ort` is
         voter = None if target.backend == "reference" else Target("reference", "reference")
         return ModelRequest(self.path, ort, target, voter, inputs=InputChoice(dims=self.dims), folder=str(EXAMPLES))
 
@@ -112,7 +116,7 @@ def load_models(folder: Path) -> dict[str, Model]:
             found[name] = Model(name, str(path), dims)
         else:
             print(f"(without {name}: make .tools/models/.stamp)")
-    made = {**write_small(folder / "small"), **write_old(folder / "old")}
+    made = {**write_small(folder / "small"), **write_old(folder / "old"), **write_int4(folder / "int4")}
     found |= {name: Model(name, str(path), {}) for name, path in made.items()}
     for name in QUANTIZED:
         if name in found:
@@ -245,18 +249,53 @@ def breaks_rule(expected: Any, actual: Any) -> bool:
         return bool((np.abs(a - b) / (np.abs(a) + np.abs(b) + 1e-6) > 1e-2).any())
 
 
+# ---------------------------------------------------------------- faults of a whole target
+
+
+def check_whole(model: Model, kind: str, builder: ArtifactBuilder, keep: Path) -> tuple[str, int, int, int] | None:
+    """The verdict; layers that have the fault, those of them that pass, and others that do not. None: no node has it.
+    The fault counts where it changes its layer by more than float32's rounding, 4e-6 of the scale."""
+    from faulty import PLANTS, Graph
+
+    target = Target(f"all-{kind}", "faulty:FaultyBackend", {"fault": {"kind": kind, "at": "*"}, "optimize": "none"})
+    cases = Cases(model.request(target), builder)
+    trial = type(cases.proto)()
+    trial.CopyFrom(cases.proto)
+    graph, nodes = Graph(trial), list(trial.graph.node)
+    planted = {place for place, node in enumerate(nodes) if node.output and PLANTS[kind](graph, node)}
+    if not planted:
+        return None
+    report = check_model(model.request(target), builder, str(keep))
+    builder.forget(target)
+    alone = [case for case in report.cases if case.layer is not None]
+    passed = {case.name: case.verdict.kind is VerdictKind.PASS for case in alone}
+    errors = {case.name: max((each.error for each in case.local), default=0.0) for case in alone}
+    faulty = {case.name for case in alone if case.layer and planted & {*case.layer.nodes} and errors[case.name] > 4e-6}
+    others = {case.name for case in alone if case.layer and not planted & {*case.layer.nodes}}
+    missed, false = [name for name in faulty if passed[name]], [name for name in others if not passed[name]]
+    print(f"{model.name:14} {kind:13} {report.verdict.kind:12} {len(faulty):3} layers, missed {missed}, others {false}")
+    return (str(report.verdict.kind), len(faulty), len(missed), len(false)) if faulty else None
+
+
+def run_whole(names: Sequence[str], models: dict[str, Model], builder: ArtifactBuilder, keep: Path, word: str) -> None:
+    pairs = [(models[name], kind) for name in names if name in models for kind in WHOLE]
+    found = [each for model, kind in pairs if (each := check_whole(model, kind, builder, keep)) is not None]
+    layers, missed = sum(each[1] for each in found), sum(each[2] for each in found)
+    passed = sum(each[0] == "PASS" for each in found)
+    print(f"{word}: whole-target faults {len(found)}, models that pass {render_share(passed, len(found))}")
+    print(f"  layers with the fault that pass {render_share(missed, layers)}; others: {sum(each[3] for each in found)}")
+
+
 # ---------------------------------------------------------------- clean pairs
 
 
 def check_clean(model: Model, name: str, builder: ArtifactBuilder, keep: Path) -> tuple[str, int, list[str]]:
     """An alarm is true where the target's operator is wrong by float64's measure, with ordinary numbers."""
-    backend, _, variant = name.partition(":")
-    options: dict[str, Any] = {"optimize": "none"} if variant else {}
-    target = Target(name, backend, options)
+    target = Target(name, name)
     request = model.request(target)
     search = bisect_model if model.is_quantized else check_model
     report = search(request, builder, str(keep))
-    failed = [case for case in report.cases if case.verdict.kind is VerdictKind.FAIL]
+    failed = [case for case in report.cases if case.verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED)]
     cases = Cases(request, builder)
     tests = VoterTests(builder, cases)
     true = {case.name for case in failed if tests.find_fault(target, cases.find(case.name))}
@@ -276,6 +315,7 @@ def main() -> int:
     parser.add_argument("--targets", nargs="*", default=list(CLEAN), help="of the clean pairs")
     parser.add_argument("--clean-only", action="store_true")
     parser.add_argument("--faults-only", action="store_true")
+    parser.add_argument("--whole", action="store_true", help="only faults of a whole target")
     given = parser.parse_args()
     begun = time.monotonic()
     with quick_folder() as folder:
@@ -284,6 +324,10 @@ def main() -> int:
         with builder:
             groups = {given.group: GROUPS[given.group]} if given.group else GROUPS
             groups = {"chosen": given.models} if given.models else groups
+            if given.whole:
+                for word, names in groups.items():
+                    run_whole(names, models, builder, folder / "keep", word)
+                return 0
             scores = {} if given.clean_only else {
                 word: _run_faults(given, names, models, builder, folder / "keep") for word, names in groups.items()
             }  # fmt: skip

@@ -2,7 +2,7 @@
 
     [tool.assay.targets.faulty]
     backend = "faulty:FaultyBackend"
-    fault = {kind = "lost-bias", at = "conv3"}       # the node is named by its first output
+    fault = {kind = "lost-bias", at = "conv3"}       # the node is named by its first output; "*": every node that can
 
 The fault follows the node wherever it is computed: in the whole model, laid open, and in its layer alone.
 """
@@ -59,8 +59,8 @@ def plant(model: Any, kind: str, at: str) -> bool:
     if kind not in PLANTS:
         raise BackendError(f"there is no fault {kind!r}; known: {', '.join(sorted(PLANTS))}")
     graph = Graph(model)
-    node = next((node for node in model.graph.node if node.output and node.output[0] == at), None)
-    return node is not None and PLANTS[kind](graph, node)
+    nodes = [node for node in model.graph.node if node.output and at in ("*", node.output[0])]
+    return any([PLANTS[kind](graph, node) for node in nodes])  # a list: each of them
 
 
 class Graph:
@@ -179,6 +179,69 @@ def _mistake_attribute(graph: Graph, node: Any) -> bool:
     name, default, factor = wrong[node.op_type]
     found = find_attribute(node, name)
     set_attribute(node, name, float((found.f if found else default) * factor))
+    return True
+
+
+_NORMALIZATIONS = (
+    "BatchNormalization",
+    "LayerNormalization",
+    "InstanceNormalization",
+    "GroupNormalization",
+    "RMSNormalization",
+)
+
+
+@planted("epsilon")
+def _mistake_epsilon(graph: Graph, node: Any) -> bool:
+    """A hundred times what the model asks for."""
+    del graph
+    if node.op_type not in _NORMALIZATIONS:
+        return False
+    found = find_attribute(node, "epsilon")
+    set_attribute(node, "epsilon", 100.0 * (found.f if found else 1e-5))
+    return True
+
+
+def _round_by(graph: Graph, node: Any, share: float) -> bool:
+    """Of a step, taken off before it is rounded to the nearest one."""
+    from onnx import helper
+
+    scale = graph.find_weight(node.input[1]) if node.op_type == "QuantizeLinear" else None
+    if scale is None or scale.size != 1:
+        return False
+    less = graph.add_weight((share * scale).reshape(()).astype(scale.dtype), "less")
+    graph.before(node, 0, lambda old, new: [helper.make_node("Sub", [old, less], [new])])
+    return True
+
+
+@planted("rounds-late")
+def _round_late(graph: Graph, node: Any) -> bool:
+    """floor(x + 0.4) in the place of rounding to the nearest step."""
+    return _round_by(graph, node, 0.1)
+
+
+@planted("rounds-down")
+def _round_down(graph: Graph, node: Any) -> bool:
+    """floor(x)."""
+    return _round_by(graph, node, 0.5)
+
+
+@planted("8-bit-inputs")
+def _lose_bits(graph: Graph, node: Any) -> bool:
+    """What is multiplied with weights is rounded to 8 bits first, as fast paths for int4 weights do."""
+    from onnx import helper
+
+    if node.op_type not in ("MatMul", "Gemm"):
+        return False
+
+    def build(old: str, new: str) -> list[Any]:
+        made = [f"{new}_{word}" for word in ("bits", "scale", "zero")]
+        return [
+            helper.make_node("DynamicQuantizeLinear", [old], made),
+            helper.make_node("DequantizeLinear", made, [new]),
+        ]
+
+    graph.before(node, 0, build)
     return True
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from assay.errors import AssayError, ExitCode, NotFoundError, UsageError
+from assay.errors import AssayError, ExitCode, InfrastructureError, MissingExtraError, NotFoundError, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants, load_product
 from assay.models.graph.convert import can_help, find_newest_opset, find_obstacle
 from assay.models.graph.graph import build_outline, load_model, write_model
@@ -28,7 +28,7 @@ from assay.models.graph.split import build_folding, build_layers
 from assay.models.graph.submodel import build_marked, build_typed, describe_array
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
 from assay.models.judge.alone import Origin
-from assay.models.values.model import Ending, Layer, ModelRequest, Outline, Step, StepOutcome
+from assay.models.values.model import Ending, Layer, ModelRequest, Outline, Step, StepOutcome, Target
 from assay.models.values.tensors import TensorRef, TensorSpec
 from assay.system.fast_dataclasses import dataclass, field, replace
 
@@ -37,6 +37,7 @@ _CONVERT = re.compile(r"assay model convert MODEL --opset (?P<opset>\d+)")
 _LACKING = re.compile(r"no implementation of (?P<op>\w+)\b(?![.:])")
 _LARGER = (64, 512, 4096, 16000)  # sizes of open dimensions that are tried where the reference refuses the first guess
 _MOST_ELEMENTS = 1 << 24  # of an input with such sizes
+_OTHERS = ("reference", "openvino", "iree")  # in the place of a reference that lacks an operator or a type
 _CARRIED = 4  # operators that an output is followed back through, to where it was rounded
 _ROUNDING = (
     "QuantizeLinear",
@@ -310,8 +311,22 @@ class Cases:
         work = self._builder.compute(self.request.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
         if work.failed is not None:
             failed = self._add_invented(self.fix_hint(work.failed))
+            other = self._find_other(model, inputs, wants) if failed.ending is Ending.UNSUPPORTED else ""
+            if other:
+                failed = replace(failed, hint=f"{other} computes this model: add --reference {other}")
             raise StepFailedError(f"the reference {self.request.reference.name} cannot compute this model", failed)
         return work.outputs
+
+    def _find_other(self, model: Product, inputs: Product, wants: Wants) -> str:
+        """A reference that has what the chosen one lacks; "": none that is installed."""
+        for name in (each for each in _OTHERS if each != self.request.target.backend):
+            try:
+                work = self._builder.compute(Target(name, name), model, inputs, wants, f"{self.outline.stem}_{name}")
+            except (MissingExtraError, InfrastructureError):
+                continue
+            if work.failed is None:
+                return name
+        return ""
 
     def _add_invented(self, outcome: StepOutcome) -> StepOutcome:
         """A model that the reference can read and not compute may only need other inputs."""
