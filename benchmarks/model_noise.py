@@ -212,7 +212,11 @@ def _build_normalizations(draw: Draw, dtype: str) -> Iterator[Case]:
             for epsilon in (1e-5, 1e-12):
                 model = build_model("LayerNormalization", {"x": x}, {"s": scale, "b": bias}, out, epsilon=epsilon)
                 yield Case(
-                    "LayerNormalization", f"LayerNormalization {dtype} {kind} {shape} {epsilon}", model, {"x": x}, shape[-1]
+                    "LayerNormalization",
+                    f"LayerNormalization {dtype} {kind} {shape} {epsilon}",
+                    model,
+                    {"x": x},
+                    shape[-1],
                 )
             model = build_model("RMSNormalization", {"x": x}, {"s": scale}, out, opset=23)
             yield Case("RMSNormalization", f"RMSNormalization {dtype} {kind} {shape}", model, {"x": x}, shape[-1])
@@ -267,7 +271,9 @@ def _build_casts(draw: Draw) -> Iterator[Case]:
             for shape in SHAPES:
                 x = draw(shape, kind)
                 number = getattr(TensorProto, to)
-                yield Case("Cast", f"Cast {to} {kind} {shape}", build_model("Cast", {"x": x}, {}, number, to=number), {"x": x})
+                yield Case(
+                    "Cast", f"Cast {to} {kind} {shape}", build_model("Cast", {"x": x}, {}, number, to=number), {"x": x}
+                )
 
 
 def _build_quantizers(draw: Draw) -> Iterator[Case]:
@@ -290,7 +296,11 @@ def _build_quantizers(draw: Draw) -> Iterator[Case]:
             if len(shape) > 2:
                 scales = (np.abs(x).max((0, *range(2, x.ndim))) / 127).astype(np.float32)
                 model = build_model(
-                    "QuantizeLinear", {"x": x}, {"s": scales, "z": np.zeros(shape[1], np.int8)}, TensorProto.INT8, axis=1
+                    "QuantizeLinear",
+                    {"x": x},
+                    {"s": scales, "z": np.zeros(shape[1], np.int8)},
+                    TensorProto.INT8,
+                    axis=1,
                 )
                 yield Case("QuantizeLinear", f"QuantizeLinear axis {kind} {shape}", model, {"x": x})
             model = build_model("DynamicQuantizeLinear", {"x": x}, {}, TensorProto.UINT8)
@@ -433,7 +443,12 @@ def measure_pair(case: Case, expected: Any, actual: Any) -> dict[str, float]:
     gap = right - left
     if expected.dtype.kind in "iu":
         off = gap[gap != 0]
-        return {"count": gap.size, "share": off.size / gap.size, "most": float(np.abs(gap).max()), "up": float((off > 0).mean()) if off.size else 0.5}
+        return {
+            "count": gap.size,
+            "share": off.size / gap.size,
+            "most": float(np.abs(gap).max()),
+            "up": float((off > 0).mean()) if off.size else 0.5,
+        }
     eps = FLOATS[name_dtype(expected)].eps
     scale = build_scale(expected, survey(expected))
     size = np.maximum(np.abs(left), scale.at(tuple(slice(0, n) for n in expected.shape)))
@@ -509,7 +524,9 @@ def spread_epsilon(factor: float) -> Callable[[Case, Any, Any], Any]:
 
 def approximate(size: float) -> Callable[[Case, Any, Any], Any]:
     """A polynomial of too low a degree: an error that goes up and down with the input."""
-    return lambda case, out, expected: (expected * (1 + size * np.sin(7 * case.inputs["x"].astype(np.float64)))).astype(out)
+    return lambda case, out, expected: (expected * (1 + size * np.sin(7 * case.inputs["x"].astype(np.float64)))).astype(
+        out
+    )
 
 
 Fault = Callable[[Case, Any, Any], Any]
@@ -519,7 +536,9 @@ ROUNDING: dict[str, Fault] = {
 }  # fmt: skip
 EPSILONS = {f"epsilon x {factor:g}": spread_epsilon(factor) for factor in (100, 10, 0.01)}
 FACTORS: dict[str, Fault] = {
-    "factors in bfloat16": lambda case, out, _: run_short(case, out, helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)),
+    "factors in bfloat16": lambda case, out, _: run_short(
+        case, out, helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
+    ),
     "factors in float16": lambda case, out, _: run_short(case, out, np.float16),
     "activations in 8 bits": lambda case, out, _: run_in_steps(case, out),
     "0.002% too large": lambda _case, out, expected: (expected * np.float64(1 + 2e-5)).astype(out),
@@ -560,7 +579,12 @@ def judge(case: Case, expected: Any, actual: Any) -> str:
     magnitudes = Magnitudes(case.model, case.inputs)
     origin = Origin((case.op,), magnitudes.count_terms, magnitudes.compute_unrounded)
     verdict, _ = judge_outputs(
-        {"y": expected}, {"y": actual}, Tolerances(), op=case.op, reach=lambda name: magnitudes.find(name, 0), origin=origin
+        {"y": expected},
+        {"y": actual},
+        Tolerances(),
+        op=case.op,
+        reach=lambda name: magnitudes.find(name, 0),
+        origin=origin,
     )
     return str(verdict.kind)
 
@@ -581,15 +605,35 @@ def measure_all(seed: int, runtimes: Mapping[str, Any], keep: Callable[[dict[str
             expected = compute(run_evaluator, case, out)
         if expected is None:
             continue
-        same = {"op": case.op, "label": case.label, "half": case.half, "terms": case.terms, "dtype": str(expected.dtype)}
+        same = {
+            "op": case.op,
+            "label": case.label,
+            "half": case.half,
+            "terms": case.terms,
+            "dtype": str(expected.dtype),
+        }
         for name, runtime in runtimes.items():
             actual = compute(runtime, case, out)
             if actual is not None and actual.shape == expected.shape and not is_known_wrong(case, name, same["dtype"]):
-                keep({**same, "runtime": name, "verdict": judge(case, expected, actual), **measure_pair(case, expected, actual)})
+                keep(
+                    {
+                        **same,
+                        "runtime": name,
+                        "verdict": judge(case, expected, actual),
+                        **measure_pair(case, expected, actual),
+                    }
+                )
         for name, fault in FAULTS.get(case.op, {}).items():
             actual = compute(lambda *_: fault(case, out, expected), case, out)
             if is_fault(case, expected, actual):
-                keep({**same, "fault": name, "verdict": judge(case, expected, actual), **measure_pair(case, expected, actual)})
+                keep(
+                    {
+                        **same,
+                        "fault": name,
+                        "verdict": judge(case, expected, actual),
+                        **measure_pair(case, expected, actual),
+                    }
+                )
 
 
 def print_rows(rows: list[dict[str, Any]]) -> None:

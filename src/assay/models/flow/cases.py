@@ -240,8 +240,7 @@ class Cases:
         return find_coarse(self.proto)
 
     def find_chance(self, case: Case) -> dict[str, str]:
-        """By tensor that is drawn, or depends on what is: the operator that draws. A layer alone gets what the reference
-        drew before it."""
+        """By tensor that is drawn, or depends on what is: the operator that draws; for a layer alone, in it."""
         return find_random(self.proto, None if case.layer is None else case.layer.nodes)
 
     def find_types(self, number: int) -> dict[str, TensorSpec]:

@@ -140,9 +140,7 @@ class Examination:
         reach = partial(self.cases.find_magnitude, case, number)
         origin = self.cases.find_origin(case, number)
         tolerances = self.choose_tolerances(case)
-        judged = judge_outputs(
-            wanted, actual, tolerances, op=case.op, makers=case.makers, reach=reach, origin=origin
-        )
+        judged = judge_outputs(wanted, actual, tolerances, op=case.op, makers=case.makers, reach=reach, origin=origin)
         return excuse_chance(*judged, self.cases.find_chance(case))
 
     def choose_tolerances(self, case: Case) -> Tolerances:

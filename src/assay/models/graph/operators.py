@@ -394,24 +394,24 @@ def _measure_size(array: Array | None) -> float:
 def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
     """How many terms an element of the output is the sum of, at most; of a recurrent operator over all of its steps."""
     shapes = [() if each is None else each.shape for each in inputs]
-    first = shapes[0] if shapes else ()
-    if op in ("MatMul", "Gemm") and len(first) > 1:
-        return int(first[0 if attributes.get("transA") else -1])
+    first: tuple[int, ...] = shapes[0] if shapes else ()
+    axes: Sequence[int] = ()
     if op in ("Conv", "ConvTranspose") and len(shapes) > 1:
-        return math.prod(shapes[1]) // max(shapes[1][0 if op == "Conv" else 1], 1)
+        return math.prod(shapes[1]) // max(shapes[1][op != "Conv"], 1)
     if op in ("LSTM", "GRU", "RNN") and len(shapes) > 2:
         return int(first[0] * (shapes[1][-1] + shapes[2][-1]))
-    if op.endswith("Pool") and "kernel_shape" in attributes:
-        return math.prod(attributes["kernel_shape"])
-    if op.startswith("Reduce"):
-        axes = attributes.get("axes") or (inputs[1].tolist() if len(inputs) > 1 and inputs[1] is not None else [])
-        return math.prod(first[axis] for axis in axes or range(len(first)))
-    if op in ("Softmax", "LogSoftmax", "LpNormalization", "CumSum", "Einsum", "LRN"):
+    if op in ("MatMul", "Gemm"):
+        axes = (0 if attributes.get("transA") else -1,)
+    elif op.startswith("Reduce"):
+        given = inputs[1].tolist() if len(inputs) > 1 and inputs[1] is not None else None
+        axes = attributes.get("axes") or given or range(len(first))
+    elif op.endswith(("LayerNormalization", "RMSNormalization")):
+        axes = range(attributes.get("axis", -1) % max(len(first), 1), len(first))
+    elif op.endswith(("Pool", "InstanceNormalization", "GroupNormalization")):
+        axes = range(1 if op == "GroupNormalization" else 2, len(first))
+    elif op in ("Softmax", "LogSoftmax", "LpNormalization", "CumSum", "Einsum"):
         return max(first, default=1)
-    if op.endswith(("LayerNormalization", "RMSNormalization")):
-        return math.prod(first[attributes.get("axis", -1) % max(len(first), 1) :])
-    is_over_all = op.endswith(("Normalization", "Pool")) and op != "BatchNormalization"
-    return math.prod(first[1 if op == "GroupNormalization" else 2 :]) if is_over_all else 1
+    return math.prod(first[axis] for axis in axes if first)
 
 
 def compute_unrounded(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
@@ -554,8 +554,8 @@ def _find_drawing(node: Node, wiring: Any) -> str:
 
 
 def find_coarse(model: Model) -> dict[str, str]:
-    """By tensor behind a rounding into a float type of 16 bits or fewer: the coarsest such type. What is stored in such a
-    type, and widened before it is used, is exact."""
+    """By tensor behind a rounding into a float type of 16 bits or fewer: the coarsest such type. What is only stored in
+    such a type, and widened before it is used, is exact."""
     onnx = import_onnx()
     stored = {each.name: each.data_type for each in model.graph.initializer}
     stored |= {each.name: each.type.tensor_type.elem_type for each in model.graph.input}
@@ -576,9 +576,7 @@ def _rank(dtype: str) -> int:
     return _COARSE.index(dtype) if dtype else -1
 
 
-def _follow(
-    nodes: Sequence[Node], seed: Callable[[Node], str], join: Callable[[str, str], str]
-) -> dict[str, str]:
+def _follow(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callable[[str, str], str]) -> dict[str, str]:
     """What begins at some nodes and goes on through all that read them, but not through sizes."""
     found: dict[str, str] = {}
     for node in nodes:

@@ -1,17 +1,17 @@
 """An output of a layer that got exactly what the reference had: is it as near as correct runtimes are to each other?
 
 What was measured of them is in `judge.noise`. Beyond it, and within what a type allows, a tensor is CHANGED: the target
-computes something else, and nobody has shown that it matters. An operator that rounds into its type is judged by what it
-rounds: only an element near a tie may go the other way, and where many ties do, they must not all go in one direction.
+computes something else. An operator that rounds into its type is judged by what it rounds: only an element near a tie
+may go the other way, and where many ties do, they must not all go in one direction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from assay.models.judge.noise import FEWEST_COHERENT, TIE_SHARE, Noise
 from assay.models.judge.tensor_errors import Array, Kind, find_kind, load_numpy, name_dtype
+from assay.models.judge.tensor_numbers import render_share
 from assay.models.judge.tolerances import FLOATS
 from assay.models.values.tensors import TensorComparison
 from assay.system.fast_dataclasses import dataclass
@@ -51,7 +51,7 @@ class Ties:
 
 
 def is_coherent(signed: float, count: int) -> bool:
-    """Whether so many elements agree in their direction more than chance explains; `signed`: those up less those down."""
+    """Whether the directions of so many elements agree by more than chance; `signed`: those up less those down."""
     return count >= _FEWEST and abs(signed) > _COHERENT * count**0.5
 
 
@@ -78,17 +78,16 @@ def measure_ties(expected: Array, actual: Array, unrounded: Array) -> Ties | Non
 
 
 def judge_ties(found: TensorComparison, ties: Ties, *, is_float: bool) -> Iterator[Finding]:
-    """Integers that are off by a step where no tie is near are wrong, unless they are very few; a float type's own bound
-    decides for its elements."""
+    """Integers that are off where no tie is near are wrong, unless they are very few; for floats their type decides."""
     if ties.off:
         is_wrong = not is_float and (ties.far or ties.off > max(1.0, TIE_SHARE * ties.count))
-        text = f"{_share(ties.off, ties.count)} are rounded otherwise, although no tie is near"
+        text = f"{render_share(ties.off, ties.count)} are rounded otherwise, although no tie is near"
         text += f", {ties.far} of them by more than a step" if ties.far else ""
         kind = VerdictKind.FAIL if is_wrong else VerdictKind.CHANGED
         yield Finding(kind, found.name, text, ties.off / ties.count, 0.0)
     elif ties.is_coherent:
         where = "up" if 2 * ties.up > ties.near else "down"
-        text = f"{_share(ties.near, ties.count)} are ties that the target rounds otherwise, nearly all of them {where}"
+        text = f"{render_share(ties.near, ties.count)} are ties that are rounded otherwise, nearly all of them {where}"
         yield Finding(VerdictKind.CHANGED, found.name, f"{text}: another rounding rule", ties.near / ties.count, 0.0)
 
 
@@ -96,7 +95,8 @@ def describe_better(ties: Ties, largest: float) -> str:
     """Where the target is right by the definition and the reference is not; "": nowhere."""
     if not ties.better:
         return ""
-    return f"the reference is off by up to {largest:.3g} in {_share(ties.better, ties.count)}; by float64 the target is right"
+    where = render_share(ties.better, ties.count)
+    return f"the reference is off by up to {largest:.3g} in {where}; by float64 the target is right"
 
 
 def judge_steps(found: TensorComparison, differing: int, signed: float) -> Iterator[Finding]:
@@ -104,7 +104,7 @@ def judge_steps(found: TensorComparison, differing: int, signed: float) -> Itera
     allowed = max(1.0, TIE_SHARE * found.count)
     if differing > allowed:
         coherent = is_coherent(signed, differing)
-        text = f"{_share(differing, found.count)} are off by a step; correct runtimes differ in at most {TIE_SHARE:.3g}"
+        text = f"{render_share(differing, found.count)} are off; correct runtimes differ in at most {TIE_SHARE:.3g}"
         text += ", and nearly all go in one direction: another rounding rule" if coherent else ""
         kind = VerdictKind.FAIL if coherent else VerdictKind.CHANGED
         yield Finding(kind, found.name, text, differing / found.count, TIE_SHARE)
@@ -116,7 +116,7 @@ def judge_noise(
     """`beyond`: elements that are further off than noise; `common`: the factor or offset that all elements share."""
     measured = f"correct runtimes differ by at most {noise.rel:.2g} here"
     if beyond:
-        text = f"{_share(beyond, found.count)} are off by up to {found.max_rel:.3g} of the scale; {measured}"
+        text = f"{render_share(beyond, found.count)} are off by up to {found.max_rel:.3g} of the scale; {measured}"
         yield Finding(VerdictKind.CHANGED, found.name, text, found.max_rel, noise.rel)
         return
     allowed = noise.common + (_find_rms(slack) / found.scale if slack is not None and found.scale else 0.0)
@@ -132,9 +132,5 @@ def _find_rms(values: Array) -> float:
 
 def is_rounded(expected: Array) -> bool:
     """Whether its elements are steps: integers, or a float type that something longer is rounded into."""
-    kind: Any = FLOATS.get(name_dtype(expected))
+    kind = FLOATS.get(name_dtype(expected))
     return find_kind(expected) is Kind.INTEGER or (kind is not None and kind.bits <= 16)
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part} of {whole} ({100 * part / whole:.3g}%)"

@@ -1,14 +1,13 @@
-"""How far apart correct runtimes are for one operator alone: measured, not chosen.
+"""How far apart correct runtimes are for one operator alone: measured by `benchmarks/model_noise.py`.
 
-`benchmarks/model_noise.py` computes models of one operator (1,050 cases by operator, size, type and distribution of the
-inputs) with onnxruntime without and with optimisations, OpenVINO, IREE, onnx's evaluator, the operator's definition in
-float64, and sums in float32 that add one term after another. A family's row is the largest difference of the half of the
-cases that is called `chosen`, rounded up, in units of the type (`eps`) at the scale of an element, with rounding of the
-terms that were added up taken off; the same script reports the other half. Error rates:
-docs/explanation/comparing-tensors.md.
+1,302 models of one operator, by operator, size, type and distribution of the inputs, were computed by onnxruntime with
+and without optimisations, OpenVINO, onnx's evaluator, in float64, and by sums that add one term after another; a sixth
+of them by IREE. A family's row is the largest difference in the half that is called `chosen`, rounded up, in units of
+the type (eps) at the scale of an element, rounding of the terms that are added up aside. The script prints how much of
+its row each operator uses, and the error rates on the other half: docs/explanation/comparing-tensors.md.
 
-A difference of up to FACTOR times the row is noise: PASS. One that is LIMIT times larger than noise is wrong whatever the
-type would allow: FAIL. Between the two it is CHANGED, with the number.
+Up to FACTOR times the row is noise: PASS. What is LIMIT times larger than noise is wrong, whatever the type allows:
+FAIL. Between the two it is CHANGED, with the number.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _ROWS = {
     "Resize Upsample": Row(320.0),
 }
 _BY_OP = {op: row for names, row in _ROWS.items() for op in names.split()}
-_SHORT = Row(0.5)  # what is computed in float32 and rounded to 16 bits once: at most one unit apart, measured and by rule
+_SHORT = Row(0.5)  # what is computed in float32 and rounded to 16 bits once is at most one unit apart
 _PLAIN = 1.0  # units of operators that may follow another one in its layer: those that only hand on, or scale
 
 

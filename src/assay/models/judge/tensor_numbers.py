@@ -171,6 +171,10 @@ def measure_texts(expected: Array, actual: Array, worst: int) -> Tally:
     return tally
 
 
+def render_share(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({100 * part / whole:.3g}%)"
+
+
 def to_text(value: object) -> str:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 

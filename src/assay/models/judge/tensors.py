@@ -39,7 +39,17 @@ from assay.models.judge.tensor_errors import (
     survey,
     walk_blocks,
 )
-from assay.models.judge.tensor_numbers import Ranking, Tally, build_elements, measure, measure_texts, measure_top_k
+from assay.models.judge.tensor_numbers import (
+    Ranking,
+    Tally,
+    build_elements,
+    measure,
+    measure_texts,
+    measure_top_k,
+)
+from assay.models.judge.tensor_numbers import (
+    render_share as _share,
+)
 from assay.models.judge.tolerances import (
     TAIL_SHARE,
     TAIL_SQNR_DB,
@@ -500,10 +510,6 @@ def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:
 
 
 # ---------------------------------------------------------------- words
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part} of {whole} ({100 * part / whole:.3g}%)"
 
 
 def _render_index(element: Element) -> str:

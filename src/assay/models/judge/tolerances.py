@@ -90,8 +90,8 @@ _QUANTIZED_REL = 0.1  # a step of 8 bits is some 3% of what a tensor is made of;
 _QUANTIZED_STEPS = 5
 _QUANTIZED_SHARE = 0.5
 _QUANTIZED_COSINE = 0.99
-# of many elements a few are on the edge of a step in several layers at once: so many may be further off, while the whole
-# is as near as 8 bits are (a correct runtime: 12 of 65,680, 45 dB)
+# of many elements a few are on the edge of a step in several layers at once: so many may be further off, while the
+# whole is as near as 8 bits are (a correct runtime: 12 of 65,680, 45 dB)
 TAIL_SHARE = 1e-3
 TAIL_SQNR_DB = 30.0
 
