@@ -21,6 +21,7 @@ from assay.models.flow.targets import (
     explain_hardware,
     is_same_engine,
     load_checked_target,
+    load_reference,
 )
 from assay.models.values.model import Target
 
@@ -68,6 +69,14 @@ def test_the_place_is_told(folder: Path, name: str, place: str, said: str) -> No
 def test_what_is_right_is_the_target(folder: Path) -> None:
     assert load_checked_target("mended", str(folder)).options["compile"] == "cp {model} {artifact}"
     assert load_checked_target("ort", str(folder)).backend == "ort"
+
+
+def test_onnxruntime_does_not_optimise_as_a_reference_unless_its_table_says_so(tmp_path: Path) -> None:
+    (tmp_path / "assay.toml").write_text('[targets.quick]\nlike = "ort"\noptimize = "all"\n')
+    assert load_reference("ort", str(tmp_path)).options["optimize"] == "none"
+    assert load_reference("quick", str(tmp_path)).options["optimize"] == "all"
+    assert load_checked_target("ort", str(tmp_path)).options.get("optimize", "all") == "all"
+    assert load_reference("reference", str(tmp_path)) == load_checked_target("reference", str(tmp_path))
 
 
 def test_somebody_s_own_is_loaded_where_it_runs(folder: Path) -> None:

@@ -9,7 +9,18 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from assay.models.graph.operators import Magnitudes, compute_float64, compute_magnitude, is_operator, read_attributes
+from assay.models.graph.operators import (
+    Magnitudes,
+    compute_float64,
+    compute_magnitude,
+    compute_unrounded,
+    count_terms,
+    find_coarse,
+    find_random,
+    find_steps,
+    is_operator,
+    read_attributes,
+)
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:
@@ -122,3 +133,105 @@ def test_what_is_handed_on_is_followed_back_to_where_it_was_rounded() -> None:
     assert magnitudes.find("y", 4) == pytest.approx(50)
     assert magnitudes.find("turned", 4) == 1
     assert magnitudes.find("y", 0) == magnitudes.find("x", 4) == 0
+
+
+# ---------------------------------------------------------------- what is rounded, cast and drawn
+
+
+@pytest.mark.parametrize(("op", "shapes", "attributes", "terms"), [
+    ("MatMul", [(2, 8, 64), (64, 4)], {}, 64), ("Gemm", [(64, 8), (64, 4)], {"transA": 1}, 64),
+    ("Conv", [(1, 16, 9, 9), (32, 8, 3, 3)], {"group": 2}, 72), ("ConvTranspose", [(1, 16, 9, 9), (16, 8, 3, 3)], {}, 144),
+    ("ReduceSum", [(2, 5, 7)], {"axes": [1, 2]}, 35), ("ReduceMean", [(2, 5, 7)], {}, 70),
+    ("LayerNormalization", [(2, 5, 7), (7,)], {"axis": -1}, 7), ("InstanceNormalization", [(2, 3, 5, 7)], {}, 35),
+    ("GroupNormalization", [(2, 4, 5)], {"num_groups": 2}, 20), ("GlobalAveragePool", [(2, 3, 5, 7)], {}, 35),
+    ("LSTM", [(10, 1, 8), (1, 16, 8), (1, 16, 4)], {}, 120), ("Softmax", [(2, 5, 7)], {}, 7), ("Add", [(3, 4)], {}, 1),
+    ("Constant", [], {}, 1), ("MatMul", [()], {}, 1),
+])  # fmt: skip
+def test_terms_are_counted(op: str, shapes: list[tuple[int, ...]], attributes: dict[str, Any], terms: int) -> None:
+    assert count_terms(op, [np.zeros(shape) for shape in shapes], attributes) == terms
+
+
+def one(value: float, dtype: str = "float32") -> np.ndarray:
+    return np.array(value, dtype)
+
+
+def test_what_a_quantiser_rounds_is_known() -> None:
+    x = draw(2, 3, 4)
+    found = compute_unrounded(
+        "QuantizeLinear", [x, np.array([0.1, 0.2, 0.4]), np.array([1, 2, 3], np.int8)], {"axis": 1}
+    )
+    assert found is not None
+    assert found[:, 2] == pytest.approx(x[:, 2] / 0.4 + 3)
+    blocks = compute_unrounded("QuantizeLinear", [draw(4, 6), np.ones((2, 6)) / 2, None], {"axis": 0, "block_size": 2})
+    assert blocks == pytest.approx(2 * draw(4, 6))
+    assert compute_unrounded("QuantizeLinear", [x, None], {}) is None
+    assert compute_unrounded("Relu", [x], {}) is None
+    dynamic = compute_unrounded("DynamicQuantizeLinear", [np.array([-1.0, 0.0, 4.1])], {})
+    assert dynamic == pytest.approx([1.0, 51.0, 256.0 - 51 / 255], abs=1.01)
+
+
+def test_what_a_quantised_product_rounds_is_known() -> None:
+    """Next to onnx's evaluator, which computes it with integers."""
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(0, 256, (1, 4, 5, 5)).astype(np.uint8), rng.integers(-127, 128, (3, 4, 3, 3)).astype(np.int8)
+    scales = np.array([0.01, 0.02, 0.005], np.float32)
+    given = [x, one(0.02), one(100, "uint8"), w, scales, np.zeros(3, np.int8), one(0.7), one(128, "uint8")]
+    given.append(rng.integers(-900, 900, 3).astype(np.int32))
+    names = [f"i{number}" for number in range(len(given))]
+    values = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in zip(names, given, strict=True)
+    ]
+    node = helper.make_node("QLinearConv", names, ["y"], pads=[1, 1, 1, 1])
+    graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("y", TensorProto.UINT8, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
+    right = onnx.reference.ReferenceEvaluator(model).run(None, dict(zip(names, given, strict=True)))[0]
+    found = Magnitudes(model, dict(zip(names, given, strict=True))).compute_unrounded("y")
+    assert found is not None
+    assert np.abs(np.clip(found, 0, 255) - right).max() <= 0.501
+    a, b = rng.integers(0, 256, (3, 8)).astype(np.uint8), rng.integers(0, 256, (8, 2)).astype(np.uint8)
+    inputs = [a, one(0.1), one(3, "uint8"), b, one(0.2), one(5, "uint8"), one(0.5), one(7, "uint8")]
+    product = compute_unrounded("QLinearMatMul", inputs, {})
+    assert product == pytest.approx((a - 3.0) @ (b - 5.0) * 0.04 + 7, rel=1e-6)
+
+
+def parse(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 19]> {text}')
+
+
+def test_what_depends_on_chance_is_known() -> None:
+    model = parse("""g (float[4] x) => (float[4] y, int64[1] s) {
+        n = RandomNormalLike (x)
+        y = Add (x, n)
+        s = Shape (n)
+    }""")
+    assert find_random(model) == {"n": "RandomNormalLike", "y": "RandomNormalLike"}
+    assert find_random(model, [1]) == {}
+
+
+@pytest.mark.parametrize(("flag", "found"), [("1", {"y": "Dropout"}), ("0", {})])
+def test_dropout_draws_in_training_only(flag: str, found: dict[str, str]) -> None:
+    text = f"""g (float[4] x) => (float[4] y) <float r = {{0.5}}, bool t = {{{flag}}}> {{
+        y = Dropout (x, r, t)
+    }}"""
+    assert find_random(parse(text)) == found
+
+
+def test_what_was_cast_into_fewer_bits_is_known() -> None:
+    model = parse("""g (float[4] x, bfloat16[4] b) => (float[4] y, float[4] z) <float16[4] w = {1, 2, 3, 4}> {
+        h = Cast <to: int = 16> (x)
+        u = Cast <to: int = 1> (h)
+        e = Cast <to: int = 17> (u)
+        f = Cast <to: int = 1> (e)
+        y = Add (f, x)
+        v = Cast <to: int = 1> (w)
+        a = Add (v, x)
+        c = Add (b, b)
+        z = Cast <to: int = 1> (c)
+    }""")
+    coarse = find_coarse(model)
+    assert {name: coarse.get(name) for name in "hufyvacz"} == {
+        "h": "bfloat16", "u": "bfloat16", "f": "float8_e4m3fn", "y": "float8_e4m3fn", "v": None, "a": None,
+        "c": "bfloat16", "z": "bfloat16",
+    }  # fmt: skip
+    assert find_steps(model) == {}

@@ -434,15 +434,12 @@ def _spread(values: Array, ndim: int, axis: int) -> Array:
 
 
 def _quantize(inputs: Inputs, attributes: Attributes) -> Array:
-    import numpy as np
+    x, axis, size = inputs[0], attributes.get("axis", 1), attributes.get("block_size", 0)
 
-    x, axis = inputs[0], attributes.get("axis", 1)
-    given = [inputs[1], inputs[2] if len(inputs) > 2 else None]
-    size = attributes.get("block_size", 0)
-    scale, zero = (
-        0.0 if each is None else each.repeat(size, axis) if size else _spread(each, x.ndim, axis) for each in given
-    )
-    return x / np.asarray(scale) + zero
+    def spread(values: Array) -> Array:
+        return values.repeat(size, axis) if size else _spread(values, x.ndim, axis)
+
+    return x / spread(inputs[1]) + (spread(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else 0.0)
 
 
 def _quantize_by_range(inputs: Inputs, _attributes: Attributes) -> Array:
