@@ -83,8 +83,11 @@ def test_a_vote_that_counts_in_a_check_counts_in_every_search(
 # ---------------------------------------------------------------- models that compute in steps
 
 
+NEARLY = Tolerances(by_tensor={"p1": Tolerance(rel=3e-4)})
+
+
 def nearly_right(**fault: str) -> Target:
-    """The first product is 0.028% off, which is right; a few elements come out a step further for it."""
+    """The first product is 0.028% off, which NEARLY allows; a few elements come out a step further for it."""
     options: dict[str, Any] = {"at": "p1", "by": 1.00028}
     if fault:
         return Target("nearly", "picky_backend:ScaledAndFaulty", {**options, "fault": fault})
@@ -93,7 +96,8 @@ def nearly_right(**fault: str) -> Target:
 
 @pytest.mark.parametrize("search", [check_model, bisect_model, reduce_failure])
 def test_rounding_that_moves_a_step_is_nobody_s_fault(search: Any, tmp_path: Path, shared: ArtifactBuilder) -> None:
-    report = search(request_for(write_coarse(tmp_path / "coarse.onnx"), nearly_right()), shared, str(tmp_path / "keep"))
+    request = request_for(write_coarse(tmp_path / "coarse.onnx"), nearly_right(), tolerances=NEARLY)
+    report = search(request, shared, str(tmp_path / "keep"))
     assert report.verdict.kind is VerdictKind.PASS, [each.message for each in report.verdict.findings]
     assert report.first_wrong is None
 
@@ -104,7 +108,8 @@ def test_a_fault_behind_steps_that_moved_is_named(
     search: Any, at: str, label: str, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     target = nearly_right(kind="scaled", at=at)
-    request = request_for(write_coarse(tmp_path / "coarse.onnx"), target, output=str(tmp_path / "small.onnx"))
+    output = str(tmp_path / "small.onnx")
+    request = request_for(write_coarse(tmp_path / "coarse.onnx"), target, output=output, tolerances=NEARLY)
     report = search(request, shared, str(tmp_path / "keep"))
     found = report.verdict.kind, report.first_wrong, report.confirmed
     assert found == (VerdictKind.FAIL, f"coarse_layer_{label}", True)

@@ -311,8 +311,8 @@ class Cases:
         if work.failed is not None:
             failed = self._add_invented(self.fix_hint(work.failed))
             other = self._find_other(model, inputs, wants) if failed.ending is Ending.UNSUPPORTED else ""
-            if other:
-                failed = replace(failed, hint=f"{other} computes this model: add --reference {other}")
+            text = f"{other} computes this model: add --reference {other}" if other else ""
+            failed = replace(failed, hint="\n".join(filter(None, (failed.hint, text))))
             raise StepFailedError(f"the reference {self.request.reference.name} cannot compute this model", failed)
         return work.outputs
 

@@ -73,8 +73,8 @@ def measure_ties(expected: Array, actual: Array, unrounded: Array) -> Ties | Non
     near = ~off & ~better
     steps = kind.eps * np.maximum(np.abs(left), np.abs(right)) if kind else 1.0
     far = off & (np.abs(right - left) > 1.001 * steps)
-    counts = (int(np.count_nonzero(part)) for part in (off, far, near, near & (right > left), better))
-    return Ties(*counts, count=expected.size)
+    counts = [int(np.count_nonzero(part)) for part in (off, far, near, near & (right > left), better)]
+    return Ties(*counts, expected.size)
 
 
 def judge_ties(found: TensorComparison, ties: Ties, *, is_float: bool) -> Iterator[Finding]:
