@@ -393,11 +393,13 @@ def _measure_size(array: Array | None) -> float:
 
 def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
     """How many terms an element of the output is the sum of, at most; of a recurrent operator over all of its steps."""
-    shapes = [() if each is None else each.shape for each in inputs]
-    first: tuple[int, ...] = shapes[0] if shapes else ()
+    shapes: list[tuple[int, ...]] = [() if each is None else each.shape for each in inputs]
+    first = shapes[0] if shapes else ()
     axes: Sequence[int] = ()
+    if not all(shapes[:3] if op in ("LSTM", "GRU", "RNN") else shapes[:2]):
+        return 1  # one of them is not known here
     if op in ("Conv", "ConvTranspose") and len(shapes) > 1:
-        return math.prod(shapes[1]) // max(shapes[1][op != "Conv"], 1)
+        return math.prod(shapes[1]) // max(shapes[1][0 if op == "Conv" else 1], 1)
     if op in ("LSTM", "GRU", "RNN") and len(shapes) > 2:
         return int(first[0] * (shapes[1][-1] + shapes[2][-1]))
     if op in ("MatMul", "Gemm"):
@@ -546,7 +548,7 @@ def _find_drawing(node: Node, wiring: Any) -> str:
     inner = (each for graph in find_subgraphs(node) for each in graph.node)
     is_training = node.op_type == "Dropout" and len(node.input) > 2 and load_constant(wiring, node.input[2])
     if node.op_type in _RANDOM.split() or is_training:
-        return node.op_type
+        return str(node.op_type)
     return next(filter(None, (_find_drawing(each, wiring) for each in inner)), "")
 
 

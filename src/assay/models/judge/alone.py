@@ -38,12 +38,12 @@ class Origin:
 class Ties:
     """Elements that differ, next to what was rounded."""
 
+    count: int  # of all elements
     off: int = 0  # further from it than the reference's, and not near a tie
     far: int = 0  # of these: by more than one step
     near: int = 0  # near a tie
     up: int = 0  # of those near a tie: larger than the reference's
     better: int = 0  # nearer to it than the reference's, and not near a tie
-    count: int = 0
 
     @property
     def is_coherent(self) -> bool:
@@ -73,8 +73,8 @@ def measure_ties(expected: Array, actual: Array, unrounded: Array) -> Ties | Non
     near = ~off & ~better
     steps = kind.eps * np.maximum(np.abs(left), np.abs(right)) if kind else 1.0
     far = off & (np.abs(right - left) > 1.001 * steps)
-    counts = [int(np.count_nonzero(part)) for part in (off, far, near, near & (right > left), better)]
-    return Ties(*counts, expected.size)
+    parts = (off, far, near, near & (right > left), better)
+    return Ties(expected.size, *(int(np.count_nonzero(part)) for part in parts))
 
 
 def judge_ties(found: TensorComparison, ties: Ties, *, is_float: bool) -> Iterator[Finding]:
