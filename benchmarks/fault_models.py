@@ -74,8 +74,9 @@ def _write_int4(path: Path, width: int, hidden: int, rows: int) -> Path:
         weights |= {
             f"w{number}": rng.integers(-8, 8, (fan_in, fan_out)).astype(ml_dtypes.int4),
             f"s{number}": rng.uniform(0.01, 0.03, (fan_in // 32, fan_out)).astype(np.float32),
-            f"g{number}": rng.uniform(0.5, 1.5, fan_in).astype(np.float32), f"b{number}": _draw(number, fan_in, size=0.1),
-        }  # fmt: skip
+            f"g{number}": rng.uniform(0.5, 1.5, fan_in).astype(np.float32),
+            f"b{number}": _draw(number, fan_in, size=0.1),
+        }
         nodes += [
             _node("LayerNormalization", f"{given} g{number} b{number}", f"n{number}"),
             _node("DequantizeLinear", f"w{number} s{number}", f"d{number}", axis=0, block_size=32),

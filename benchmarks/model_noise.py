@@ -3,14 +3,14 @@
     nice python benchmarks/model_noise.py [--seed 1] [--iree] [--rows rows.jsonl]
 
 Models of one operator, by operator, size, type and distribution of their inputs, are computed by onnxruntime without
-optimisations (the reference that `assay model check` takes), with them, OpenVINO, onnx's evaluator, with --iree also by
-IREE, by the operator's definition in float64 rounded to its type (an exact target), and, for sums of products, by adding
-up one term after another in float32 (a simple target). Printed are the differences to the reference in units of the
-type (eps), by family: of the worst element, and of what all elements have in common (a factor or an offset).
+optimisations (the reference of `assay model check`), with them, OpenVINO, onnx's evaluator, with --iree by IREE, by the
+operator's definition in float64 rounded to its type (an exact target), and, for sums of products, by adding up
+one term after another in float32 (a simple target). Printed is how much of its row in `judge/noise.py` each operator
+uses: with its worst element, and with what all elements have in common (a factor or an offset).
 
-The cases are drawn into two halves. `src/assay/models/judge/noise.py` holds the largest of the half `chosen`, rounded up
-and times a factor; the half `held-out` is what to report: how often the judge does not pass a correct runtime, and how many
-faults of a whole target (rounding rules, epsilons, approximations, factors in fewer bits) it does pass.
+The cases are drawn into two halves. `src/assay/models/judge/noise.py` holds the largest of the half `chosen`, rounded
+up; the half `held-out` is what to report: how often the judge does not pass a correct runtime, and how many faults of
+a whole target (rounding rules, epsilons, approximations, factors in fewer bits) it does pass. 100 s of CPU time.
 """
 
 from __future__ import annotations
@@ -32,18 +32,17 @@ from measuring import ROOT
 
 sys.path.insert(0, str(ROOT / "src"))
 
-import numpy as np  # noqa: E402
-import onnx  # noqa: E402
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+import numpy as np
+import onnx
+from model_faults import render_share
+from onnx import TensorProto, helper, numpy_helper
 
-from model_faults import render_share  # noqa: E402 behind the path
-
-from assay.models.graph.operators import Magnitudes, compute_model_float64  # noqa: E402
-from assay.models.judge.alone import Origin  # noqa: E402
-from assay.models.judge.noise import FACTOR, TIE_SHARE, find_noise  # noqa: E402
-from assay.models.judge.tensors import judge_outputs  # noqa: E402
-from assay.models.judge.tolerances import FLOATS  # noqa: E402
-from assay.models.values.model import Tolerances  # noqa: E402
+from assay.models.graph.operators import Magnitudes, compute_model_float64
+from assay.models.judge.alone import Origin
+from assay.models.judge.noise import FACTOR, TIE_SHARE, find_noise
+from assay.models.judge.tensors import judge_outputs
+from assay.models.judge.tolerances import FLOATS
+from assay.models.values.model import Tolerances
 
 Arrays = dict[str, Any]
 OPSET = 22
@@ -75,8 +74,7 @@ class Case:
 def build_model(op: str, inputs: Arrays, weights: Arrays, out: int, opset: int = OPSET, **attributes: Any) -> Any:
     """`inputs` and `weights` in the operator's order; a weight is an initialiser."""
     names = [*inputs, *weights]
-    count = 2 if op == "none" else 1
-    node = helper.make_node(op, names, ["y"][:count], **attributes)
+    node = helper.make_node(op, names, ["y"], **attributes)
     if op == "DynamicQuantizeLinear":
         node = helper.make_node(op, names, ["y", "y_scale", "y_zero"])
     values = [
@@ -241,13 +239,13 @@ def _build_movers(draw: Draw, dtype: str) -> Iterator[Case]:
     out = TYPES[dtype]
     for kind in ("normal", "wide"):
         x = draw((2, 6, 9, 12), kind, dtype)
-        sizes = np.array([2, 6, 17, 25])
+        lowest = {"l": np.array(-0.5, x.dtype)}
+        sizes = {"r": np.zeros(0, dtype), "s": np.zeros(0, np.float32), "n": np.array([2, 6, 17, 25])}
         for name, op, weights, more in (
             ("", "Transpose", {}, {"perm": [0, 2, 3, 1]}), ("", "Reshape", {"s": np.array([2, -1])}, {}),
-            ("", "MaxPool", {}, {"kernel_shape": [3, 3]}), ("", "Clip", {"l": x.dtype.type(-0.5) * np.ones((), x.dtype)}, {}),
-            ("linear", "Resize", {"roi": np.zeros(0, dtype), "scales": np.zeros(0, np.float32), "sizes": sizes}, {"mode": "linear"}),
-            ("cubic", "Resize", {"roi": np.zeros(0, dtype), "scales": np.zeros(0, np.float32), "sizes": sizes}, {"mode": "cubic"}),
-            ("nearest", "Resize", {"roi": np.zeros(0, dtype), "scales": np.zeros(0, np.float32), "sizes": sizes}, {"mode": "nearest"}),
+            ("", "MaxPool", {}, {"kernel_shape": [3, 3]}), ("", "Clip", lowest, {}),
+            ("linear", "Resize", sizes, {"mode": "linear"}), ("cubic", "Resize", sizes, {"mode": "cubic"}),
+            ("nearest", "Resize", sizes, {"mode": "nearest"}),
             ("", "Pad", {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, {}), ("", "Slice", {"a": np.array([1]), "e": np.array([5])}, {}),
         ):  # fmt: skip
             model = build_model(op, {"x": x}, weights, out, **more)
@@ -323,7 +321,8 @@ def _build_quantizers(draw: Draw) -> Iterator[Case]:
         w = rng.integers(-127, 128, (channels, shape[1], kernel, kernel)).astype("int8")
         terms = shape[1] * kernel**2
         weights = {
-            "xs": np.float32(0.02), "xz": np.uint8(128), "w": w, "ws": rng.uniform(0.005, 0.02, channels).astype("float32"),
+            "xs": np.float32(0.02), "xz": np.uint8(128), "w": w,
+            "ws": rng.uniform(0.005, 0.02, channels).astype("float32"),
             "wz": np.zeros(channels, "int8"), "ys": np.float32(0.02 * 0.0125 * 74 * 74 * math.sqrt(terms) / 40),
             "yz": np.uint8(128), "bias": rng.integers(-3000, 3000, channels).astype("int32"),
         }  # fmt: skip
@@ -467,7 +466,7 @@ def measure_pair(case: Case, expected: Any, actual: Any) -> dict[str, float]:
 # ---------------------------------------------------------------- faults of a whole target
 
 
-def run_changed(case: Case, out: Any, opset: int = 0, **attributes: Any) -> Any:
+def run_changed(case: Case, out: Any, **attributes: Any) -> Any:
     """The reference with other attributes."""
     model = type(case.model)()
     model.CopyFrom(case.model)
@@ -624,7 +623,7 @@ def measure_all(seed: int, runtimes: Mapping[str, Any], keep: Callable[[dict[str
                     }
                 )
         for name, fault in FAULTS.get(case.op, {}).items():
-            actual = compute(lambda *_: fault(case, out, expected), case, out)
+            actual = compute(lambda *_, make=fault, of=(case, out, expected): make(*of), case, out)
             if is_fault(case, expected, actual):
                 keep(
                     {
