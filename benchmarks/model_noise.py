@@ -246,7 +246,8 @@ def _build_movers(draw: Draw, dtype: str) -> Iterator[Case]:
             ("", "MaxPool", {}, {"kernel_shape": [3, 3]}), ("", "Clip", lowest, {}),
             ("linear", "Resize", sizes, {"mode": "linear"}), ("cubic", "Resize", sizes, {"mode": "cubic"}),
             ("nearest", "Resize", sizes, {"mode": "nearest"}),
-            ("", "Pad", {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, {}), ("", "Slice", {"a": np.array([1]), "e": np.array([5])}, {}),
+            ("", "Pad", {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, {}),
+            ("", "Slice", {"a": np.array([1]), "e": np.array([5])}, {}),
         ):  # fmt: skip
             model = build_model(op, {"x": x}, weights, out, **more)
             yield Case(op, f"{op} {name} {dtype} {kind}", model, {"x": x}, 4)

@@ -91,6 +91,13 @@ def test_a_reference_that_saturates_does_not_fail_an_exact_target() -> None:
     assert compare(right, saturated, alone("QLinearConv", unrounded=STEPS)).verdict.kind is FAIL
 
 
+def test_a_definition_that_fits_neither_side_decides_nothing() -> None:
+    right = quantise(STEPS, np.rint)
+    found = compare(right, quantise(STEPS, np.floor), alone("QuantizeLinear", unrounded=STEPS + 50))
+    assert found.verdict.kind is FAIL
+    assert "no tie" not in found.verdict.findings[0].message
+
+
 def test_a_cast_that_cuts_off_is_changed() -> None:
     x = draw(10_000).astype(np.float32)
     expected, cut = x.astype(np.float16), x.astype(np.float16)

@@ -422,6 +422,8 @@ def compute_unrounded(op: str, inputs: Inputs, attributes: Attributes) -> Array 
     import numpy as np
 
     formula = _UNROUNDED.get(op)
+    if not op.startswith("Cast") and any(is_float(each) and each.dtype.itemsize < 4 for each in inputs):
+        return None  # a quotient of short floats may be rounded to one of them first
     wide = [None if each is None else each.astype(np.float64) for each in inputs]
     try:
         with np.errstate(all="ignore"):

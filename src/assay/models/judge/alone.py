@@ -20,6 +20,7 @@ from assay.values.verdict import Finding, VerdictKind
 _NEAR = 8 * 2.0**-23  # of an unrounded float: float32's own rounding of a quotient or a product, four times
 _MOST_STEPS = 2.0**16  # integers are rounded from a multiple of their range's beginning, which is as exact as the range
 _NEAR_SMALL = 2.0**-10  # for types of 8 bits and fewer: they may be rounded twice, by way of float16
+_MOST_LOST = 0.5  # of the elements that differ: saturated ones are far from what was rounded, too
 _FEWEST = 16  # elements that can go in one direction by chance only rarely
 _COHERENT = 4.0  # standard deviations
 
@@ -56,7 +57,7 @@ def is_coherent(signed: float, count: int) -> bool:
 
 
 def measure_ties(expected: Array, actual: Array, unrounded: Array) -> Ties | None:
-    """None: what was rounded has another shape, or is not finite."""
+    """None: what was rounded has another shape, is not finite, or cannot be what was: both sides are far from it."""
     np = load_numpy()
     if unrounded.size != expected.size:
         return None
@@ -66,6 +67,8 @@ def measure_ties(expected: Array, actual: Array, unrounded: Array) -> Ties | Non
     if not (np.isfinite(left) & np.isfinite(right) & np.isfinite(exact)).all():
         return None
     kind = FLOATS.get(name_dtype(expected))
+    if not kind and np.mean((np.abs(left - exact) > 1) & (np.abs(right - exact) > 1)) > _MOST_LOST:
+        return None
     excess = np.abs(right - exact) - np.abs(left - exact)
     size = np.abs(exact) if kind else min(float(np.abs(unrounded).max()), _MOST_STEPS) + 1
     margin = (_NEAR_SMALL if kind and kind.bits < 16 else _NEAR) * size
