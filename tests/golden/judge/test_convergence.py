@@ -190,7 +190,6 @@ def test_earlier_checks_count(rng):
         Track((101,), (2.0,)),
         Track((102, 101), (1.0, 1.0)),
         Track((999,), (1.0,)),
-        Track((101,), (2.0, 1.0)),
     ],
 )
 def test_little_or_odd_data_stops_nothing(rng, partial):
