@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -96,6 +97,22 @@ def test_the_same_table_as_here(cluster: Cluster, folder: Path) -> None:
     assert (here.returncode, there.returncode) == (0, 0), there.stderr
     assert load_table(cluster, folder, "there") == load_table(cluster, folder, "here")
     assert len(load_table(cluster, folder, "here")) == 7
+
+
+def test_a_run_names_the_node_and_the_job_that_executed_it(cluster: Cluster, folder: Path) -> None:
+    there = assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "cluster")
+    assert there.returncode == 0, there.stderr
+    rows = json.loads(assay(cluster, folder, "export", "json", "study", "--root", "r", "-o", "-").stdout)
+    jobs = [row["job"] for row in rows]
+    assert all(re.fullmatch(r"slurm \d+_[0-5]", job) for job in jobs), jobs
+    assert len(set(jobs)) == 6
+    (host,) = {row["host"] for row in rows}
+    shown = assay(cluster, folder, "show", f"study/{rows[0]['name']}", "--root", "r").stdout
+    assert f"where      {host} ({rows[0]['job']})" in shown
+    assert (
+        len(assay(cluster, folder, "ls", "study", "--root", "r", "--where", f"host == {host!r}").stdout.splitlines())
+        > 6
+    )
 
 
 def test_what_is_left_is_picked_up_from_its_files(cluster: Cluster, folder: Path) -> None:
