@@ -389,10 +389,9 @@ class TestFailures:
         desk.write("train.py", "print('new')")
         again = desk.assay(*hint)
         assert again.code == 1
-        line = "1 run of a runx file has the recorded snapshot: train.py has changed since; for the current code stop and call: "
-        advised = again.err.partition(line)[2].splitlines()[0].split()
+        line = "1 run has the recorded snapshot: train.py has changed since (--new-code takes the current code)\n"
         assert again.err.startswith(line)
-        desk.well(*advised[1:])
+        desk.well(*hint, "--new-code")
         assert (desk.runs()[0] / "train.3.log").read_text() == "new\n"
 
     def test_the_end_of_the_log_and_exit_code_1(self, desk: Desk) -> None:

@@ -177,3 +177,38 @@ def test_a_rerun_that_was_interrupted_goes_on_with_the_code_that_it_began_with(s
     assert again.code == 0
     assert "1 of 3 runs has been repeated and is kept" in again.err
     assert [len(shop.states(f"n={n}")) for n in (1, 2, 3)] == [2, 3, 2]
+
+
+KEEPS = "the recorded snapshot: train.sh has changed since (--new-code takes the current code)\n"
+
+
+def test_a_run_that_was_well_is_repeated_with_its_code_and_that_is_printed_first(shop: Workshop) -> None:
+    shop.write("train.sh", "echo old\n")
+    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2]}\n")
+    assert shop.run("--slots", "0").code == 0
+    assert "snapshot" not in shop.call("rerun", "study", "--slots", "0").err, "nothing has changed"
+    shop.write("train.sh", "echo new\n")
+    again = shop.call("rerun", "study", "--slots", "0", "--plain")
+    assert (again.code, log(shop, "n=1", attempt=3)) == (0, "old\n")
+    assert again.err.startswith(f"2 runs have {KEEPS}")
+    current = shop.call("rerun", "study", "--slots", "0", "--new-code")
+    assert (log(shop, "n=1", attempt=4), "recorded snapshot" in current.err) == ("new\n", False)
+
+
+@pytest.mark.parametrize("option", [(), ("--old-code",)])
+def test_a_new_run_from_one_that_was_well_has_its_code_and_that_is_printed_first(
+    shop: Workshop, option: tuple[str, ...]
+) -> None:
+    shop.write("train.sh", "echo old\n")
+    write_study(shop, "bash train.sh {n}", "params: {n: [1]}\n")
+    assert shop.run("--slots", "0").code == 0
+    shop.write("train.sh", "echo new\n")
+    again = shop.call("rerun", "study/n=1", "n=2", "--slots", "0", "--plain", *option)
+    assert (again.code, log(shop, "n=2")) == (0, "old\n")
+    assert again.err.startswith(f"1 run has {KEEPS}")
+    assert "snapshot" not in shop.call("rerun", "study/n=1", "n=2", "--slots", "0").err, "it is there, and is kept"
+
+
+def test_old_code_of_a_failed_run_is_printed_first(shop: Workshop) -> None:
+    fail_and_repair(shop)
+    assert shop.call("rerun", "study", "--old-code", "--plain").err.startswith(f"1 run has {KEEPS}")

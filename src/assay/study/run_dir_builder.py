@@ -278,7 +278,7 @@ class DirBuilder:
 
     def choose_codes(self, specs: Sequence[RunSpec]) -> dict[str, str]:
         """Which of these runs get the current code in this call, since theirs is older: name -> its hash."""
-        options, kept = self._prepared.options, _OtherCode()
+        options = self._prepared.options
         for spec in specs:
             record = run_directory.try_record(self._prepared.dir_of(spec))
             if record is None or record.code_hash is None or record.workdir != layout.CODE_DIR:
@@ -290,17 +290,8 @@ class DirBuilder:
                     raise
                 self.notes.append(f"{spec.name} was repeated with the code that it had: {error.message}")
                 continue
-            if snapshot.hash == record.code_hash:
-                continue
-            if options.new_code or record.dialect != "runx":
+            if snapshot.hash != record.code_hash and (options.new_code or record.dialect != "runx"):
                 self._newer[spec.name] = record.code_hash, snapshot
-            elif options.names_runs:
-                kept.names.append(spec.name)
-                kept.add(list_changes(self._store, record.code_hash, snapshot.hash))
-        if kept.names:
-            runs = f"{render_count(len(kept.names), 'run')} of a runx file {'has' if len(kept.names) == 1 else 'have'}"
-            again = show_command(["rerun"], self._prepared.location, *kept.names, options=["--new-code"])
-            self.tell(f"{runs} the recorded snapshot: {kept.describe()}; for the current code stop and call: {again}")
         return {name: snapshot.hash for name, (_, snapshot) in self._newer.items()}
 
     def _find_current(self, record: run_directory.RunRecord, run_dir: str) -> Snapshot:
@@ -345,6 +336,33 @@ class DirBuilder:
         takes = f"{render_count(len(found), what)} {'takes' if len(found) == 1 else 'take'} the current code"
         why = f": {changes.describe()}" if changes.files else ""
         return f"{takes}{why}" if is_asked else f"{takes}{why} (--old-code keeps the recorded snapshot)"
+
+    def describe_recorded(self, specs: Sequence[RunSpec]) -> str | None:
+        """What is printed before `assay rerun` starts these with a snapshot that is older; None: there are none."""
+        kept, changes = _OtherCode(), dict[tuple[str, str], list[Change]]()
+        for spec in specs:
+            pair = self._find_recorded(spec)
+            if pair is not None and pair not in changes:
+                changes[pair] = self._list_code(*pair)
+                kept.add(changes[pair])
+            kept.names += [spec.name] if pair and changes[pair] else []
+        if not kept.names:
+            return None
+        runs = f"{render_count(len(kept.names), 'run')} {'has' if len(kept.names) == 1 else 'have'}"
+        return f"{runs} the recorded snapshot: {kept.describe()} (--new-code takes the current code)"
+
+    def _find_recorded(self, spec: RunSpec) -> tuple[str, str] | None:
+        """The snapshot that `assay rerun` takes for it, where that is not the current one; and the current one."""
+        options, run_dir = self._prepared.options, self._prepared.dir_of(spec)
+        if (origin := options.origins.get(spec.id)) is not None:
+            run_dir = os.path.join(self._prepared.location.dir, origin.parent.partition("/")[2])
+        is_other = origin.code_hash is None or spec.name in self._present if origin else spec.name in self._newer
+        record = run_directory.try_record(run_dir) if options.names_runs or options.origins else None
+        if is_other or record is None or record.code_hash is None or record.workdir != layout.CODE_DIR:
+            return None
+        with suppress(AssayError):  # the folder is gone: there is nothing to compare with
+            return record.code_hash, self._find_current(record, run_dir).hash
+        return None
 
     def renew(self, entry: Entry) -> None:
         """A repeated run gets the current code where that was chosen. Also completes what a killed call has begun."""
@@ -504,12 +522,14 @@ class DirBuilder:
             if code is None or code == self.snapshot.hash:
                 continue
             if code not in changes:
-                listed = list_changes(self._store, code, self.snapshot.hash)
-                changes[code] = [c for c in listed if _is_code(c) and not self._is_layout(c, code)]
+                changes[code] = self._list_code(code, self.snapshot.hash)
             if changes[code]:
                 found.runs.append(entry)
                 found.files.update({change.name: change.is_new for change in changes[code]})
         return found if found.runs else None
+
+    def _list_code(self, old: str, new: str) -> list[Change]:
+        return [c for c in list_changes(self._store, old, new) if _is_code(c) and not self._is_layout(c, old)]
 
     def _is_layout(self, change: Change, old: str) -> bool:
         """Comments and blank lines of a Python file: its runs would compute the same."""

@@ -482,7 +482,7 @@ def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> 
     last = {spec.name: _load_last(prepared.dir_of(spec)) if options.force or options.retry else None for spec in runs}
     codes = builder.choose_codes([spec for spec in runs if _takes_current_code(prepared, spec, last[spec.name])])
     if not options.force:
-        _tell_codes(builder, hooks, codes)
+        _tell_codes(builder, hooks, codes, runs)
         return [_build_entry(spec, prepared, options.retry, _number(last[spec.name])) for spec in runs]
     begun, path = {name: _number(attempt) for name, attempt in last.items()}, find_pass(prepared, codes=codes)
     with suppress(OSError):  # a full disk: an interrupted pass would be repeated as a whole
@@ -491,7 +491,8 @@ def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> 
     found = {spec.name: find_repeat(prepared, spec, last[spec.name], begun, code) for spec in runs}
     if kept := sum(repeat.is_kept for repeat in found.values()):
         hooks.console.message(describe_kept(prepared, kept, path))
-    _tell_codes(builder, hooks, [name for name in found if not found[name].is_kept])
+    repeated = [spec for spec in runs if not found[spec.name].is_kept]
+    _tell_codes(builder, hooks, [spec.name for spec in repeated], repeated)
     return [
         _build_entry(spec, prepared, frozenset(State), found[spec.name].base, since=found[spec.name].begun)
         for spec in runs
@@ -508,8 +509,8 @@ def _takes_current_code(prepared: Prepared, spec: RunSpec, last: run_directory.A
     return is_repeated and (options.new_code or state in RETRY["failed"])
 
 
-def _tell_codes(builder: DirBuilder, hooks: RunHooks, names: Collection[str]) -> None:
-    if line := builder.describe_newer(names):
+def _tell_codes(builder: DirBuilder, hooks: RunHooks, names: Collection[str], specs: Sequence[RunSpec]) -> None:
+    for line in filter(None, (builder.describe_newer(names), builder.describe_recorded(specs))):
         hooks.console.error(line)
 
 
