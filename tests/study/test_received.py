@@ -173,7 +173,7 @@ def test_nothing_of_an_uploaded_run_is_executed(owner: Owner, evil: Change) -> N
     assert owner.executed() == ["honest", "honest"]
     assert load_received(str(owner.root / "mine" / RUN)) is None  # made here
     assert is_foreign(str(owner.root / "mine" / f"{RUN}~received"))
-    assert f"assay adopt 'mine/{RUN}~received' --file=mine.yml" in done.stderr.replace('"', "'")
+    assert f"kept as {RUN}~received, see it: assay show 'mine/{RUN}~received'" in done.stderr.replace('"', "'")
 
 
 @pytest.mark.parametrize("evil", EVILS)
@@ -457,7 +457,7 @@ def test_a_forged_run_is_not_the_best(owner: Owner) -> None:
     owner.take(owner.forge(forge_best, state="done", name="x=9"))
     best = owner.assay("best", "mine", "--json")
     assert json.loads(best.stdout)["best"]["run"] == "mine/x=1"
-    assert "1 uploaded run is not ranked with the others; to take it: assay adopt mine/x=9" in best.stderr
+    assert "1 uploaded run is not ranked with the others; a run that was made here has the same id" in best.stderr
     table = owner.load("sum", "mine")
     assert [row["run"] for row in table] == ["x=1", "x=2", "x=9"]  # type: ignore[index]
     assert table[2]["received"] == "upload from 192.0.2.7 by upload token 123abc"  # type: ignore[index]
@@ -474,11 +474,39 @@ def test_a_study_of_uploads_alone_is_tabled_and_has_no_best(owner: Owner) -> Non
     assert [row["run"] for row in owner.load("sum", "mine")] == [RUN]  # type: ignore[attr-defined]
     best = owner.assay("best", "mine")
     assert best.returncode == 1
-    assert "no run is done yet" in best.stderr
+    said = f"no run that was made here is done yet; 1 uploaded run is not ranked; to take it: assay adopt mine/{RUN}"
+    assert f"{said} --file=FILE  # FILE: your study file\n" in best.stderr
+    for words in (("sum", "mine"), ("rerun", "mine"), ("adopt", f"mine/{RUN}")):
+        assert f"assay adopt mine/{RUN} --file=FILE  # FILE: your study file" in owner.assay(*words).stderr
+
+
+def test_an_upload_of_a_run_that_was_made_here_is_not_adopted(owner: Owner) -> None:
+    owner.take(owner.forge(forge_best, state="done"))
+    assert owner.assay("run", "mine.yml", "--quiet").returncode == 0
+    done = owner.assay("adopt", f"mine/{RUN}~received")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"is the same run as mine/{RUN}: adopted, it would count twice in means" in done.stderr
+    assert owner.load("best", "mine")["counted"] == 2  # type: ignore[index,call-overload]
+
+
+def test_of_two_uploads_of_one_run_one_is_adopted(owner: Owner) -> None:
+    for name in (RUN, "other"):
+        owner.take(owner.forge(nothing, state="done", name=name))
+    done = owner.assay("adopt", f"mine/{RUN}", "mine/other", "--file", "mine.yml")
+    assert (done.returncode, f"is the same run as mine/{RUN}" in done.stderr) == (2, True)
+    assert owner.assay("adopt", f"mine/{RUN}", "--file", "mine.yml").returncode == 0
+    assert f"is the same run as mine/{RUN}" in owner.assay("adopt", "mine/other").stderr
+
+
+def test_the_adopt_command_that_is_printed_works(owner: Owner) -> None:
+    assert owner.assay("run", "mine.yml", "x=1", "--quiet").returncode == 0
+    owner.take(owner.forge(nothing, state="done", run="x=2"))
+    advised = owner.assay("best", "mine").stderr.partition("to take it: ")[2].rstrip(")\n").split()
+    assert owner.assay(*advised[1:]).returncode == 0
 
 
 def test_an_adopted_run_is_ranked_and_marked(owner: Owner) -> None:
-    assert owner.assay("run", "mine.yml", "--quiet").returncode == 0
+    assert owner.assay("run", "mine.yml", "x=2", "--quiet").returncode == 0
     owner.take(owner.forge(forge_best, state="done", name="x=1 of the board"))
     assert owner.assay("adopt", "mine/x=1 of the board").returncode == 0
     best = owner.assay("best", "mine")
@@ -533,7 +561,7 @@ def test_a_run_that_is_not_one_of_the_file_is_refused(
 
 
 def test_what_was_made_here_or_adopted_is_not_adopted(owner: Owner) -> None:
-    assert owner.assay("run", "mine.yml", "--quiet").returncode == 0
+    assert owner.assay("run", "mine.yml", "x=2", "--quiet").returncode == 0
     done = owner.assay("adopt", "mine/x=2")
     assert (done.returncode, "was made here" in done.stderr) == (2, True)
     owner.take(owner.forge(nothing, name="other"))
@@ -544,7 +572,7 @@ def test_what_was_made_here_or_adopted_is_not_adopted(owner: Owner) -> None:
 
 def test_an_adopted_run_gets_a_uid_of_its_own(owner: Owner) -> None:
     """By its uid the processes of a run are found, and ended."""
-    assert owner.assay("run", "mine.yml", "--quiet").returncode == 0
+    assert owner.assay("run", "mine.yml", "x=2", "--quiet").returncode == 0
     uid = json.loads((owner.root / "mine" / "x=2" / "run.json").read_text())["uid"]
     owner.take(owner.forge(lambda run_dir: change_record(run_dir, uid=uid), name="other"))
     assert owner.assay("adopt", "mine/other").returncode == 0

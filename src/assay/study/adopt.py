@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from assay.errors import FormatError, UsageError
 from assay.record import run_directory
 from assay.record.received import Received, find_user, is_foreign, load_received, write_received
-from assay.study.locations import FoundRun, StudyLocation, show_command
+from assay.study.locations import FoundRun, StudyLocation, find_own_files, show_adopt, show_command
 from assay.study.prepared import Prepared, RunOptions
 from assay.study.run_dir_builder import DirBuilder, put_away
 from assay.study.sweep import prepare
@@ -33,8 +33,10 @@ def adopt_runs(runs: Sequence[FoundRun], file: str | None, overrides: tuple[str,
         if not chosen[run.dir].spec.commands:
             continue
         if run.location not in plans:
-            plans[run.location] = _prepare(run.location, file, overrides)
-        specs[run.dir] = _find_spec(run, chosen[run.dir], plans[run.location])
+            plans[run.location] = _prepare(run.location, os.path.basename(run.dir), file, overrides)
+        spec = _find_spec(run, chosen[run.dir], plans[run.location])
+        _refuse_twin(run, spec, plans[run.location], specs)
+        specs[run.dir] = replace(spec, name=os.path.basename(run.dir))
     builders = {
         location: DirBuilder(
             _choose(prepared, [specs[run.dir] for run in runs if run.location == location and run.dir in specs])
@@ -68,11 +70,11 @@ def _load_record(run: FoundRun) -> run_directory.RunRecord:
     return record
 
 
-def _prepare(location: StudyLocation, file: str | None, overrides: tuple[str, ...]) -> Prepared:
+def _prepare(location: StudyLocation, run: str, file: str | None, overrides: tuple[str, ...]) -> Prepared:
     """The plan of the owner's file; never of one that a received run names."""
-    file = file or _find_own_file(location)
-    if file is None:
-        hint = f"name it: {show_command(['adopt'], location, 'RUN', options=['--file=FILE'])}"
+    file = file or max(find_own_files(location), default=(0.0, ""))[1]
+    if not file:
+        hint = f"name it: {show_adopt(location, run)}"
         raise UsageError(
             f"{location.name} has no run that was made here, so nothing says which study file is yours", hint
         )
@@ -84,18 +86,8 @@ def _prepare(location: StudyLocation, file: str | None, overrides: tuple[str, ..
     return prepared
 
 
-def _find_own_file(location: StudyLocation) -> str | None:
-    """The newest that a run made or pulled here had, where it is there; an upload may name any file."""
-    found = []
-    for run_dir in run_directory.find_run_dirs(location.dir):
-        record = None if is_foreign(run_dir) else run_directory.try_record(run_dir)
-        if record is not None and record.source and os.path.isfile(record.source):
-            found.append((record.created_at, record.source))
-    return max(found)[1] if found else None
-
-
 def _find_spec(run: FoundRun, record: run_directory.RunRecord, prepared: Prepared) -> RunSpec:
-    """Of the owner's file, by the id of the run and its parameters; the folder keeps its name."""
+    """Of the owner's file, by the id of the run and its parameters."""
     source, wanted = prepared.study.source, record.spec
     spec = next((each for each in prepared.plan.runs if each.id == wanted.id), None)
     if spec is None or dict(spec.params) != dict(wanted.params):
@@ -104,7 +96,19 @@ def _find_spec(run: FoundRun, record: run_directory.RunRecord, prepared: Prepare
         raise UsageError(
             f"{run.key} is not one of the {len(prepared.plan.runs)} runs of {source}: their ids differ", hint
         )
-    return replace(spec, name=os.path.basename(run.dir))
+    return spec
+
+
+def _refuse_twin(run: FoundRun, spec: RunSpec, prepared: Prepared, adopted: Mapping[str, RunSpec]) -> None:
+    """Two runs of one id would count twice in means and in `assay best`."""
+    own = prepared.dir_of(spec)  # found by its id, also where an earlier version of the file named it
+    twins = [each for each in adopted if adopted[each].id == spec.id and os.path.dirname(each) == run.location.dir]
+    twins += [own] if own != run.dir and not is_foreign(own) and run_directory.try_record(own) else []
+    if twins:
+        names = [os.path.basename(each) for each in (twins[0], run.dir)]
+        hint = f"compare them: {show_command(['diff'], run.location, *names)}"
+        reason = f"{run.key} is the same run as {run.location.key(twins[0])}"
+        raise UsageError(f"{reason}: adopted, it would count twice in means and in `assay best`", hint)
 
 
 def _choose(prepared: Prepared, specs: Sequence[RunSpec]) -> Prepared:

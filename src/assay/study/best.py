@@ -17,7 +17,7 @@ from assay.record.index.base import MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.record.received import describe_facts
 from assay.show.formatting import render_count, render_number
-from assay.study.locations import StudyLocation, show_command
+from assay.study.locations import StudyLocation, show_adopt, show_command
 from assay.study.ranking import (
     Group,
     GroupValue,
@@ -199,7 +199,7 @@ def describe_best(data: IndexTable, keep: Sequence[int], run: int, locations: Se
     differing = differing_params([data.rows[i].params for i in keep])
     hints = []
     if row.received and "adopted_at" not in row.received:  # it is repeated with code that was made here
-        hints.append(("take it as a run of your study", show_command(["adopt"], location, folder)))
+        hints.append(("take it as a run of your study", show_adopt(location, folder)))
     elif commands:
         changes = _choose_change(row, data.rows, differing)
         again = show_command(["rerun"], location, folder, assignments=changes)

@@ -268,6 +268,24 @@ def show_command(
     return build_command(("assay", *words), [*names, *assignments], options)
 
 
+def show_adopt(location: StudyLocation, run: str) -> str:
+    """With a place for the study's file, where no run that was made here says which it is."""
+    if next(find_own_files(location), None):
+        return show_command(["adopt"], location, run)
+    return f"{show_command(['adopt'], location, run, options=['--file=FILE'])}  # FILE: your study file"
+
+
+def find_own_files(location: StudyLocation) -> Iterator[tuple[float, str]]:
+    """Study files that are there, of runs made or pulled here, with the time of each run; an upload may name any."""
+    from assay.record import run_directory
+    from assay.record.received import is_foreign
+
+    for run_dir in find_run_dirs(location.dir):
+        record = None if is_foreign(run_dir) else run_directory.try_record(run_dir)
+        if record is not None and record.source and os.path.isfile(record.source):
+            yield record.created_at, record.source
+
+
 # ---------------------------------------------------------------- runs
 
 

@@ -103,8 +103,8 @@ def load_selection(
     data = load_fresh_table(index, locations, console)
     chosen = select_rows(data, where, tuple(patterns)) if data.rows else []
     keep = leave_out_foreign(data, chosen) or chosen
-    if len(keep) < len(chosen):
-        console.error(f"({describe_unranked(find_left_out(data, chosen, keep), locations)})")
+    if unranked := find_left_out(data, chosen, keep):
+        console.error(f"({describe_unranked(unranked, locations)})")
     names = ", ".join(location.name for location in locations)
     if not keep:
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)

@@ -16,7 +16,7 @@ from assay.record.received import describe, is_foreign, load_received
 from assay.show.console import Console
 from assay.show.formatting import render_count
 from assay.study.farms import LOCAL, choose_asked_farm, choose_farm
-from assay.study.locations import FoundRun, StudyLocation, show_command
+from assay.study.locations import FoundRun, StudyLocation, show_adopt, show_command
 from assay.study.prepared import Prepared, RunOptions, check_farm
 from assay.study.refresh import describe_damage
 from assay.study.run_status import RunStatus, load_status
@@ -97,7 +97,7 @@ def refuse_received(runs: Sequence[FoundRun]) -> None:
     """What came from elsewhere is executed after job.sh and code/ were made again here."""
     for run in runs:
         if (received := load_received(run.dir)) is not None and received.needs_code:
-            hint = f"make its job.sh and code again from your study file: {show_command(['adopt'], *run.words)}"
+            hint = f"make its job.sh and code again from your study file: {show_adopt(*run.words)}"
             raise UsageError(f"{run.key} was received ({describe(received)}) and is not executed", hint)
 
 

@@ -18,7 +18,7 @@ from assay.record.index.base import Index, RunRow, Table, VerdictRow
 from assay.record.tags import Note
 from assay.show.chart import Chart, Line
 from assay.study import plotting, run_description
-from assay.study.locations import StudyLocation, show_command
+from assay.study.locations import StudyLocation, show_adopt, show_command
 from assay.study.page_facts import describe_served, load_run_verdicts
 from assay.study.page_view import StudyView
 from assay.study.ranking import SortKey
@@ -156,7 +156,7 @@ def _build_environment(run: RunDescription) -> list[Section]:
 def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> list[tuple[str, str]]:
     if run_description.is_untouched(run):
         show = ("Everything about it, in a terminal", show_command(["show"], location, name))
-        return [("Take it as a run of your study", show_command(["adopt"], location, name)), show]
+        return [("Take it as a run of your study", show_adopt(location, name)), show]
     commands = []
     if run.commands:
         if run.status.state.is_over:

@@ -18,7 +18,7 @@ from assay.show.console import SILENT, Console
 from assay.show.formatting import clean, render_count
 from assay.show.table import drop_spare, fit_columns
 from assay.study.kept_table import list_param, remember
-from assay.study.locations import HOW_TO_START, StudyLocation, show_command
+from assay.study.locations import HOW_TO_START, StudyLocation, show_adopt
 from assay.study.ranking import (
     Front,
     Group,
@@ -67,6 +67,13 @@ class SummaryOptions(NamedTuple):
     pareto: tuple[str, ...] = ()  # only what nothing else beats in all of these; each as in `sort`
 
 
+class Unranked(NamedTuple):
+    """Uploads that nobody has adopted."""
+
+    count: int
+    first: RunRow | None  # that can be; None: for each of them there is a run that was made here
+
+
 class StudySummary(NamedTuple):
     """Everything the table is made of; `hidden` counts metrics that were left out, `left_out` rows."""
 
@@ -80,7 +87,7 @@ class StudySummary(NamedTuple):
     no_room: tuple[str, ...] = ()  # columns, metrics apart, that left a narrow table
     remarks: tuple[str, ...] = ()  # reasons of pruned runs that had no room in it
     total: int = 0  # rows, shown or not
-    unranked: Sequence[RunRow] = ()  # uploads that nobody has adopted: after all others, and in no group or Pareto set
+    unranked: Unranked | None = None  # after all others, and in no group or Pareto set
 
 
 def summarise(
@@ -274,15 +281,23 @@ def leave_out_foreign(data: IndexTable, keep: list[int]) -> list[int]:
     return [i for i in keep if i not in foreign] if foreign else keep
 
 
-def find_left_out(data: IndexTable, keep: Sequence[int], ranked: Sequence[int]) -> list[RunRow]:
-    return [data.rows[i] for i in sorted(set(keep) - set(ranked))] if len(ranked) < len(keep) else []
+def find_left_out(data: IndexTable, keep: Sequence[int], ranked: Sequence[int]) -> Unranked | None:
+    if len(ranked) == len(keep):
+        return None
+    rows = [data.rows[i] for i in sorted(set(keep) - set(ranked))]
+    own = {(row.study, row.id) for row in data.rows if not row.is_foreign}
+    return Unranked(len(rows), next((row for row in rows if (row.study, row.id) not in own), None))
 
 
-def describe_unranked(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) -> str:
-    runs = "1 uploaded run is" if len(rows) == 1 else f"{len(rows)} uploaded runs are"
-    location = next(each for each in locations if each.name == rows[0].study)
-    command = show_command(["adopt"], location, rows[0].key.partition("/")[2])
-    return f"{runs} not ranked with the others; to take {'it' if len(rows) == 1 else 'one'}: {command}"
+def describe_unranked(
+    unranked: Unranked, locations: Sequence[StudyLocation], *, others: str = " with the others"
+) -> str:
+    count, row = unranked
+    runs = f"{'1 uploaded run is' if count == 1 else f'{count} uploaded runs are'} not ranked{others}"
+    if row is None:
+        return f"{runs}; a run that was made here has the same id"
+    location = next(each for each in locations if each.name == row.study)
+    return f"{runs}; to take {'it' if count == 1 else 'one'}: {show_adopt(location, row.key.partition('/')[2])}"
 
 
 def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[SortKey]) -> list[str]:

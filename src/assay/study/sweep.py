@@ -324,10 +324,8 @@ def _set_uploads_aside(prepared: Prepared, console: Console) -> None:
     for spec in prepared.plan.runs:
         moved = set_aside(prepared.dir_of(spec)) if spec.name in present else None
         if moved is not None:
-            command = show_command(["adopt"], prepared.location, moved, options=[f"--file={prepared.study.source}"])
-            console.message(
-                f"{spec.name} was uploaded and is not continued; it is kept as {moved}, to take it: {command}"
-            )
+            command = show_command(["show"], prepared.location, moved)
+            console.message(f"{spec.name} was uploaded and is not continued; it is kept as {moved}, see it: {command}")
 
 
 def _build_env(prepared: Prepared, slots: Slots, hooks: RunHooks) -> Mapping[str, str]:

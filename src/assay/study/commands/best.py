@@ -56,11 +56,15 @@ def best(request: BestRequest, console: Console) -> int:
     names = ", ".join(location.name for location in locations)
     chosen = select_rows(data, request.where, patterns)
     keep = leave_out_foreign(data, chosen)
-    if len(keep) < len(chosen):
-        console.error(f"({describe_unranked(find_left_out(data, chosen, keep), locations)})")
+    unranked = find_left_out(data, chosen, keep)
     if not any(has_result(data.rows[i].state, data.rows[i].reason) for i in keep):
-        console.error(f"{names}: no run is done yet; see them: {show_command(['ls'], locations[0])}")
+        why = f"no run is done yet; see them: {show_command(['ls'], locations[0])}"
+        if unranked:
+            why = f"no run that was made here is done yet; {describe_unranked(unranked, locations, others='')}"
+        console.error(f"{names}: {why}")
         return int(ExitCode.FAILED)
+    if unranked:
+        console.error(f"({describe_unranked(unranked, locations)})")
     metrics = request.metrics or load_objectives(locations, data)[: 1 if request.group_by else None]
     document = _build(metrics, request.group_by, data, keep, locations)
     if document is None:

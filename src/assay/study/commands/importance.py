@@ -42,8 +42,8 @@ def importance(request: ImportanceRequest, console: Console) -> int:
         data = load_fresh_table(index, locations, console)
     chosen = select_rows(data, request.where, patterns)
     keep = leave_out_foreign(data, chosen)
-    if len(keep) < len(chosen):
-        console.error(f"({describe_unranked(find_left_out(data, chosen, keep), locations)})")
+    if unranked := find_left_out(data, chosen, keep):
+        console.error(f"({describe_unranked(unranked, locations)})")
     asked = request.metric or next(iter(load_objectives(locations, data)), None)
     document = build_importance_document(measure_importance(data, keep, asked))
     write_document(document, request)
