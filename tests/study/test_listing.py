@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from assay.record.index.base import RunRow, StudyRow
+from assay.show.table import render_table
 from assay.study import listing
 from assay.values.run import State
 
@@ -45,6 +46,15 @@ def test_columns_give_way_to_names() -> None:
     assert names(listing.build_run_table(runs, 0.0, 200)) == ["run", "state", "slot", "step", "acc", "loss", "lr"]
     assert names(listing.build_run_table(runs, 0.0, 54)) == ["run", "state", "step", "acc"]
     assert names(listing.build_run_table(runs, 0.0, 20)) == ["run", "state"]
+
+
+def test_an_upload_is_marked_also_where_there_is_little_room() -> None:
+    upload = {"how": "upload", "from": "192.0.2.7", "by": "upload token 123abc", "at": 1.0}
+    runs = [run("lr=0.1,seed=0", slot="0", reason="x" * 60), run("lr=0.2,seed=0", slot="1", received=upload)]
+    for width in (80, 60, 40):
+        found = listing.build_run_table(runs, 0.0, width)
+        assert "received" in names(found), width
+        assert "upload" in render_table(found.table, width=width)
 
 
 def test_a_failed_run_does_not_cost_the_others_their_metrics() -> None:

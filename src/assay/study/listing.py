@@ -177,7 +177,7 @@ def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = N
             for index, name in enumerate(shown)
         ),
         (Column("tags", rank=8), [",".join(run.row.tags) or None for run in runs]),
-        (Column("received", rank=9), [describe_facts(run.row.received) or None for run in runs]),
+        (Column("received"), [describe_facts(run.row.received) or None for run in runs]),
         (Column(_REASON), [run.row.reason or None for run in runs]),
     ]
     telling = [pair for pair in candidates if any(value is not None for value in pair[1])]
