@@ -397,7 +397,7 @@ def test_a_standing_notice_is_said_once():
 
 def test_the_best_run_so_far_has_a_line_and_its_value_is_never_cut():
     best = BestRow("lr=0.1,a_rather_long_name=12345", "loss 0.25 (min)")
-    assert "best so far: lr=0.1,a_rather_long_name=12345 loss 0.25 (min)" in text_of(
+    assert "best of this call: lr=0.1,a_rather_long_name=12345 loss 0.25 (min)" in text_of(
         render_frame(view(best=best), 80, 24)
     )
     (line,) = [line for line in text_of(render_frame(view(best=best), 45, 24)) if line.startswith("best")]
@@ -412,4 +412,4 @@ def test_lines_name_a_new_best_run_once():
     best, ended = BestRow("a", "loss 1 (min)"), (EndedRow("a", "done"),)
     progress.update(view(running=(), ended=ended, best=best, is_new_best=True))
     progress.update(view(running=(), best=best))
-    assert stream.getvalue() == "finished a\nbest so far: a loss 1 (min)\n"
+    assert stream.getvalue() == "finished a\nbest of this call: a loss 1 (min)\n"

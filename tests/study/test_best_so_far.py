@@ -174,6 +174,15 @@ resources: {gpus: 0}
 
 def test_a_study_that_is_run(own_bench: Bench) -> None:
     result = own_bench.assay("run", own_bench.write("fit.yml", STUDY), "--plain", "-j", "1")
-    lines = [line for line in result.stderr.splitlines() if line.startswith("best so far")]
-    assert lines[-1] == "best so far: lr=0.2 loss 0.2 (min)"
-    assert "best so far" not in own_bench.run(STUDY, "--quiet", "--force").stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("best of this call")]
+    assert lines[-1] == "best of this call: lr=0.2 loss 0.2 (min)"
+    assert "best of" not in own_bench.run(STUDY, "--quiet", "--force").stderr
+
+
+def test_the_best_of_a_rerun_is_not_called_that_of_the_study(own_bench: Bench) -> None:
+    file = own_bench.write("fit.yml", STUDY)
+    assert own_bench.assay("run", file, "--quiet").returncode == 0
+    for words in (("rerun", "fit/lr=0.4"), ("run", file, "lr=0.4")):
+        said = own_bench.assay(*words, "--plain", "-j", "1").stderr
+        assert "best so far" not in said
+    assert "best of this call: lr=0.4 loss 0.4 (min)" in own_bench.assay("rerun", "fit/lr=0.4", "--plain").stderr

@@ -300,7 +300,7 @@ class Notifier:
         if self._leader is None or time.monotonic() < self._best_at + BEST_EVERY_S:
             return
         leader, self._leader, self._best_at = self._leader, None, time.monotonic()
-        text = f"{self._study}: best so far: {leader.run} {leader.render_value()}"
+        text = f"{self._study}: best of this call: {leader.run} {leader.render_value()}"
         self._put("best", text, leader.run, None, {"best": build_best(leader)})
 
     def finish(self, text: str, exit_code: int, more: Mapping[str, Any] | None = None) -> list[str]:
