@@ -69,6 +69,22 @@ def test_the_best_run_and_its_margin() -> None:
     assert facts(table([0.4, 0.1, 0.2]), "loss:max")["best"]["run"] == "s/0"
 
 
+@pytest.mark.parametrize(("values", "said"), [((0.0, 0.2), "100%"), ((-1.0, 0.1), "1100%"), ((0.1, 0.1042), "4%")])
+def test_percentages_are_written_out(values: tuple[float, float], said: str) -> None:
+    data = table([*values])
+    choice = choose(data)
+    run = describe_best(data, range(2), choice.best.run, [StudyLocation("/nowhere", "s")])
+    assert f"({said})" in render_terminal(build_document(choice, run, data))
+
+
+def test_a_change_that_is_suggested_is_not_there_as_another_kind_of_number(cli, own_bench: Bench) -> None:
+    own_bench.run(
+        "study: odd\ncommand: echo loss={start}\nparams: {start: [1, 2.0]}\nmetrics: {loss: 'loss=({number})'}\n"
+        "resources: {gpus: 0}\n"
+    )
+    assert "assay rerun odd/start=1 start=3" in cli("best", "odd").out
+
+
 def test_one_run_has_no_margin() -> None:
     found = facts(table([0.4]))
     assert (found["margin"], found["relative_margin"], found["next"]) == (None, None, None)

@@ -224,11 +224,18 @@ def _choose_change(row: RunRow, rows: Sequence[RunRow], differing: Sequence[str]
     name = next(iter((*lengths, *fixed, *numbers)), None)
     if name is None or any(HIDDEN in str(value) for value in row.params.values()):
         return []
-    taken = {str(each.params.get(name)) for each in rows}
+    taken = {_as_number(each.params.get(name)) for each in rows}
     values = (factor * numbers[name] for factor in (2, 3, 5, *range(6, len(rows) + 7)))
     texts = (str(value) if isinstance(value, int) else f"{value:g}" for value in values)
-    text = next(text for text in texts if text not in taken)
-    return [f"{name}={text}"]
+    return next(([f"{name}={text}"] for text in texts if _as_number(text) not in {*taken, math.inf}), [])
+
+
+def _as_number(value: Any) -> float | None:
+    """2 and 2.0 are one value, as are `2` and `2.0`."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
 
 
 def build_document(choice: BestChoice, run: BestRun, data: IndexTable) -> Document:
@@ -274,7 +281,7 @@ def _describe_standing(choice: BestChoice, run: BestRun, column: MetricColumns) 
         value = _describe_spread(following.spread) if following.spread else render_number(following.value)
         facts.append(("next", f"{following.name}: {value}"))
         fraction = choice.relative_margin
-        relative = f" ({100 * fraction:.2g}%)" if fraction is not None else ""
+        relative = f" ({_round(100 * fraction)}%)" if fraction is not None else ""
         facts.append(("margin", f"{render_number(choice.margin)}{relative}"))
     if choice.group_by and len(choice.ranked) > 1:
         facts.append(("spread", _describe_error(choice)))
@@ -295,6 +302,11 @@ def _describe_spread(spread: GroupValue) -> str:
     return f"{mean}{sd} (n={spread.n})"
 
 
+def _round(value: float) -> str:
+    """Two digits, or all that are before the point: 100, not 1e+02."""
+    return f"{value:.2g}" if value < 9.95 else f"{value:.0f}"
+
+
 def _describe_error(choice: BestChoice) -> str:
     """Whether the margin is more than what the runs of one group differ by, in plain words."""
     over = ", ".join(choice.group_by)
@@ -304,7 +316,7 @@ def _describe_error(choice: BestChoice) -> str:
     said = f"standard error of the difference {render_number(error, 2)}"
     if not error:
         return f"{said}: runs that differ in {over} alone have equal values"
-    ratio = f"the margin is {margin / error:.2g} times that"
+    ratio = f"the margin is {_round(margin / error)} times that"
     if margin <= _CLEAR * error:
         return f"{said}; {ratio}: within the spread over {over}, the order may be chance; more runs would tell"
     return f"{said}; {ratio}: more than the spread over {over}"
