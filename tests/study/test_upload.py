@@ -136,6 +136,7 @@ class TestCommand:
         [
             ({}, "to which server?"),
             ({"ASSAY_SERVER": "http://127.0.0.1:1"}, "ASSAY_TOKEN is not set"),
+            ({"ASSAY_SERVER": "http://127.0.0.1:1"}, "in the file that it named, or in the file of its --tokens"),
             ({"ASSAY_SERVER": "localhost:80", "ASSAY_TOKEN": "x"}, "not a plain http"),
             ({"ASSAY_SERVER": "http://user:pass@lab", "ASSAY_TOKEN": "x"}, "not a plain http"),
             ({"ASSAY_SERVER": "http://[", "ASSAY_TOKEN": "x"}, "not a plain http"),

@@ -73,7 +73,10 @@ def find_server(
         raise UsageError("the server's address is not a plain http:// or https:// address", "such as http://lab:8666")
     given = env.get(token, "").strip()
     if not given:
-        raise UsageError(f"uploading needs a token: {token} is not set", "`assay serve` printed one")
+        where = (
+            "behind `#token=` in what `assay serve` printed, in the file that it named, or in the file of its --tokens"
+        )
+        raise UsageError(f"uploading needs a token: {token} is not set", f"it is {where}")
     if not given.isascii() or not given.isprintable() or " " in given:
         raise UsageError(f"{token} is not a token: it holds characters that a token never has")
     return Server(url.rstrip("/"), given)
