@@ -521,6 +521,7 @@ def test_received_is_in_ls_show_and_json(owner: Owner) -> None:
     shown = owner.assay("show", f"mine/{RUN}").stdout
     assert said in shown
     assert "by hand" not in shown
+    assert "no; not executed or ranked here: its job.sh, code" in shown
     for facts in (owner.load("ls", "mine")[0], owner.load("show", f"mine/{RUN}")):  # type: ignore[index]
         assert facts["received"]["how"] == "upload"  # type: ignore[index,call-overload]
         assert facts["received"]["from"] == "192.0.2.7"  # type: ignore[index,call-overload]

@@ -211,7 +211,7 @@ def _received_facts(run: RunDescription, now: float) -> Iterator[tuple[str, str]
     if received.adopted_at is not None:
         yield "adopted", f"by {received.adopted_by}, {render_moment(received.adopted_at, now)}"
     elif received.is_foreign:
-        yield "executed", "no, nor ranked: its job.sh, code and checkpoints came with it"
+        yield "adopted", "no; not executed or ranked here: its job.sh, code and checkpoints came with it"
 
 
 def _load_wait_reason(run_dir: str, handle: JobHandle) -> str:
