@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.study.workbench import Bench, until
 
+from assay.errors import UsageError
 from assay.plan.search import Point, Trial
+from assay.study.prepared import RunOptions
 from assay.study.search import find_best
+from assay.study.sweep import prepare
 from assay.values.study import Objective
 
 pytest.importorskip("optuna")
@@ -364,6 +368,23 @@ def test_a_search_with_nothing_to_search_is_refused(bench: Bench, when: str) -> 
     assert "search: there is nothing to search" in refused.stderr
     assert "study.yml:" in refused.stderr
     assert not bench.root.exists()
+
+
+def test_nothing_to_search_is_reported_before_a_missing_extra(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.enter(monkeypatch)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    write(bench, "{metric: loss, trials: 5}", **{"{int: [1, 4]}": "2"})
+    with pytest.raises(UsageError, match="nothing to search"):
+        prepare(RunOptions("study.yml", overrides=("x=3",)))
+
+
+def test_an_override_that_leaves_nothing_to_search_is_named_with_the_command(bench: Bench) -> None:
+    write(bench, "{metric: loss, trials: 5}", **{"{int: [1, 4]}": "2"})
+    refused = call(bench, "x=3")
+    assert (refused.returncode, "study.yml:" in refused.stderr) == (2, False)
+    assert "there is nothing to search: with the x of this call every parameter has one value" in refused.stderr
+    advised = refused.stderr.partition("run it without a search: ")[2].splitlines()[0].split()
+    assert bench.assay(*advised[1:]).returncode == 0
 
 
 def test_a_seed_that_a_search_chooses_is_warned_about(bench: Bench) -> None:

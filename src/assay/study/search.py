@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from assay.errors import ConfigError, InfrastructureError, UsageError, did_you_mean
 from assay.plan.search import Point, Proposal, Proposer, Space, Trial, build_trial, check_optuna
@@ -49,13 +49,11 @@ def prepare_search(prepared: Prepared) -> Prepared:
     study, options = prepared.study, prepared.options
     search = study.search
     assert search is not None
-    check_optuna(search)
     _refuse_options(prepared)
     space = Space(study.sweeps, prepared.settings.secrets)
     if space.count is not None and space.count < 2:
-        hint = "list several values for a parameter, or give it a range as in {uniform: [0, 1]}; or remove `search`"
-        message = "there is nothing to search: every parameter has a single value"
-        raise ConfigError([Problem(message, "search", search.position, hint)])
+        _refuse_nothing(prepared, search)
+    check_optuna(search)
     wanted = _build_file(prepared, search, space)
     known = load_search(prepared.location.dir)
     if known is not None and options.search is None:
@@ -87,6 +85,18 @@ def _refuse_options(prepared: Prepared) -> None:
     if options.where is not None:
         hint = "a search chooses its runs itself; repeat some of its trials with `assay rerun STUDY --where …`"
         raise UsageError("--where does not go with a search", hint)
+
+
+def _refuse_nothing(prepared: Prepared, search: Search) -> NoReturn:
+    given, again = ", ".join(prepared.study.overrides), prepared.options.again
+    if given:
+        hint = f"run it without a search: {again.build('--set', 'search=null') if again else '--set search=null'}"
+        raise UsageError(
+            f"there is nothing to search: with the {given} of this call every parameter has one value", hint
+        )
+    hint = "list several values for a parameter, or give it a range as in {uniform: [0, 1]}; or remove `search`"
+    message = "there is nothing to search: every parameter has a single value"
+    raise ConfigError([Problem(message, "search", search.position, hint)])
 
 
 def _refuse_changes(prepared: Prepared, changes: Sequence[str]) -> None:
