@@ -70,7 +70,7 @@ class SummaryOptions(NamedTuple):
 class Unranked(NamedTuple):
     """Uploads that nobody has adopted."""
 
-    count: int
+    number: int
     first: RunRow | None  # that can be; None: for each of them there is a run that was made here
 
 
