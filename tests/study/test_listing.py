@@ -50,7 +50,12 @@ def test_columns_give_way_to_names() -> None:
 
 def test_an_upload_is_marked_also_where_there_is_little_room() -> None:
     upload = {"how": "upload", "from": "192.0.2.7", "by": "upload token 123abc", "at": 1.0}
-    runs = [run("lr=0.1,seed=0", slot="0", reason="x" * 60), run("lr=0.2,seed=0", slot="1", received=upload)]
+    metrics = {"loss": (0.12345, 300.0), "val_accuracy": (0.98765, 300.0), "throughput": (1234.5, 300.0)}
+    more = {"slot": "gpu0", "attempt": 2, "started_at": 0.0, "ended_at": 4000.0}
+    runs = [
+        run("lr=0.1,seed=0", metrics=metrics, **more),
+        run("lr=0.2,seed=0", metrics=metrics, received=upload, **more),
+    ]
     for width in (80, 60, 40):
         found = listing.build_run_table(runs, 0.0, width)
         assert "received" in names(found), width
