@@ -276,12 +276,13 @@ def show_adopt(location: StudyLocation, run: str) -> str:
 
 
 def find_own_files(location: StudyLocation) -> Iterator[tuple[float, str]]:
-    """Study files that are there, of runs made or pulled here, with the time of each run; an upload may name any."""
+    """Files that are there, of runs made or adopted here, with their times; one from elsewhere may name any file."""
     from assay.record import run_directory
-    from assay.record.received import is_foreign
+    from assay.record.received import load_received
 
     for run_dir in find_run_dirs(location.dir):
-        record = None if is_foreign(run_dir) else run_directory.try_record(run_dir)
+        received = load_received(run_dir)
+        record = run_directory.try_record(run_dir) if received is None or not received.needs_code else None
         if record is not None and record.source and os.path.isfile(record.source):
             yield record.created_at, record.source
 
