@@ -202,7 +202,7 @@ class _Walker:
             tree.bytes += status.st_size
 
     def _holds_tokens(self, status: os.stat_result, path: str) -> bool:
-        """The tokens of `assay serve`, which takes them from files of their owner alone: a reader of the page sees code."""
+        """Tokens of `assay serve`, which takes them from files of their owner alone. Readers of the page see code."""
         if status.st_mode & 0o077 or not 0 < status.st_size <= _LARGEST_TOKENS:
             return False
         with suppress(OSError), open(os.path.join(self.source, path), "rb") as file:
