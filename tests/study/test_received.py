@@ -13,6 +13,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from assay.study import sweep
 from assay.study.prepared import RunOptions, build_dry_lines
 from assay.study.receive import Limits, RefusedUploadError, Sender, StoredRun, make_aside, store_archive
 from assay.study.run_status import find_supervisors
+from assay.system.locks import locked
 from assay.values.run import JobHandle
 
 STUDY = """
@@ -563,6 +565,20 @@ def test_two_uploads_of_one_name_both_step_aside(tmp_path: Path) -> None:
     write_received(str(long), Received("upload"))
     assert set_aside(str(long)) is not None
     assert set_aside(str(tmp_path / "gone")) is None
+
+
+def test_a_run_that_another_supervisor_began_meanwhile_is_not_moved_away(tmp_path: Path) -> None:
+    run_dir = tmp_path / "a"
+    run_dir.mkdir()
+    write_received(str(run_dir), Received("upload"))
+    with ThreadPoolExecutor(1) as pool:
+        with locked(str(run_dir)):  # as the other has it: it sees the upload, moves it and makes its own run
+            second = pool.submit(set_aside, str(run_dir))
+            wait([second], 0.5)
+            run_dir.rename(tmp_path / "a~received")
+            run_dir.mkdir()
+        assert second.result() is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a~received"]
 
 
 # ---------------------------------------------------------------- pulled
