@@ -612,6 +612,17 @@ def test_a_pulled_run_keeps_its_checkpoints(owner: Owner) -> None:
     assert owner.executed() == ["resumed", "honest"]
 
 
+def test_a_pulled_run_does_not_choose_the_file_that_it_is_adopted_from(owner: Owner) -> None:
+    def forge(run_dir: Path) -> None:
+        (run_dir / "code" / "evil.yml").write_text(STUDY.replace("bash train.sh {x} [start]", EVIL.strip()))
+        change_record(run_dir, source=f"runs/mine/{RUN}/code/evil.yml")
+
+    push_interrupted(owner, forge)
+    shutil.rmtree(owner.root / "mine" / "x=2")
+    done = owner.assay("adopt", f"mine/{RUN}")
+    assert (done.returncode, "nothing says which study file is yours" in done.stderr) == (2, True)
+
+
 def test_pulled_runs_are_ranked_and_marked(owner: Owner) -> None:
     push_interrupted(owner, nothing)
     best = owner.assay("best", "mine", "--json")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from assay.errors import FormatError, UsageError
 from assay.record import run_directory
-from assay.record.received import Received, find_user, is_foreign, load_received, write_received
+from assay.record.received import Received, find_user, load_received, write_received
 from assay.study.locations import FoundRun, StudyLocation, show_command
 from assay.study.prepared import Prepared, RunOptions
 from assay.study.run_dir_builder import DirBuilder, put_away
@@ -85,10 +85,11 @@ def _prepare(location: StudyLocation, file: str | None, overrides: tuple[str, ..
 
 
 def _find_own_file(location: StudyLocation) -> str | None:
-    """The newest that a run made or pulled here had, where it is there; an upload may name any file."""
+    """The newest that a run made or adopted here had, where it is there; one from elsewhere may name any file."""
     found = []
     for run_dir in run_directory.find_run_dirs(location.dir):
-        record = None if is_foreign(run_dir) else run_directory.try_record(run_dir)
+        received = load_received(run_dir)
+        record = run_directory.try_record(run_dir) if received is None or not received.needs_code else None
         if record is not None and record.source and os.path.isfile(record.source):
             found.append((record.created_at, record.source))
     return max(found)[1] if found else None
