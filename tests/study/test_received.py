@@ -534,6 +534,14 @@ def test_a_run_that_is_not_one_of_the_file_is_refused(
     assert is_foreign(str(owner.root / "mine" / RUN))
 
 
+def test_an_adopted_run_without_a_command_is_none_of_the_file(owner: Owner) -> None:
+    """There is no job.sh to make again: it would be started without one, and be lost each time."""
+    owner.take(owner.forge(lambda run_dir: change_record(run_dir, commands=[])))
+    assert owner.assay("adopt", f"mine/{RUN}", "--file", "mine.yml").returncode == 0
+    done = owner.assay("run", "mine.yml")
+    assert (done.returncode, owner.executed()) == (0, ["honest", "honest"]), done.stderr
+
+
 def test_what_was_made_here_or_adopted_is_not_adopted(owner: Owner) -> None:
     assert owner.assay("run", "mine.yml", "--quiet").returncode == 0
     done = owner.assay("adopt", "mine/x=2")
