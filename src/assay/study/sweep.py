@@ -191,8 +191,8 @@ def _holds_another(path: str, spec: RunSpec) -> bool:
 
 
 def _id_of(run_dir: str) -> str | None:
-    """Where run.json is damaged, job.sh knows it as well. An upload is not a run of the study's file, nor is one without
-    a command, whatever id it has."""
+    """Where run.json is damaged, job.sh knows it as well. An upload is not a run of the study's file, nor is one
+    without a command, whatever id it has."""
     if is_foreign(run_dir):
         return None
     record = run_directory.try_record(run_dir)
