@@ -592,9 +592,12 @@ def test_a_run_that_another_supervisor_began_meanwhile_is_not_moved_away(tmp_pat
 # ---------------------------------------------------------------- pulled
 
 
-def push_interrupted(owner: Owner, change: Change) -> None:
-    owner.forge(nothing)
-    copy = owner.elsewhere / "runs" / "mine" / RUN
+SEARCHED = "params: {x: {int: [1, 9]}}\nsearch: {trials: 2, metric: loss, sampler: random}"
+
+
+def push_interrupted(owner: Owner, change: Change, run: str = RUN) -> None:
+    owner.forge(nothing, run=run)
+    copy = owner.elsewhere / "runs" / "mine" / run
     interrupt(copy)
     change(copy)
     here, owner.folder = owner.folder, owner.elsewhere
@@ -618,6 +621,19 @@ def test_a_pulled_run_keeps_its_checkpoints(owner: Owner) -> None:
     push_interrupted(owner, lambda run_dir: (run_dir / "last.ckpt").write_text("echo resumed >> $WITNESS\n"))
     assert owner.assay("run", "mine.yml", "--quiet").returncode == 0
     assert owner.executed() == ["resumed", "honest"]
+
+
+def test_a_pulled_trial_is_continued_with_the_command_of_the_file(owner: Owner) -> None:
+    """Also where its record has another one, as of an earlier version of the file."""
+    owner.write("mine.yml", STUDY.replace("params: {x: [1, 2]}", SEARCHED))
+
+    def forge(run_dir: Path) -> None:
+        evil_command(run_dir)
+        change_record(run_dir, id="0123456789abcdef")
+
+    push_interrupted(owner, forge, "trial-0000")
+    done = owner.assay("run", "mine.yml")
+    assert (done.returncode, owner.executed()) == (0, ["honest"]), done.stderr
 
 
 def test_a_pulled_run_does_not_choose_the_file_that_it_is_adopted_from(owner: Owner) -> None:
