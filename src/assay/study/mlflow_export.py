@@ -246,7 +246,9 @@ class _RunSender:
         self.outcome = ""  # for people; empty: there was nothing new
 
     def send(self, experiment: str, known: Mapping[str, Run]) -> None:
-        uid = self.record.uid if self.record and not self.row.is_foreign else ""  # an upload may have that of another run
+        uid = (
+            self.record.uid if self.record and not self.row.is_foreign else ""
+        )  # an upload may have that of another run
         mark = uid or self.row.key
         run = known.get(mark)
         stamp = self._build_stamp()
