@@ -693,6 +693,29 @@ def test_an_upload_stays_one_through_a_shared_place(owner: Owner) -> None:
     assert is_foreign(str(owner.folder / "other" / "mine" / RUN))
 
 
+@pytest.mark.parametrize("first", ["owner", "upload"])
+def test_an_upload_changes_nothing_of_the_owners_run_in_a_shared_place(owner: Owner, first: str) -> None:
+    """Also with the uid of that run, which is the case for every run that its owner has uploaded."""
+    archive = owner.forge(forge_best, state="done")
+
+    def push_own() -> None:
+        here, owner.folder = owner.folder, owner.elsewhere
+        assert owner.assay("push", f"mine/{RUN}", "--to", str(here / "shared")).returncode == 0
+        owner.folder = here
+
+    def push_upload() -> None:
+        assert owner.assay("push", f"mine/{RUN}", "--to", "shared").returncode == 0
+
+    owner.take(archive)
+    for push in (push_own, push_upload) if first == "owner" else (push_upload, push_own):
+        push()
+    assert owner.assay("pull", "mine", "--from", "shared", "--root", "other").returncode == 0
+    received = load_received(str(owner.folder / "other" / "mine" / RUN))
+    assert received is not None
+    assert received.how == "pull"
+    assert (owner.folder / "other" / "mine" / RUN / "run.log").read_text() == "loss 0.1\n"
+
+
 # ---------------------------------------------------------------- tokens
 
 
