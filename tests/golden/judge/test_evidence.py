@@ -179,3 +179,12 @@ def test_steps_that_no_segment_has_are_named():
     assert find_uncovered(build((1, 50), (51, 100))) == ["after 100"]
     assert find_uncovered(build((10, 50), (60, 100), every=10)) == ["after 100"]
     assert find_uncovered(Golden("demo", ())) == []
+
+
+@pytest.mark.parametrize(
+    ("operator", "margins", "is_looser"),
+    [("<", (0.1, 0.5), False), (">", (0.1, 0.5), False), ("!=", (0.5, 0.1), True), ("!=", (0.1, 0.5), False)],
+)
+def test_a_margin_counts_where_the_operator_uses_it(operator, margins, is_looser):
+    old, new = (replace(BOTH, operator=operator, margin=margin) for margin in margins)
+    assert bool(find_looser([new], golden([old], loss={"MLM": [2, 1], "NSP": [1, 1]}))) is is_looser
