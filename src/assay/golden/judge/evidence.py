@@ -88,8 +88,7 @@ Values = dict[tuple[str, str], tuple[float, ...]]  # by metric and label: those 
 
 
 def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list[str]:
-    """Losses that are equal at every step, and gradient norms that are 0, in the golden and in the check: in all
-    segments, or in one; or in the check alone. `checks`: the runs of each segment.
+    """Losses that are equal at every step, and gradient norms that are 0, in the golden and in the check: in all segments, or in one; or in the check alone. `checks`: the runs of each segment.
 
     A loss of 0 beside one that moves is a part that is switched off, and so is a gradient norm of 0.
     """
