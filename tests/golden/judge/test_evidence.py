@@ -196,3 +196,5 @@ def test_a_check_that_stands_still_is_named_where_the_golden_moves():
     assert text == "loss is 0.5 at every step of the check, and not in the golden: nothing shows that it trains"
     assert find_dead(moving, [[{"grad_norm": {"": track(still)}}]]) == [], "it is clipped"
     assert len(find_dead(moving, [[{"grad_norm": {"": track([0.0] * 5)}}]])) == 1
+    late = golden(loss=[0.01, 0.0, 0.0, 0.01, 0.0])
+    assert find_dead(late, [[{"loss": {"": Track(tuple(range(5)), (0.0,) * 5, ("0.00",) * 5)}}]]) == [], "rounded"

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 from assay.errors import NotFoundError
-from assay.golden.judge.effects import is_gradient
+from assay.golden.judge.effects import find_resolution, is_gradient
 from assay.golden.judge.golden import build_rule_facts, find_loosened, parse_rules
 from assay.golden.judge.pairing import CheckRun
 from assay.golden.values import Golden, Rule, Segment
@@ -88,7 +88,8 @@ Values = dict[tuple[str, str], tuple[float, ...]]  # by metric and label: those 
 
 
 def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list[str]:
-    """Losses that are equal at every step, and gradient norms that are 0, in the golden and in the check: in all segments, or in one; or in the check alone. `checks`: the runs of each segment.
+    """Losses that are equal at every step, and gradient norms that are 0, in the golden and in the check: in all
+    segments, or in one; or in the check alone. `checks`: the runs of each segment.
 
     A loss of 0 beside one that moves is a part that is switched off, and so is a gradient norm of 0.
     """
@@ -104,17 +105,21 @@ def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list
             is_still = len(values) >= ENOUGH_VALUES and {*values, *checked.get(name, ())} == {value} and _shows(name)
             if is_still and (is_norm not in moving if value == 0 else not is_norm):
                 found.setdefault(name, f"{title}{' '.join(name).strip()} is {value:g} at every step of {where}")
-    texts = [*found.values(), *_find_stopped(*whole)]
+    texts = [*found.values(), *_find_stopped(*whole, [run for runs in checks for run in runs])]
     return [f"{text}: nothing shows that it trains" for text in texts]
 
 
-def _find_stopped(recorded: Values, checked: Values) -> Iterator[str]:
-    """The same in the check alone: a rule with one side (`<=`) passes a loss of 0, and a gradient norm of 0."""
-    for name, values in checked.items():
-        is_still = len(values) >= ENOUGH_VALUES and len(set(values)) == 1 and _shows(name)
-        differs = name in recorded and set(recorded[name]) != set(values)
-        if is_still and differs and (values[0] == 0 or not is_gradient(name[0])):
-            yield f"{' '.join(name).strip()} is {values[0]:g} at every step of the check, and not in the golden"
+def _find_stopped(recorded: Values, checked: Values, runs: Sequence[CheckRun]) -> Iterator[str]:
+    """The same in the check alone: a rule with one side (`<=`) passes a loss, or a gradient norm, of 0. What differs
+    from the golden by no more than the last digit is rounded."""
+    for (metric, label), values in checked.items():
+        name, value = f"{metric} {label}".strip(), values[0]
+        is_still = len(values) >= ENOUGH_VALUES and len(set(values)) == 1 and _shows((metric, label))
+        if not is_still or not (value == 0 or not is_gradient(metric)):
+            continue
+        digit = max(find_resolution(run[metric][label]) for run in runs if label in run.get(metric, {}))
+        if any(abs(each - value) > digit * (1 + 1e-9) for each in recorded.get((metric, label), ())):
+            yield f"{name} is {value:g} at every step of the check, and not in the golden"
 
 
 def _collect(segments: Sequence[Segment], checks: Sequence[Sequence[CheckRun]]) -> tuple[Values, Values]:
