@@ -756,6 +756,13 @@ def test_a_change_that_is_not_reported_is_not_said_to_be_found() -> None:
 def test_a_newest_value_that_is_not_a_number_is_named() -> None:
     found = judge([*history(noise(10, 20)), execution(20, float("nan"))])
     assert found.verdict.findings[-1].message == "the newest execution, e0020, failed: it reported nan as wall_time"
+    bad = replace(execution(20, 10.0), result=BenchResult(METHOD, False, wall_time=10.0))
+    assert "e0020, failed: it did not succeed" in judge([*history(noise(10, 20)), bad]).verdict.findings[-1].message
+
+
+def test_outlying_newest_executions_are_recent_whatever_their_number() -> None:
+    slower = history([*noise(10, 20), 20.0, 20.0])
+    assert judge(slower, recent=1).verdict.kind is VerdictKind.INCONCLUSIVE
 
 
 # ---------------------------------------------------------------- from one label to the next

@@ -210,8 +210,11 @@ def _describe_newest(
     result = meant[-1].result
     if math.isfinite(meant[-1].numbers.get(metric, math.nan)) and result.succeeded:
         return ""
-    what = f"it reported {meant[-1].numbers[metric]} as" if metric in meant[-1].numbers else "it did not report"
-    reason = result.findings[0].message if result.findings else f"{what} {metric}"
+    value = meant[-1].numbers.get(metric)
+    what = f"it did not report {metric}" if value is None else f"it reported {value:g} as {metric}"
+    if value is not None and math.isfinite(value):
+        what = "it did not succeed"
+    reason = result.findings[0].message if result.findings else what
     return f"the newest execution, {meant[-1].execution_id}, failed: {reason}"
 
 

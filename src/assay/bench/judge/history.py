@@ -120,7 +120,7 @@ def is_improbable(step: Step) -> bool:
 
 
 def _is_recent(history: MetricHistory, change: Change, recent: int | None) -> bool:
-    if recent is None or change.kind == "trend":  # it continues to the newest
+    if recent is None or change.kind in ("trend", "newest"):  # these continue to the newest
         return True
     for series in history.series:
         ids = [point.execution_id for point in series.points]
