@@ -15,7 +15,7 @@ from assay.bench.flow.archive import choose_methods
 from assay.bench.flow.history import HistoryOptions, build_history, load_histories
 from assay.bench.records import Triage, add_triage, load_triage
 from assay.bench.values.comparison import MetricHistory
-from assay.bench.values.execution import COMPARED, BenchExecution, BenchResult
+from assay.bench.values.execution import COMPARED, BenchExecution, BenchReport, BenchResult
 from assay.errors import NotFoundError, UsageError
 from assay.show.console import CollectingConsole
 from assay.values.environment import GitState
@@ -732,11 +732,24 @@ def test_a_newest_execution_that_was_disturbed_has_not_passed() -> None:
     found = judge([*history(noise(10, 20)), busy])
     assert found.verdict.kind is VerdictKind.INCONCLUSIVE
     assert (
-        found.verdict.findings[-1].message == "the newest execution, e0020, does not count: contaminated; run it again"
+        found.verdict.findings[-1].message
+        == "the newest execution, e0020, does not count: contaminated; run it again (--confirm does)"
     )
     same = replace(execution(19, 10.0), commit=busy.commit)
     assert judge([*history(noise(10, 19)), same, busy]).verdict.kind is VerdictKind.PASS, "the same code was measured"
-    assert judge([*history(noise(10, 20)), execution(20, 10.0), execution(21, 10.0)]).doubted == ""
+    assert judge([*history(noise(10, 20)), execution(20, 10.0), execution(21, 10.0)]).doubted is None
+
+
+def test_confirm_executes_a_newest_execution_that_was_disturbed() -> None:
+    before, asked = judge([*history(noise(10, 20)), execution(20, 30.0, contaminated=("others used 50%",))]), []
+
+    def again(method: str, name: str) -> BenchReport:
+        asked.append((method, name))
+        return BenchReport(())
+
+    after = judge(history(noise(10, 21)))
+    assert histories.confirm_newest([before], lambda: [after], again) == ([after], None)
+    assert asked == [(METHOD, "e0020")]
 
 
 def test_what_would_have_been_found_in_the_newest_is_found_in_nine_of_ten() -> None:

@@ -135,9 +135,10 @@ def confirm_newest(
 
 
 def _find_open(history: MetricHistory) -> str:
-    """The newest execution, where it is outlying and open; empty: there is nothing to confirm."""
+    """The newest execution, where it is outlying and open, or does not count; empty: there is nothing to confirm."""
     pairs = zip(history.changes, history.verdict.findings, strict=False)
     found = [change.until for change, finding in pairs if change.kind == "newest" and finding.kind in _OPEN]
+    found += [history.doubted[0]] if history.doubted else []
     return found[-1] if found and not history.broken else ""
 
 
@@ -177,7 +178,7 @@ def build_history(
     series = [_build_series(found, metric, direction, options, said) for found in groups.values()]
     moves = _find_moves(kept, metric, direction, options, said)
     broken = _describe_newest(executions, metric, options, said)
-    doubted = _describe_doubted(executions, kept, options, said)
+    doubted = _find_doubted(executions, kept, options, said)
     history = MetricHistory(
         method, metric, direction, tuple(series), tuple(moves), left_out=left_out, broken=broken, doubted=doubted
     )
@@ -218,21 +219,21 @@ def _describe_newest(
     return f"the newest execution, {meant[-1].execution_id}, failed: {reason}"
 
 
-def _describe_doubted(
+def _find_doubted(
     executions: Sequence[BenchExecution],
     kept: Sequence[BenchExecution],
     options: HistoryOptions,
     said: Sequence[Triage],
-) -> str:
-    """Why the newest execution shows nothing, where no other one of the same code does: what is left out as disturbed
+) -> tuple[str, str] | None:
+    """The newest execution where it was disturbed, and why, unless another of the same code counts: what is left out
     has not passed."""
     newest = next(reversed(_list_meant(executions, options)), None)
     if newest is None or any(each.code is not None and each.code == newest.code for each in kept):
-        return ""
+        return None
     reason = find_doubt(newest, find_invalid(executions, said), options.everything)
     if reason not in (CONTAMINATED, UNOBSERVED, _REFUSED):
-        return ""
-    return f"the newest execution, {newest.execution_id}, does not count: {reason}; run it again"
+        return None
+    return newest.execution_id, f"{reason}; run it again ({_advise_again(newest)})"
 
 
 def _list_meant(executions: Sequence[BenchExecution], options: HistoryOptions) -> list[BenchExecution]:
@@ -376,13 +377,16 @@ def _build_newest(
     change = _build_change(found, step, len(found), is_worse(step.effect, direction))
     count = len(found) - step.at
     what = "the newest execution is" if count == 1 else f"the {count} newest executions are"
-    again = "--confirm does" if found[-1].source == ASSAY else "with the tool that measured it, and import the result"
     what += " outlying, too few for a new level"
     if back:
         what = f"of the {count} newest executions {back} {'is' if back == 1 else 'are'} at the old level"
-    reason = f"{what}: run it again ({again}); {change.reason}"
+    reason = f"{what}: run it again ({_advise_again(found[-1])}); {change.reason}"
     change = replace(change, kind="newest", too_few=count, reason=reason)
     return add_triage_note(change, {each.execution_id for each in found[step.at :]}, said)
+
+
+def _advise_again(execution: BenchExecution) -> str:
+    return "--confirm does" if execution.source == ASSAY else "with the tool that measured it, and import the result"
 
 
 def _build_change(found: Sequence[BenchExecution], step: Step, end: int, worse: bool) -> Change:

@@ -76,7 +76,8 @@ def judge_history(history: MetricHistory, recent: int | None = None, asserted: f
         message = f"{what} too few; at least {SHORTEST_SERIES} are needed"
         findings.append(Finding(VerdictKind.INCONCLUSIVE, _name(history), message))
     if history.doubted:
-        findings.append(Finding(VerdictKind.INCONCLUSIVE, _name(history), history.doubted))
+        message = "the newest execution, {}, does not count: {}".format(*history.doubted)
+        findings.append(Finding(VerdictKind.INCONCLUSIVE, _name(history), message))
     if all(finding.kind is VerdictKind.PASS for finding in findings):
         findings += _find_blindness(history, asserted)
     return Verdict.of(findings, sum(len(series.points) for series in history.series))
