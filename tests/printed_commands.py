@@ -82,7 +82,7 @@ def check_command(bench: Bench, command: str) -> None:
     new = sorted(after.keys() - before.keys())
     again = sorted(each for each in before if after[each] > before[each])
     if words[0] == "rerun":
-        names = [word for word in words[1:] if word != "--"]
+        names = [word for word in words[1:] if word not in ("--", "--old-code")]
         assignments = [word for word in names[1:] if re.match(r"[^/=]+=", word)]
         assert done.returncode in (0, 1), shown  # 1: it failed again
         assert "/" in names[0]

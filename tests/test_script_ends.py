@@ -257,3 +257,19 @@ def test_what_is_logged_after_the_end_is_another_run(place: Place) -> None:
     assert len(runs) == 2
     assert {row["state"] for row in runs.values()} == {"done"}
     assert time.time() - runs["x"]["ended_at"] < 600
+
+
+def test_a_run_that_is_sent_elsewhere_keeps_its_duration(place: Place) -> None:
+    """Its end is known by the time of a file, which a copy does not have."""
+    from assay.record.run_directory import load_outcome
+    from assay.study.upload import Target, _choose_files
+
+    assert place.finish("import assay\nassay.log(loss=1.0, step=1)\n") == 0
+    (run_dir,) = (path.parent for path in place.folder.glob("runs/adhoc/*/run.json"))
+    assert load_outcome(str(run_dir), 1) is None
+    _choose_files(Target("adhoc", str(run_dir)), [])
+    outcome = load_outcome(str(run_dir), 1)
+    assert outcome is not None
+    os.utime(run_dir / layout.end_name(1), (0, 0))
+    (row,) = place.list().values()
+    assert row["elapsed_s"] == pytest.approx(outcome.ended_at - outcome.started_at)

@@ -34,7 +34,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         active = ("src", "href", "action", "srcset", "data", "style")
-        self.found += [f"{tag} {name}" for name, _ in attrs if name in active or name.startswith("on")]
+        used = [(name, value or "") for name, value in attrs if name in active or name.startswith("on")]
+        self.found += [f"{tag} {name}" for name, value in used if not (name == "href" and value.startswith("#"))]
         self.found += [tag] if tag in ("script", "link", "iframe", "object", "embed", "img", "form", "base") else []
 
 

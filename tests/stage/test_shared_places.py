@@ -127,6 +127,25 @@ def test_all_damaged_objects_are_named_and_whole_runs_come(cli: Any, own_bench: 
     assert (as_json.code, len(json.loads(as_json.out))) == (4, 3)
 
 
+def test_what_cannot_be_read_in_a_shared_folder_does_not_keep_other_runs_from_coming(
+    cli: Any, own_bench: Bench
+) -> None:
+    """As the files of a colleague that others may not read."""
+    own_bench.run(STUDY)
+    place = own_bench.folder / "place"
+    assert cli("push", "fit", "--to", str(place)).code == 0
+    manifest = place / "studies/fit/runs" / f"{BAD}.json"
+    sha256 = json.loads((place / "studies/fit/runs" / f"{GOOD}.json").read_text())["files"]["run.json"][1]
+    unreadable = [manifest, place / "objects" / sha256[:2] / sha256]
+    for path in unreadable:
+        path.unlink()
+        path.symlink_to(path)  # so not even root can read it
+    pulled = cli("pull", "fit", "--from", str(place), "--root", "other")
+    assert pulled.code == 4
+    assert all(f"{path} cannot be read" in pulled.err for path in unreadable)
+    assert {path.name for path in (own_bench.folder / "other/fit").glob("lr=*")} == {"lr=0.1,n=8", "lr=0.5,n=8"}
+
+
 def test_names_that_stores_might_read_in_their_own_way(cli: Any, own_bench: Bench, address: str) -> None:
     names = ["a b", "ü#1?", "100%2F", "x&y=1", "..", "*[a]", "-rf", "'q\"", "\\back"]
     folder = own_bench.folder / "odd é%20 #?*"

@@ -398,6 +398,22 @@ def test_the_store_itself_is_never_copied(source):
     assert ".store" not in listing(first.path)
 
 
+@pytest.mark.parametrize(
+    ("text", "mode", "is_taken"),
+    [
+        ("write WRITE-0123456789\n# for CI\nupload:ci- UP-0123456789\n", 0o600, False),
+        ("write WRITE-0123456789\n", 0o644, True),  # the server would refuse it
+        ("read the docs first\n", 0o600, True),
+        ("# only a comment\n", 0o600, True),
+    ],
+)
+def test_tokens_of_the_server_are_not_code(source, store, tmp_path, text, mode, is_taken):
+    (source / "mine").write_text(text)
+    (source / "mine").chmod(mode)
+    place_code(take_snapshot(source, store), tmp_path / "code")
+    assert (tmp_path / "code" / "mine").exists() is is_taken
+
+
 def test_sockets_and_pipes_are_skipped(source, store):
     os.mkfifo(source / "pipe")
     with socket.socket(socket.AF_UNIX) as server:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tests.command_line import Cli
 from tests.study.commands.test_export import make_run
 from tests.study.workbench import BAD, GOOD, Bench
 
+from assay.record.received import Received, write_received
 from assay.study.mlflow_export import _clean_name
 
 if find_spec("mlflow") is None:  # not imported yet: each worker collects this file, and one of them runs it
@@ -69,6 +71,19 @@ class TestStore:
         assert good.info.end_time >= good.info.start_time > 1_600_000_000_000
         names = {each.path for each in client.list_artifacts(good.info.run_id)}
         assert {"run.json", "job.sh", "environment.json", "train.log", "test.log"} <= names
+
+    def test_an_upload_is_marked_and_takes_the_place_of_no_run(self, cli: Cli, own_bench: Bench, client: Any) -> None:
+        """Its uid is what its sender wrote: here that of the owner's run."""
+        make_run(own_bench, "a", {}, [{"step": 1, "time": 1e9, "loss": 0.5}])
+        forged = own_bench.root / "made" / "zz"
+        shutil.copytree(own_bench.root / "made" / "a", forged)
+        (forged / "metrics" / "a1-r0-host-1-1.jsonl").write_text('{"step": 1, "time": 1e9, "loss": 0.001}\n')
+        write_received(str(forged), Received("upload", "192.0.2.7", "upload token 123abc", 1.0))
+        assert cli("export", "mlflow", "--to", "store").code == 0
+        runs = {run.data.tags["assay.key"]: run for run in load_runs(client).values()}
+        assert {key: run.data.metrics["loss"] for key, run in runs.items()} == {"made/a": 0.5, "made/zz": 0.001}
+        said = "upload from 192.0.2.7 by upload token 123abc"
+        assert [run.data.tags.get("assay.received", "") for _, run in sorted(runs.items())] == ["", said]
 
     def test_exporting_again_adds_what_is_new(self, cli: Cli, own_bench: Bench, client: Any) -> None:
         make_run(own_bench, "a", {"lr": 0.1}, [{"step": i, "time": 1e9 + i, "loss": i} for i in range(3)])

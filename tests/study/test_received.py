@@ -13,6 +13,8 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from assay.study import sweep
 from assay.study.prepared import RunOptions, build_dry_lines
 from assay.study.receive import Limits, RefusedUploadError, Sender, StoredRun, make_aside, store_archive
 from assay.study.run_status import find_supervisors
+from assay.system.locks import locked
 from assay.values.run import JobHandle
 
 STUDY = """
@@ -305,11 +308,8 @@ def test_an_upload_into_a_study_that_is_supervised(owner: Owner) -> None:
     supervisor = owner.start("run", "mine.yml", "-j", "1", "--quiet")
     try:
         until((owner.root / "mine" / RUN / "lease.1").exists, "the first run has begun", 60)
-        if not (owner.root / "mine" / "x=2").exists():  # else its directory is ready, and the upload is refused
+        with suppress(RefusedUploadError):  # its directory may be ready, or become so in this moment
             owner.take(archive)
-        else:
-            with pytest.raises(RefusedUploadError, match="here already"):
-                owner.take(archive)
         Path(f"{owner.witness}.go").touch()
         assert supervisor.wait(120) == 0
     finally:
@@ -561,6 +561,14 @@ def test_a_run_that_is_not_one_of_the_file_is_refused(
     assert is_foreign(str(owner.root / "mine" / RUN))
 
 
+def test_an_adopted_run_without_a_command_is_none_of_the_file(owner: Owner) -> None:
+    """There is no job.sh to make again: it would be started without one, and be lost each time."""
+    owner.take(owner.forge(lambda run_dir: change_record(run_dir, commands=[])))
+    assert owner.assay("adopt", f"mine/{RUN}", "--file", "mine.yml").returncode == 0
+    done = owner.assay("run", "mine.yml")
+    assert (done.returncode, owner.executed()) == (0, ["honest", "honest"]), done.stderr
+
+
 def test_what_was_made_here_or_adopted_is_not_adopted(owner: Owner) -> None:
     assert owner.assay("run", "mine.yml", "x=2", "--quiet").returncode == 0
     done = owner.assay("adopt", "mine/x=2")
@@ -594,12 +602,29 @@ def test_two_uploads_of_one_name_both_step_aside(tmp_path: Path) -> None:
     assert set_aside(str(tmp_path / "gone")) is None
 
 
+def test_a_run_that_another_supervisor_began_meanwhile_is_not_moved_away(tmp_path: Path) -> None:
+    run_dir = tmp_path / "a"
+    run_dir.mkdir()
+    write_received(str(run_dir), Received("upload"))
+    with ThreadPoolExecutor(1) as pool:
+        with locked(str(run_dir)):  # as the other has it: it sees the upload, moves it and makes its own run
+            second = pool.submit(set_aside, str(run_dir))
+            wait([second], 0.5)
+            run_dir.rename(tmp_path / "a~received")
+            run_dir.mkdir()
+        assert second.result() is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a~received"]
+
+
 # ---------------------------------------------------------------- pulled
 
 
-def push_interrupted(owner: Owner, change: Change) -> None:
-    owner.forge(nothing)
-    copy = owner.elsewhere / "runs" / "mine" / RUN
+SEARCHED = "params: {x: {int: [1, 9]}}\nsearch: {trials: 2, metric: loss, sampler: random}"
+
+
+def push_interrupted(owner: Owner, change: Change, run: str = RUN) -> None:
+    owner.forge(nothing, run=run)
+    copy = owner.elsewhere / "runs" / "mine" / run
     interrupt(copy)
     change(copy)
     here, owner.folder = owner.folder, owner.elsewhere
@@ -623,6 +648,30 @@ def test_a_pulled_run_keeps_its_checkpoints(owner: Owner) -> None:
     push_interrupted(owner, lambda run_dir: (run_dir / "last.ckpt").write_text("echo resumed >> $WITNESS\n"))
     assert owner.assay("run", "mine.yml", "--quiet").returncode == 0
     assert owner.executed() == ["resumed", "honest"]
+
+
+def test_a_pulled_trial_is_continued_with_the_command_of_the_file(owner: Owner) -> None:
+    """Also where its record has another one, as of an earlier version of the file."""
+    owner.write("mine.yml", STUDY.replace("params: {x: [1, 2]}", SEARCHED))
+
+    def forge(run_dir: Path) -> None:
+        evil_command(run_dir)
+        change_record(run_dir, id="0123456789abcdef")
+
+    push_interrupted(owner, forge, "trial-0000")
+    done = owner.assay("run", "mine.yml")
+    assert (done.returncode, owner.executed()) == (0, ["honest"]), done.stderr
+
+
+def test_a_pulled_run_does_not_choose_the_file_that_it_is_adopted_from(owner: Owner) -> None:
+    def forge(run_dir: Path) -> None:
+        (run_dir / "code" / "evil.yml").write_text(STUDY.replace("bash train.sh {x} [start]", EVIL.strip()))
+        change_record(run_dir, source=f"runs/mine/{RUN}/code/evil.yml")
+
+    push_interrupted(owner, forge)
+    shutil.rmtree(owner.root / "mine" / "x=2")
+    done = owner.assay("adopt", f"mine/{RUN}")
+    assert (done.returncode, "nothing says which study file is yours" in done.stderr) == (2, True)
 
 
 def test_pulled_runs_are_ranked_and_marked(owner: Owner) -> None:
@@ -669,6 +718,29 @@ def test_an_upload_stays_one_through_a_shared_place(owner: Owner) -> None:
     assert owner.assay("push", "mine", "--to", "shared").returncode == 0
     assert owner.assay("pull", "mine", "--from", "shared", "--root", "other").returncode == 0
     assert is_foreign(str(owner.folder / "other" / "mine" / RUN))
+
+
+@pytest.mark.parametrize("first", ["owner", "upload"])
+def test_an_upload_changes_nothing_of_the_owners_run_in_a_shared_place(owner: Owner, first: str) -> None:
+    """Also with the uid of that run, which is the case for every run that its owner has uploaded."""
+    archive = owner.forge(forge_best, state="done")
+
+    def push_own() -> None:
+        here, owner.folder = owner.folder, owner.elsewhere
+        assert owner.assay("push", f"mine/{RUN}", "--to", str(here / "shared")).returncode == 0
+        owner.folder = here
+
+    def push_upload() -> None:
+        assert owner.assay("push", f"mine/{RUN}", "--to", "shared").returncode == 0
+
+    owner.take(archive)
+    for push in (push_own, push_upload) if first == "owner" else (push_upload, push_own):
+        push()
+    assert owner.assay("pull", "mine", "--from", "shared", "--root", "other").returncode == 0
+    received = load_received(str(owner.folder / "other" / "mine" / RUN))
+    assert received is not None
+    assert received.how == "pull"
+    assert (owner.folder / "other" / "mine" / RUN / "run.log").read_text() == "loss 0.1\n"
 
 
 # ---------------------------------------------------------------- tokens

@@ -158,7 +158,13 @@ def test_the_tenth_set_comes_after_the_ninth(tmp_path: Path) -> None:
     assert names(run_sets.enter_set(prepare(tmp_path))) == ["a10", "b10"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", "{}", '{"runs": ["a"]}', '{"runs": {"id1": 5}}'),
+        *('{"runs": {"id1": "../../elsewhere"}}', '{"runs": {"id1": ".assay"}}', '{"runs": {"id1": ""}}'),
+    ],
+)
 def test_a_damaged_set_is_said(tmp_path: Path, content: str) -> None:
     meta = tmp_path / "study" / ".assay"
     meta.mkdir(parents=True)

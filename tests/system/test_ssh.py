@@ -20,11 +20,11 @@ from assay.system.ssh import Address, Connection, explain_connection
         (
             "ssh: connect to host b port 22: Connection refused",
             "does not answer: connect to host b port 22: Connection refused",
-            "ssh -p 22 root@b true",
+            "ssh -p 22 -- root@b true",
         ),
         ("", "does not answer: no answer within 10 s", "is it on?"),
         ("x\nroot@b: Permission denied (publickey).\n", "refuses the connection", "key ="),
-        ("Host key verification failed.", "is not known", "connect once by hand: ssh -p 22 root@b"),
+        ("Host key verification failed.", "is not known", "connect once by hand: ssh -p 22 -- root@b"),
     ],
 )
 def test_connections_that_fail_in_words(said, words, hint):

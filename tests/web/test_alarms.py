@@ -94,7 +94,11 @@ def test_models_and_benchmarks(tmp_path: Path) -> None:
         assert 'href="/models"' in client.get("/studies/model/best").text
 
 
-def test_an_uploaded_pass_does_not_hide_a_failure_that_was_seen_here(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [1, 400])
+def test_an_uploaded_pass_does_not_hide_a_failure_that_was_seen_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("assay.models.pages._MOST_CHECKS", most)  # nor do more of them than a list reads
     bad = bad_report()
     models.write(tmp_path, "bad_1", bad)
     with open_client(tmp_path) as client:

@@ -68,9 +68,15 @@ class Check:
 
 
 def list_checks(location: StudyLocation, rows: Sequence[RunRow]) -> list[Check]:
-    """The newest first, and of very many only these."""
-    newest = nlargest(_MOST_CHECKS, rows, key=lambda row: row.started_at or row.created_at or 0.0)
-    return [replace(_summarise_row(location, row), received=describe_facts(row.received)) for row in newest]
+    """The newest first, and of very many only these; uploads take no places of what was checked here."""
+    sides = ([row for row in rows if row.is_foreign is is_foreign] for is_foreign in (False, True))
+    newest = [row for side in sides for row in nlargest(_MOST_CHECKS, side, key=_find_time)]
+    ordered = sorted(newest, key=_find_time, reverse=True)
+    return [replace(_summarise_row(location, row), received=describe_facts(row.received)) for row in ordered]
+
+
+def _find_time(row: RunRow) -> float:
+    return row.started_at or row.created_at or 0.0
 
 
 def _summarise_row(location: StudyLocation, row: RunRow) -> Check:

@@ -17,6 +17,7 @@ from assay.errors import FormatError
 from assay.record.formats import read_versioned, render_versioned
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import read_text, rename, write_atomic
+from assay.system.locks import locked
 from assay.values import layout
 from assay.values.plain import parse_strict
 
@@ -116,19 +117,25 @@ def set_aside(run_dir: str) -> str | None:
     """An upload that nobody has adopted leaves its name to a run of ours. Its new name; None: it is not one."""
     if not is_foreign(run_dir):
         return None
+    try:
+        with locked(run_dir):  # another supervisor may have moved it, and begun a run of ours under its name
+            return _move_aside(run_dir) if is_foreign(run_dir) else None
+    except FileNotFoundError:
+        return None
+
+
+def _move_aside(run_dir: str) -> str:
     target = _find_aside(run_dir)
     for number in count(2):
         try:
             if not os.path.lexists(target):
                 rename(run_dir, target)
-                return os.path.basename(target)
-        except FileNotFoundError:  # another supervisor was faster
-            return None
+                break
         except OSError:
-            if not os.path.lexists(target):
+            if not os.path.lexists(target) or not os.path.lexists(run_dir):
                 raise
         target = f"{_find_aside(run_dir)}-{number}"
-    return None
+    return os.path.basename(target)
 
 
 def was_set_aside(run_dir: str) -> bool:

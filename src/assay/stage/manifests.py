@@ -223,6 +223,12 @@ def _find_wrong_fact(facts: Mapping[str, Any]) -> str | None:
     return next((n for n, kind in _RUN_FACTS.items() if n in facts and not isinstance(facts[n], kind)), None)
 
 
+def is_upload(facts: Mapping[str, Any]) -> bool:
+    """Of a run that was uploaded and that nobody has adopted: what it has, its uid too, is its sender's word."""
+    received = facts.get("received")
+    return isinstance(received, dict) and received.get("how") == "upload" and "adopted_at" not in received
+
+
 def find_folders(names: Iterable[str]) -> set[str]:
     """Above the names."""
     return {name[:i] for name in names for i, letter in enumerate(name) if letter == "/"}

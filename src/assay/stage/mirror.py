@@ -29,6 +29,7 @@ from assay.stage.manifests import (
     build_damage,
     find_fault,
     find_folders,
+    is_upload,
     leads_outside,
     object_key,
     parse,
@@ -154,6 +155,8 @@ def _push_one(folder: Folder, remote: Remote, pool: Executor, check: bool, dry_r
     here = Manifest(folder.kind, folder.name, folder.facts, empty=empty, links=links)
     here = replace(here, files={name: file for name, file in pool.map(take, names) if file is not None})
     for _ in range(_MOST_TRIES):
+        if old is not None and is_upload(folder.facts) and not is_upload(old.facts):  # it has the run from its owner
+            return Sent(folder, len(old.files), old.bytes, 0, 0, is_new, old)
         manifest = _merge(folder, here, old)
         if fault := find_fault(manifest, folder.key):
             raise UsageError(f"{folder.path} cannot be sent: it {fault}")
@@ -178,6 +181,8 @@ def _load_old(folder: Folder, remote: Remote) -> tuple[bytes | None, Manifest | 
     if old is not None and find_fault(old, folder.key):
         old = None  # it is replaced by one that is whole
     _check_same(folder, old, remote)
+    if old is not None and is_upload(old.facts) and not is_upload(folder.facts):
+        old = None  # nothing of an upload stays in the run of its owner
     return text, old
 
 

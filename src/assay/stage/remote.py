@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.stage import object_store
 from assay.stage.transfer import FILE, STORES, parse_local, parse_scheme
 from assay.system.files import TEMPORARY_SUFFIX, rename
@@ -65,12 +66,13 @@ class FolderRemote:
             raise UsageError(f"{folder} is not a folder", "name a folder, or an address such as s3://BUCKET/PREFIX")
 
     def read(self, key: str) -> bytes | None:
-        with self._reporting():
-            try:
-                with open(self._path(key), "rb") as file:
-                    return file.read()
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+        try:
+            with open(self._path(key), "rb") as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._build_unreadable(key, error) from error
 
     def find(self, prefix: str) -> list[str]:
         found = []
@@ -120,17 +122,23 @@ class FolderRemote:
         return None  # read back: a disk does not answer what it has
 
     def bring(self, key: str, path: str) -> bool:
-        with self._reporting():
-            try:
-                source = open(self._path(key), "rb")  # noqa: SIM115 closed below
-            except FileNotFoundError:
-                return False
+        try:
+            source = open(self._path(key), "rb")  # noqa: SIM115 closed below
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise self._build_unreadable(key, error) from error
         with source, open(path, "wb") as target:  # a full disk here is not the store's
             shutil.copyfileobj(source, target, 1 << 20)
         return True
 
     def _path(self, key: str) -> str:
         return os.path.join(self.address, key)
+
+    def _build_unreadable(self, key: str, error: OSError) -> FormatError:
+        """One object, as of a colleague whose files others may not read: it does not keep others from being fetched."""
+        hint = f"its owner lets others read it: chmod -R a+rX {shlex.quote(self.address)}"
+        return FormatError(f"{self._path(key)} cannot be read: {error.strerror or error}", hint)
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:

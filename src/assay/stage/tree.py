@@ -13,7 +13,7 @@ from assay.errors import UsageError
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.git import find_git_root, run_git
 from assay.values import layout
-from assay.values.secrets import build_file_matcher
+from assay.values.secrets import build_file_matcher, holds_tokens
 
 _NEVER_CODE = frozenset({".git", "__pycache__", "node_modules"})
 _NEVER_LINKED = frozenset({".git", "__pycache__"})  # a run must not write into the original's
@@ -24,6 +24,7 @@ _SEARCHED_ENTRIES, _SEARCHED_DEPTH = 10_000, 3  # how far a folder that would be
 _MOST_LINKS = 1_000  # of one folder that cannot be linked as a whole because a study is in it
 _GOLDEN_MANIFEST = "_convergence_harness_manifest.json"
 _JOB_MARK = b"# Written by Assay."
+_LARGEST_TOKENS = 1 << 16
 
 StrPath = str | os.PathLike[str]
 
@@ -188,6 +189,8 @@ class _Walker:
     def _take_file(self, tree: Tree, status: os.stat_result, path: str) -> None:
         if not stat.S_ISREG(status.st_mode) or _identity(status) in self.excluded:
             tree.skipped.append(path)  # sockets, pipes and devices are nobody's code
+        elif self._holds_tokens(status, path):
+            tree.skipped.append(path)
         elif self.selection.link and status.st_size > self.limits.file_bytes:
             tree.linked.append(path)
         else:
@@ -197,6 +200,14 @@ class _Walker:
             )
             tree.count += 1
             tree.bytes += status.st_size
+
+    def _holds_tokens(self, status: os.stat_result, path: str) -> bool:
+        """Tokens of `assay serve`, which takes them from files of their owner alone. Readers of the page see code."""
+        if status.st_mode & 0o077 or not 0 < status.st_size <= _LARGEST_TOKENS:
+            return False
+        with suppress(OSError), open(os.path.join(self.source, path), "rb") as file:
+            return holds_tokens(file.read())
+        return False
 
     def _take_folder(self, tree: Tree, entry: os.DirEntry[str], path: str) -> None:
         is_known = entry.name in _NEVER_CODE

@@ -109,7 +109,7 @@ if TYPE_CHECKING:
         find_names,
         measure_pace,
     )
-    from assay.study.summary import SummaryOptions, leave_out_foreign, select_rows, summarise
+    from assay.study.summary import SummaryOptions, describe_unranked, leave_out_foreign, select_rows, summarise
     from assay.study.supervise import Entry, Event, Observer
     from assay.study.sweep import Listen, RunHooks, prepare, run_study
     from assay.study.upload import Target, find_finished, find_server, upload_runs
@@ -161,7 +161,7 @@ HOMES = {
         "StudyTable build_curves build_examples build_plots build_table choose_charts choose_columns count_not_finite "
         "find_best find_names measure_pace"
     ),
-    "assay.study.summary": "SummaryOptions leave_out_foreign select_rows summarise",
+    "assay.study.summary": "SummaryOptions describe_unranked leave_out_foreign select_rows summarise",
     "assay.study.supervise": "Entry Event Observer",
     "assay.study.sweep": "Listen RunHooks prepare run_study",
     "assay.study.upload": "Target find_finished find_server upload_runs",

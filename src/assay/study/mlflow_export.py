@@ -1,7 +1,7 @@
 """`assay export mlflow`: studies as experiments, runs as runs, through MLflow's own client.
 
-A run in MLflow is found again by its tag `assay.uid`, or `assay.key` where the run has no uid. What it has already is
-asked of MLflow and not sent again, so that a call that was interrupted is completed by the next.
+A run in MLflow is found again by its tag `assay.uid`, or `assay.key` where the run has no uid or was uploaded. What it
+has already is asked of MLflow and not sent again, so that a call that was interrupted is completed by the next.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import RunRow
+from assay.record.received import describe_facts
 from assay.show.console import Console
 from assay.show.formatting import render_count
 from assay.study.export import Selection
@@ -245,7 +246,10 @@ class _RunSender:
         self.outcome = ""  # for people; empty: there was nothing new
 
     def send(self, experiment: str, known: Mapping[str, Run]) -> None:
-        mark = self.record.uid if self.record and self.record.uid else self.row.key
+        uid = (
+            self.record.uid if self.record and not self.row.is_foreign else ""
+        )  # an upload may have that of another run
+        mark = uid or self.row.key
         run = known.get(mark)
         stamp = self._build_stamp()
         if run is not None and run.data.tags.get(EXPORTED_TAG) == stamp:
@@ -347,6 +351,7 @@ class _RunSender:
             STATE_TAG: str(row.state),
             TAGS_TAG: ",".join(row.tags),
             "assay.reason": row.reason,
+            "assay.received": describe_facts(row.received),
             "mlflow.note.content": row.note,
             "mlflow.source.git.commit": row.commit or "",
             "mlflow.source.name": record.source if record else "",

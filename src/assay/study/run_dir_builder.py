@@ -428,7 +428,7 @@ class DirBuilder:
 
         Killed in the middle, it is still one that is not executed: `received.json` goes last. None: nothing to do.
         """
-        with locked(os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)):
+        with locked(os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)), locked(run_dir):
             received, old = load_received(run_dir), run_directory.try_record(run_dir)
             if received is None or not received.needs_code or old is None:
                 return None

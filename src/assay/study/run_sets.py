@@ -91,8 +91,10 @@ def _describe_living(prepared: Prepared, living: int) -> list[Problem]:
 def _list_names(location: StudyLocation, numbers: Sequence[int]) -> Iterator[Iterable[str]]:
     """Names that belong to runs of a set, also where they have no directory yet."""
     for number in numbers:
-        with suppress(FormatError):  # a damaged one blocks nothing here
+        try:
             yield _load(location, number).names.values()
+        except FormatError:  # a damaged one blocks nothing here
+            yield ()
 
 
 def _name_freely(runs: Iterable[RunSpec], known: Mapping[str, str], present: set[str]) -> Iterator[RunSpec]:
@@ -184,10 +186,17 @@ def _load(location: StudyLocation, number: int) -> RunSet:
     try:
         with open(path, encoding="utf-8") as file:
             fields = parse_json(file.read())
-        names: dict[str, str] = fields["runs"]
+        names = {str(id_): _check_name(name) for id_, name in fields["runs"].items()}
         return RunSet(number, names, tuple(fields.get("overrides", ())), fields.get("tag"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path} is damaged: {error}", "remove it to start a new set of runs") from error
+
+
+def _check_name(name: str) -> str:
+    """The file may have come with `assay pull`: a name leads nowhere else."""
+    if "/" in name or name.startswith(".") or not name:
+        raise ValueError(f"{name!r} is not the name of a run")
+    return name
 
 
 def _is_interrupted(location: StudyLocation, last: RunSet) -> bool:
@@ -203,7 +212,7 @@ def _count_living(location: StudyLocation, numbers: Sequence[int]) -> int:
     The newest sets are looked at, up to the first of which nothing goes on: there may be hundreds.
     """
     living = 0
-    for number, names in zip(reversed(numbers), _list_names(location, numbers[::-1]), strict=False):
+    for number, names in zip(reversed(numbers), _list_names(location, numbers[::-1]), strict=True):
         words = ("running", "left") if _is_supervised(location, number) else ("running",)
         here = sum(_find_rest(os.path.join(location.dir, name)) in words for name in names)
         living += here

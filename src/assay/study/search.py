@@ -17,7 +17,7 @@ from assay.errors import ConfigError, InfrastructureError, UsageError, did_you_m
 from assay.plan.search import Point, Proposal, Proposer, Space, Trial, build_trial, check_optuna
 from assay.record import run_directory
 from assay.record.index.base import Index
-from assay.record.received import is_foreign
+from assay.record.received import load_received
 from assay.record.search_file import SearchFile, load_search, write_search
 from assay.show.console import SILENT
 from assay.show.formatting import render_count, render_number
@@ -194,7 +194,8 @@ def _find_numbers(study_dir: str) -> set[int]:
 def _load_trial(prepared: Prepared, space: Space, number: int) -> _Found | _Outside:
     name = layout.trial_name(number)
     run_dir = os.path.join(prepared.location.dir, name)
-    if is_foreign(run_dir):  # an upload is not a trial
+    received = load_received(run_dir)
+    if received is not None and received.is_foreign:  # an upload is not a trial
         return _Outside(name)
     record = run_directory.try_record(run_dir)
     is_ours = record is not None and record.trial == number
@@ -206,8 +207,9 @@ def _load_trial(prepared: Prepared, space: Space, number: int) -> _Found | _Outs
         return _Outside(name, is_damaged=record is None and is_run)
     rules = prepared.settings.secrets
     spec, _ = build_trial(prepared.study, space.build_params(point), point.sweep, number, rules)
-    # of other commands, which an earlier version of the file had, its own are kept
-    return _Found(number, spec if spec.id == record.spec.id else record.spec, point, record.search)
+    # of other commands, which an earlier version of the file had, its own are kept; never those of another's file
+    is_of_file = spec.id == record.spec.id or (received is not None and received.needs_code)
+    return _Found(number, spec if is_of_file else record.spec, point, record.search)
 
 
 # ---------------------------------------------------------------- while it runs

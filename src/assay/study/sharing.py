@@ -19,7 +19,7 @@ from assay.record import run_directory
 from assay.record.index.base import MetricColumns, RunRow, Table
 from assay.record.received import Received, find_user, write_received
 from assay.stage import mirror
-from assay.stage.manifests import FOLDERS, STUDIES, Manifest, build_key, find_folders, leads_outside
+from assay.stage.manifests import FOLDERS, STUDIES, Manifest, build_key, find_folders, is_upload, leads_outside
 from assay.stage.mirror import Fetching, Folder
 from assay.stage.remote import Remote
 from assay.stage.snapshot import PULLED
@@ -382,11 +382,10 @@ def _mark(manifest: Manifest, remote: Remote, aside: str, path: str) -> None:
 
     Of a run that was made here and comes back nothing is executed either: its files are those of the store now.
     """
-    known = manifest.facts.get("received")
-    is_upload = isinstance(known, dict) and known.get("how") == "upload" and "adopted_at" not in known
-    received = Received("upload" if is_upload else "pull", remote.address, find_user(), time.time())
-    if isinstance(known, dict) and is_upload:
-        received = replace(received, by=f"{known.get('by', '')}, pulled by {received.by}")
+    received = Received("pull", remote.address, find_user(), time.time())
+    if is_upload(manifest.facts):
+        sender = manifest.facts["received"].get("by", "")
+        received = replace(received, how="upload", by=f"{sender}, pulled by {received.by}")
     write_received(aside if not os.path.isdir(path) else path, received)
 
 

@@ -191,11 +191,14 @@ def _holds_another(path: str, spec: RunSpec) -> bool:
 
 
 def _id_of(run_dir: str) -> str | None:
-    """Where run.json is damaged, job.sh knows it as well. An upload is not a run of the study's file."""
+    """Where run.json is damaged, job.sh knows it as well. An upload is not a run of the study's file, nor is one
+    without a command, whatever id it has."""
     if is_foreign(run_dir):
         return None
     record = run_directory.try_record(run_dir)
-    return record.spec.id if record else run_directory.load_job_field(run_dir, layout.ENV_RUN_ID)
+    if record is not None:
+        return record.spec.id if record.spec.commands else ""
+    return run_directory.load_job_field(run_dir, layout.ENV_RUN_ID)
 
 
 # ---------------------------------------------------------------- running

@@ -200,6 +200,7 @@ def _choose_files(target: Target, notes: list[str]) -> _Packed:
     """No secrets, no links, no code that is too large, nothing about how the run came here."""
     from assay.stage.mirror import list_folder
 
+    _keep_outcome(target.dir)
     sizes: dict[str, int] = {}
     for name in list_folder(target.dir)[0]:
         if name.partition("/")[0] in (layout.RECEIVED_FILE, layout.RECEIVED_DIR):
@@ -213,6 +214,18 @@ def _choose_files(target: Target, notes: list[str]) -> _Packed:
         notes.append(f"{target.key}: its copy of the code is larger than {_MOST_CODE >> 20} MiB and was left out")
         sizes = {name: size for name, size in sizes.items() if name not in code}
     return _Packed(target, list(sizes), sum(sizes.values()))
+
+
+def _keep_outcome(run_dir: str) -> None:
+    """When a script's own run ended is known by a file's time, which does not travel: it is written down first."""
+    from assay.record.run_directory import write_outcome
+    from assay.study.run_status import load_status
+    from assay.values.state import State
+
+    status = load_status(run_dir)
+    if status.outcome is not None and status.state in (State.DONE, State.FAILED):
+        with suppress(OSError):
+            write_outcome(run_dir, status.outcome)
 
 
 def _pack(batch: Sequence[_Packed], file: IO[bytes]) -> None:

@@ -180,6 +180,13 @@ def build_file_matcher(patterns: Sequence[str]) -> FileMatcher:
     return matches
 
 
+def holds_tokens(data: bytes) -> bool:
+    """Whether a file is one of tokens for `assay serve`: a scope and a token on every line."""
+    lines = [line.split() for line in data.splitlines() if line.strip() and not line.startswith(b"#")]
+    return bool(lines) and all(len(words) == 2 and words[0].partition(b":")[0] in _SCOPES for words in lines)
+
+
+_SCOPES = (b"read", b"write", b"upload")
 _READABLE = (
     *(".py", ".pyi", ".pyx", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs", ".go", ".js", ".ts", ".java"),
     *(".jl", ".r", ".lua", ".scala", ".md", ".rst", ".html", ".css", ".svg", ".png"),

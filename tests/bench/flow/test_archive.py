@@ -33,14 +33,30 @@ def test_all_of_them_oldest_first(executions: tuple[BenchExecution, ...]) -> Non
     assert [e.result.wall_time for e in load_executions(find_location("runs"), "fixed")] == [2.0, 2.0]
 
 
-def test_one_that_was_uploaded_is_in_the_history_and_marked(executions: tuple[BenchExecution, ...]) -> None:
-    write_received(executions[0].run_dir, Received("upload", "192.0.2.7", "upload:ci- token 123abc", 1.0))
-    os.utime(executions[0].run_dir)
+def mark_as_upload(execution: BenchExecution) -> None:
+    write_received(execution.run_dir, Received("upload", "192.0.2.7", "upload:ci- token 123abc", 1.0))
+    os.utime(execution.run_dir)
+
+
+def test_one_that_was_uploaded_is_not_compared_with_those_made_here(executions: tuple[BenchExecution, ...]) -> None:
+    uploaded, ours = (execution for execution in executions if execution.method == "mod.B.fixed")
+    mark_as_upload(uploaded)
     console = CollectingConsole()
-    first, second = load_executions(find_location("runs"), "fixed", console)
+    (found,) = load_executions(find_location("runs"), "fixed", console)
+    assert found.execution_id == ours.execution_id
+    (said,) = console.lines
+    assert said.startswith("1 uploaded run is not ranked with the others; to take it: assay adopt bench/")
+
+
+def test_a_benchmark_of_uploads_alone_has_a_history_and_is_marked(executions: tuple[BenchExecution, ...]) -> None:
+    for execution in executions:
+        if execution.method == "mod.B.fixed":
+            mark_as_upload(execution)
+    console = CollectingConsole()
+    found = load_executions(find_location("runs"), "fixed", console)
     said = "received: upload from 192.0.2.7 by upload:ci- token 123abc"
-    assert (first.notes[:1], second.notes[:1]) == ((said,), ())
-    assert console.lines == [f"1 of 2 executions: {said}"]
+    assert [execution.notes[:1] for execution in found] == [(said,), (said,)]
+    assert console.lines == [f"2 of 2 executions: {said}"]
 
 
 def test_a_place_without_any_is_said(lab: Path) -> None:

@@ -15,7 +15,7 @@ from assay.bench.flow.archive import choose_methods
 from assay.bench.flow.history import HistoryOptions, build_history, load_histories
 from assay.bench.records import Triage, add_triage, load_triage
 from assay.bench.values.comparison import MetricHistory
-from assay.bench.values.execution import COMPARED, BenchExecution, BenchResult
+from assay.bench.values.execution import COMPARED, BenchExecution, BenchReport, BenchResult
 from assay.errors import NotFoundError, UsageError
 from assay.show.console import CollectingConsole
 from assay.values.environment import GitState
@@ -694,6 +694,88 @@ def test_an_improbable_improvement_is_to_be_checked(count: int) -> None:
     assert judge(executions, say("wontfix", executions)).verdict.kind is VerdictKind.PASS
     rates = history([*noise(10, 20, 1), *noise(1e4, count, 2)], metric="throughput_x")
     assert judge(rates, metric="throughput_x", direction="max").verdict.kind is VerdictKind.CHANGED
+
+
+@pytest.mark.parametrize("tail", [(3, 3, 1), (3, 3, 3, 1), (3, 3, 3, 1, 1), (1.5, 1.5, 1)])
+@pytest.mark.parametrize("count", [8, 20, 40])
+def test_slower_executions_of_which_the_newest_is_back_are_no_fail(count: int, tail: tuple[float, ...]) -> None:
+    found = judge(history([*noise(10, count), *(10 * factor for factor in tail)]))
+    assert found.verdict.kind is VerdictKind.INCONCLUSIVE
+    (change,) = found.changes
+    assert (change.kind, change.step.at) == ("newest", count)
+    assert change.step.effect == pytest.approx(tail[0] - 1, abs=0.02)
+    back = tail.count(1)
+    words = f"of the {len(tail)} newest executions {back} {'is' if back == 1 else 'are'} at the old level: run it again"
+    assert words in found.verdict.findings[0].message
+
+
+def test_a_slow_one_among_the_last_three_is_not_half_a_step() -> None:
+    found = judge(history([*noise(10, 8), 30.0, 10.0, 30.0]))
+    assert found.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert found.changes[-1].step.effect == pytest.approx(2, abs=0.02)
+
+
+@pytest.mark.parametrize("away", [5, 20])
+def test_to_be_back_after_a_slow_time_is_not_an_improbable_improvement(away: int) -> None:
+    values = [*noise(10, 20, 1), *noise(30, away, 2), *noise(10, 20, 3)]
+    assert judge(history(values)).verdict.kind is VerdictKind.PASS
+    faster = history([*values[: 20 + away], *noise(4, 20, 3)])
+    assert judge(faster).verdict.kind is VerdictKind.CHANGED
+
+
+def test_a_time_below_zero_is_not_believed() -> None:
+    assert judge(history([*noise(10, 20), -5.0])).verdict.kind is VerdictKind.CHANGED
+
+
+def test_a_newest_execution_that_was_disturbed_has_not_passed() -> None:
+    busy = execution(20, 30.0, contaminated=("others used 50%",))
+    found = judge([*history(noise(10, 20)), busy])
+    assert found.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert (
+        found.verdict.findings[-1].message
+        == "the newest execution, e0020, does not count: contaminated; run it again (--confirm does)"
+    )
+    same = replace(execution(19, 10.0), commit=busy.commit)
+    assert judge([*history(noise(10, 19)), same, busy]).verdict.kind is VerdictKind.PASS, "the same code was measured"
+    assert judge([*history(noise(10, 20)), execution(20, 10.0), execution(21, 10.0)]).doubted is None
+
+
+def test_confirm_executes_a_newest_execution_that_was_disturbed() -> None:
+    before, asked = judge([*history(noise(10, 20)), execution(20, 30.0, contaminated=("others used 50%",))]), []
+
+    def again(method: str, name: str) -> BenchReport:
+        asked.append((method, name))
+        return BenchReport(())
+
+    after = judge(history(noise(10, 21)))
+    assert histories.confirm_newest([before], lambda: [after], again) == ([after], None)
+    assert asked == [(METHOD, "e0020")]
+
+
+def test_what_would_have_been_found_in_the_newest_is_found_in_nine_of_ten() -> None:
+    found = [judge(history(noise(10, 40, seed))).series[0].alone or 0.0 for seed in range(30)]
+    slower = [[*noise(10, 39, seed), noise(10 * (1 + size), 1, 1000 + seed)[0]] for seed, size in enumerate(found)]
+    kinds = [judge(history(values)).verdict.kind for values in slower]
+    assert kinds.count(VerdictKind.PASS) <= 5, "of 30"
+    assert judge(history([10.0] * 20 + [10.5])).verdict.kind is VerdictKind.INCONCLUSIVE, "5% is 5%"
+
+
+def test_a_change_that_is_not_reported_is_not_said_to_be_found() -> None:
+    (series,) = judge(history(noise(10, 40)), min_effect=0.5).series
+    assert series.detectable == 0.5
+    assert (series.alone or 0) > 0.5
+
+
+def test_a_newest_value_that_is_not_a_number_is_named() -> None:
+    found = judge([*history(noise(10, 20)), execution(20, float("nan"))])
+    assert found.verdict.findings[-1].message == "the newest execution, e0020, failed: it reported nan as wall_time"
+    bad = replace(execution(20, 10.0), result=BenchResult(METHOD, False, wall_time=10.0))
+    assert "e0020, failed: it did not succeed" in judge([*history(noise(10, 20)), bad]).verdict.findings[-1].message
+
+
+def test_outlying_newest_executions_are_recent_whatever_their_number() -> None:
+    slower = history([*noise(10, 20), 20.0, 20.0])
+    assert judge(slower, recent=1).verdict.kind is VerdictKind.INCONCLUSIVE
 
 
 # ---------------------------------------------------------------- from one label to the next

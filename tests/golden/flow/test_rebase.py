@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from tests.golden.lab import Lab
@@ -24,3 +25,15 @@ def test_of_two_checks_in_one_second_the_later_one_counts(tmp_path: Path, monkey
     assert lab.check_one().verdict.kind is VerdictKind.PASS
     (rebased,) = rebase_file(RebaseOptions(lab.options(), reason="x", source="check"))
     assert rebased.refusals == ()
+
+
+@pytest.mark.parametrize("source", ["gather", "check"])
+def test_a_recording_of_a_program_that_does_not_train_is_refused(
+    tmp_path: Path, source: Literal["gather", "check"]
+) -> None:
+    lab = Lab(tmp_path)
+    lab.use_golden()
+    lab.change(always="0.693147")
+    (rebased,) = rebase_file(RebaseOptions(lab.options(), reason="x", source=source))
+    assert not rebased.is_accepted
+    assert rebased.refusals == ("loss is 0.693147 at every step of the recording: nothing shows that it trains",)

@@ -260,3 +260,46 @@ def test_a_native_check_of_the_changed_rule_is_not_inconclusive_when_it_is_tight
     assert native.check_one().verdict.kind is PASS
     native.write_native(NATIVE.replace("{loss: exact}", "{loss: {rule: paired, delta: 5%}}"))
     assert native.check_one().verdict.kind is INCONCLUSIVE
+
+
+@pytest.mark.parametrize("value", ["0.000000", "0.010000"])
+def test_a_loss_that_is_the_same_at_every_step_of_the_check_does_not_pass_as_better(lab: Lab, value: str) -> None:
+    lab.use_golden()
+    lab.change(always=value)
+    report = lab.check_one()
+    assert report.verdict.kind is INCONCLUSIVE
+    (text,) = find_texts(report, INCONCLUSIVE)
+    assert (
+        text
+        == f"loss is {float(value):g} at every step of the check, and not in the golden: nothing shows that it trains"
+    )
+
+
+# ---------------------------------------------------------------- metrics that are logged now and then
+
+
+def use_rare_metric(lab: Lab) -> None:
+    """`val` is logged from step 20 on: the segment after step 10 has none."""
+    lab.test["log_parsing"]["val"] = {"regex": r"Iteration: 2\d Loss: ([\d\.]+)"}
+    lab.test["metrics"]["val"] = {"margin": 0.05, "comparison": "<="}
+    lab.write()
+
+
+def test_a_metric_that_only_some_segments_have_is_judged_in_those(lab: Lab) -> None:
+    use_rare_metric(lab)
+    lab.use_golden()
+    report = lab.check_one()
+    assert report.verdict.kind is PASS, messages(report)
+    first, second = report.segments
+    assert [metric.metric for metric in first.metrics] == ["loss"]
+    assert [metric.metric for metric in second.metrics] == ["loss", "val"]
+    assert f"val was not recorded after step {first.start_step}, and is not judged there" in report.notes
+    assert len(lab.check_one(only=("val",)).segments) == 1
+
+
+def test_a_metric_that_only_some_segments_have_is_missed_there(lab: Lab) -> None:
+    use_rare_metric(lab)
+    lab.use_golden()
+    lab.test["log_parsing"]["val"] = {"regex": r"Iteration: 9\d Loss: ([\d\.]+)"}
+    lab.write()
+    assert lab.check_one().verdict.kind is ERROR

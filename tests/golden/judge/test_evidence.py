@@ -179,3 +179,22 @@ def test_steps_that_no_segment_has_are_named():
     assert find_uncovered(build((1, 50), (51, 100))) == ["after 100"]
     assert find_uncovered(build((10, 50), (60, 100), every=10)) == ["after 100"]
     assert find_uncovered(Golden("demo", ())) == []
+
+
+@pytest.mark.parametrize(
+    ("operator", "margins", "is_looser"),
+    [("<", (0.1, 0.5), False), (">", (0.1, 0.5), False), ("!=", (0.5, 0.1), True), ("!=", (0.1, 0.5), False)],
+)
+def test_a_margin_counts_where_the_operator_uses_it(operator, margins, is_looser):
+    old, new = (replace(BOTH, operator=operator, margin=margin) for margin in margins)
+    assert bool(find_looser([new], golden([old], loss={"MLM": [2, 1], "NSP": [1, 1]}))) is is_looser
+
+
+def test_a_check_that_stands_still_is_named_where_the_golden_moves():
+    moving, still = golden(loss=[2.0, 1.8, 1.9, 1.7, 1.6], grad_norm=[1.0, 0.9, 0.8, 0.7, 0.6]), [0.5] * 5
+    (text,) = find_dead(moving, [[{"loss": {"": track(still)}}]])
+    assert text == "loss is 0.5 at every step of the check, and not in the golden: nothing shows that it trains"
+    assert find_dead(moving, [[{"grad_norm": {"": track(still)}}]]) == [], "it is clipped"
+    assert len(find_dead(moving, [[{"grad_norm": {"": track([0.0] * 5)}}]])) == 1
+    late = golden(loss=[0.01, 0.0, 0.0, 0.01, 0.0])
+    assert find_dead(late, [[{"loss": {"": Track(tuple(range(5)), (0.0,) * 5, ("0.00",) * 5)}}]]) == [], "rounded"

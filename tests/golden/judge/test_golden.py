@@ -15,6 +15,7 @@ from assay.golden.judge.golden import (
     check_margin,
     find_creep,
     find_equal,
+    find_far_variants,
     find_idle_variants,
     find_refusals,
     find_widening,
@@ -193,6 +194,18 @@ def test_replicas_that_are_all_equal_are_distinguished_from_those_that_are_not(r
 def test_a_variant_that_changes_nothing_is_named():
     moved = replace(segment(falling(), falling()), variants={"idle": run(falling()), "moves": run(falling() * 1.1)})
     assert find_idle_variants([Rule("loss")], Golden("t", (moved,))) == ["idle"]
+
+
+def test_a_variant_that_fails_by_itself_is_named_when_it_is_recorded():
+    variants = {"near": run(falling() * 1.003), "far": run(falling() * 1.03)}
+    (text,) = find_far_variants(
+        [Rule("loss")], Golden("t", (replace(segment(falling(), falling()), variants=variants),))
+    )
+    assert text.startswith("the variant far is beyond delta, and a check like it fails (segment at ")
+    assert "loss: +3% in steps" in text
+    assert not find_far_variants(
+        [Rule("loss", delta=0.1)], Golden("t", (replace(segment(falling(), falling()), variants=variants),))
+    )
 
 
 def test_what_is_called_outside_is_where_a_change_begins(rng):

@@ -84,6 +84,13 @@ def test_larger_sizes_are_tried_where_the_reference_refuses_the_guessed_ones(
     assert note.endswith(f"takes batch=1, n={size}; --dim NAME=SIZE gives others")
 
 
+def test_the_open_dimension_of_a_state_is_its_batch(tmp_path: Path, builder: ArtifactBuilder) -> None:
+    """As in real voice detectors: [2, ?, 128] next to [batch, sequence]."""
+    nodes = [helper.make_node("ReduceMean", ["state"], ["m"], keepdims=0), helper.make_node("Add", ["x", "m"], ["y"])]
+    model = write_model(tmp_path / "m.onnx", nodes, {"x": ["batch", "n"], "state": [2, "", 128]}, {"y": ["batch", "n"]})
+    assert Tensors(open_cases(model, builder).samples[0].path)["state"].shape == (2, 1, 128)
+
+
 def test_sizes_that_somebody_gave_are_not_changed(tmp_path: Path, builder: ArtifactBuilder) -> None:
     nodes = [helper.make_node("Reshape", ["x", "wanted"], ["y"])]
     model = write_model(tmp_path / "m.onnx", nodes, {"x": ["n"]}, {"y": [8, 8]}, {"wanted": np.array([8, 8])})

@@ -250,7 +250,8 @@ def history(request: HistoryRequest, console: Console) -> int:
     every benchmark that reports METRIC is looked at. Exit code 1: it got worse, stayed so, and nobody has said anything
     about it (`assay bench triage`), it creeps, or its newest execution failed. 3: the set-up or the label changed as
     well, there are too few executions (fewer than 6; on a new set-up fewer than 4), the newest are outlying (--confirm
-    executes it again), it got twice as good or better, or they are too noisy to show a change of --min-effect.
+    executes it again), the newest was disturbed and does not count, it got twice as good or better, or they are too
+    noisy to show a change of --min-effect.
     2: a single execution is not a history; --confirm of what was imported.
     """
     from assay.bench.flow.history import HistoryOptions, confirm_newest, load_histories

@@ -28,6 +28,7 @@ from assay.study.api import (
     StudyLocation,
     check_writable,
     closing_quietly,
+    describe_unranked,
     find_study_location,
     open_index,
     refresh_study,
@@ -73,8 +74,18 @@ def describe_received(executions: Sequence[BenchExecution]) -> list[str]:
 
 def load_rows(location: StudyLocation, rows: Iterable[RunRow], console: Console = SILENT) -> list[BenchExecution]:
     """Oldest first. What cannot be read is a warning, and an execution that failed."""
-    found = [_add_sender(execution, row) for row in rows if (execution := _load(location, row, console))]
+    chosen = _leave_out_uploads(location, list(rows), console)
+    found = [_add_sender(execution, row) for row in chosen if (execution := _load(location, row, console))]
     return sorted(found, key=lambda execution: (execution.started_at or 0.0, execution.execution_id))
+
+
+def _leave_out_uploads(location: StudyLocation, rows: Sequence[RunRow], console: Console) -> Sequence[RunRow]:
+    """An upload that nobody has adopted does not change what is judged of a benchmark that was executed here."""
+    ours = {row.params.get("method") for row in rows if not row.is_foreign}
+    left = [row for row in rows if row.is_foreign and row.params.get("method") in ours]
+    if left:
+        console.message(describe_unranked(left, [location]))
+    return [row for row in rows if row not in left] if left else rows
 
 
 _RECEIVED = "received: "

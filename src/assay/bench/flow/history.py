@@ -23,6 +23,7 @@ from assay.bench.judge.history import (
     MOST_NEWEST,
     compare_levels,
     compare_medians,
+    count_back,
     count_needed,
     describe_few,
     find_alone,
@@ -59,6 +60,7 @@ _MOST_CHANGES = 8  # that are listed
 _NEAR = 3  # a change may be found a few executions away from where it was found before
 _SIDE = 20  # executions on either side of a move to another environment that are compared
 FEWEST = 2
+_REFUSED = "refused as contaminated"
 _OPEN = (VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED)
 REPORTED = 0.01  # smallest change that is reported without --min-effect
 ASSERTED = 0.05  # and a PASS means that a change of this size would have been found
@@ -133,9 +135,10 @@ def confirm_newest(
 
 
 def _find_open(history: MetricHistory) -> str:
-    """The newest execution, where it is outlying and open; empty: there is nothing to confirm."""
+    """The newest execution, where it is outlying and open, or does not count; empty: there is nothing to confirm."""
     pairs = zip(history.changes, history.verdict.findings, strict=False)
     found = [change.until for change, finding in pairs if change.kind == "newest" and finding.kind in _OPEN]
+    found += [history.doubted[0]] if history.doubted else []
     return found[-1] if found and not history.broken else ""
 
 
@@ -175,7 +178,10 @@ def build_history(
     series = [_build_series(found, metric, direction, options, said) for found in groups.values()]
     moves = _find_moves(kept, metric, direction, options, said)
     broken = _describe_newest(executions, metric, options, said)
-    history = MetricHistory(method, metric, direction, tuple(series), tuple(moves), left_out=left_out, broken=broken)
+    doubted = _find_doubted(executions, kept, options, said)
+    history = MetricHistory(
+        method, metric, direction, tuple(series), tuple(moves), left_out=left_out, broken=broken, doubted=doubted
+    )
     return replace(history, verdict=judge_history(history, options.recent, options.asserted))
 
 
@@ -199,19 +205,45 @@ def _describe_newest(
 ) -> str:
     """Why the newest execution did not succeed: a failed one has no level that could be worse, and one that violates
     its bounds may be as fast as ever. An interrupted one is ignored: the one before it counts."""
-    meant = [
-        execution
-        for execution in executions
-        if (execution.label == options.label if options.label is not None else not execution.is_compared)
-        and not execution.is_interrupted
-    ]
+    meant = _list_meant(executions, options)
     if not meant or meant[-1].execution_id in find_invalid(executions, said):
         return ""
     result = meant[-1].result
     if math.isfinite(meant[-1].numbers.get(metric, math.nan)) and result.succeeded:
         return ""
-    reason = result.findings[0].message if result.findings else f"it did not report {metric}"
+    value = meant[-1].numbers.get(metric)
+    what = f"it did not report {metric}" if value is None else f"it reported {value:g} as {metric}"
+    if value is not None and math.isfinite(value):
+        what = "it did not succeed"
+    reason = result.findings[0].message if result.findings else what
     return f"the newest execution, {meant[-1].execution_id}, failed: {reason}"
+
+
+def _find_doubted(
+    executions: Sequence[BenchExecution],
+    kept: Sequence[BenchExecution],
+    options: HistoryOptions,
+    said: Sequence[Triage],
+) -> tuple[str, str] | None:
+    """The newest execution where it was disturbed, and why, unless another of the same code counts: what is left out
+    has not passed."""
+    newest = next(reversed(_list_meant(executions, options)), None)
+    if newest is None or any(each.code is not None and each.code == newest.code for each in kept):
+        return None
+    reason = find_doubt(newest, find_invalid(executions, said), options.everything)
+    if reason not in (CONTAMINATED, UNOBSERVED, _REFUSED):
+        return None
+    return newest.execution_id, f"{reason}; run it again ({_advise_again(newest)})"
+
+
+def _list_meant(executions: Sequence[BenchExecution], options: HistoryOptions) -> list[BenchExecution]:
+    """Of the label, or all but those of compare and bisect; without interrupted ones."""
+    return [
+        execution
+        for execution in executions
+        if (execution.label == options.label if options.label is not None else not execution.is_compared)
+        and not execution.is_interrupted
+    ]
 
 
 def _choose(
@@ -249,7 +281,7 @@ def find_doubt(execution: BenchExecution, invalid: set[str], everything: bool) -
     if execution.execution_id in invalid:
         return "declared invalid"
     if execution.refused:
-        return "refused as contaminated"
+        return _REFUSED
     if everything or not (execution.is_profiled or execution.contaminated):
         return None
     if execution.is_profiled:
@@ -310,7 +342,7 @@ def _build_series(
     trend = find_trend(quiet, steps)
     known = trend or steps
     newest = find_newest_step(values, trend) if trend else newest
-    shown = [step for step in ((trend,) if trend else steps) if abs(step.effect) >= options.reported]
+    shown = [step for step in ((trend,) if trend else steps) if _is_reported(step, options.reported)]
     changes = []
     for number, step in enumerate(shown):
         end = shown[number + 1].at if number + 1 < len(shown) else len(points)
@@ -318,35 +350,43 @@ def _build_series(
         change = replace(change, kind="trend") if trend else replace(change, holds=_holds(step, shown[-1].after))
         near = points[:1] if trend else points[max(0, step.at - _NEAR) : step.at + _NEAR + 1]
         changes.append(add_triage_note(change, {point.execution_id for point in near}, said))
-    if newest is not None and abs(newest.effect) >= options.asserted:
-        changes.append(_build_newest(found, newest, direction, said))
-    first = found[0]
+    if newest is not None and _is_reported(newest, options.asserted):
+        changes.append(_build_newest(found, newest, direction, said, count_back(values[newest.at :], newest)))
+    first, visible = found[0], find_detectable(quiet, known)
     return MetricSeries(
         first.label,
         first.fingerprint,
         first.setup,
         points,
         tuple(changes),
-        find_detectable(quiet, known),
+        visible and max(visible, options.reported),  # a smaller one is not reported
         count_needed(quiet, options.asserted, known),
-        _raise_to(options.asserted, find_alone(quiet, known)),
+        find_alone(quiet, known, options.asserted),
     )
 
 
-def _raise_to(least: float, effect: float | None) -> float | None:
-    """A smaller change of the newest execution alone is not reported."""
-    return effect if effect is None else max(least, effect)
+def _is_reported(step: Step, least: float) -> bool:
+    return abs(step.effect) >= least * (1 - 1e-9)  # 10.5 instead of 10 is 5%, whatever logarithms make of it
 
 
-def _build_newest(found: Sequence[BenchExecution], step: Step, direction: Direction, said: Sequence[Triage]) -> Change:
-    """Newest executions that are outlying: a step has more of them, an outlier does not come again."""
+def _build_newest(
+    found: Sequence[BenchExecution], step: Step, direction: Direction, said: Sequence[Triage], back: int
+) -> Change:
+    """Newest executions that are outlying: a step has more of them, an outlier does not come again. `back`: how
+    many of them are at the old level."""
     change = _build_change(found, step, len(found), is_worse(step.effect, direction))
     count = len(found) - step.at
     what = "the newest execution is" if count == 1 else f"the {count} newest executions are"
-    again = "--confirm does" if found[-1].source == ASSAY else "with the tool that measured it, and import the result"
-    reason = f"{what} outlying, too few for a new level: run it again ({again}); {change.reason}"
+    what += " outlying, too few for a new level"
+    if back:
+        what = f"of the {count} newest executions {back} {'is' if back == 1 else 'are'} at the old level"
+    reason = f"{what}: run it again ({_advise_again(found[-1])}); {change.reason}"
     change = replace(change, kind="newest", too_few=count, reason=reason)
     return add_triage_note(change, {each.execution_id for each in found[step.at :]}, said)
+
+
+def _advise_again(execution: BenchExecution) -> str:
+    return "--confirm does" if execution.source == ASSAY else "with the tool that measured it, and import the result"
 
 
 def _build_change(found: Sequence[BenchExecution], step: Step, end: int, worse: bool) -> Change:

@@ -33,7 +33,7 @@ from assay.bench.judge.noise import (
 from assay.bench.judge.samples import Question, build_pair, compare_pairs, find_fewest, find_median, relate_medians
 from assay.bench.values.comparison import Change, MetricHistory, MetricSeries, Step
 from assay.judge.statistics import Array, load_numpy, normal_quantile, t_quantile
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _MOVE_ALPHA = 0.05  # of a move to another environment, which is tested once and not searched for
@@ -63,15 +63,20 @@ IMPROBABLE = 2.0  # an improvement by this factor: programs that skip their work
 
 def judge_history(history: MetricHistory, recent: int | None = None, asserted: float = 0.05) -> Verdict:
     """FAIL: a worse level that persists and has not been triaged. INCONCLUSIVE: the environment changed as well, a new
-    environment has too few executions, the newest executions are worse and too few for a level, or the history is too
-    short or too noisy to show a change of `asserted`. CHANGED: an improbable improvement. ERROR: the newest execution
-    gives no value. Other improvements and changes before the last `recent` executions raise no alarm."""
+    environment has too few executions, the newest executions are worse and too few for a level or do not count, or the
+    history is too short or too noisy to show a change of `asserted`. CHANGED: an improbable improvement. ERROR: the
+    newest execution gives no value. Other improvements, and changes before the last `recent` executions, raise no
+    alarm."""
     findings = [_judge_change(history, change, recent) for change in history.changes]
     if history.broken:
         findings.append(Finding(VerdictKind.ERROR, _name(history), history.broken))
     longest = max((len(series.points) for series in history.series), default=0)
     if longest < SHORTEST_SERIES and all(change.too_few for change in history.changes):
-        message = f"{longest} comparable executions are too few; at least {SHORTEST_SERIES} are needed"
+        what = "1 comparable execution is" if longest == 1 else f"{longest} comparable executions are"
+        message = f"{what} too few; at least {SHORTEST_SERIES} are needed"
+        findings.append(Finding(VerdictKind.INCONCLUSIVE, _name(history), message))
+    if history.doubted:
+        message = "the newest execution, {}, does not count: {}".format(*history.doubted)
         findings.append(Finding(VerdictKind.INCONCLUSIVE, _name(history), message))
     if all(finding.kind is VerdictKind.PASS for finding in findings):
         findings += _find_blindness(history, asserted)
@@ -81,7 +86,7 @@ def judge_history(history: MetricHistory, recent: int | None = None, asserted: f
 def _judge_change(history: MetricHistory, change: Change, recent: int | None) -> Finding:
     is_open = change.holds and not change.judgement and _is_recent(history, change, recent)
     return Finding(
-        kind=_choose_kind(change) if is_open else VerdictKind.PASS,
+        kind=_choose_kind(change, _list_levels(history, change)) if is_open else VerdictKind.PASS,
         subject=_name(history),
         message=describe_change(change),
         value=change.step.after,
@@ -92,24 +97,31 @@ def _judge_change(history: MetricHistory, change: Change, recent: int | None) ->
     )
 
 
-def _choose_kind(change: Change) -> VerdictKind:
-    """Of a change that holds and has not been triaged."""
+def _list_levels(history: MetricHistory, change: Change) -> list[float]:
+    """Those of its series before it."""
+    found = next((series.changes for series in history.series if change in series.changes), (change,))
+    return [each.step.before for each in found if each.step.at <= change.step.at]
+
+
+def _choose_kind(change: Change, levels: Sequence[float]) -> VerdictKind:
+    """Of a change that holds and has not been triaged. To be back at one of the earlier levels is not improbable."""
     if change.too_few and (change.is_worse or change.kind != "newest"):
         return VerdictKind.INCONCLUSIVE
     if change.is_worse:
         return VerdictKind.FAIL if change.cause in ("code", "unknown") else VerdictKind.INCONCLUSIVE
     is_explained = change.cause in ("environment", "label")
-    return VerdictKind.CHANGED if is_improbable(change.step) and not is_explained else VerdictKind.PASS
+    is_new = all(is_improbable(replace(change.step, before=level)) for level in levels)
+    return VerdictKind.CHANGED if is_new and not is_explained else VerdictKind.PASS
 
 
 def is_improbable(step: Step) -> bool:
-    """Levels of which one is a multiple of the other: as an improvement it is to be checked before it is believed."""
+    """Levels of which one is a multiple of the other, or negative: such an improvement is to be checked first."""
     low, high = sorted((abs(step.before), abs(step.after)))
-    return high >= IMPROBABLE * low and high > 0
+    return (high >= IMPROBABLE * low and high > 0) or step.before * step.after < 0
 
 
 def _is_recent(history: MetricHistory, change: Change, recent: int | None) -> bool:
-    if recent is None or change.kind == "trend":  # it continues to the newest
+    if recent is None or change.kind in ("trend", "newest"):  # these continue to the newest
         return True
     for series in history.series:
         ids = [point.execution_id for point in series.points]
@@ -294,11 +306,15 @@ def separate_newest(values: Sequence[float], steps: Sequence[Step]) -> tuple[tup
 
     A level has at least `SHORTEST_PIECE` executions, so the search puts the last two together with one of the old level
     or finds nothing; where the group is long enough for a level, the step that was found begins where the group does.
+    Where some of the last few are at the old level they are no level: outliers, or the old level has outliers.
     """
     length = len(values) - steps[-1].at if steps else len(values)
     is_short = bool(steps) and length <= MOST_NEWEST
     earlier = tuple(steps[:-1] if is_short else steps)
     found = find_newest_step(values, earlier, min(length, MOST_NEWEST))
+    if found is None and is_short:
+        mixed = _find_mixed(values, steps[-1])
+        return (earlier, mixed) if mixed else (tuple(steps), None)
     if found is None:
         return tuple(steps), None
     if not is_short or len(values) - found.at < SHORTEST_PIECE:
@@ -306,13 +322,29 @@ def separate_newest(values: Sequence[float], steps: Sequence[Step]) -> tuple[tup
     return (*earlier, steps[-1] if steps[-1].at == found.at else found), None
 
 
-def find_alone(values: Sequence[float | None], known: Sequence[Step] | Step = ()) -> float | None:
-    """The smallest relative change of the newest execution alone that would be found in 90% of such histories."""
+def _find_mixed(values: Sequence[float], step: Step) -> Step | None:
+    """The step as those of the last few executions show it that are not at the old level; None: all are."""
+    tail = values[step.at :]
+    away = [value for value in tail if abs(value - step.before) > abs(value - step.after)] or tail
+    found = replace(compare_medians([step.before], away, step.at), interval=None)
+    return found if count_back(tail, found) else None
+
+
+def count_back(values: Sequence[float], step: Step) -> int:
+    """Those at the level before the step: at most a quarter of the way from it."""
+    return sum(abs(value - step.before) < abs(step.after - step.before) / 4 for value in values)
+
+
+def find_alone(values: Sequence[float | None], known: Sequence[Step] | Step = (), least: float = 0.0) -> float | None:
+    """The smallest relative change of the newest execution alone that would be found in 90% of such histories. `least`:
+    what is found to be smaller is not reported, so one of this size is missed as often as not."""
     signal = build_signal(values)
     found = measure_newest(signal, known, 1) if signal is not None else None
     if signal is None or found is None:
         return None
-    return abs(signal.relate(found.bound + normal_quantile(FOUND) * found.noise, found.level))
+    room = normal_quantile(FOUND) * found.noise
+    outlying, apart = (abs(signal.relate(height, found.level)) for height in (found.bound + room, room))
+    return max(outlying, least + (1 + least) * apart)
 
 
 # ---------------------------------------------------------------- trends

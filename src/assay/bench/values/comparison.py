@@ -134,6 +134,7 @@ class MetricHistory:
     verdict: Verdict = field(default_factory=lambda: Verdict.of((), 0))
     left_out: Mapping[str, int] = field(default_factory=dict)  # reason → number of executions
     broken: str = ""  # why the newest execution gives no value
+    doubted: tuple[str, str] | None = None  # the newest execution, where its value does not count, and why
 
     @property
     def changes(self) -> tuple[Change, ...]:

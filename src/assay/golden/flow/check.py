@@ -21,7 +21,7 @@ from assay.golden.flow.segments import (
 )
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
 from assay.golden.judge.effects import default_delta
-from assay.golden.judge.evidence import choose_rules, find_dead, find_looser, find_unjudged
+from assay.golden.judge.evidence import choose_rules, find_absent, find_dead, find_looser, find_unjudged, list_rules
 from assay.golden.judge.golden import find_refusals, measure_golden_noise
 from assay.golden.recorder import Values
 from assay.golden.values import (
@@ -56,13 +56,15 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         raise ConfigError(
             [Problem(finding.message, f"golden.metrics.{rule.metric}", rule.position) for rule, finding in refusals]
         )
-    states = [_State(context, segment, golden) for segment in golden.segments]
+    judging = [segment for segment in golden.segments if list_rules(rules, golden, segment)]
+    states = [_State(context, segment, golden) for segment in judging]
     end = _run_rounds(context, states, hooks)
     reports = tuple(state.report() for state in states)
     judged = list(zip(states, reports, strict=True))
     findings = [finding for report in reports for finding in report.verdict.findings]
     findings += _find_odd(context, golden)
-    dead = find_dead(golden, [state.past_tracks() for state in states]) if all(state.values for state in states) else []
+    tracks = [state.past_tracks() for state in states] if all(state.values for state in states) else []
+    dead = find_dead(replace(golden, segments=tuple(judging)), tracks) if tracks else []
     findings += [Finding(VerdictKind.INCONCLUSIVE, context.test.name, text) for text in (*unjudged, *dead)]
     if end is not None:
         findings.append(
@@ -151,6 +153,10 @@ class _State:
     findings: list[Finding] = field(default_factory=list)  # about its runs, not about a metric
     log: str = ""  # of the last run
 
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return list_rules(self.context.test.rules, self.golden, self.segment)
+
     def prepare(self) -> bool:
         """Whether it can be run at all."""
         self.beyond = self.golden.steps_beyond or 0
@@ -195,7 +201,7 @@ class _State:
             return None
         self.judged_to = last
         now, earlier = self._tracks_of(follower.values), self.past_tracks()
-        for rule in self.context.test.rules:
+        for rule in self.rules:
             for label, track in now.get(rule.metric, {}).items():
                 found = judge_so_far(rule, self.segment, track, label=label, earlier=earlier, peers=self._peers)
                 if found is not None:
@@ -229,7 +235,7 @@ class _State:
     def _report_unread(self, entry: Entry, values: Values) -> None:
         """Why there is nothing to compare, where the log shows it."""
         test = self.context.test
-        judged = {rule.metric for rule in test.rules} & test.parsed_metrics
+        judged = {rule.metric for rule in self.rules} & test.parsed_metrics
         missing = {metric for metric in judged if not values.steps_of(metric)}
         why = find_unread(test, load_log(entry)) if missing else {}
         wanted = {test.step.metric} if test.step.metric in why else missing & why.keys()
@@ -265,7 +271,7 @@ class _State:
 
     def report(self) -> SegmentReport:
         runs = self.past_tracks()
-        judged = [self._judge(rule, runs) for rule in self.context.test.rules] if runs else []
+        judged = [self._judge(rule, runs) for rule in self.rules] if runs else []
         metrics = tuple(report for report in judged if report is not None)
         findings = [*self.findings, *(finding for report in metrics for finding in report.verdict.findings)]
         if self.stopped and not any(finding.kind is VerdictKind.FAIL for finding in findings):
@@ -286,7 +292,7 @@ class _State:
         if self.stopped is None or last is None:
             return []
         kept = {metric.metric for metric in report.metrics}
-        others = [rule.metric for rule in self.context.test.rules if rule.metric not in kept]
+        others = [rule.metric for rule in self.rules if rule.metric not in kept]
         rest = f"; not judged there: {', '.join(others)}" if others else ""
         return [f"segment {self.segment.start_step} was stopped at step {last}{rest}"]
 
@@ -356,6 +362,7 @@ def _find_unjudged(context: GoldenContext, golden: Golden) -> tuple[list[str], l
     judged = {rule.metric for rule in rules}
     others = [metric for metric in golden.metrics if metric not in judged and metric not in lost]
     notes = [f"recorded, and not judged here: {', '.join(others)}"] if others else []
+    notes += find_absent(rules, golden)
     tail = _build_arguments(options)
     check = f"assay golden check {tail}"
     if options.is_harness:

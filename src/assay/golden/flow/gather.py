@@ -36,6 +36,7 @@ from assay.golden.flow.segments import (
 from assay.golden.judge.evidence import find_dead
 from assay.golden.judge.golden import (
     find_equal,
+    find_far_variants,
     find_idle_variants,
     find_refusals,
     measure_golden_noise,
@@ -269,6 +270,8 @@ class _Gathering:
         rules = self.context.test.rules
         for name in find_idle_variants(rules, golden):
             self.console.warning(f"the variant {name} changes nothing: equal bit for bit to the recording")
+        for text in find_far_variants(rules, golden):
+            self.console.warning(text)
         if not self.context.test.variants and not self.context.is_original and find_equal(rules, golden):
             self.notes += describe_quiet(self.context)
 

@@ -38,7 +38,7 @@ from assay.golden.flow.segments import (
     hide_command,
 )
 from assay.golden.judge.convergence import count_peers, judge_rules
-from assay.golden.judge.evidence import find_early_step
+from assay.golden.judge.evidence import find_dead, find_early_step
 from assay.golden.judge.golden import (
     find_creep,
     find_widening,
@@ -199,6 +199,7 @@ def _take_gathering(context: GoldenContext, before: Golden, options: RebaseOptio
     if report.interrupted or report.problem:
         return None, [report.problem] if report.problem else (), report.interrupted
     bad = [finding.message for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
+    bad = list(dict.fromkeys([*bad, *(find_dead(report.golden) if report.golden else ())]))
     if bad:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(staged)  # an invalid recording must not stay staged
@@ -266,12 +267,12 @@ def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, 
         complete=True,
         notes=(),
     )
-    problems: list[str] = []
+    problems: list[str] = [] if options.allow_failed else find_dead(after)
     if context.test.variants:  # those that the file has now, from the same checkpoints
         work = Replication(context, after, 0)
         report = work.run(hooks)
         after, interrupted = work.golden, report.interrupted
-        problems = [finding.message for finding in work.findings] + ([report.problem] if report.problem else [])
+        problems += [finding.message for finding in work.findings] + ([report.problem] if report.problem else [])
     return replace(after, noise=summarise_noise(measure_golden_noise(context.test.rules, after))), problems, interrupted
 
 

@@ -219,6 +219,8 @@ def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
     except (OSError, FormatError):
         return None
     last = run_directory.load_history(path).last
+    if not spec.commands:  # one that was pulled may be anything
+        return None
     words = [word.rstrip(os.sep) for word in spec.commands[0].text.replace("=", " ").split()]
     if last is None or shlex.quote(context.checkpoints) not in words:
         return None

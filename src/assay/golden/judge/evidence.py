@@ -7,11 +7,11 @@ Everything here is a pure function of a golden, the rules of a file, and what th
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 from assay.errors import NotFoundError
-from assay.golden.judge.effects import is_gradient
+from assay.golden.judge.effects import find_resolution, is_gradient
 from assay.golden.judge.golden import build_rule_facts, find_loosened, parse_rules
 from assay.golden.judge.pairing import CheckRun
 from assay.golden.values import Golden, Rule, Segment
@@ -60,6 +60,22 @@ def find_looser(rules: Sequence[Rule], golden: Golden) -> list[str]:
     return find_loosened(before, build_rule_facts(rules), golden.steps_per_segment)
 
 
+def list_rules(rules: Sequence[Rule], golden: Golden, segment: Segment) -> tuple[Rule, ...]:
+    """Those that a segment is judged by: what is logged now and then is in some segments only. A metric that no segment
+    has stays, and is an error."""
+    return tuple(rule for rule in rules if rule.metric in segment.tracks or rule.metric not in golden.metrics)
+
+
+def find_absent(rules: Sequence[Rule], golden: Golden) -> list[str]:
+    """Metrics that some segments have and others do not."""
+    found = []
+    for metric in dict.fromkeys(rule.metric for rule in rules if rule.metric in golden.metrics):
+        starts = [str(each.start_step) for each in golden.segments if metric not in each.tracks]
+        if starts:
+            found.append(f"{metric} was not recorded after step {', '.join(starts)}, and is not judged there")
+    return found
+
+
 def list_labels(golden: Golden, metric: str) -> list[str]:
     """Of all segments; a metric without labels has none."""
     found = (label for segment in golden.segments for label in segment.tracks.get(metric, ()))
@@ -73,7 +89,7 @@ Values = dict[tuple[str, str], tuple[float, ...]]  # by metric and label: those 
 
 def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list[str]:
     """Losses that are equal at every step, and gradient norms that are 0, in the golden and in the check: in all
-    segments, or in one. `checks`: the runs of each segment.
+    segments, or in one; or in the check alone. `checks`: the runs of each segment.
 
     A loss of 0 beside one that moves is a part that is switched off, and so is a gradient norm of 0.
     """
@@ -89,7 +105,21 @@ def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list
             is_still = len(values) >= ENOUGH_VALUES and {*values, *checked.get(name, ())} == {value} and _shows(name)
             if is_still and (is_norm not in moving if value == 0 else not is_norm):
                 found.setdefault(name, f"{title}{' '.join(name).strip()} is {value:g} at every step of {where}")
-    return [f"{text}: nothing shows that it trains" for text in found.values()]
+    texts = [*found.values(), *_find_stopped(*whole, [run for runs in checks for run in runs])]
+    return [f"{text}: nothing shows that it trains" for text in texts]
+
+
+def _find_stopped(recorded: Values, checked: Values, runs: Sequence[CheckRun]) -> Iterator[str]:
+    """The same in the check alone: a rule with one side (`<=`) passes a loss, or a gradient norm, of 0. What differs
+    from the golden by no more than the last digit is rounded."""
+    for (metric, label), values in checked.items():
+        name, value = f"{metric} {label}".strip(), values[0]
+        is_still = len(values) >= ENOUGH_VALUES and len(set(values)) == 1 and _shows((metric, label))
+        if not is_still or not (value == 0 or not is_gradient(metric)):
+            continue
+        digit = max(find_resolution(run[metric][label]) for run in runs if label in run.get(metric, {}))
+        if any(abs(each - value) > digit * (1 + 1e-9) for each in recorded.get((metric, label), ())):
+            yield f"{name} is {value:g} at every step of the check, and not in the golden"
 
 
 def _collect(segments: Sequence[Segment], checks: Sequence[Sequence[CheckRun]]) -> tuple[Values, Values]:

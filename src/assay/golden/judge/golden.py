@@ -7,13 +7,14 @@ levels of its recording and those of the first, so that the sum is always known.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.errors import FormatError
-from assay.golden.judge.convergence import count_peers
+from assay.golden.judge.convergence import count_peers, judge_segment
 from assay.golden.judge.effects import (
     average,
     build_differences,
@@ -33,7 +34,7 @@ from assay.golden.judge.pointwise import has_equal_replicas, measure_relative
 from assay.golden.judge.window import second_half
 from assay.golden.values import Golden, Rule, Segment
 from assay.judge.statistics import Array, load_numpy, normal_quantile, t_quantile
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.plain import parse_plain
 from assay.values.series import find_direction
 from assay.values.verdict import Finding, VerdictKind
@@ -132,6 +133,20 @@ def find_idle_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
     """Variants that change nothing: equal bit for bit to the first recording in every metric that is judged."""
     judged = {rule.metric for rule in rules}
     return [name for name in golden.variants if all(_is_idle(segment, name, judged) for segment in golden.segments)]
+
+
+def find_far_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
+    """Variants that fail by themselves: what they show passes up to delta only, so a check like them fails, too."""
+    found: dict[str, str] = {}
+    for segment in golden.segments:
+        alone = replace(segment, variants={})
+        for (name, tracks), rule in itertools.product(segment.variants.items(), rules):
+            if rule.kind == "paired" and rule.metric in segment.tracks:
+                verdict = judge_segment(rule, alone, [tracks], peers=count_peers(rules, golden))
+                bad = next((each for each in verdict.findings if each.kind is VerdictKind.FAIL), None)
+                if bad is not None:
+                    found.setdefault(name, f"{bad.subject}: {bad.message.splitlines()[0]}")
+    return [f"the variant {name} is beyond delta, and a check like it fails ({text})" for name, text in found.items()]
 
 
 def _is_idle(segment: Segment, name: str, judged: set[str]) -> bool:
@@ -329,14 +344,16 @@ def find_loosened(before: Mapping[str, Any], after: Mapping[str, Any], steps: in
 
 
 def _compare_rules(metric: str, old: Mapping[str, Any], new: Mapping[str, Any], steps: int) -> Iterator[str]:
-    for name in ("delta", "margin"):
-        if name in old and name in new and new[name] > old[name]:
-            yield f"the {name} of {metric} grows from {old[name]:g} to {new[name]:g}"
+    operator = new.get("operator")
+    for name in ("delta", "margin") if operator not in ("<", ">") else ():  # those two take no margin
+        if name in old and name in new and (new[name] < old[name] if operator == "!=" else new[name] > old[name]):
+            word = "falls" if operator == "!=" else "grows"
+            yield f"the {name} of {metric} {word} from {old[name]:g} to {new[name]:g}"
     if old.get("alpha") != new.get("alpha"):
         word = "falls" if new.get("alpha", 0) < old.get("alpha", 0) else "grows"
         yield f"the alpha of {metric} {word} from {old.get('alpha', 0):g} to {new.get('alpha', 0):g}"
-    if (old.get("operator"), new.get("operator")) not in _TIGHTER and old.get("operator") != new.get("operator"):
-        yield f"{metric} is compared by {new.get('operator')} instead of {old.get('operator')}"
+    if (old.get("operator"), operator) not in _TIGHTER and old.get("operator") != operator:
+        yield f"{metric} is compared by {operator} instead of {old.get('operator')}"
     ways = [each.get("direction") or find_direction(metric) or "both" for each in (old, new)]
     if "delta" in old and ways[1] not in (ways[0], "both"):
         yield f"the direction of {metric} is {ways[1]} instead of {ways[0]}"

@@ -197,7 +197,7 @@ def _find_gaps(track: Track, steps: tuple[int, ...], subject: str) -> list[Findi
     if not there.intersection(steps):
         message = f"the check logged none of the golden's {len(steps)} steps"
     elif gaps[0] > max(there):
-        message = f"the check ended at step {max(there)}: {len(gaps)} of {len(steps)} steps are missing"
+        message = f"the last value of the check is at step {max(there)}: {len(gaps)} of {len(steps)} steps are missing"
     else:
         message = f"the check has no value at step {gaps[0]}: {len(gaps)} of {len(steps)} steps are missing"
     return [Finding(VerdictKind.ERROR, subject, message, step=gaps[0])]

@@ -90,11 +90,12 @@ def find_readers(graph: Graph, name: str) -> Iterator[tuple[Node, int]]:
 Rule = Callable[[Graph, Node, int, TensorSpec], Domain | None]
 _WHOLE_TYPES = re.compile(r"u?int\d+|bool")
 _BY_TYPE = {"bool": (0, 1), "uint8": (0, 255), "int8": (-128, 127), "int4": (-8, 7), "uint4": (0, 15)}
+_STATE = re.compile(r"state|hidden|cache|past|^[hc]_?[0-9n]?$")
 _NAMED = (  # what names of inputs usually mean, where the graph itself says nothing
     (re.compile(r"mask"), Domain(0, 1, "a mask, by its name", whole=True, is_mask=True)),
     (re.compile(r"^sr$|sampl(e|ing)_?rate"), Domain(16000, 16000, "a sampling rate, by its name", whole=True)),
     (re.compile(r"len(gth)?s?$"), Domain(1, 1, "a length, by its name", whole=True)),
-    (re.compile(r"state|hidden|cache|past|^[hc]_?[0-9n]?$"), Domain(-0.1, 0.1, "a state near zero, by its name")),
+    (_STATE, Domain(-0.1, 0.1, "a state near zero, by its name")),
 )
 
 
@@ -258,6 +259,8 @@ def _guess_size(spec: TensorSpec, axis: int) -> int:
     assert spec.shape is not None
     symbol = spec.shape[axis]
     if axis == 0 and symbol in ("N", "n", "B", "b"):
+        return 1
+    if not symbol and _STATE.search(spec.name.lower()):  # of a state all is known but the batch
         return 1
     named = (size for pattern, size in _SIZES if isinstance(symbol, str) and pattern.search(symbol.lower()))
     return next(named, _BY_RANK.get(len(spec.shape), (1,) * len(spec.shape))[axis])
