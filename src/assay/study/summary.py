@@ -290,7 +290,7 @@ def find_left_out(data: IndexTable, keep: Sequence[int], ranked: Sequence[int]) 
 
 
 def describe_unranked(
-    unranked: Unranked, locations: Sequence[StudyLocation], *, others: str = " with the others"
+    unranked: tuple[int, RunRow | None], locations: Sequence[StudyLocation], *, others: str = " with the others"
 ) -> str:
     count, row = unranked
     runs = f"{'1 uploaded run is' if count == 1 else f'{count} uploaded runs are'} not ranked{others}"

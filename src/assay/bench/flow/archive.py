@@ -84,7 +84,7 @@ def _leave_out_uploads(location: StudyLocation, rows: Sequence[RunRow], console:
     ours = {row.params.get("method") for row in rows if not row.is_foreign}
     left = [row for row in rows if row.is_foreign and row.params.get("method") in ours]
     if left:
-        console.message(describe_unranked(left, [location]))
+        console.message(describe_unranked((len(left), left[0]), [location]))
     return [row for row in rows if row not in left] if left else rows
 
 
