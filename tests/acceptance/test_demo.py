@@ -24,6 +24,7 @@ def test_the_whole_story_ends_well(tmp_path: Path) -> None:
     assert "charlm: PASS" in harmless
     assert "charlm: FAIL" in broken
     assert "begins at step 10" in broken
+    assert "differs from the recording: code: charlm.py has changed" in broken
     assert "loss       paired  FAIL" in broken
 
 

@@ -95,7 +95,7 @@ def build_entry(context: GoldenContext, folder: Path, text: str = "python3 train
 
 def test_it_is_what_the_run_found_around_itself(context: GoldenContext, tmp_path: Path) -> None:
     (tmp_path / layout.ENVIRONMENT_FILE).write_text(json.dumps(ENVIRONMENT))
-    found = build_provenance(context, build_entry(context, tmp_path))
+    found = build_provenance(context, build_entry(context, tmp_path), {})
     assert (found["commit"], found["branch"], found["dirty"]) == ("c" * 40, "main", True)
     assert found["packages"] == {"theirs": "2"}, "the job's own, where they are known"
     assert found["hardware"] == {
@@ -115,7 +115,7 @@ def test_without_an_environment_the_rest_is_reported(
 ) -> None:
     if content is not None:
         (tmp_path / layout.ENVIRONMENT_FILE).write_text(content)
-    found = build_provenance(context, build_entry(context, tmp_path))
+    found = build_provenance(context, build_entry(context, tmp_path), {})
     assert (found["commit"], found["packages"], found["host"]) == (None, {}, None)
     assert found["command"] == "python3 training.py"
 
@@ -132,4 +132,4 @@ def test_without_an_environment_the_rest_is_reported(
 def test_seeds_are_read_from_the_command(
     context: GoldenContext, tmp_path: Path, text: str, seeds: dict[str, str]
 ) -> None:
-    assert build_provenance(context, build_entry(context, tmp_path, text))["seeds"] == seeds
+    assert build_provenance(context, build_entry(context, tmp_path, text), {})["seeds"] == seeds

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -232,8 +234,7 @@ def test_fewer_digits_than_the_golden_has_are_named_as_the_cause(native: Lab) ->
 def test_a_failure_names_what_else_differs_from_the_recording(lab: Lab) -> None:
     lab.use_golden()
     lab.change(scale=1.2)
-    same = "nothing: packages, Python, command, configuration and device are those of the recording"
-    assert lab.check_one().differs == (same,)
+    assert lab.check_one().differs == ("code: change.py is new",)
     manifest = lab.manifest
     manifest["provenance"]["python"] = "3.1.4"
     manifest["provenance"]["packages"] = {"torch": "0.1"}
@@ -251,6 +252,47 @@ def test_a_failure_names_what_else_differs_from_the_recording(lab: Lab) -> None:
         assert "differs from the recording: command python3 training.py --x seven" in shown
     lab.change()
     assert lab.check_one().differs == (), "a PASS needs no cause"
+
+
+def test_a_failure_names_the_code_that_was_edited_since_the_recording(lab: Lab) -> None:
+    lab.use_golden()
+    program = lab.folder / "training.py"
+    program.write_text(program.read_text().replace("2.0 /", "2.4 /"))
+    (lab.folder / "notes.txt").write_text("no code")
+    assert lab.check_one().differs == ("code: training.py has changed",)
+
+
+def test_a_failure_names_uncommitted_changes_outside_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    lab = Lab(tmp_path / "work")
+    lab.test["directory"] = "work"  # in a repository: from its top
+    lab.write()
+    program, library = lab.folder / "training.py", tmp_path / "library.py"
+    text = program.read_text().replace("change = {}", "change = {}; exec(open(here + '/../library.py').read())")
+    program.write_text(text.replace("2.0 /", "2.0 * scale /"))
+    library.write_text("scale = 1.0")
+    (tmp_path / ".gitignore").write_text("store\nruns\ncalls\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=x", "-c", "user.email=x@y", *words], check=True)
+    lab.use_golden()
+    library.write_text("scale = 1.2")
+    [line] = lab.check_one().differs
+    assert re.fullmatch("uncommitted changes [0-9a-f]{16} instead of none", line)
+
+
+def test_a_failure_without_a_known_cause_names_what_was_not_compared(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, variable = lab.folder / "training.py", 'change = {"scale": float(os.environ.get("SCALE", "1"))}'
+    program.write_text(program.read_text().replace("change = {}", variable))
+    lab.use_golden()
+    monkeypatch.setenv("SCALE", "1.2")
+    same = "unknown: code, packages, Python, command, configuration and device are those of the recording; "
+    assert lab.check_one().differs == (f"{same}code elsewhere, data and environment variables were not compared",)
+    manifest = lab.manifest
+    del manifest["provenance"]["files"]  # recorded by an earlier version
+    lab.manifest_path.write_text(json.dumps(manifest))
+    [line] = lab.check_one().differs
+    assert line.startswith("unknown: packages, ")
+    assert line.endswith("; code files, data and environment variables were not compared")
 
 
 def test_a_native_check_of_the_changed_rule_is_not_inconclusive_when_it_is_tighter(native: Lab) -> None:

@@ -23,6 +23,7 @@ from assay.golden.flow.runs import (
     choose_training,
     describe_noise,
     describe_quiet,
+    load_code_marks,
     lock_store,
 )
 from assay.golden.flow.segments import (
@@ -143,6 +144,7 @@ class _Gathering:
         self._segments = SegmentBuilder(context, self.console)
         self._refusals: list[Finding] = []
         self._log = ""
+        self._marks = load_code_marks(context)
         self._before, self._replacing = _load_before(context)
 
     def follow(self, _entry: Entry) -> _Follower:
@@ -185,7 +187,7 @@ class _Gathering:
             test=self.context.test.name,
             segments=tuple(segment for segment in found if segment is not None),
             steps_per_segment=self.context.test.steps_to_record,
-            provenance=build_provenance(self.context, entry),
+            provenance=build_provenance(self.context, entry, self._marks),
             history=self._before.history if self._before else (),
             complete=complete,
         )

@@ -27,6 +27,7 @@ from assay.golden.flow.runs import (
     cut_values,
     follow_specs,
     list_steps,
+    load_code_marks,
 )
 from assay.golden.flow.segments import (
     GoldenContext,
@@ -263,7 +264,7 @@ def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, 
         before,
         segments=tuple(segments),
         version=2,
-        provenance=build_provenance(context, entry),
+        provenance=build_provenance(context, entry, load_code_marks(context)),
         complete=True,
         notes=(),
     )

@@ -60,6 +60,7 @@ _SESSION = re.compile(
 )
 GATHER_PREFIX = "gather-"
 LOCK_SUFFIX = ".lock"
+_MOST_FILES = 2000  # of code, that a manifest lists
 
 Job = tuple[int, int, str]  # the segment's index, the replica's number, the variant's name or ""
 
@@ -74,19 +75,33 @@ def _hash(value: Any) -> str:
 def _load_code(context: GoldenContext, text: str) -> list[Any]:
     """The repository's state, the code in the program's folder, and the files that the command names."""
     git = load_git(context.folder)
-    exclude = (context.location.root, context.store)
     try:
-        tree = load_tree(context.folder, Selection(exclude=exclude))
+        files = _load_files(context, text)
     except UsageError:  # a part that cannot be read: never equal
         return [secrets.token_hex(8)]
+    return [context.folder, [git.commit, git.diff] if git else None, sorted(files.items())]
+
+
+def _load_files(context: GoldenContext, text: str) -> dict[str, str | None]:
+    tree = load_tree(context.folder, Selection(exclude=(context.location.root, context.store)))
     code = {file.path for folder in tree.walk() for file in folder.files if _is_code(file)}
     try:
         words = shlex.split(text)
     except ValueError:
         words = text.split()
     names = sorted(code | {word for word in words if os.path.isfile(os.path.join(context.folder, word))})
-    files = [(name, manifests.hash_checkpoint(os.path.join(context.folder, name))) for name in names]
-    return [context.folder, [git.commit, git.diff] if git else None, files]
+    return {name: manifests.hash_checkpoint(os.path.join(context.folder, name)) for name in names}
+
+
+def load_code_marks(context: GoldenContext) -> dict[str, str]:
+    """For the provenance, without the test's own file, whose text is compared by itself; empty: not known."""
+    try:
+        files = _load_files(context, build_gather_command(context))
+    except UsageError:
+        return {}
+    files.pop(os.path.relpath(os.path.realpath(context.options.file), os.path.realpath(context.folder)), None)
+    names = {name: name.encode(errors="backslashreplace").decode() for name in files}  # a manifest is UTF-8
+    return {names[name]: str(mark)[-16:] for name, mark in files.items()} if len(files) <= _MOST_FILES else {}
 
 
 def _is_code(file: FileEntry) -> bool:
@@ -109,12 +124,13 @@ def _load_surroundings(context: GoldenContext, text: str) -> list[Any]:
     ]
 
 
-def build_provenance(context: GoldenContext, entry: Entry) -> dict[str, object]:
-    """The provenance of a golden: enough to explain why a later one differs."""
+def build_provenance(context: GoldenContext, entry: Entry, marks: Mapping[str, str]) -> dict[str, object]:
+    """The provenance of a golden: enough to explain why a later one differs. `marks`: of its code, when it began."""
     text = entry.spec.commands[0].text
     return {
         "gathered_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **_load_origin(entry.dir),
+        "files": dict(marks),
         "seeds": {name.lstrip("-"): value for name, value in _SEED.findall(text)},
         "config": context.options.file,
         "config_hash": context.config_hash,
@@ -133,6 +149,7 @@ def _load_origin(run_dir: str) -> dict[str, Any]:
     place = load_place(run_dir, last.handle if last else None)
     return {
         **{name: git.get(name) for name in ("commit", "branch", "dirty")},
+        "uncommitted": _hash(git["diff"]) if git.get("diff") else None,
         "packages": environment.get("job_packages") or environment.get("packages") or {},
         **{name: environment.get(name) for name in ("python", "os")},
         "host": place.host or environment.get("host"),
@@ -143,7 +160,7 @@ def _load_origin(run_dir: str) -> dict[str, Any]:
 
 
 _MOST_DIFFERENCES = 8
-_SAME = "nothing: packages, Python, command, configuration and device are those of the recording"
+_MOST_NAMED = 4
 
 
 def find_differences(context: GoldenContext, golden: Golden, reports: Sequence[SegmentReport]) -> list[str]:
@@ -158,10 +175,30 @@ def find_differences(context: GoldenContext, golden: Golden, reports: Sequence[S
         found.append(f"command {texts[0]} instead of {then}")
     if golden.provenance.get("config_hash") not in (None, context.config_hash):
         found.append(f"configuration: the text of {context.options.file} has changed")
+    files, marks = golden.provenance.get("files"), load_code_marks(context)
+    files = files if isinstance(files, Mapping) and marks else {}
+    found += _describe_files(files, marks) if files else []
     names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
     found += [f"{name} {now.get(name, 'unknown')} instead of {before.get(name, 'unknown')}" for name in names]
     more = len(found) - _MOST_DIFFERENCES
-    return [*found[:_MOST_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])] or [_SAME]
+    return [*found[:_MOST_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])] or [_describe_same(bool(files))]
+
+
+def _describe_same(has_code: bool) -> str:
+    """A cause was not found, which does not mean that there is none."""
+    code, other = ("code, ", "code elsewhere") if has_code else ("", "code files")
+    same = f"{code}packages, Python, command, configuration and device are those of the recording"
+    return f"unknown: {same}; {other}, data and environment variables were not compared"
+
+
+def _describe_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """One line: the code and settings of the program's folder that are not those of the recording."""
+    names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
+    words = [
+        f"{name} {'is new' if name not in before else 'has changed' if name in now else 'is gone'}" for name in names
+    ]
+    more = [f"and {len(words) - _MOST_NAMED} more"] if len(words) > _MOST_NAMED else []
+    return [f"code: {', '.join([*words[:_MOST_NAMED], *more])}"] if words else []
 
 
 def _flatten_origin(origin: Mapping[str, Any]) -> dict[str, str]:
@@ -170,6 +207,7 @@ def _flatten_origin(origin: Mapping[str, Any]) -> dict[str, str]:
     top, hardware, packages = (part if isinstance(part, Mapping) else {} for part in parts)
     gpus = hardware.get("gpus") or ()
     flat = {name: top.get(name) for name in ("python", "host", "os", "commit")}
+    flat["uncommitted changes"] = top.get("uncommitted") or ("none" if top.get("dirty") is False else None)
     flat |= {name: hardware.get(name) for name in ("cpu", "cpu_count", "driver")}
     flat |= {"GPUs": ", ".join(str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus)}
     flat |= {f"package {name}": version for name, version in packages.items()}

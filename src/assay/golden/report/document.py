@@ -211,7 +211,7 @@ def _list_origin(test: GoldenTestReport) -> Iterator[tuple[str, str]]:
     if test.golden is None:
         return
     for key, value in test.golden.provenance.items():
-        if value not in (None, "", {}, [], ()):
+        if key != "files" and value not in (None, "", {}, [], ()):
             yield key.replace("_", " "), _flatten(value)
     for item in test.golden.history:
         yield "rebased", _flatten({key: item.get(key) for key in ("at", "reason") if item.get(key)})
