@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from assay.errors import MissingExtraError
@@ -9,11 +11,20 @@ from assay.errors import MissingExtraError
 Array = Any  # numpy.ndarray: the library is loaded inside functions only
 
 
+@contextmanager
+def needed_for(what: str) -> Iterator[None]:
+    """Where a library is missing, the message names what was asked for."""
+    try:
+        yield
+    except MissingExtraError as error:
+        raise MissingExtraError(what, "stats") from error
+
+
 def load_numpy() -> Any:
     try:
         import numpy as np
     except ImportError:
-        raise MissingExtraError("judging windows of a training curve", "stats") from None
+        raise MissingExtraError("judging by statistics", "stats") from None
     return np
 
 
@@ -22,7 +33,7 @@ def t_quantile(freedom: int, tail: float) -> float:
     try:
         from scipy.special import stdtrit  # scipy.stats would take three times as long to import
     except ImportError:
-        raise MissingExtraError("judging windows of a training curve", "stats") from None
+        raise MissingExtraError("judging by statistics", "stats") from None
     return -float(stdtrit(freedom, tail))  # of the lower tail: 1 - tail would lose its digits
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -204,6 +205,18 @@ def test_triage_of_a_change_that_is_not_there(lab: Bench, cli: Cli) -> None:
     assert result.code == 2
     assert "has no change" in result.err
     assert cli("bench", "triage", "wall_time", "C.f", "e9999", "ack").code == 2
+
+
+@pytest.mark.parametrize("library", ["numpy", "scipy.special"])
+def test_a_missing_library_is_asked_for_by_what_was_called(
+    lab: Bench, cli: Cli, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    write_history(lab, STEP)
+    monkeypatch.setitem(sys.modules, library, None)
+    result = cli("bench", "history", "wall_time")
+    assert result.code == 2
+    assert "judging the history of a benchmark needs an optional part of Assay" in result.err
+    assert "pip install 'assay[stats]'" in result.err
 
 
 VARIABLE = """

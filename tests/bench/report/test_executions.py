@@ -233,6 +233,15 @@ def test_contamination_of_many_trials_is_one_line() -> None:
     assert "contaminated m.C.f: others used 81% of the CPUs\n" in alone
 
 
+def test_cpu_time_is_advised_only_where_it_was_measured() -> None:
+    dirty = replace(execution(1, 2.0), contaminated=("others used 81% of the CPUs",))
+    without = render_bench_report(BenchReport((dirty,)), color=False, width=None)
+    assert "or take them with --all\n" in without
+    assert "cpu_time" not in without
+    timed = replace(dirty, result=replace(dirty.result, cpu_time=1.5))
+    assert "look at cpu_time" in render_bench_report(BenchReport((dirty, timed)), color=False, width=None)
+
+
 def test_long_lines_are_wrapped() -> None:
     bad = replace(BAD, message="a long story " * 20)
     one = execution(1, 2.0)

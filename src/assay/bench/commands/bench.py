@@ -223,7 +223,7 @@ class HistoryRequest(ResultRequest):
     label: str | None = option("--label", metavar="TEXT", help="Only executions with this label.")
     min_effect: float | None = effect_option(
         None,
-        "Smaller changes are not reported, and PASS means that one so large is not there.  [default: 0.01 and 0.05]",
+        "Smaller changes are not reported, and PASS means that one so large is not there.  [default: 0.01; PASS: 0.05]",
     )
     recent: int | None = option(
         "--recent",

@@ -50,6 +50,7 @@ from assay.bench.values.comparison import (
 )
 from assay.bench.values.execution import ASSAY, NOT_OBSERVED, BenchExecution, BenchReport
 from assay.errors import NotFoundError, UsageError, did_you_mean
+from assay.judge.statistics import needed_for
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.series import Direction, direction_of
@@ -160,6 +161,7 @@ def _join_errors(metric: str, errors: Sequence[UsageError]) -> UsageError:
     return UsageError(f"none of {len(errors)} benchmarks has a history of {metric}{lines}", hints)
 
 
+@needed_for("judging the history of a benchmark")
 def build_history(
     method: str, metric: str, executions: Sequence[BenchExecution], options: HistoryOptions, triage: Sequence[Triage]
 ) -> MetricHistory:

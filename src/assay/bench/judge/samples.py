@@ -19,7 +19,7 @@ from statistics import median_high, median_low
 
 from assay.bench.judge.trials import describe_stragglers, describe_trials, find_stragglers
 from assay.bench.values.comparison import Comparison, NextStep, Samples
-from assay.judge.statistics import Array, load_numpy, normal_quantile
+from assay.judge.statistics import Array, load_numpy, needed_for, normal_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.series import Direction
 from assay.values.verdict import Finding, VerdictKind
@@ -30,7 +30,7 @@ MOST_TRIALS = 60  # per side; after these the difference is too close to the thr
 WIDEST = 3.0  # interval that passes, in units of the threshold
 LARGEST_EXACT = 100  # trials of both sides; beyond, the normal approximation is as good
 LARGEST_LOG = 700.0  # beyond, exp overflows
-BUSY_ADVICE = "wait until the machine is quiet, or take them with --all (CPU time suffers least: --only cpu_time)"
+BUSY_ADVICE = "wait until the machine is quiet, or take them with --all"
 PROCESS_SPREAD = 0.05  # assumed between processes where there is only one: memory layout, hash seeds and other load
 
 
@@ -76,6 +76,7 @@ def build_finding(comparison: Comparison) -> Finding:
     )
 
 
+@needed_for("comparing benchmarks")
 def compare_pairs(pairs: Iterable[SamplePair]) -> tuple[Comparison, ...]:
     asked = tuple(pairs)
     measured = [_measure(pair) for pair in asked]

@@ -10,7 +10,7 @@ from typing import Any
 
 from assay.bench.judge.trials import merge_reasons
 from assay.bench.values.comparison import INTERRUPTED
-from assay.bench.values.execution import BenchExecution, BenchReport
+from assay.bench.values.execution import CPU_TIME, BenchExecution, BenchReport
 from assay.show.chart import build_log_ticks, build_ticks
 from assay.show.formatting import clean, render_duration, render_number, render_size
 from assay.show.junit import ALLOWED
@@ -33,9 +33,12 @@ def build_run_document(report: BenchReport) -> Document:
     """One row for each method: the median over its trials, and the spread; then everything that is to be said."""
     groups = group_executions(report.executions)
     lines = [line for (method, label), found in groups.items() for line in _describe_trouble(method, label, found)]
-    if any(execution.contaminated and execution.result.is_measured for execution in report.executions):
+    spoilt = [each for each in report.executions if each.contaminated and each.result.is_measured]
+    if spoilt:
         what = "such results are left out of histories and comparisons: run again when the machine is quiet"
-        lines.append(f"{what}, take them with --all, or look at cpu_time, which the load of others changes least")
+        has_cpu_time = any(CPU_TIME in each.numbers for each in spoilt)
+        other = ", or look at cpu_time, which the load of others changes least" if has_cpu_time else ""
+        lines.append(f"{what}, or take them with --all{other}")
     lines += _describe_files(report.executions)
     blocks: list[Block] = [TableBlock(build_run_table(groups), hint="--json has them"), Notes([*lines, *report.notes])]
     return build_bench_document("assay bench run", build_run_cases(report), blocks, build_report_facts(report))

@@ -31,7 +31,7 @@ from assay.golden.judge.golden import Noise, find_creep, measure_golden_noise, p
 from assay.golden.recorder import LogReader, RunRecorder
 from assay.golden.records import write_report
 from assay.golden.values import Golden, GoldenFile, GoldenReport, GoldenTest, GoldenTestReport, ReportMode, Rule
-from assay.judge.statistics import load_numpy, t_quantile
+from assay.judge.statistics import load_numpy, needed_for, t_quantile
 from assay.study.api import RunHooks, first_program
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -57,6 +57,7 @@ def check_file(options: GoldenOptions, hooks: RunHooks | None = None) -> GoldenR
     return _each_test(file, options, hooks or RunHooks(), check_test)
 
 
+@needed_for("judging windows of a training curve")
 def _check_libraries(file: GoldenFile) -> None:
     """What judging or measuring noise will need, before a training that may take hours. Raises MissingExtraError."""
     if any(rule.kind in ("paired", "unmatched") for test in file.tests for rule in test.rules):
