@@ -303,7 +303,8 @@ class ArtifactBuilder:
 
         since = self._since if self.recompute else None
         artifact, made = self.store.make(key, whole, build, recompute=again, made_since=since)
-        found = None if artifact is None else _build_outcome(artifact, cached=not made)
+        is_old = not made and since is None  # what was made since then, for the reference perhaps, was measured now
+        found = None if artifact is None else _build_outcome(artifact, cached=is_old)
         if artifact is not None and found is None:  # of another version of ours: as good as damaged
             artifact.close()
             artifact, made = self.store.make(key, whole, build, recompute=True)
