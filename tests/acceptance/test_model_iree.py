@@ -50,10 +50,22 @@ def find_line(text: str, start: str) -> str:
     return line.removeprefix(start).strip()
 
 
-@pytest.mark.parametrize("inputs", [("--dim", "input=1,576"), ()], ids=["one", "several"])
-def test_bisect_names_the_convolution(inputs: tuple[str, ...], desk: Path) -> None:
+def write_closed(desk: Path, batch: int) -> str:
+    """The model for one size: with open dimensions IREE refuses more of it, and other things first."""
+    closed = onnx.load(MODEL)
+    for value in closed.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if not dim.HasField("dim_value"):
+                dim.dim_value = batch
+    (desk / str(batch)).mkdir(exist_ok=True)
+    onnx.save(closed, desk / str(batch) / MODEL.name)
+    return str(desk / str(batch) / MODEL.name)
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_bisect_names_the_convolution(batch: int, desk: Path) -> None:
     """Several at once, and Pad by itself is refused as well, in another way than the whole: it is not blamed."""
-    said = model(desk, "bisect", str(MODEL), "--target", "iree", *inputs, "--json")
+    said = model(desk, "bisect", write_closed(desk, batch), "--target", "iree", "--json")
     assert said.returncode == 1, said.stderr
     facts = json.loads(said.stdout)
     assert facts["first_wrong"] == "silero_vad_v6_layer_Conv_13"
@@ -65,7 +77,7 @@ def test_bisect_names_the_convolution(inputs: tuple[str, ...], desk: Path) -> No
 
 
 def test_reduce_leaves_one_node_and_what_it_prints_fails_in_the_same_way(desk: Path) -> None:
-    said = model(desk, "reduce", str(MODEL), "--target", "iree", "--dim", "input=1,576", "-o", "small.onnx")
+    said = model(desk, "reduce", write_closed(desk, 1), "--target", "iree", "-o", "small.onnx")
     assert said.returncode == 1, said.stderr
     small = onnx.load(desk / "small.onnx")
     onnx.checker.check_model(small, full_check=True)
