@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import pairwise
 
 from assay.bench.flow.archive import describe_received, load_rows
+from assay.bench.flow.history import render_again
 from assay.bench.flow.tables import build_table, describe_left_out
 from assay.bench.overview import (
     find_judge,
@@ -29,7 +30,7 @@ from assay.bench.values.comparison import (
     MetricSeries,
     Point,
 )
-from assay.bench.values.execution import ASSAY, STUDY, BenchExecution
+from assay.bench.values.execution import STUDY, BenchExecution
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import RunRow
 from assay.show.console import SILENT, CollectingConsole, Console
@@ -183,12 +184,13 @@ def build_history_page(archive: Archive, method: str, metric: str | None, zoom: 
     history, problem = _find_history(archive, method, chosen)
     axes, by_parameter = build_axes(archive.methods, method, judged)
     if history is None:
-        hint = shlex.join(["assay", "bench", "run", method, "--trials", "6"]) if _is_ours(found) else ""
+        hint = render_again(found[-1], archive.location.root) if found else ""
         return HistoryPage(None, problem, hint, (), (), (), (), metrics, chosen, axes)
     count = len(history.changes)
+    every = shlex.join(["assay", "bench", "history", chosen, method, "--all", "--root", archive.location.root])
     left = [
         f"{render_count(number, 'execution')} left out: {reason}"
-        + (" (assay bench history --all includes them)" if reason in TAKEN_BY_ALL else "")
+        + (f" (`{every}` includes them)" if reason in TAKEN_BY_ALL else "")
         for reason, number in history.left_out.items()
     ]
     return HistoryPage(
@@ -226,10 +228,6 @@ def _find_history(archive: Archive, method: str, metric: str) -> tuple[MetricHis
 
 _HISTORIES: dict[tuple[object, ...], tuple[MetricHistory | None, str]] = {}
 _MOST_HISTORIES = 50
-
-
-def _is_ours(found: Sequence[BenchExecution]) -> bool:
-    return bool(found) and found[-1].source == ASSAY
 
 
 # ---------------------------------------------------------------- its charts

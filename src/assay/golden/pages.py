@@ -134,10 +134,12 @@ def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage
     manifest = head.manifest if head else ""
     recording = _build_recording(manifest, problems) if manifest else []
     said = tuple(dict.fromkeys(problems))
-    return GoldenPage(head, blocks, history, list(build_drift(checks)), recording, said, build_commands(head))
+    return GoldenPage(
+        head, blocks, history, list(build_drift(checks)), recording, said, build_commands(head, location.root)
+    )
 
 
-def build_commands(head: Head | None) -> list[tuple[str, str]]:
+def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
     """For the folder where it was started: `source` is as the user wrote it."""
     folder, _, name = head.manifest.rpartition("/") if head else ("", "", "")
     if head is None or not folder or not name.startswith(f"{head.test}_"):
@@ -145,6 +147,7 @@ def build_commands(head: Head | None) -> list[tuple[str, str]]:
     words = [head.source, "-s", folder, "-t", head.test]
     kept = name.removeprefix(f"{head.test}_")
     words += ["--manifest-name", kept] if kept != DEFAULT_NAME else []
+    words += ["--root", root]
     return [
         ("Check again", shlex.join(["assay", "golden", "check", *words])),
         ("Accept the new behaviour", shlex.join(["assay", "golden", "rebase", *words, "--reason", "WHY IT IS RIGHT"])),

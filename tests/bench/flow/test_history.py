@@ -167,7 +167,7 @@ def test_profiled_executions_are_left_out_unless_all_are_wanted(fields: dict[str
     [
         ({"contaminated": ("load",)}, "include contaminated ones: --all"),
         ({"profiles": ("trace",)}, "include profiled ones: --all"),
-        ({"contaminated": ("load",), "refused": True}, "run it again: assay bench run METHOD --trials N"),
+        ({"contaminated": ("load",), "refused": True}, "run it again: `assay bench run m.C.f --trials 6`"),
     ],
 )
 def test_what_helps_is_advised(fields: dict[str, Any], hint: str) -> None:
@@ -177,7 +177,7 @@ def test_what_helps_is_advised(fields: dict[str, Any], hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         judge(history(noise(10, 1), **fields))
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("run it again: assay bench run METHOD --trials N"), "all of them are too few"
+    assert caught.value.hint.startswith("run it again: `assay bench run m.C.f --trials 6`"), "all of them are too few"
     assert ("when the machine is quiet" in caught.value.hint) == ("--all" in hint)
 
 

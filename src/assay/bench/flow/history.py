@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import math
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,8 +50,9 @@ from assay.bench.values.comparison import (
     Step,
 )
 from assay.bench.values.execution import ASSAY, NOT_OBSERVED, BenchExecution, BenchReport
-from assay.errors import NotFoundError, UsageError, did_you_mean
+from assay.errors import FormatError, NotFoundError, UsageError, did_you_mean
 from assay.judge.statistics import needed_for
+from assay.record.run_directory import load_record
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.series import Direction, direction_of
@@ -171,7 +173,7 @@ def build_history(
         why = "".join(f"; {count} left out: {reason}" for reason, count in left_out.items())
         raise UsageError(
             f"{method} has {len(kept)} execution{'s' * (len(kept) != 1)} with {metric}: too few for a history{why}",
-            _advise(len(kept), left_out),
+            _advise(len(kept), left_out, _advise_again(executions, options.root)),
         )
     direction = options.direction or direction_of(metric)
     groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
@@ -187,10 +189,27 @@ def build_history(
     return replace(history, verdict=judge_history(history, options.recent, options.asserted))
 
 
-def _advise(kept: int, left_out: Mapping[str, int]) -> str:
+def render_again(newest: BenchExecution, root: str | None) -> str:
+    """The command that makes a history, for the folder where it was run before; "" for what `assay bench run` did not
+    measure: an import, or the times of a model."""
+    kind: object = "method"
+    with suppress(OSError, FormatError):
+        kind = load_record(newest.run_dir).spec.params.get("kind") or kind
+    if newest.source != ASSAY or kind == "model":
+        return ""
+    named = ["--command", f"{newest.method}=COMMAND"] if kind == "command" else [newest.method]
+    words = ["assay", "bench", "run", *named, "--trials", str(SHORTEST_SERIES)]
+    return shlex.join([*words, *(["--root", root] if root else [])])
+
+
+def _advise_again(executions: Sequence[BenchExecution], root: str | None) -> str:
+    command = render_again(executions[-1], root) if executions else ""
+    return f"run it again: `{command}`" if command else "measure it again, as before"
+
+
+def _advise(kept: int, left_out: Mapping[str, int], again: str) -> str:
     """Executions that exist and are left out cost nothing to include."""
     spare = sum(left_out.get(reason, 0) for reason in TAKEN_BY_ALL)
-    again = "run it again: assay bench run METHOD --trials N"
     if spare and kept + spare < FEWEST:
         return f"{again}, when the machine is quiet; or {advise_all(left_out)}"
     return advise_all(left_out) if spare else again
@@ -552,11 +571,11 @@ def _find_untriaged(metric: str, method: str, name: str, options: HistoryOptions
     if len(histories) > 1:
         names = ", ".join(history.method for history in histories[:6])
         raise UsageError(f"{method!r} matches {len(histories)} benchmarks", f"one of: {names}")
-    change = _find_change(histories[0], name)
+    change = _find_change(histories[0], name, options.root)
     return Triage(histories[0].method, metric, change.execution_id, change.until)
 
 
-def _find_change(history: MetricHistory, name: str) -> Change:
+def _find_change(history: MetricHistory, name: str, root: str | None) -> Change:
     changes = history.changes
     if name == LAST and changes:
         return changes[-1]
@@ -565,9 +584,10 @@ def _find_change(history: MetricHistory, name: str) -> Change:
         if change.execution_id == name or (len(name) >= 4 and any(commit.startswith(name) for commit in commits)):
             return change
     if not changes:
+        words = ["assay", "bench", "history", history.metric, history.method, *(["--root", root] if root else [])]
         raise UsageError(
             f"{history.method} {history.metric} has no change",
-            "see: assay bench history METRIC METHOD; invalid executions are left out: `open` revokes that",
+            f"see `{shlex.join(words)}`; invalid executions are left out: `open` revokes that",
         )
     ids = [change.execution_id for change in changes]
     listed = f"changes: {', '.join(ids[-_MOST_CHANGES:])}, or {LAST}"

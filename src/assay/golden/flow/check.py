@@ -367,6 +367,7 @@ def _find_unjudged(context: GoldenContext, golden: Golden) -> tuple[list[str], l
     check = f"assay golden check {tail}"
     if options.is_harness:
         words = ["-t", options.file, "-s", options.address or options.store, "--manifest-name", options.manifest_name]
+        words += ["--root", options.root] if options.root else []
         check = f"assay convergence {shlex.join(words)}"
     names = [f"{rule.metric} {label}".strip() for rule in rules for label in rule.labels or ("",)]
     if lost and names:
@@ -383,6 +384,8 @@ def _build_arguments(options: GoldenOptions) -> str:
     if options.manifest_name != manifests.DEFAULT_NAME:
         words += ["--manifest-name", options.manifest_name]
     words += [word for name in options.tests or () for word in ("-t", name)]
+    words += ["--root", options.root] if options.root else []
+    words += ["--on", options.on] if options.on else []
     return " ".join(map(shlex.quote, words))
 
 
@@ -419,7 +422,7 @@ def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:
 def _hint_to_gather(context: GoldenContext) -> str:
     """The command to gather, and other manifests of this test in the same store."""
     options = context.options
-    how = "the same command with -g" if options.is_harness else "assay golden gather FILE -s STORE"
+    how = "the same command with -g" if options.is_harness else f"`assay golden gather {_build_arguments(options)}`"
     hint = f"gather it first: {how}"
     prefix = context.test.name + "_"
     names = [os.path.basename(path) for path in manifests.list_manifests(context.store)]

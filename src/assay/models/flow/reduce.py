@@ -42,7 +42,9 @@ def _search(examination: Examination) -> Found:
         if report.verdict.kind not in WRONG:  # what it is, right or not decided, the verdict tells
             state = "right" if report.verdict.kind is VerdictKind.PASS else "not shown to be wrong"
             what = f"as a whole it is {state} on {report.target}: there is nothing to reduce"
-            text = f"{what}; assay model check shows every layer"
+            request = examination.request
+            again = f"assay model check {shlex.quote(request.model)} {request.manner} {request.origin}"
+            text = f"{what}; `{again.strip()}` shows every layer"
             return Found((report,), findings=tuple(search.findings), notes=(text,))
         trials = _choose_samples(search, case, report)
         examination.report_case = quiet

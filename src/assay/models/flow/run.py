@@ -85,6 +85,8 @@ def run_model(
     study = build_bare_study(STUDY, "assay model", os.getcwd())
     farm = choose_asked_farm(study, choice.on, settings)
     request = replace(request, folder=request.folder or os.getcwd())
+    if choice.root and request.manner:  # what the commands that are advised make is found beside this one
+        request = replace(request, manner=f"{request.manner} {shlex.join(['--root', location.root])}")
     if farm is not None:  # the commands that are advised go there as well
         request = replace(request, origin=f"{request.origin} {shlex.join(['--farm', farm.name])}".strip())
     spec = build_spec(request, choice, location)

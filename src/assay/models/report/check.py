@@ -128,7 +128,7 @@ def _build_more_failures(groups: Sequence[FailedSteps]) -> Iterator[Block]:
     for each in groups[_IN_FULL:]:
         yield Text(f"{each.step.step} {each.step.ending} in {join_names(each.cases)}: {each.step.message}")
         if each.step.hint not in hints:
-            yield Text(each.step.hint, indent=1)
+            yield from (Text(line, indent=1) for line in each.step.hint.splitlines())
         hints.add(each.step.hint)
     if len(groups) > _IN_FULL:
         yield Text("(--json has their command lines)")
@@ -240,7 +240,7 @@ def _build_failure(found: FailedSteps, form: str, *, is_open: bool = False) -> D
         blocks.append(Code(tail))
     elif form == "html":
         blocks.append(Text("no output", role="soft"))
-    return Details(title, [*blocks, *([Text(step.hint)] if step.hint else [])], is_open)
+    return Details(title, [*blocks, *map(Text, step.hint.splitlines())], is_open)
 
 
 def build_table(cases: Sequence[CaseReport], report: ModelReport) -> Table:
