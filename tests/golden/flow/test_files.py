@@ -214,7 +214,7 @@ def test_a_golden_without_the_counting_reports_what_that_costs_and_how_to_record
     assert report.verdict.kind is VerdictKind.PASS
     (warning,) = [text for text in report.warnings if "counts its steps" in text]
     assert "2 of 2 segments were run twice" in warning
-    assert f"assay golden gather {lab.file} -s {lab.store} -t demo --counting" in warning
+    assert f"assay golden gather {lab.file} -s {lab.store} -t demo --root {lab.folder}/runs --counting" in warning
     assert lab.manifest_path.read_text() == original  # a check writes nothing
     before = len(lab.calls())
     assert lab.gather(counting=True).exit_code() is ExitCode.OK
