@@ -229,3 +229,6 @@ def test_commands_are_found_in_texts_pages_and_json() -> None:
     ]
     assert find_commands("<p>do <code>assay ls &#x27;a b&#x27;</code></p>") == ["assay ls 'a b'"]
     assert find_commands(json.dumps({"hints": [{"next": "assay ls x"}]})) == ["assay ls x"]
+    assert find_commands("reduce it:  cd '/a b' && assay model reduce x") == ["cd '/a b' && assay model reduce x"]
+    assert find_commands("<?xml version='1.0'?><failure>once: assay ls &apos;a b&apos;</failure>") == ["assay ls 'a b'"]
+    assert find_commands(r"gather it: \`assay ls a\_b\`") == ["assay ls a_b"], "Markdown"
