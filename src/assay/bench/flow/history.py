@@ -254,7 +254,7 @@ def _find_doubted(
     reason = find_doubt(newest, find_invalid(executions, said), options.everything)
     if reason not in (CONTAMINATED, UNOBSERVED, _REFUSED):
         return None
-    return newest.execution_id, f"{reason}; run it again ({_advise_again(newest)})"
+    return newest.execution_id, f"{reason}; run it again ({_advise_confirm(newest)})"
 
 
 def _list_meant(executions: Sequence[BenchExecution], options: HistoryOptions) -> list[BenchExecution]:
@@ -401,12 +401,12 @@ def _build_newest(
     what += " outlying, too few for a new level"
     if back:
         what = f"of the {count} newest executions {back} {'is' if back == 1 else 'are'} at the old level"
-    reason = f"{what}: run it again ({_advise_again(found[-1])}); {change.reason}"
+    reason = f"{what}: run it again ({_advise_confirm(found[-1])}); {change.reason}"
     change = replace(change, kind="newest", too_few=count, reason=reason)
     return add_triage_note(change, {each.execution_id for each in found[step.at :]}, said)
 
 
-def _advise_again(execution: BenchExecution) -> str:
+def _advise_confirm(execution: BenchExecution) -> str:
     return "--confirm does" if execution.source == ASSAY else "with the tool that measured it, and import the result"
 
 
