@@ -103,6 +103,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--random-order", action="store_true", help="files in random order, and the tests in each of them")
     group.addoption("--order-seed", type=int, help="of the random order; printed at the end of a run")
+    group.addoption("--freeze", action="store_true", help="write the files of tests/test_frozen.py again")
 
 
 class Paths:
