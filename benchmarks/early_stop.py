@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.judge.early_stop import Curve, find_rung, judge_curve
+from assay.search.judge import Curve, find_rung, judge_curve
 from assay.values.study import StopRule
 
 CONFIGURATIONS, EPOCHS, SLOTS, ORDERS = 60, 81, 4, 20

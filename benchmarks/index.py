@@ -99,9 +99,9 @@ def compare_ingest(folder: Path, opened: dict[str, Open], repeats: int) -> list[
 
 def compare_tables(opened: dict[str, Open], repeats: int) -> list[str]:
     """In process, from opening the index to the text of the table; whether folders changed is not looked at."""
+    from assay.reading.summary import SummaryOptions, build_summary
     from assay.record.index.base import Table
     from assay.show.table import render_table
-    from assay.study.summary import SummaryOptions, build_summary
 
     columns = build_columns(3, 1, 1)
     for open_index in opened.values():

@@ -38,9 +38,9 @@ from measuring import build_env, quick_folder
 
 from assay.execute import process
 from assay.execute.base import Executor, Publish
-from assay.study import sweep
-from assay.study.attempts import MAX_DEATHS
-from assay.study.prepared import RunOptions
+from assay.follow.attempts import MAX_DEATHS
+from assay.launch import sweep
+from assay.launch.prepared import RunOptions
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, State
 

@@ -28,7 +28,7 @@ from measuring import ASSAY, build_env, quick_folder, render_ratio, run_process
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from assay.plan.search import Proposer, Space, Trial
+from assay.search.optuna_proposals import Proposer, Space, Trial
 from assay.values.study import Objective, Random, Search, Sweep
 
 Function = Callable[[Sequence[float]], float]

@@ -40,9 +40,9 @@ MLFLOW_RUNS = 1000
 _TABLE = """
 import gc, json, sys, time
 gc.set_threshold(50_000, 20, 50)
-from assay.study.locations import find_locations
-from assay.study.opening import open_index_of
-from assay.study.summary import SummaryOptions, summarise
+from assay.follow.locations import find_locations
+from assay.follow.opening import open_index_of
+from assay.reading.summary import SummaryOptions, summarise
 from assay.show.table import render_table
 times = []
 for _ in range(int(sys.argv[3])):

@@ -37,9 +37,9 @@ import gc, json, sys, time
 gc.set_threshold(50_000, 20, 50)
 from assay.show.table import render_table
 from assay.study import choosing
-from assay.study.locations import find_locations
-from assay.study.opening import open_index_of
-from assay.study.summary import SummaryOptions, summarise
+from assay.follow.locations import find_locations
+from assay.follow.opening import open_index_of
+from assay.reading.summary import SummaryOptions, summarise
 from assay.values.where import parse_where
 expressions = [None, *sys.argv[3:]]
 times = [[] for _ in expressions]

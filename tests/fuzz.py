@@ -565,11 +565,11 @@ def read_manifest(path: Path) -> object:
 
 def read_golden(path: Path) -> object:
     """As `golden show` and the page show it."""
+    from assay.follow.api import StudyLocation
     from assay.golden.manifests import load_manifest, render_manifest
-    from assay.golden.pages import build_golden_page
+    from assay.golden.page import build_golden_page
     from assay.show.html import render_html
     from assay.show.markdown import render_markdown
-    from assay.study.api import StudyLocation
     from assay.values.document import Document
 
     if path.suffix == ".json":
@@ -646,7 +646,7 @@ def read_series(path: Path) -> object:
 
 
 def read_original(path: Path) -> object:
-    from assay.record import originals
+    from assay.compat import originals
 
     folder = str(path.parent)
     originals.load_submitted_params(folder)
@@ -677,7 +677,7 @@ def read_artifact(path: Path) -> object:
 
 
 def read_snapshot(path: Path) -> object:
-    from assay.stage.snapshot import list_changes, load_snapshot
+    from assay.code.snapshot import list_changes, load_snapshot
 
     list_changes(path.parent.parent, path.parent.name, path.parent.name)
     return load_snapshot(path.parent.parent, path.parent.name)
@@ -699,9 +699,9 @@ def build_execution(folder: Path) -> Path:
 def build_golden_report(folder: Path) -> Path:
     from tests.golden.report.golden_reports import FAILED, golden, metric
 
+    from assay.follow.api import StudyLocation
     from assay.golden.records import write_report
     from assay.golden.values import GoldenTestReport, SegmentReport
-    from assay.study.api import StudyLocation
     from assay.values.verdict import Verdict
 
     verdict = Verdict.of((FAILED,), 20)
@@ -744,7 +744,7 @@ def build_artifact(folder: Path) -> Path:
 
 
 def build_snapshot(folder: Path) -> Path:
-    from assay.stage.snapshot import take_snapshot
+    from assay.code.snapshot import take_snapshot
 
     (folder / "code").mkdir()
     (folder / "code" / "a.py").write_text("pass\n")

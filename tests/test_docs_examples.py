@@ -9,19 +9,21 @@ import click
 import pytest
 
 from assay.cli.main import build_cli
-from assay.compat import mlrunner, runx, sumx
+from assay.compat.mlrunner import command as mlrunner
+from assay.compat.runx import command as runx
+from assay.compat.runx import sumx
 from assay.config.fields import LoadOptions
 from assay.config.load import load_study
 from assay.config.native import KEYS
 from assay.config.settings import load_settings
 from assay.errors import ConfigError
+from assay.launch.prepared import RunOptions
+from assay.launch.sweep import prepare
 from assay.models.backends.command import FLAG_NAMES, KNOWN
 from assay.models.config import settings as models
 from assay.models.config import targets
 from assay.models.pytest_support import fixtures, options
 from assay.plan.expand import build_plan
-from assay.study.prepared import RunOptions
-from assay.study.sweep import prepare
 from assay.values.run import Plan
 
 TOP = Path(__file__).parent.parent

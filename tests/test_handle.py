@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.study.workbench import Bench, until
+from tests.workbench import Bench, until
 
 import assay
 from assay import handle as handles
 from assay.api import Study, StudyHandle
 from assay.errors import NotFoundError, UsageError
+from assay.follow.refresh import conclude, load_history
 from assay.handle import Expected
 from assay.record.run_directory import History
 from assay.runs import Run, Runs
-from assay.study.refresh import conclude, load_history
 from assay.system.fast_dataclasses import replace
 
 WAIT = "until [ -e '{folder}/{x}' ]; do sleep 0.02; done; echo loss={x}; [ {x} != 3 ]"

@@ -16,6 +16,7 @@ import pytest
 
 import assay
 from assay import api
+from assay.plugins import merge
 
 TOP = Path(__file__).parent.parent
 PAGES = [TOP / "docs" / "reference" / "python.md", TOP / "docs" / "reference" / "script-api.md"]
@@ -82,16 +83,12 @@ NAMED = {  # modules without a list of their own: what the documents name there
     "assay.wandb": "init log define_metric finish login watch save alert log_artifact Artifact Image Table Settings",
     "assay.models.backends.base": "Backend BackendError Made",
     "assay.cli.main": "main",
-    "assay.pytest_plugin": "",
+    "assay.golden.pytest_plugin": "",
+    "assay.models.pytest_plugin": "",
+    "assay.exchange.pytest_plugin": "",
+    "assay.compat.torq.pytest_plugin": "",
     "assay.bench.child": "main",
     "assay.bench.command_profile": "main",
-}
-ALIASES = {  # old path → the present one
-    "assay.probe.backends.base": "assay.models.backends.base",
-    "assay.probe.backends.ort": "assay.models.backends.ort",
-    "assay.probe.backends.iree_backend": "assay.models.backends.iree_backend",
-    "assay.values.model": "assay.models.values.model",
-    "assay.flows.model.child": "assay.models.child",
 }
 
 
@@ -118,7 +115,8 @@ def test_a_signature(name: str) -> None:
 
 def test_every_function_of_the_face_has_its_signature_here() -> None:
     functions = {name for name in assay.__all__ if inspect.isfunction(getattr(assay, name))}
-    assert functions | {"runs"} == set(SIGNATURES)
+    of_plugins = {name for name in merge("functions") if "." not in name}  # services have names with a dot
+    assert functions | {"runs"} | of_plugins == set(SIGNATURES)
     assert {name for name in api.__all__ if inspect.isfunction(getattr(api, name))} <= set(SIGNATURES)
 
 
@@ -136,41 +134,8 @@ def test_no_name_hides_a_package() -> None:
 
 def test_the_face_shows_its_names_and_refuses_others() -> None:
     assert set(assay.__all__) <= set(dir(assay))
-    with pytest.raises(AttributeError, match="no attribute 'launch'"):
-        _ = assay.launch  # type: ignore[attr-defined]
-
-
-# ---------------------------------------------------------------- old names
-
-
-def test_the_aliases_are_the_whole_list() -> None:
-    """Folders that hold nothing else: an alias more is a decision as well."""
-    source = TOP / "src"
-    found = [path for folder in ("probe", "flows") for path in (source / "assay" / folder).rglob("*.py")]
-    names = {".".join(path.relative_to(source).with_suffix("").parts) for path in found if path.name != "__init__.py"}
-    assert names | {"assay.values.model"} == set(ALIASES)
-
-
-OLD_IMPORTS = """\
-from assay.probe.backends.base import Backend, BackendError, Made
-from assay.probe.backends.iree_backend import IreeBackend
-from assay.probe.backends.ort import OrtBackend
-from assay.values.model import Job
-"""  # as `examples/models/faulty.py` of an earlier version has them
-
-
-def test_the_old_paths_of_back_ends_work_and_warn() -> None:
-    same = [f"import {new}" for new in ALIASES.values()]
-    for line in OLD_IMPORTS.splitlines():
-        _, old, _, names = line.split(maxsplit=3)
-        same += [f"assert {name} is {ALIASES[old]}.{name}" for name in names.split(", ")]
-    done = subprocess.run(
-        [sys.executable, "-c", OLD_IMPORTS + "\n".join(same)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    warned = re.findall(r"^<string>:(\d): FutureWarning: (\S+) is now (\S+);", done.stderr, re.MULTILINE)
-    olds = [line.split()[1] for line in OLD_IMPORTS.splitlines()]
-    assert warned == [(str(number), old, ALIASES[old]) for number, old in enumerate(olds, 1)], "each line that imports"
+    with pytest.raises(AttributeError, match="no attribute 'lunch'"):
+        _ = assay.lunch  # type: ignore[attr-defined]
 
 
 # ---------------------------------------------------------------- the page

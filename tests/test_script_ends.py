@@ -261,8 +261,8 @@ def test_what_is_logged_after_the_end_is_another_run(place: Place) -> None:
 
 def test_a_run_that_is_sent_elsewhere_keeps_its_duration(place: Place) -> None:
     """Its end is known by the time of a file, which a copy does not have."""
+    from assay.exchange.upload import Target, _choose_files
     from assay.record.run_directory import load_outcome
-    from assay.study.upload import Target, _choose_files
 
     assert place.finish("import assay\nassay.log(loss=1.0, step=1)\n") == 0
     (run_dir,) = (path.parent for path in place.folder.glob("runs/adhoc/*/run.json"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.study.workbench import Bench
+from tests.workbench import Bench
 
 import assay
 from assay.api import Study

@@ -15,9 +15,6 @@ __all__ = [
     "AssayError",
     "Study",
     "__version__",
-    "check_golden",
-    "check_model",
-    "compare_benchmarks",
     "load_study",
     "log",
     "run",
@@ -26,10 +23,9 @@ __all__ = [
 
 TYPE_CHECKING = False  # what `typing.TYPE_CHECKING` is to type checkers, without importing typing
 if TYPE_CHECKING:
+    from typing import Any
+
     from assay.api import Study as Study
-    from assay.api import check_golden as check_golden
-    from assay.api import check_model as check_model
-    from assay.api import compare_benchmarks as compare_benchmarks
     from assay.api import load_study as load_study
     from assay.api import run as run
     from assay.errors import AssayError as AssayError
@@ -39,9 +35,6 @@ if TYPE_CHECKING:
 _HOMES = {
     "AssayError": "assay.errors",
     "Study": "assay.api",
-    "check_golden": "assay.api",
-    "check_model": "assay.api",
-    "compare_benchmarks": "assay.api",
     "load_study": "assay.api",
     "log": "assay.script",
     "run": "assay.api",
@@ -49,13 +42,18 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """Fetch a name on first use; later uses find it here without passing this way."""
-    if name not in _HOMES:
+def __getattr__(name: str) -> Any:
+    """Fetch a name on first use; later uses find it here without passing this way. Plug-ins add functions."""
+    if name.startswith("_"):
         raise AttributeError(f"module 'assay' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        value = import_module("assay.plugins").find_function(name)
+        if value is None:
+            raise AttributeError(f"module 'assay' has no attribute {name!r}")
     globals()[name] = value  # for `runs` also instead of the module of that name, which the import has put here
     return value
 

@@ -10,23 +10,18 @@ import sys
 
 # Loaded by name: the process of a benchmark loads the standard library and nothing of the command line.
 CHILDREN = {
-    "bench": "assay.bench.child:main",
-    "bench-trial": "assay.bench.trial:main",
-    "command-profile": "assay.bench.command_profile:main",
-    "model": "assay.models.child:main",
     "readings": "assay.observe.node:main",
-    "worker": "assay.models.worker:main",
 }
 
 
 def run_child(name: str) -> int | None:
-    from importlib import import_module
+    from assay.plugins import Merged, load
 
-    if name not in CHILDREN:
-        print(f"assay: no child process is called {name!r}; there are {', '.join(CHILDREN)}", file=sys.stderr)
+    children = Merged("children", CHILDREN)
+    if name not in children:
+        print(f"assay: no child process is called {name!r}; there are {', '.join(children)}", file=sys.stderr)
         return 2
-    module, function = CHILDREN[name].split(":")
-    result: int | None = getattr(import_module(module), function)()
+    result: int | None = load(children[name])()
     return result
 
 

@@ -1,4 +1,4 @@
-"""What Python programs call: load a study, run it, read its runs, check a golden, compare benchmarks, check a model.
+"""What Python programs call: load a study, run it, read its runs. Plug-ins add functions of theirs (`check_golden`).
 
     import assay
 
@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.handle import Expected, RunOutcome, StudyHandle, build_texts, parse_where_text
 from assay.runs import Run, Runs, Series, runs
-from assay.values.verdict import Finding, VerdictKind
+from assay.values.verdict import Finding, Judgement, VerdictKind
 
 if TYPE_CHECKING:
-    from assay.study.api import Prepared, RunOptions
-    from assay.values.verdict import Verdict
+    from assay.launch.api import Prepared, RunOptions
 
 __all__ = [
     "Finding",
@@ -36,9 +35,6 @@ __all__ = [
     "StudyHandle",
     "StudyPlan",
     "VerdictKind",
-    "check_golden",
-    "check_model",
-    "compare_benchmarks",
     "load_study",
     "run",
     "runs",
@@ -128,7 +124,7 @@ def load_study(
 
     Further keywords are values of parameters, as those of `assay.run`.
     """
-    from assay.study.api import build_dry_rows
+    from assay.launch.api import build_dry_rows
 
     options = _build_options(
         file,
@@ -183,7 +179,8 @@ def run(
     import warnings
 
     from assay.errors import UsageError
-    from assay.study.api import check_prepared, check_receivers
+    from assay.exchange.api import check_receivers
+    from assay.launch.api import check_prepared
     from assay.values.state import RETRY, State
     from assay.values.units import parse_slot_flags
 
@@ -261,7 +258,7 @@ def _check_words(option: str, words: Sequence[str], choices: Collection[str]) ->
 def _prepare(options: RunOptions, params: Mapping[str, Any]) -> Prepared:
     """`params`: keywords, which may be misspelled options as well."""
     from assay.errors import ConfigError, NotFoundError, UsageError
-    from assay.study.api import prepare
+    from assay.launch.api import prepare
 
     if options.seed is not None and not hasattr(options.seed, "__index__"):
         raise UsageError(f"seed={options.seed!r} is not a number", _SEED_HINT)
@@ -300,7 +297,7 @@ def _render(*values: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 def _build_options(file: Path | Study, **options: Any) -> RunOptions:
     from assay.config.load import LoadOptions
-    from assay.study.api import RunOptions
+    from assay.launch.api import RunOptions
 
     if isinstance(file, Study):
         return RunOptions("", load=LoadOptions(text=file._text), **options)  # noqa: SLF001 of this very module
@@ -320,106 +317,11 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else os.fspath(path)
 
 
-# ---------------------------------------------------------------- judgements
+def __getattr__(name: str) -> Any:
+    """Functions of plug-ins: `check_golden`, `compare_benchmarks`, `check_model`."""
+    from assay.plugins import find_function
 
-
-class Judgement(NamedTuple):
-    """What a check or a comparison came to."""
-
-    verdict: VerdictKind
-    exit_code: int  # what the command ends with
-    findings: tuple[Finding, ...]
-    text: str  # the report that the command prints
-
-    @property
-    def ok(self) -> bool:
-        return self.exit_code == 0
-
-
-def check_golden(
-    file: Path,
-    store: Path,
-    *,
-    tests: Sequence[str] = (),
-    root: Path | None = None,
-    slots: str | None = None,
-    jobs: int | None = None,
-    on: str | None = None,
-    timeout_s: float | None = None,
-    allow_changed: bool = False,
-) -> Judgement:
-    """Check a training against its golden recording in the folder `store`, as `assay golden check` does."""
-    from assay.golden.api import GoldenOptions, check_file, render_golden
-    from assay.values.units import parse_slot_flags
-
-    options = GoldenOptions(
-        file=os.fspath(file),
-        store=os.fspath(store),
-        root=_text(root),
-        slots=parse_slot_flags(slots, jobs),
-        on=on,
-        tests=tuple(tests) or None,
-        timeout_s=timeout_s,
-    )
-    report = check_file(options)
-    if report.interrupted:
-        raise KeyboardInterrupt  # it has stopped the runs; this program learns of it as of any other Ctrl-C
-    findings = tuple(finding for test in report.tests for finding in test.verdict.findings)
-    return Judgement(report.kind, int(report.exit_code(allow_changed)), findings, render_golden(report))
-
-
-def compare_benchmarks(
-    base: str,
-    head: str,
-    *,
-    method: str | None = None,
-    root: Path | None = None,
-    metrics: Sequence[str] = (),
-    min_effect: float = 0.05,
-    everything: bool = False,
-) -> Judgement:
-    """Compare two labels, commits, run directories or files of results, as `assay bench compare BASE HEAD` does.
-
-    `everything`: executions that others disturbed count as well.
-    """
-    from assay.bench.api import CompareOptions, compare_recorded, render_comparison
-
-    options = CompareOptions(metrics=tuple(metrics), min_effect=min_effect, everything=everything)
-    report = compare_recorded(base, head, method, _text(root), options)
-    return _build_judgement(report.verdict, render_comparison(report))
-
-
-def check_model(
-    model: Path,
-    *,
-    target: str | None = None,
-    reference: str | None = None,
-    only: Sequence[str] = (),
-    samples: int | None = None,
-    seed: int | None = None,
-    tolerances: Sequence[str] = (),
-    root: Path | None = None,
-    timeout_s: float | None = None,
-) -> Judgement:
-    """Compute every layer of an ONNX model on a target and on the reference, as `assay model check` does."""
-    from assay.models.api import ModelFlags, RunChoice, build_document, build_request, run_model
-    from assay.show.terminal_report import render_terminal
-
-    flags = ModelFlags(
-        model=os.fspath(model),
-        target=target,
-        reference=reference,
-        samples=samples,
-        seed=seed,
-        tolerances=tuple(tolerances),
-        only=tuple(only),
-    )
-    choice = RunChoice(_text(root), timeout_s)
-    finished = run_model(build_request(flags, "check"), choice)
-    if finished.report is None:
-        raise KeyboardInterrupt
-    return _build_judgement(finished.report.verdict, render_terminal(build_document(finished.report)))
-
-
-def _build_judgement(verdict: Verdict, text: str) -> Judgement:
-    return Judgement(verdict.kind, int(verdict.kind.exit_code), verdict.findings, text)
+    found = None if name.startswith("_") else find_function(name)
+    if found is None:
+        raise AttributeError(f"module 'assay.api' has no attribute {name!r}")
+    return found

@@ -71,8 +71,8 @@ def do_convergence_test(
     """Gather, or check against what was gathered, every test of a configuration. `timeout_s`: limit of each run.
     `only`: judge these metrics alone, or labels of them, as in `loss MLM`."""
     from assay.golden.api import GoldenOptions, check_file, gather_file
+    from assay.launch.api import RunHooks
     from assay.show.console import Console
-    from assay.study.api import RunHooks
     from assay.values.verdict import VerdictKind
 
     options = GoldenOptions(

@@ -135,15 +135,8 @@ class StudyHandle:
         sort by. Of several objectives `runs.pareto()` gives the Pareto set.
         """
         from assay.errors import UsageError
-        from assay.study.api import (
-            StudyLocation,
-            choose_best,
-            leave_out_foreign,
-            load_fresh_table,
-            load_objectives,
-            open_index_of,
-            select_rows,
-        )
+        from assay.follow.api import StudyLocation, open_index_of
+        from assay.reading.api import choose_best, leave_out_foreign, load_fresh_table, load_objectives, select_rows
         from assay.values.state import has_result
 
         locations = [StudyLocation(self.root, self.name)]
@@ -172,8 +165,9 @@ class StudyHandle:
         group_by: Sequence[str] = (),
     ) -> str:
         """The table that `assay sum` prints, as it is now; empty as long as there are no runs."""
+        from assay.follow.api import StudyLocation, open_index_of
+        from assay.reading.api import SummaryOptions, load_fresh_table, summarise
         from assay.show.table import render_table
-        from assay.study.api import StudyLocation, SummaryOptions, load_fresh_table, open_index_of, summarise
 
         locations = [StudyLocation(self.root, self.name)]
         with open_index_of(locations) as index:

@@ -21,7 +21,7 @@ from assay.errors import MissingExtraError, NotFoundError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from assay.study.api import LoadedRuns
+    from assay.reading.api import LoadedRuns
     from assay.values.table import Table
 
 __all__ = ["Run", "Runs", "Series", "runs"]
@@ -60,7 +60,7 @@ class Run:
 
     def log(self, command: str | None = None) -> str:
         """The newest output: of the command that failed, else of the last one that began."""
-        from assay.study.api import find_log
+        from assay.reading.api import find_log
 
         with open(find_log(self.dir, command), encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -106,7 +106,7 @@ class Runs:
 
     def where(self, expression: str) -> Runs:
         """Those that match, as `assay sum --where` chooses them: `runs.where("lr < 0.1 and best(loss) < 0.3")`."""
-        from assay.study.api import choose_rows
+        from assay.reading.api import choose_rows
         from assay.values.where import parse_where
 
         where = parse_where(expression)
@@ -117,7 +117,7 @@ class Runs:
 
         Names of metrics, by their best values, of parameters, or `time`; sorted by the first.
         """
-        from assay.study.api import find_pareto_runs
+        from assay.reading.api import find_pareto_runs
 
         return self._choose(find_pareto_runs(self._loaded.table, self._rows, names) if self._loaded else ())
 
@@ -145,7 +145,7 @@ class Runs:
 
     def series(self, run: str | Run, metric: str) -> Series:
         """All points of one metric of one run."""
-        from assay.study.api import load_points
+        from assay.reading.api import load_points
 
         chosen = run if isinstance(run, Run) else self[run]
         if metric not in chosen.metrics:
@@ -173,7 +173,7 @@ def count_states(runs: Sequence[Run]) -> dict[str, int]:
 
 def build_table(runs: Sequence[Run]) -> Table:
     """State, the parameters that differ, the most informative metrics, time."""
-    from assay.study.api import differing_params
+    from assay.reading.api import differing_params
     from assay.values.series import metric_priority
     from assay.values.table import Column, Table
 
@@ -191,7 +191,7 @@ def build_table(runs: Sequence[Run]) -> Table:
 def runs(study: str, root: str | None = None, *, where: str | None = None) -> Runs:
     """The runs of a study, by its name or folder, or of `study/pattern*`; brought up to date with the run directories
     first. `where`: only those that match, as in `assay sum --where`."""
-    from assay.study.api import load_study_runs, match_rows
+    from assay.reading.api import load_study_runs, match_rows
 
     loaded = load_study_runs(study, root)
     every = range(len(loaded.fields))

@@ -22,8 +22,8 @@ from typing import Any
 
 from tests.acceptance.workshop import PATIENCE_S, Workshop, load_environ, until
 
+from assay.follow.attempts import DEATH, MAX_DEATHS
 from assay.record import run_directory
-from assay.study.attempts import DEATH, MAX_DEATHS
 from assay.values.run import State
 
 KILLED = 128 + signal.SIGKILL

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.printed_commands import check_command, find_attempts, find_commands
-from tests.study.workbench import Bench, until
-from tests.web.conftest import open_client
+from tests.web_client import open_client
+from tests.workbench import Bench, until
 
 # items with parameters of their own, values and names that a shell would take apart, and a run that fails
 ITEMS = r"""

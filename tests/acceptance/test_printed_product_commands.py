@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from onnx import helper
-from tests.bench.laboratory import execution, write_module
-from tests.golden.lab import NATIVE, Lab
-from tests.models.models import EXAMPLES, write_chain, write_model
+from tests.bench_laboratory import execution, write_module
+from tests.example_models import EXAMPLES, write_chain, write_model
+from tests.golden_lab import NATIVE, Lab
 from tests.printed_commands import find_commands, find_roots, paste
-from tests.study.workbench import Bench
-from tests.web.conftest import open_client
+from tests.web_client import open_client
+from tests.workbench import Bench
 
 from assay.bench.flow.archive import write_as_run
-from assay.study.api import StudyLocation
+from assay.follow.api import StudyLocation
 from assay.system.fast_dataclasses import replace
 
 ELSEWHERE = ("--root", "else where")

@@ -11,8 +11,8 @@ import pytest
 
 from assay.cli.direct import find_call, parse_words
 from assay.cli.main import GROUP, SERVICES, build_cli
-from assay.study.commands import COMMANDS
-from assay.study.commands.run import RunRequest
+from assay.cli.study_commands import COMMANDS
+from assay.launch.commands.run import RunRequest
 from assay.values.options import Group, Option, Request
 
 VALUES = [

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
-from tests.study.workbench import Bench
+from tests.workbench import Bench
 
 from assay.cli import doctor
 

@@ -14,7 +14,7 @@ import pytest
 
 from assay.cli.main import run
 from assay.errors import InfrastructureError
-from assay.study import locations
+from assay.follow import locations
 
 STUDY = "study: z\ncommand: 'echo {x}; [ {x} != 2 ]'\nparams: {x: [1, 2]}\nresources: {gpus: 0}\n"
 ASSAY = f"{shlex.quote(sys.executable)} -m assay"

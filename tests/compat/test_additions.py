@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from tests.command_line import Cli
-from tests.study.workbench import Bench, until
+from tests.workbench import Bench, until
 
-from assay.compat import mlrunner, runx
+from assay.compat.mlrunner import command as mlrunner
 from assay.compat.original_command import Parser
+from assay.compat.runx import command as runx
 from assay.record import run_directory
 
 RUNX_FLAGS = ("--exp_name", "--tag", "--no_cooldir", "--no_run", "--interactive", "--farm", "--config_file")

@@ -7,7 +7,9 @@ import argparse
 import pytest
 
 from assay.cli.main import run
-from assay.compat import mlrunner, runx, sumx
+from assay.compat.mlrunner import command as mlrunner
+from assay.compat.runx import command as runx
+from assay.compat.runx import sumx
 from assay.values.run import State
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.execute.places import Place, load_place, render_place
-from assay.execute.submit import _SHELL
+from assay.farms.submit import _SHELL
 from assay.values.run import JobHandle
 
 HERE = "login"

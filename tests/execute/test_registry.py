@@ -10,7 +10,7 @@ import pytest
 from assay.errors import NotFoundError
 from assay.execute.local import LocalExecutor
 from assay.execute.registry import build_executor
-from assay.execute.submit import SubmitExecutor
+from assay.farms.submit import SubmitExecutor
 from assay.values.study import Farm
 
 
@@ -36,5 +36,5 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
 
 
 def test_only_what_is_asked_for_is_loaded() -> None:
-    text = "import sys, assay.execute.registry as r; r.build_executor('local'); sys.exit('assay.execute.submit' in sys.modules)"
+    text = "import sys, assay.execute.registry as r; r.build_executor('local'); sys.exit('assay.farms.submit' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0

@@ -10,9 +10,9 @@ import pytest
 from tests.golden.report.golden_reports import FAILED, golden, metric
 
 from assay.errors import NotFoundError
+from assay.follow.api import StudyLocation
 from assay.golden.records import list_ids, load_head, load_report, write_report
 from assay.golden.values import GoldenTestReport, SegmentReport
-from assay.study.api import StudyLocation
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 SAMPLES = Path(__file__).parents[1] / "formats" / "golden-report"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tests.models.models import EXAMPLES, activate, load_examples, run, sample
+from tests.example_models import EXAMPLES, activate, load_examples, run, sample
 
 from assay.models.graph.graph import build_outline
 

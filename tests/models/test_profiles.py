@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from assay.errors import InfrastructureError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants
 from assay.models.graph.tensorfile import write_tensors
-from assay.models.profiles import (
-    finish_profiles,
-    load_profile,
-    parse_ort_profile,
-    parse_profile,
-    parse_runtime_csv,
-)
+from assay.models.profiles import finish_profiles, load_profile, parse_ort_profile, parse_profile, parse_runtime_csv
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.trace import Slice
 from assay.models.values.model import Ending, Job, Step, StepOutcome, Target

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.models.models import until
+from tests.example_models import until
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, NotFoundError, UsageError
 from assay.models.values.model import Ending, Job, Limits, Step, Target

@@ -14,7 +14,7 @@ import pytest
 from tests.contracts.executor import Run, Runs, until
 
 from assay.observe.readings import parse_absence, parse_reading
-from assay.study.run_description import load_absence, load_readings_summary
+from assay.reading.run_description import load_absence, load_readings_summary
 from assay.system import processes
 
 SIZE = 60_000_000

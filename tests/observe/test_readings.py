@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.observe.readings import (
-    ProcessTable,
-    TreeSampler,
-    load_tag,
-    parse_reading,
-    render_reading,
-)
+from assay.observe.readings import ProcessTable, TreeSampler, load_tag, parse_reading, render_reading
 from assay.system.processes import load_stat, parse_stat
 from assay.values.series import GpuReading, Reading
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import FormatError, InfrastructureError
+from assay.follow.attempts import build_outcome
 from assay.observe.environment import load_environment
 from assay.record import run_directory
 from assay.record.run_directory import Attempt, History, RunRecord, conclude
-from assay.study.attempts import build_outcome
 from assay.values import layout
 from assay.values.run import Command, JobHandle, Outcome, RunSpec, State, Stop
 from assay.values.study import CodePolicy, MetricFile, Pattern, Resources

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from assay.config.farms import build_engine_farm
 from assay.errors import InfrastructureError, UsageError
-from assay.execute.ssh_jobs import HostAddress, HostSlot, parse_slot
-from assay.execute.ssh_session import Session
+from assay.farms.config import build_engine_farm
+from assay.farms.ssh_jobs import HostAddress, HostSlot, parse_slot
+from assay.farms.ssh_session import Session
 from assay.system import ssh
 from assay.system.ssh import Address, Connection, explain_connection
 

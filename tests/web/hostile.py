@@ -16,19 +16,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.bench.laboratory import execution
-from tests.golden.lab import Lab
+from tests.bench_laboratory import execution
+from tests.golden_lab import Lab
 from tests.models.report.model_reports import bad_report
 
 from assay.bench.flow.archive import write_as_run
 from assay.bench.records import BENCH_FILE
 from assay.bench.values.execution import BenchExecution
 from assay.compat.torq.session_runs import store_session
+from assay.follow.api import StudyLocation
 from assay.golden.records import Head
 from assay.golden.values import GoldenTestReport
 from assay.models.records import write_report
 from assay.models.values.model import ModelReport
-from assay.study.api import StudyLocation
 from assay.values.plain import build_plain, parse_plain
 
 SECRET = "the-content-of-a-file-outside-4711"

@@ -11,19 +11,20 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.golden.lab import Lab
+from tests.bench import test_web_pages as benchmarks
+from tests.golden_lab import Lab
+from tests.models import test_web_pages as models
 from tests.models.report.model_reports import bad_report, good_report
-from tests.study.workbench import BAD, GOOD, Bench
-from tests.web import test_benchmarks_page as benchmarks
-from tests.web import test_models_page as models
-from tests.web.conftest import open_client
+from tests.web_client import open_client
+from tests.workbench import BAD, GOOD, Bench
 
+from assay.follow.api import StudyLocation
 from assay.golden.records import list_ids
 from assay.record.received import Received, write_received
-from assay.study.api import StudyLocation, count_failed_checks
 from assay.system.files import write_atomic
 from assay.values.verdict import VerdictKind
 from assay.web import alarms
+from assay.web.api import count_failed_checks
 
 
 def look(client: TestClient) -> str:

@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
-from tests.study.workbench import GOOD, Bench
-from tests.web.conftest import open_client
+from tests.web_client import open_client
+from tests.workbench import GOOD, Bench
 
-from assay.study import run_files
+from assay.web.contents import run_files
 
 PAGE = "/studies/fit/runs/"
 LONG = "n" * 4000

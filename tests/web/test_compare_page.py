@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.study.workbench import GOOD, STUDY, Bench
-from tests.web.conftest import open_client
+from tests.web_client import open_client
+from tests.workbench import GOOD, STUDY, Bench
 
-from assay.study.compare_page import _build_numbers
+from assay.web.contents.compare_page import _build_numbers
 
 PAGE = "/studies/fit/compare"
 OTHER = "lr=0.1,n=8"

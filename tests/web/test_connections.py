@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from tests.study.workbench import until
-from tests.web.conftest import TOKENS, UPLOADER
+from tests.web_client import UPLOADER, build_tokens
+from tests.workbench import until
 
 from assay.web import connections
 from assay.web.app import build_app
@@ -27,7 +27,7 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         monkeypatch.setattr(connections, name, value)
     (tmp_path / "root").mkdir()
     config = uvicorn.Config(
-        build_app(Site((str(tmp_path / "root"),), TOKENS)),
+        build_app(Site((str(tmp_path / "root"),), build_tokens())),
         port=0,
         log_level="error",
         http=connections.GuardedProtocol,

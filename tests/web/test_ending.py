@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.study.workbench import until
-from tests.web.conftest import TOKEN
+from tests.web_client import TOKEN
+from tests.workbench import until
 
 
 @pytest.mark.services("web")

@@ -16,11 +16,11 @@ import pytest
 from httpx import Response
 from starlette.routing import Match
 from starlette.testclient import TestClient
-from tests.study.workbench import GOOD, Bench
 from tests.web import hostile
-from tests.web.conftest import WRITE, open_client
+from tests.web_client import WRITE, open_client
+from tests.workbench import GOOD, Bench
 
-from assay.study.api import StudyView
+from assay.web.api import StudyView
 from assay.web.app import MODULES
 from assay.web.routes import Entry, build_route
 

@@ -8,8 +8,8 @@ from typing import Any
 import jsonschema
 import pytest
 from starlette.testclient import TestClient
-from tests.study.workbench import GOOD, Bench
-from tests.web.conftest import TOKENS, WRITE
+from tests.web_client import WRITE, build_tokens
+from tests.workbench import GOOD, Bench
 
 from assay.web.app import MODULES, build_app
 from assay.web.openapi import OPERATIONS, build_document
@@ -60,7 +60,7 @@ def test_whatever_is_asked_is_answered_as_described(served: Bench, operation: tu
     from schemathesis.specs.openapi import checks
 
     method, path = operation
-    app = build_app(Site((str(served.root),), TOKENS, hosts=("testserver", "127.0.0.1")))
+    app = build_app(Site((str(served.root),), build_tokens(), hosts=("testserver", "127.0.0.1")))
     api = schemathesis.openapi.from_asgi("/api/openapi.json", app)[path][method]
     wanted = [
         not_a_server_error,

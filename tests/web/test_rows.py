@@ -5,9 +5,10 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from pathlib import Path
 
+from assay.follow.api import StudyLocation
 from assay.record.index.base import RunRow, Table
-from assay.study.api import StudyLocation, StudyView, build_table, find_names
 from assay.values.state import State
+from assay.web.api import StudyView, build_table, find_names
 from assay.web.rows import escape_texts, render_rows
 
 HOSTILE = '<script>alert("1")</script>\'&\x1b[31m\nnext'

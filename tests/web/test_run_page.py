@@ -12,15 +12,23 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.study.workbench import BAD, GOOD, STUDY, Bench
-from tests.web.conftest import open_client
+from tests.web_client import open_client
+from tests.workbench import BAD, GOOD, STUDY, Bench
 
 from assay.errors import NotFoundError
-from assay.study import run_files
-from assay.study.api import StudyLocation
-from assay.study.page_facts import load_run_verdicts, load_verdicts
-from assay.study.run_files import LOG_BYTES, choose_log, find_file, list_files, load_log, search_log, split_diff
-from assay.study.run_page import list_readings
+from assay.follow.api import StudyLocation
+from assay.web.contents import run_files
+from assay.web.contents.page_facts import load_run_verdicts, load_verdicts
+from assay.web.contents.run_files import (
+    LOG_BYTES,
+    choose_log,
+    find_file,
+    list_files,
+    load_log,
+    search_log,
+    split_diff,
+)
+from assay.web.contents.run_page import list_readings
 from assay.web.pages import run as run_page
 
 PAGE = "/studies/fit/runs/"

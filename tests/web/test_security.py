@@ -8,8 +8,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
-from tests.study.workbench import GOOD, Bench
-from tests.web.conftest import READER, TOKEN, TOKENS, UPLOADER, WRITE, open_client
+from tests.web_client import READER, TOKEN, UPLOADER, WRITE, build_tokens, open_client
+from tests.workbench import GOOD, Bench
 
 from assay.web import live, security
 from assay.web.routes import Entry, build_route, get, post
@@ -34,7 +34,7 @@ def open_guarded(*, is_open: bool = True) -> TestClient:
         get("/all", _say, scope="open"),
     ]
     routes = [build_route(entry) for entry in entries]
-    guard = Guard(Starlette(routes=routes), routes, tokens=TOKENS, hosts=("127.0.0.1", "lab"), is_open=is_open)
+    guard = Guard(Starlette(routes=routes), routes, tokens=build_tokens(), hosts=("127.0.0.1", "lab"), is_open=is_open)
     return TestClient(guard, base_url="http://127.0.0.1:8666")
 
 
@@ -76,7 +76,9 @@ class TestScopes:
         assert guarded.get("/all").status_code == 200
         assert guarded.get("/see", headers=bearer(READER)).status_code == 200
         assert guarded.get("/see", headers=bearer(UPLOADER)).status_code == 403
-        assert guarded.get("/see", headers={"cookie": f"{COOKIE}={TOKENS[1].build_cookie()}"}).status_code == 200
+        assert (
+            guarded.get("/see", headers={"cookie": f"{COOKIE}={build_tokens()[1].build_cookie()}"}).status_code == 200
+        )
         assert guarded.get("/see", headers={"cookie": f"{COOKIE}=x"}).status_code == 401
 
     @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ class TestScopes:
 
     def test_a_cookie_does_not_allow_actions(self, guarded: TestClient) -> None:
         """So a form of another site, with which a browser sends cookies, gets nowhere."""
-        for cookie in (TOKENS[0].build_cookie(), TOKEN):
+        for cookie in (build_tokens()[0].build_cookie(), TOKEN):
             assert guarded.post("/act", headers={"cookie": f"{COOKIE}={cookie}"}).status_code == 401
 
     @pytest.mark.parametrize("given", ["Basic abc", "Bearer", "Bearer ", "Bearer \xff", TOKEN, f"Bearer {TOKEN}x"])

@@ -10,11 +10,11 @@ from urllib.parse import parse_qs
 
 import pytest
 from starlette.testclient import TestClient
-from tests.bench.laboratory import execution
-from tests.web.conftest import open_client
+from tests.bench_laboratory import execution
+from tests.web_client import open_client
 
 from assay.bench.flow.archive import write_as_run
-from assay.study.api import StudyLocation
+from assay.follow.api import StudyLocation
 from assay.web.pages.traces import VIEWER, Trace, find_traced, list_traces
 from assay.web.security import CONTENT_POLICY
 

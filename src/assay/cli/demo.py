@@ -144,11 +144,15 @@ def _tell_story(plain: bool, where: str, run: Call) -> int:
 
 def serve(run: Call) -> int:
     """The page, until Ctrl-C, which is how it ends well; where its parts are not installed, how to get them."""
-    from assay.web.command import check_parts
+    from assay.plugins import find_function
 
     say = _Narrator()
+    check = find_function("page.check")
+    if check is None:
+        say("No page here: no plug-in serves one; `assay doctor` lists the plug-ins that could not be loaded")
+        return int(ExitCode.OK)
     try:
-        check_parts()
+        check()
     except UsageError as error:
         say(f"No page here: {error.message}; {error.hint}")
         return int(ExitCode.OK)

@@ -7,29 +7,27 @@ joined short options, mistakes) is left to click, so that there is one place for
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
+from assay.plugins import load
 from assay.show.console import Console
-from assay.values.options import Group, Option
+from assay.values.options import Group, Option, find_request
 
 
 def find_call(words: Sequence[str], group: Group, services: Mapping[str, object]) -> Callable[[], Any] | None:
     """The call that the words ask for; None: click has to look at them."""
     if not words or words[0] not in group.commands:
         return None
-    module, _, attribute = group.commands[words[0]][0].partition(":")
-    found = getattr(import_module(module), attribute)
+    found = load(group.commands[words[0]][0])
     if isinstance(found, Group):
         return find_call(words[1:], found, services)
-    annotations = getattr(found, "__annotations__", {})
-    if "request" not in annotations:
+    request = find_request(found)
+    if request is None:
         return None
-    request = found.__globals__[annotations["request"]]
     given = parse_words(words[1:], request.OPTIONS)
     if given is None:
         return None
-    further = {key: value for key, value in services.items() if key in annotations}
+    further = {key: value for key, value in services.items() if key in found.__annotations__}
     return lambda: found(request.from_command_line(given), Console(), **further)
 
 

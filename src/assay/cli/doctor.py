@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
+from assay import plugins
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode
 from assay.execute.slots import slots_directory
-from assay.models.api import choose_store_folder
 from assay.observe.devices import Devices
+from assay.plugins import Folder, Part, Program
 from assay.show import formatting
 from assay.show.console import Console
 from assay.system import processes
@@ -34,37 +35,11 @@ _NETWORK_NAMES = "nfs nfs4 cifs smb3 smbfs afs 9p fuse.sshfs lustre gpfs beegfs 
 _NETWORK_SYSTEMS = frozenset(_NETWORK_NAMES.split())
 _LITTLE_ROOM = 1 << 30
 _EXTRAS = (
-    ("pandas", "frames", "assay.runs(...).to_pandas()"),
-    ("matplotlib", "plot", "plots in files: assay plot -o"),
-    ("tensorboardX", "tensorboard", "assay sum --tensorboard, logx's event files"),
-    ("numpy", "demo", "assay demo"),
-    ("scipy", "stats", "assay golden check"),
-    ("ruptures", "stats", "change points: assay bench history"),
-    ("py-spy", "profile", "assay bench run --profile, where no framework is loaded"),
-    ("xprof", "perfzero", "TensorBoard's tab for profiles"),
-    ("optuna", "search", "studies with `search:`, assay importance"),
-    ("mlflow-skinny", "mlflow", "assay export mlflow"),
-    ("pyarrow", "parquet", "assay export parquet"),
-    ("psycopg", "postgres", "an index that a team shares: ASSAY_INDEX=postgresql://…"),
-    ("ray", "ray", "assay run --on ray"),
-    ("starlette", "web", "the page: assay serve"),
-    ("httpx", "download", "http:// and https:// in --data_downloads"),
+    Part("pandas", "frames", "assay.runs(...).to_pandas()"),
+    Part("matplotlib", "plot", "plots in files: assay plot -o"),
+    Part("numpy", "demo", "assay demo"),
+    Part("psycopg", "postgres", "an index that a team shares: ASSAY_INDEX=postgresql://…"),
 )
-_MODEL_PARTS = (
-    ("onnx", "models", "reading models: assay model; the target reference"),
-    ("onnxruntime", "models", "the target ort, the usual reference"),
-    ("ml_dtypes", "models", "bfloat16, float8 and the like"),
-    ("openvino", "openvino", "the target openvino"),
-    ("iree-base-compiler", "iree", "the target iree; MLIR for torq"),
-    ("iree-base-runtime", "iree", "the target iree"),
-)
-_STORE_PARTS = (
-    ("s3fs", "s3", "s3://"),
-    ("gcsfs", "gcs", "gs://"),
-    ("adlfs", "azure", "az://"),
-    ("google-cloud-bigquery", "bigquery", "assay perfzero --bigquery_project_name"),
-)
-_Parts = tuple[tuple[str, str, str], ...]  # package, our extra that brings it, what it is for
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +67,8 @@ def examine(root: str | None = None) -> Diagnosis:
             ("Needed", tuple(_examine_needed())),
             ("Places", tuple(_examine_places(root))),
             ("GPUs", tuple(_examine_gpus())),
-            ("Optional parts", tuple(_examine_extras(_EXTRAS))),
-            ("Models", tuple(_examine_extras(_MODEL_PARTS))),
-            ("Object stores", tuple(_examine_extras(_STORE_PARTS))),
-            ("Other programs", tuple(_examine_others())),
+            ("Optional parts", tuple(map(_examine_part, _EXTRAS))),
+            *((f"Plug-in {name}", found) for name, found in _examine_plugins()),
         )
     )
 
@@ -206,8 +179,6 @@ def _examine_places(root: str | None) -> Iterator[Diagnostic]:
         yield _examine_file_system(parent)
         yield _examine_room(parent)
     yield _examine_folder("cache", cache_dir(os.environ), "set ASSAY_CACHE_DIR to a local folder", needed=False)
-    store = choose_store_folder(os.environ, os.getcwd())
-    yield _examine_folder("artifacts", store, "set ASSAY_CACHE to a folder that can be written", needed=False)
     yield _examine_slots()
 
 
@@ -260,7 +231,7 @@ def _examine_slots() -> Diagnostic:
         return Diagnostic("slots", "broken", error.message, error.hint or "set ASSAY_SLOTS_DIR to a folder of your own")
 
 
-# ---------------------------------------------------------------- GPUs, extras, other programs
+# ---------------------------------------------------------------- GPUs, optional parts, plug-ins
 
 
 def _examine_gpus() -> Iterator[Diagnostic]:
@@ -279,25 +250,35 @@ def _examine_gpus() -> Iterator[Diagnostic]:
         yield Diagnostic("driver", "ok", driver)
 
 
-def _examine_extras(parts: _Parts, find_version: Callable[[str], str] = version) -> Iterator[Diagnostic]:
+def _examine_part(part: Part, find_version: Callable[[str], str] = version) -> Diagnostic:
     """By what pip has noted: nothing is imported, OpenVINO alone would take seconds."""
-    for package, extra, use in parts:
-        try:
-            yield Diagnostic(package, "ok", f"{find_version(package)} ({use})")
-        except PackageNotFoundError:
-            yield Diagnostic(package, "missing", f"for {use}", f"pip install 'assay[{extra}]'")
+    try:
+        return Diagnostic(part.package, "ok", f"{find_version(part.package)} ({part.use})")
+    except PackageNotFoundError:
+        return Diagnostic(part.package, "missing", f"for {part.use}", f"pip install 'assay[{part.extra}]'")
 
 
-def _examine_others() -> Iterator[Diagnostic]:
-    """What is started for people and not needed by any run of theirs."""
-    hosts = "assay run --on ssh:HOST, models on boards"
-    slurm = "install Slurm's commands (Debian: slurm-client)"
-    docker = "install Docker: https://docs.docker.com/engine/install"
-    gcloud = "install Google Cloud's CLI: https://cloud.google.com/sdk/docs/install"
-    yield _examine_program("ssh", hosts, "install OpenSSH's client", needed=False, question="-V")
-    yield _examine_program("sbatch", "assay run --on slurm", slurm, needed=False)
-    yield _examine_program("docker", "assay perfzero setup", docker, needed=False)
-    yield _examine_program("gcloud", "assay perfzero cloud", gcloud, needed=False)
+def _examine_plugins() -> Iterator[tuple[str, tuple[Diagnostic, ...]]]:
+    problems: dict[str, list[Diagnostic]] = {}
+    for name, text in plugins.find_problems():
+        problems.setdefault(name, []).append(Diagnostic(name, "note", text, "it is left out"))
+    for plugin in plugins.find_plugins().values():
+        found = (*problems.pop(plugin.name, ()), *map(_examine_need, plugin.doctor))
+        yield plugin.name, found or (Diagnostic(plugin.name, "ok", "loaded"),)
+    for name, left_out in problems.items():
+        yield name, tuple(left_out)
+
+
+def _examine_need(need: Part | Program | Folder) -> Diagnostic:
+    if isinstance(need, Part):
+        return _examine_part(need)
+    if isinstance(need, Program):
+        return _examine_program(need.name, need.use, need.hint, needed=False, question=need.question)
+    try:
+        path = plugins.load(need.find)(os.environ, os.getcwd())
+    except AssayError as error:
+        return Diagnostic(need.name, "note", error.message, error.hint or need.hint)
+    return _examine_folder(need.name, path, need.hint, needed=False)
 
 
 # ---------------------------------------------------------------- the command

@@ -10,12 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from assay import __version__
+from assay import __version__, plugins
 from assay.cli.direct import find_call
 from assay.errors import AssayError, ExitCode, explain_refusal
 from assay.show.console import Console, silence
 from assay.show.formatting import guard
-from assay.study.commands import COMMANDS as STUDY_COMMANDS
 from assay.values.options import Group
 
 if TYPE_CHECKING:
@@ -23,8 +22,24 @@ if TYPE_CHECKING:
 
     import click
 
-    from assay.values.machine import Timings
-
+COMMANDS = {
+    "run": ("assay.launch.commands.run:run", "Expand a study file and run it; ours, runx's or mlrunner's."),
+    "ls": ("assay.reading.commands.runs:ls", "List studies, or the runs of a study."),
+    "show": ("assay.reading.commands.runs:show", "Show everything about one run."),
+    "logs": ("assay.reading.commands.runs:logs", "Print a run's output, or follow it."),
+    "stop": ("assay.launch.commands.run:stop", "Stop runs and everything they started."),
+    "rerun": ("assay.launch.commands.run:rerun", "Run finished runs again; failed ones with the current code."),
+    "diff": ("assay.reading.commands.runs:diff", "Compare two runs: parameters, code, environment, results."),
+    "plot": ("assay.reading.commands.tables:plot", "Plot metrics over steps."),
+    "sum": ("assay.reading.commands.tables:summarise", "Print the summary table of one or more studies."),
+    "tag": ("assay.reading.commands.marks:tag", "Tag runs or a study, remove tags, or list them."),
+    "note": ("assay.reading.commands.marks:note", "Add a note to runs or a study, or print the notes."),
+    "adopt": ("assay.launch.commands.adopt:adopt", "Take runs that were uploaded as runs of your study."),
+    "best": ("assay.reading.commands.best:best", "Show the best run, its margin, and how to repeat it."),
+    "index": ("assay.reading.commands.index:GROUP", "Maintain the index: rebuild, reparse, ingest."),
+    "doctor": ("assay.cli.doctor:doctor", "Show what works on this machine, and how to get the rest."),
+    "demo": ("assay.cli.demo:demo", "Show the main commands in a minute, without GPU or network."),
+}
 GROUP = Group(
     """Assay launches machine-learning runs and proves that they still behave.
 
@@ -33,35 +48,9 @@ GROUP = Group(
     assay run study.yml       run a study; again: only what is not finished
     assay sum STUDY           which run won
     """,
-    {
-        **STUDY_COMMANDS,
-        "golden": (
-            "assay.golden.commands:GROUP",
-            "Record a training that is good; check that it still converges.",
-        ),
-        "bench": ("assay.bench.commands:GROUP", "Is it slower, since when, and is it the code or the machine?"),
-        "model": ("assay.models.commands:GROUP", "Which layer of an ONNX model does a target get wrong?"),
-        "report": ("assay.cli.report:report", "Write a study or a verdict as one HTML page, for mail and CI."),
-        "serve": ("assay.web.command:serve", "Look at studies, goldens, benchmarks and models in the browser."),
-        "doctor": ("assay.cli.doctor:doctor", "Show what works on this machine, and how to get the rest."),
-        "demo": ("assay.cli.demo:demo", "Show the main commands in a minute, without GPU or network."),
-        "runx": ("assay.compat.runx:command", "runx's own flags and files."),
-        "sumx": ("assay.compat.sumx:command", "sumx's own flags and table."),
-        "mlrunner": ("assay.compat.mlrunner:command", "mlrunner's own flags and files."),
-        "convergence": ("assay.compat.harness:command", "The convergence harness's own flags and files."),
-        "perfzero": ("assay.compat.perfzero.command:command", "PerfZero's own flags, workspace and summaries."),
-    },
+    plugins.Merged("commands", COMMANDS),
 )
-
-
-def _keep_timings(root: str, timings: Timings, label: str | None) -> None:
-    """What `assay model` does with its times: products do not know one another."""
-    from assay.bench.api import add_timings
-
-    add_timings(root, timings, label)
-
-
-SERVICES = {"keep_timings": _keep_timings, "call": lambda arguments: run(arguments)}  # noqa: PLW0108 defined below
+SERVICES = {"call": lambda arguments: run(arguments)}  # noqa: PLW0108 defined below
 
 
 def build_cli() -> click.Group:
@@ -145,18 +134,7 @@ def _explain(error: OSError) -> int | None:
     return int(ExitCode.INTERNAL)
 
 
-_READING = (
-    "ls",
-    "sum",
-    "best",
-    "show",
-    "plot",
-    "diff",
-    "index",
-    "logs",
-    "sumx",
-    "report",
-)  # may begin again: they only read
+_READING = ("ls", "sum", "best", "show", "plot", "diff", "index", "logs")  # may begin again: they only read
 
 
 def _call(arguments: list[str]) -> Any:
@@ -165,10 +143,14 @@ def _call(arguments: list[str]) -> Any:
     try:
         return call()
     except AssayError as error:
-        if type(error).__name__ != "IndexDamagedError" or not arguments or arguments[0] not in _READING:
+        if type(error).__name__ != "IndexDamagedError" or not arguments or not _only_reads(arguments[0]):
             raise
         Console().warning(f"{error.message}; it is rebuilt from the run directories")
         return call()
+
+
+def _only_reads(command: str) -> bool:
+    return command in _READING or any(command in each.reading for each in plugins.find_plugins().values())
 
 
 def _call_click(arguments: list[str]) -> Any:

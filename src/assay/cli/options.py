@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 import click
 
-from assay.errors import AssayError, ExitCode, did_you_mean
+from assay.errors import AssayError, ExitCode, InfrastructureError, did_you_mean
+from assay.plugins import load
 from assay.show.console import Console
-from assay.values.options import Group, Option, Request
+from assay.values.options import Group, Option, find_request
 
 
 def build_root(group: Group, services: Mapping[str, object], version: str) -> click.Group:
@@ -91,8 +91,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in self._group.commands:
             return None
-        module, _, attribute = self._group.commands[cmd_name][0].partition(":")
-        return build_command(cmd_name, getattr(import_module(module), attribute), self._services)
+        return build_command(cmd_name, load(self._group.commands[cmd_name][0]), self._services)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0] if args else ""
@@ -112,7 +111,9 @@ def build_command(name: str, found: Any, services: Mapping[str, object]) -> clic
         return found
     if isinstance(found, Group):
         return LazyGroup(name, found, services)
-    request: type[Request] = found.__globals__[found.__annotations__["request"]]
+    request = find_request(found)
+    if request is None:
+        raise InfrastructureError(f"the command {name!r} has no handler with a request: {found!r}")
     further = {key: value for key, value in services.items() if key in found.__annotations__}
 
     def call(**given: Any) -> Any:

@@ -14,7 +14,7 @@ import click
 from assay.show.console import Console, build_same_call
 
 if TYPE_CHECKING:
-    from assay.study.api import Report
+    from assay.launch.api import Report
 
 Parsed = argparse.Namespace
 _LINES_AT_ONCE = 2048
@@ -122,7 +122,7 @@ def write_lines(lines: Iterable[str]) -> None:
 
 def write_report(report: Report, elapsed_s: float) -> None:
     """How it went, and the end of the logs of what failed."""
-    from assay.study.api import build_study_report, render_report
+    from assay.launch.api import build_study_report, render_report
     from assay.system.terminal import terminal_width, use_color
 
     found = build_study_report(report, elapsed_s)

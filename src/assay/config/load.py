@@ -32,8 +32,8 @@ _HOW_TO_MLRUNNER = """a smallest file, another one is named with -y:
       lr: [0.1, 0.01]"""
 _HOW_TOS = {"runx": _HOW_TO_RUNX, "mlrunner": _HOW_TO_MLRUNNER}
 _DIALECTS = {  # other tools' files: loaded when one is read
-    "runx": "assay.config.dialects.runx:parse_runx",
-    "mlrunner": "assay.config.dialects.mlrunner:parse_mlrunner",
+    "runx": "assay.compat.runx.study_file:parse_runx",
+    "mlrunner": "assay.compat.mlrunner.study_file:parse_mlrunner",
 }
 _RUNX_KEYS = frozenset(("CMD", "HPARAMS", "hparams"))
 _MLRUNNER_KEYS = frozenset(("template",))

@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, cast
 
-from assay.config.farms import read_farm
 from assay.config.fields import Fields, LoadOptions
 from assay.config.grid import GridReader, find_grid_names
 from assay.config.overrides import Overrides, apply_settings, find_name_params, parse_assignments, refuse_unknown
-from assay.config.search import AT, SearchReader
 from assay.config.source import Entry, Node, Problems, find_duplicates, join_key, parse_documents
 from assay.config.template import RUN_VALUES, parse_template, template_names
 from assay.errors import ConfigError, did_you_mean
+from assay.farms.config import read_farm
+from assay.search.config import AT, SearchReader
 from assay.system.fast_dataclasses import replace
 from assay.values.series import expand_number
 from assay.values.study import (
@@ -262,7 +262,7 @@ class _Reader:
         node = self._node("stop")
         if node is None:
             return ()
-        from assay.config.stop_rules import StopReader  # most studies have none
+        from assay.search.stop_rules import StopReader  # most studies have none
 
         return StopReader(self._fields).rules(node)
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from assay.errors import NotFoundError
 from assay.execute.base import Executor
+from assay.plugins import Merged, load
 
-_EXECUTORS = {
-    "local": "assay.execute.local:LocalExecutor",
-    "ssh": "assay.execute.ssh:SshExecutor",
-    "ray": "assay.execute.ray_tasks:RayExecutor",
-    "submit": "assay.execute.submit:SubmitExecutor",
-    "slurm": "assay.execute.slurm:SlurmExecutor",
-}
+_EXECUTORS = Merged("executors", {"local": "assay.execute.local:LocalExecutor"})
 
 
 def find_executor(name: str) -> type[Executor]:
     if name not in _EXECUTORS:
         raise NotFoundError("executor", name, _EXECUTORS)
-    module, _, attribute = _EXECUTORS[name].partition(":")
-    executor: type[Executor] = getattr(import_module(module), attribute)
+    executor: type[Executor] = load(_EXECUTORS[name])
     return executor
 
 

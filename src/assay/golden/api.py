@@ -9,7 +9,7 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.golden.commands import DEFAULT_MANIFEST, build_hooks, show_report, store_here
     from assay.golden.flow.files import GoldenOptions, check_file, gather_file
-    from assay.golden.pages import (
+    from assay.golden.page import (
         GoldenCard,
         GoldenPage,
         StoredRecording,
@@ -29,7 +29,7 @@ HOMES = {
     "assay.golden.report_page": "build_report find_kept",
     "assay.golden.commands": "DEFAULT_MANIFEST build_hooks show_report store_here",
     "assay.golden.flow.files": "GoldenOptions check_file gather_file",
-    "assay.golden.pages": (
+    "assay.golden.page": (
         "GoldenCard GoldenPage StoredRecording build_check_comparison build_golden_page build_stored_blocks "
         "find_stored list_goldens list_unkept"
     ),

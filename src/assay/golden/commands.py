@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from assay.golden.flow.files import GoldenOptions, RunHooks
     from assay.golden.values import GoldenReport
-    from assay.study.api import Event
+    from assay.launch.api import Event
     from assay.values.notify import Notify
 
 GROUP = Group(
@@ -97,7 +97,7 @@ def store_here(store: str | None, notify: Notify, *, writes: bool = False) -> It
     if store is None or "://" not in store:
         yield store
         return
-    from assay.study.api import shared_folder
+    from assay.exchange.api import shared_folder
 
     with shared_folder(store, writes=writes, notify=notify) as folder:
         yield folder

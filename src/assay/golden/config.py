@@ -47,17 +47,7 @@ from assay.config.native import parse_native
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import did_you_mean
 from assay.golden.harness_file import Mode, looks_like_convergence, parse_convergence
-from assay.golden.values import (
-    OPERATORS,
-    Fault,
-    FlagSpec,
-    GoldenFile,
-    GoldenTest,
-    Operator,
-    Rule,
-    RuleKind,
-    Variant,
-)
+from assay.golden.values import OPERATORS, Fault, FlagSpec, GoldenFile, GoldenTest, Operator, Rule, RuleKind, Variant
 from assay.values.study import MetricFile, Pattern, Study
 
 SECTION = "golden"

@@ -18,10 +18,10 @@ from functools import lru_cache
 from typing import Any, cast
 
 from assay.errors import FormatError, NotFoundError
+from assay.follow.api import StudyLocation
 from assay.golden.report.rows import Row, build_test_rows
 from assay.golden.values import GoldenTestReport, ReportMode
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
-from assay.study.api import StudyLocation
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import write_atomic
 from assay.values import layout

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from assay.errors import FormatError, UsageError
-from assay.golden.pages import build_golden_page
+from assay.follow.api import StudyLocation
+from assay.golden.page import build_golden_page
 from assay.golden.records import FOLDER, Head, list_ids, parse_name
-from assay.study.api import StudyLocation
 from assay.values import layout
 from assay.values.document import Block, Details, Document, Notes, Section, Span, TableBlock
 from assay.values.plain import render_date

@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.follow.api import StudyLocation
 from assay.models.commands.diff import HEAT_COLUMNS, HEAT_ROWS, load_side
 from assay.models.judge.tensor_numbers import build_heat, build_histogram, can_draw
 from assay.models.judge.tensors import judge_outputs
@@ -23,7 +24,6 @@ from assay.models.values.model import STUDY, WRONG, CaseReport, ModelReport, Ste
 from assay.models.values.tensors import TensorDiff
 from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
-from assay.study.api import StudyLocation
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.document import Block, Chart, Curve, Heading, Panel, Section, Span, TableBlock, Text, choose_blocks
 from assay.values.plain import render_date

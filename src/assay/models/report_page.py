@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from assay.errors import FormatError, UsageError
+from assay.follow.api import StudyLocation, open_index_of
 from assay.models.pages import Check, ModelPage, build_model_page, group_checks, is_model_study, list_checks
 from assay.models.report.summary import render_error, render_ms
+from assay.reading.api import load_fresh_table
 from assay.record.index.base import RunRow
-from assay.study.api import StudyLocation, load_fresh_table, open_index_of
 from assay.values.document import Block, Document, Heading, Span, TableBlock
 from assay.values.plain import render_date
 from assay.values.table import Column, Table

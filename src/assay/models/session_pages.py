@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.errors import AssayError, NotFoundError
+from assay.follow.api import StudyLocation
 from assay.record.index.base import RunRow
 from assay.record.run_directory import load_record
-from assay.study.api import StudyLocation
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.document import Block, Section, TableBlock, Text
 from assay.values.state import State

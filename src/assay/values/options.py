@@ -150,6 +150,14 @@ class Group:
     commands: Mapping[str, tuple[str, str]]
 
 
+def find_request(handler: Any) -> type[Request] | None:
+    """The type of its argument `request`, which may be annotated as a class or as text; None: it has none."""
+    found = getattr(handler, "__annotations__", {}).get("request")
+    if isinstance(found, str):
+        found = handler.__globals__.get(found)
+    return found if isinstance(found, type) and issubclass(found, Request) else None
+
+
 # ---------------------------------------------------------------- options that many commands have
 
 

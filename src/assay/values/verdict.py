@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import NamedTuple
 
 from assay.errors import ExitCode
 from assay.system.fast_dataclasses import dataclass
@@ -88,3 +89,20 @@ def _review_finding(found: Finding) -> Finding:
         return found
     message = f"{found.message}; but its effect is not a number"
     return Finding(VerdictKind.ERROR, found.subject, message, found.value, found.expected, found.step, found.effect)
+
+
+class Judgement(NamedTuple):
+    """What a check or a comparison came to, for Python programs."""
+
+    verdict: VerdictKind
+    exit_code: int  # what the command ends with
+    findings: tuple[Finding, ...]
+    text: str  # the report that the command prints
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+
+def build_judgement(verdict: Verdict, text: str) -> Judgement:
+    return Judgement(verdict.kind, int(verdict.kind.exit_code), verdict.findings, text)

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from assay.bench.api import build_overview, find_changes, is_archive
+from assay.bench.web_pages import load_kept
+from assay.follow.api import StudyLocation
 from assay.golden.api import list_goldens
 from assay.models.api import group_checks, is_model_study, list_checks
 from assay.show.formatting import render_count
-from assay.study.api import StudyLocation, count_failed_checks
 from assay.values.verdict import VerdictKind
-from assay.web.pages.benchmarks import load_kept
+from assay.web.contents.page_facts import count_failed_checks
 from assay.web.site import build_address
 from assay.web.snapshots import Snapshots
 

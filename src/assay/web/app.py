@@ -17,36 +17,28 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from assay.errors import AssayError, NotFoundError, UsageError
-from assay.web import actions, api, assets, live, login, uploads
+from assay.plugins import load_all
+from assay.web import actions, assets, live, login
+from assay.web import json_routes as api
 from assay.web.alarms import Alarms
 from assay.web.answers import send
-from assay.web.pages import benchmarks, compare, goldens, models, run, studies, study, traces
+from assay.web.pages import compare, run, studies, study, traces
 from assay.web.routes import build_route
 from assay.web.security import Guard
 from assay.web.site import FOLDER, Site, get_site
 
-MODULES = (
-    assets,
-    actions,
-    live,
-    login,
-    studies,
-    study,
-    run,
-    compare,
-    api,
-    uploads,
-    goldens,
-    benchmarks,
-    models,
-    traces,
-)
+MODULES = (assets, actions, live, login, studies, study, run, compare, api, traces)
 _SMALLEST_PACKED = 1024
 
 
 def build_app(site: Site) -> ASGIApp:
+    pages = load_all("pages")
     routes = [build_route(entry) for module in MODULES for entry in module.ROUTES]
-    mounts = [Mount("/static", StaticFiles(directory=os.path.join(FOLDER, "static")))]
+    routes += [build_route(entry) for _, each in pages for entry in each.routes]
+    mounts = [
+        Mount(f"/static/{plugin.name}", StaticFiles(directory=each.static)) for plugin, each in pages if each.static
+    ]
+    mounts.append(Mount("/static", StaticFiles(directory=os.path.join(FOLDER, "static"))))
     if os.path.isdir(assets.VENDOR):
         mounts.append(Mount("/vendor", StaticFiles(directory=assets.VENDOR)))
 

@@ -62,7 +62,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     _share_memory()
     import uvicorn
 
-    from assay.study.api import find_roots, limit_patterns, open_index, show_path
+    from assay.follow.api import find_roots, limit_patterns, open_index, show_path
     from assay.web import connections
     from assay.web.app import build_app
     from assay.web.security import is_loopback

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from assay.study.api import TABS, StudyView
 from assay.values.state import State
+from assay.web.contents.page_view import TABS, StudyView
 
 Schema = Mapping[str, Any]
 

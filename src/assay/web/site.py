@@ -14,6 +14,7 @@ from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from assay.plugins import load_all
 from assay.show import formatting
 from assay.show.html import build_environment
 from assay.values.plain import render_date
@@ -40,7 +41,9 @@ class Site:
 
     @cached_property
     def templates(self) -> Environment:
-        environment = build_environment(os.path.join(FOLDER, "templates"))
+        environment = build_environment(
+            os.path.join(FOLDER, "templates"), *(each.templates for _, each in load_all("pages") if each.templates)
+        )
         environment.globals.update(
             address=build_address,
             number=formatting.render_number,

@@ -20,19 +20,12 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from assay.errors import AssayError, NotFoundError
+from assay.follow.api import StudyLocation, apply_changes, find_studies, open_index, refresh_root
+from assay.reading.api import KeptTable, keep_made
 from assay.record.folders import find_changes
 from assay.record.index.base import Index, StudyRow, Table
 from assay.record.run_directory import load_planned
 from assay.show.console import CollectingConsole
-from assay.study.api import (
-    KeptTable,
-    StudyLocation,
-    apply_changes,
-    find_studies,
-    keep_made,
-    open_index,
-    refresh_root,
-)
 from assay.values.state import State
 
 T = TypeVar("T")

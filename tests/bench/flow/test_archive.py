@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.laboratory import request
+from tests.bench_laboratory import request
 
-from assay.bench.flow.archive import choose_methods, find_location, import_files, load_executions, load_file_executions
+from assay.bench.flow.archive import (
+    choose_methods,
+    find_location,
+    import_files,
+    load_executions,
+    load_file_executions,
+)
 from assay.bench.flow.history import HistoryOptions, build_history, load_histories
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.execution import NOT_OBSERVED, BenchExecution

@@ -8,17 +8,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from tests.bench.laboratory import execution
-from tests.bench.repository import Repository, ask
+from tests.bench_laboratory import execution
+from tests.bench_repository import Repository, ask
 
-from assay.bench.flow.bisect import (
-    Answer,
-    BenchBisect,
-    Question,
-    _judge,
-    bisect_benchmark,
-    load_answers,
-)
+from assay.bench.flow.bisect import Answer, BenchBisect, Question, _judge, bisect_benchmark, load_answers
 from assay.bench.flow.compare import CompareOptions, Run
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side

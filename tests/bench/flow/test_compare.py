@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.laboratory import execution, request
+from tests.bench_laboratory import execution, request
 
 from assay.bench.flow.archive import find_location, write_as_run
 from assay.bench.flow.compare import (
@@ -40,9 +40,9 @@ from assay.bench.values.execution import (
     Peaks,
 )
 from assay.errors import NotFoundError, UsageError
+from assay.follow.opening import open_index
 from assay.show.console import SILENT
 from assay.show.terminal_report import render_terminal
-from assay.study.opening import open_index
 from assay.values.verdict import Finding, VerdictKind
 
 OPTIONS = CompareOptions()

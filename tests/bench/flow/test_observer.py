@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.bench.laboratory import execution as build_execution
-from tests.bench.laboratory import request
+from tests.bench_laboratory import execution as build_execution
+from tests.bench_laboratory import request
 
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.records import POINTS_FILE, load_execution, write_points
 from assay.bench.report.executions import build_run_document
 from assay.bench.values.execution import BenchMethod, BenchReport, BenchResult
 from assay.errors import ExitCode
+from assay.launch.sweep import RunHooks
 from assay.show.terminal_report import render_terminal
-from assay.study.sweep import RunHooks
 from assay.system.processes import process_start
 
 MIB = 1 << 20

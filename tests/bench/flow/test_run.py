@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.bench.laboratory import request
+from tests.bench_laboratory import request
 
 from assay.bench.commands.options import parse_commands
 from assay.bench.flow import run
@@ -26,10 +26,10 @@ from assay.bench.records import BENCH_FILE, hold_queue, load_execution, take_que
 from assay.bench.values.execution import COMPARED, BenchExecution, BenchMethod, BenchVariant, parse_windows
 from assay.errors import ExitCode, UsageError
 from assay.execute.machine_lease import MachineLease
+from assay.follow.opening import open_index
+from assay.launch.sweep import RunHooks
 from assay.record import run_directory
 from assay.show.console import CollectingConsole
-from assay.study.opening import open_index
-from assay.study.sweep import RunHooks
 from assay.values.environment import GitState
 from assay.values.machine import GpuState, Machine
 from assay.values.study import Farm

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.laboratory import execution
-from tests.bench.repository import Repository, ask
+from tests.bench_laboratory import execution
+from tests.bench_repository import Repository, ask
 
 from assay.bench.flow.sides import (
     Duel,
@@ -25,9 +25,9 @@ from assay.bench.flow.sides import (
     open_checkouts,
 )
 from assay.bench.values.execution import BenchExecution
+from assay.code.checkout import load_commit
 from assay.errors import UsageError
 from assay.show.console import CollectingConsole
-from assay.stage.checkout import load_commit
 from assay.values.environment import GitState
 
 KEY = ("m.C.f", "wall_time")

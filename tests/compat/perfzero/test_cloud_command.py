@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.study.stand_ins import Call, StandIns, build_call, use_stand_ins, walk
+from tests.stand_ins import Call, StandIns, build_call, use_stand_ins, walk
 
 from assay.cli.main import run
 from assay.compat.perfzero import cloud, cloud_command

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.bench.laboratory import write_module
+from tests.bench_laboratory import write_module
 from tests.compat.perfzero.test_summary import load_schema
 from tests.show.json_schema import problems
 
@@ -25,7 +25,7 @@ from assay.compat.perfzero.flags import parse_flags
 from assay.compat.perfzero.flow import PerfzeroConsole, _stoppable, _StoppedError, plot_process_info, run_perfzero
 from assay.compat.perfzero.values import Package, PerfzeroReport
 from assay.errors import AssayError, ExitCode, UsageError
-from assay.study.sweep import RunHooks
+from assay.launch.sweep import RunHooks
 
 UPLOADS = """
 import json, os
@@ -516,8 +516,8 @@ def test_a_store_that_does_not_answer_costs_no_measurement(lab: Lab, monkeypatch
         assert list((lab.folder / "workspace" / "output").glob("*/perfzero_summary.json"))
         released.wait(60)
 
-    monkeypatch.setattr("assay.stage.object_store._open", open_store)
-    monkeypatch.setattr("assay.stage.object_store._ANSWER_S", 0.2)
+    monkeypatch.setattr("assay.exchange.store.object_store._open", open_store)
+    monkeypatch.setattr("assay.exchange.store.object_store._ANSWER_S", 0.2)
     report = lab.run("mod.B.writes", output_gcs_url="gs://nope/x", execution_id="one")
     released.set()
     assert report.exit_code is ExitCode.INTERNAL

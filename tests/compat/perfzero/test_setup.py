@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.study.stand_ins import StandIns
+from tests.stand_ins import StandIns
 
 from assay.compat.perfzero import setup as flow
 from assay.compat.perfzero.setup import (

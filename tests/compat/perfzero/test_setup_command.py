@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.study.stand_ins import Call, StandIns, build_call, use_stand_ins, walk
+from tests.stand_ins import Call, StandIns, build_call, use_stand_ins, walk
 
 from assay.cli.main import run
 from assay.compat.perfzero import setup
@@ -271,7 +271,7 @@ def test_the_key_is_private_and_gone_afterwards(
     tmp_path: Path, tools: StandIns, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wheel of gs:// comes from a stand-in for the object store, which looks at the key."""
-    from assay.stage import download
+    from assay.compat.perfzero import download
 
     key = tmp_path / "key.json"
     key.write_text('{"type": "service_account"}')

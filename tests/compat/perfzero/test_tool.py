@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.study.stand_ins import StandIns, use_stand_ins
+from tests.stand_ins import StandIns, use_stand_ins
 
 from assay.compat.perfzero.tool import Answer, Cause, Tools, ask_tool, build_failure, find_tool, run_tool
 from assay.errors import ExitCode, InfrastructureError, UsageError

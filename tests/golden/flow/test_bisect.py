@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assay.code.checkout import Commit
 from assay.golden.flow.bisect import BisectReport, Tried, _rank, append_trial, load_trials
-from assay.stage.checkout import Commit
 from assay.values.verdict import Finding, VerdictKind
 
 NUMBERS = st.none() | st.floats(-10, 10)

@@ -16,7 +16,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.golden.lab import NATIVE, Lab, messages
+from tests.golden_lab import NATIVE, Lab, messages
 
 from assay.cli.main import run
 from assay.errors import ConfigError, ExitCode, FormatError, MissingExtraError, NotFoundError, UsageError
@@ -25,9 +25,9 @@ from assay.golden.flow.files import RunHooks, check_file, gather_file, load_reco
 from assay.golden.manifests import load_manifest
 from assay.golden.report.document import build_document
 from assay.golden.values import GoldenReport, Segment, Track
+from assay.launch.supervise import Entry, Event
 from assay.show.console import CollectingConsole
 from assay.show.junit import render_junit
-from assay.study.supervise import Entry, Event
 from assay.system import processes
 from assay.values.run import State
 from assay.values.verdict import VerdictKind

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 from tests.golden.judge.curves import falling, noisy, run, segment, track
 
-from assay.golden.judge.convergence import (
-    count_peers,
-    judge_rules,
-    judge_segment,
-    judge_so_far,
-)
+from assay.golden.judge.convergence import count_peers, judge_rules, judge_segment, judge_so_far
 from assay.golden.values import Golden, Rule, Segment, Track
 from assay.values.verdict import VerdictKind
 

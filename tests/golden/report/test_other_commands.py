@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from tests.golden.report import golden_reports as made
 
 from assay.cli.main import build_cli
+from assay.code.checkout import Commit
 from assay.errors import UsageError
 from assay.golden.flow.bisect import BisectReport, Tried
 from assay.golden.flow.files import Recording, Sensitivity
@@ -24,7 +25,6 @@ from assay.golden.report.other_commands import (
 from assay.golden.values import Fault, Golden, Segment, Track
 from assay.show.html import render_html
 from assay.show.terminal_report import render_terminal
-from assay.stage.checkout import Commit
 from assay.values.verdict import VerdictKind
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.models.models import ORT, request_for
+from tests.example_models import ORT, request_for
 
 from assay.models.commands.cache import build_document, clear_cache, load_cache
 from assay.models.flow.artifact_builder import ArtifactBuilder

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tests.models.models import EXAMPLES, hide_library, until, write_chain, write_long_chain, write_model
+from tests.example_models import EXAMPLES, hide_library, until, write_chain, write_long_chain, write_model
 
 from assay.cli.main import run
 from assay.models.records import load_report

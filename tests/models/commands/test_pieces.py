@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tests.models.models import ORT, picky, request_for, write_model
+from tests.example_models import ORT, picky, request_for, write_model
 
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.models.commands.pieces import ConvertRequest, Piece, convert, render_outline, split_model

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.models.models import EXAMPLES, load_example, write_chain
+from tests.example_models import EXAMPLES, load_example, write_chain
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.store.artifacts import ArtifactStore

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.models.models import ORT, faulty, write_chain
+from tests.example_models import ORT, faulty, write_chain
 
 from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, load_product

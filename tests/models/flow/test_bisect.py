@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
-from tests.models.models import (
+from tests.example_models import (
     LARGE,
     ORT,
     faulty,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import helper
-from tests.models.models import ORT, faulty, write_model
+from tests.example_models import ORT, faulty, write_model
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder

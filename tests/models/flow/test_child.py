@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.models.models import LARGE, ORT, faulty, hide_library, off_where_large, picky, request_for, until
+from tests.example_models import LARGE, ORT, faulty, hide_library, off_where_large, picky, request_for, until
 from tests.models.report import model_reports as made
 
 from assay.models.child import build_numbers, build_points, main, write_metrics, write_trace

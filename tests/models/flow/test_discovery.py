@@ -10,7 +10,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.models.models import parse
+from tests.example_models import parse
 
 from assay.config.toml_source import parse_toml
 from assay.errors import UsageError

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
-from tests.models.models import write_chain, write_model
+from tests.example_models import write_chain, write_model
 
 from assay.cli.main import build_cli
 from assay.errors import AssayError, UsageError

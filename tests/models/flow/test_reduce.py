@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tests.models.models import (
+from tests.example_models import (
     LARGE,
     ORT,
     faulty,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.models.models import faulty, hide_library, picky, request_for, until
+from tests.example_models import faulty, hide_library, picky, request_for, until
 from tests.models.report import model_reports as made
 
 from assay.bench.flow.archive import add_timings, build_result, load_executions
@@ -19,6 +19,9 @@ from assay.bench.values.execution import NOT_REPORTED, BenchExecution, BenchResu
 from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import MachineLease
 from assay.execute.slots import SlotPool, build_entries
+from assay.follow.locations import StudyLocation
+from assay.launch.prepared import Report
+from assay.launch.sweep import RunHooks
 from assay.models.flow.run import (
     Finished,
     MachineObserver,
@@ -33,9 +36,6 @@ from assay.models.flow.run import (
 from assay.models.records import load_report
 from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step, Target
 from assay.record.run_directory import load_record
-from assay.study.locations import StudyLocation
-from assay.study.prepared import Report
-from assay.study.sweep import RunHooks
 from assay.values.plain import build_plain
 from assay.values.verdict import VerdictKind
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.models.models import picky, write_chain
+from tests.example_models import picky, write_chain
 
 from assay.errors import InfrastructureError
 from assay.models.flow import step_files

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.example_models import parse
 from tests.models.backends.lab import build_external
-from tests.models.models import parse
 
 from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, load_product

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tests.models.models import assert_equal, load_examples, parse, run, sample
+from tests.example_models import assert_equal, load_examples, parse, run, sample
 
 from assay.errors import UsageError
 from assay.models.graph import convert

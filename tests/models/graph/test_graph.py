@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from tests.models.models import load_examples, parse, run
+from tests.example_models import load_examples, parse, run
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.graph import graph

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from tests.models.models import activate, assert_equal, load_examples, parse, run
+from tests.example_models import activate, assert_equal, load_examples, parse, run
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.graph.graph import build_outline

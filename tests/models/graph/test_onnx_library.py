@@ -6,16 +6,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.models.models import parse
+from tests.example_models import parse
 
 from assay.errors import UsageError
-from assay.models.graph.onnx_library import (
-    build_spec,
-    build_wiring,
-    find_opset,
-    find_reads,
-    name_elem_type,
-)
+from assay.models.graph.onnx_library import build_spec, build_wiring, find_opset, find_reads, name_elem_type
 from assay.models.graph.submodel import find_elem_type
 
 BRANCHES = """g (float[2] x, bool choice) => (float[2] y) <float[2] w = {1, 2}> {

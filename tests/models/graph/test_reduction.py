@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from tests.models.models import activate, assert_equal, load_examples, parse, run, sample
+from tests.example_models import activate, assert_equal, load_examples, parse, run, sample
 
 from assay.errors import UsageError
 from assay.models.graph.onnx_library import build_spec

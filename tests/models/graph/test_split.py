@@ -14,7 +14,7 @@ import onnx
 import onnx.backend.test.case.node as node_cases
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.models.models import activate, assert_equal, load_examples, parse, run, sample
+from tests.example_models import activate, assert_equal, load_examples, parse, run, sample
 
 from assay.models.graph.graph import build_outline, load_model
 from assay.models.graph.onnx_library import build_spec, build_wiring

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from tests.models.models import activate, assert_equal, load_examples, parse, run, sample
+from tests.example_models import activate, assert_equal, load_examples, parse, run, sample
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.graph.graph import build_outline

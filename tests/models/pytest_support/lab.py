@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+from tests.example_models import parse
 from tests.fork_server import call_python
-from tests.models.models import parse
 
 GENERIC = "from assay.models import test_onnx_model\n"
 TORQ = "from assay.models import test_onnx_model_llvmcpu_torq\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tests.models.models import parse
+from tests.example_models import parse
 from tests.models.pytest_support.lab import MATMUL, MATMUL_NEG, RELU, RELU_NEG, TWO_OUTPUTS, Said
 
 from assay.errors import UsageError

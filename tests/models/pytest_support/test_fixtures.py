@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tests.models.models import parse
+from tests.example_models import parse
 from tests.models.pytest_support.lab import RELU, TORQ, Project, Said, build_project
 
 OWN = """

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests.command_line import Cli
-from tests.study.workbench import Bench
+from tests.workbench import Bench
 
 from assay.bench.importers.formats import _PARSERS
+from assay.reading.commands.index import IngestRequest
 from assay.record.importers.registry import IMPORTERS, choose_importer, describe_known, resolve
 from assay.record.importers.sample import Sample
-from assay.study.commands.index import IngestRequest
 
 
 def test_names_and_readers() -> None:

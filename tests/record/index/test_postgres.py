@@ -17,11 +17,11 @@ from tests.contracts.index import IndexContract, full_row, put_points, row
 from tests.postgres import PostgresServer, run_postgres
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
+from assay.follow.opening import open_index
+from assay.follow.refresh import refresh_root
 from assay.record.index import postgres, schema
 from assay.record.index.base import Cursor, VerdictRow
 from assay.record.index.postgres import PostgresIndex, name_schema, parse_address
-from assay.study.opening import open_index
-from assay.study.refresh import refresh_root
 
 pytestmark = pytest.mark.services("postgres")
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from tests.acceptance.workshop import Workshop, open_workshop
 from tests.contracts.index import full_row, put_points, row
 
+from assay.follow.locations import StudyLocation
+from assay.follow.refresh import read_verdicts
+from assay.follow.verdicts import record_verdicts
 from assay.record.index import schema
 from assay.record.index.base import Cursor, VerdictRow
 from assay.record.index.sqlite import SqliteIndex
-from assay.study.locations import StudyLocation
-from assay.study.refresh import read_verdicts
-from assay.study.verdicts import record_verdicts
 from assay.values.run import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests.bench.laboratory import execution
+from tests.bench_laboratory import execution
 from tests.fork_server import call_assay
 
 from assay.bench.flow.archive import write_as_run
 from assay.compat.torq.session_runs import store_session
-from assay.study.api import StudyLocation
+from assay.follow.api import StudyLocation
 from assay.system.fast_dataclasses import replace
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

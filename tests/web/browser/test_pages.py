@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 from tests.services import AXE
-from tests.study.workbench import until
 from tests.web.browser.conftest import PHONE, Opener, wait_until_drawn
 from tests.web.browser.exhibits import PAGES, Exhibits
+from tests.workbench import until
 
 pytestmark = pytest.mark.services("browser")
 

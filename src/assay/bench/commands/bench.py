@@ -110,13 +110,7 @@ def compare(request: CompareRequest, console: Console) -> int:
     With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
     before it is called a FAIL. Exit code 0: not worse. 1: worse. 3: inconclusive.
     """
-    from assay.bench.flow.compare import (
-        DEFAULT_MOST,
-        DEFAULT_TRIALS,
-        CompareOptions,
-        compare_git,
-        compare_recorded,
-    )
+    from assay.bench.flow.compare import DEFAULT_MOST, DEFAULT_TRIALS, CompareOptions, compare_git, compare_recorded
 
     check_result_options(request)
     options = CompareOptions(

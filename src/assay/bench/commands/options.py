@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from assay.bench.flow.compare import Run
     from assay.bench.report.executions import Cases
     from assay.bench.values.execution import BenchExecution, BenchReport, BenchRequest, ProfileWindow
-    from assay.study.api import Event, RunHooks
+    from assay.launch.api import Event, RunHooks
     from assay.values.document import Document
     from assay.values.series import Direction
 
@@ -302,7 +302,7 @@ def build_request(
 
 def build_hooks(console: Console, reports_ends: bool = True) -> RunHooks:
     """`reports_ends`: a line for every run that has ended; callers that report more of it leave it out."""
-    from assay.study.api import RunHooks
+    from assay.launch.api import RunHooks
 
     def listen(event: Event) -> None:
         entry = event.entry

@@ -20,19 +20,13 @@ from assay.bench.records import BENCH_FILE, load_execution, write_execution, wri
 from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, BenchMetric, BenchResult
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.execute.script import JobText, render_job
+from assay.follow.api import StudyLocation, check_writable, closing_quietly, open_index, refresh_study
+from assay.launch.api import find_study_location
+from assay.reading.api import describe_unranked
 from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
 from assay.show.console import SILENT, Console
-from assay.study.api import (
-    StudyLocation,
-    check_writable,
-    closing_quietly,
-    describe_unranked,
-    find_study_location,
-    open_index,
-    refresh_study,
-)
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.environment import GitState
 from assay.values.machine import Machine, Timings

@@ -19,11 +19,11 @@ from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import Checkouts, open_checkouts
 from assay.bench.values.comparison import ComparisonReport, MetricComparison
 from assay.bench.values.execution import BenchRequest
+from assay.code.checkout import Commit, load_commit, load_parents
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
 from assay.show.console import SILENT, Console
-from assay.stage.checkout import Commit, load_commit, load_parents
 from assay.system.fast_dataclasses import asdict, dataclass, replace
 from assay.system.files import append_line, load_lines
 from assay.values.plain import parse_plain

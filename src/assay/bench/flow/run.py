@@ -38,17 +38,11 @@ from assay.bench.values.execution import (
 )
 from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
+from assay.farms.api import choose_asked_farm
+from assay.follow.api import StudyLocation
+from assay.launch.api import NODE_PYTHON, RunHooks, build_bare_study, find_study_location, run_specs
 from assay.observe.devices import Devices
 from assay.record import run_directory
-from assay.study.api import (
-    NODE_PYTHON,
-    RunHooks,
-    StudyLocation,
-    build_bare_study,
-    choose_asked_farm,
-    find_study_location,
-    run_specs,
-)
 from assay.system.fast_dataclasses import replace
 from assay.system.files import parse_json
 from assay.values import layout

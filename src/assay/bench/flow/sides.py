@@ -12,10 +12,10 @@ from assay.bench.judge.environments import describe_differences, match_environme
 from assay.bench.judge.history import count_executions
 from assay.bench.values.comparison import INTERRUPTED, PROFILED, TAKEN_BY_ALL, Samples
 from assay.bench.values.execution import STUDY, BenchExecution, BenchRequest, BenchVariant
+from assay.code.checkout import Commit, build, find_repository, open_tree, switch
 from assay.errors import UsageError
+from assay.launch.api import find_study_location
 from assay.show.console import SILENT, Console
-from assay.stage.checkout import Commit, build, find_repository, open_tree, switch
-from assay.study.api import find_study_location
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.locks import hold
 from assay.values import layout

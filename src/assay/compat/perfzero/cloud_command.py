@@ -10,15 +10,7 @@ from typing import NoReturn
 
 from assay.compat.original_command import Parsed, count, write_lines
 from assay.compat.perfzero import cloud
-from assay.compat.perfzero.cloud import (
-    DEFAULT_ACCELERATOR,
-    DEFAULT_ZONE,
-    IMAGE_FAMILY,
-    Cloud,
-    Instance,
-    Target,
-    Wish,
-)
+from assay.compat.perfzero.cloud import DEFAULT_ACCELERATOR, DEFAULT_ZONE, IMAGE_FAMILY, Cloud, Instance, Target, Wish
 from assay.compat.perfzero.tool import Tools
 from assay.errors import did_you_mean
 from assay.show.console import Console

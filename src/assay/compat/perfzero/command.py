@@ -18,7 +18,7 @@ from assay.errors import ExitCode, UsageError
 from assay.show.console import Console
 
 if TYPE_CHECKING:
-    from assay.study.api import RunHooks
+    from assay.launch.api import RunHooks
 
 _DESCRIPTION = """Run benchmarks with PerfZero's own flags, workspace and summaries.
 

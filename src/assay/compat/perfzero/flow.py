@@ -57,9 +57,9 @@ from assay.compat.perfzero.values import (
     Times,
 )
 from assay.errors import AssayError, MissingExtraError, UsageError
+from assay.launch.api import Event, Listen, RunHooks
 from assay.show.console import Console, silence
 from assay.show.formatting import render_count
-from assay.study.api import Event, Listen, RunHooks
 from assay.system.files import read_end, write_atomic
 
 Facts = Mapping[str, Any]
@@ -99,7 +99,7 @@ def run_perfzero(
         if job.bigquery_project and not _is_installed("google.cloud.bigquery"):
             raise MissingExtraError("writing to BigQuery", "bigquery")
         if job.output_url:
-            from assay.stage.upload import check_target
+            from assay.compat.perfzero.upload import check_target
 
             check_target(job.output_url)
         with clock.measure("download_data"):
@@ -127,7 +127,7 @@ def run_perfzero(
 def _download(job: PerfzeroJob, console: PerfzeroConsole) -> None:
     if not job.downloads:
         return
-    from assay.stage.download import fetch
+    from assay.compat.perfzero.download import fetch
 
     for each in job.downloads:
         fetch(each.url, each.path, checksum=each.checksum, notify=console.message)
@@ -363,7 +363,7 @@ def _call(job: PerfzeroJob, method: str, summary: Facts, console: PerfzeroConsol
 
 
 def _upload(job: PerfzeroJob, execution: BenchExecution, console: PerfzeroConsole) -> None:
-    from assay.stage.upload import upload_folder
+    from assay.compat.perfzero.upload import upload_folder
 
     url = f"{job.output_url}/{execution.execution_id}"
     count = upload_folder(execution.output_dir, url, console.message)

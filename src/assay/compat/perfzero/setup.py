@@ -19,8 +19,8 @@ from assay.compat.perfzero.tool import Cause, Tools, ask_tool, build_failure
 from assay.compat.perfzero.values import Clock
 from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
 from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.exchange.store.transfer import render_url
 from assay.show.console import Console
-from assay.stage.transfer import render_url
 from assay.system.files import parse_json, rename
 
 DEFAULT_DOCKERFILE = "docker/Dockerfile_ubuntu_1804_tf_v1"
@@ -356,7 +356,7 @@ def _fill_context(setup: Setup, tools: Tools) -> None:
 
 
 def _fetch(url: str, target: str) -> None:
-    from assay.stage.download import fetch
+    from assay.compat.perfzero.download import fetch
 
     fetch(url, target, decompress=False)
 

@@ -186,7 +186,7 @@ def google_key(url: str | None) -> Iterator[None]:
     if url is None:
         yield
         return
-    from assay.stage.download import fetch
+    from assay.compat.perfzero.download import fetch
 
     folder = tempfile.mkdtemp(prefix="assay-key-")  # 0700
     before = os.environ.get(VARIABLE)

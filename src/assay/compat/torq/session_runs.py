@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from assay.compat.torq.dashboard import MANIFEST
+from assay.exchange.api import RefusedUploadError, Sender, StoredRun, place_runs
 from assay.record import run_directory
-from assay.study.api import RefusedUploadError, Sender, StoredRun, place_runs
 from assay.system.fast_dataclasses import asdict
 from assay.system.files import parse_json, write_new
 from assay.values import layout

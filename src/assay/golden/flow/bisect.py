@@ -14,7 +14,9 @@ import os
 import time
 from typing import Any
 
+from assay.code.checkout import Commit, Tree, build, find_repository, load_commit, load_parents, open_tree, switch
 from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
+from assay.follow.api import StudyLocation
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
@@ -22,8 +24,7 @@ from assay.golden.flow.gather import gather_test
 from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_context, choose_tests
 from assay.golden.values import GoldenFile, GoldenTest, GoldenTestReport
 from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
-from assay.stage.checkout import Commit, Tree, build, find_repository, load_commit, load_parents, open_tree, switch
-from assay.study.api import RunHooks, StudyLocation
+from assay.launch.api import RunHooks
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import append_line, load_lines
 from assay.system.locks import hold

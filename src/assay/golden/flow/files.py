@@ -32,7 +32,7 @@ from assay.golden.recorder import LogReader, RunRecorder
 from assay.golden.records import write_report
 from assay.golden.values import Golden, GoldenFile, GoldenReport, GoldenTest, GoldenTestReport, ReportMode, Rule
 from assay.judge.statistics import load_numpy, needed_for, t_quantile
-from assay.study.api import RunHooks, first_program
+from assay.launch.api import RunHooks, first_program
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 

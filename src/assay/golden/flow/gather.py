@@ -45,8 +45,8 @@ from assay.golden.judge.golden import (
 )
 from assay.golden.recorder import LogReader, Recording, TrainingRecorder, Values
 from assay.golden.values import Golden, GoldenTest, GoldenTestReport, Segment, SegmentRun, Track
+from assay.launch.api import Entry, Report, RunHooks
 from assay.show.console import CollectingConsole, Console
-from assay.study.api import Entry, Report, RunHooks
 from assay.system.fast_dataclasses import replace
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, Verdict, VerdictKind

@@ -14,8 +14,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from assay.code.tree import FileEntry, Selection, load_tree
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.execute.places import load_place
+from assay.follow.api import FoundRun
 from assay.golden import manifests
 from assay.golden.flow.followers import Listening, SegmentFollower, describe_end
 from assay.golden.flow.segments import (
@@ -35,11 +37,10 @@ from assay.golden.judge.golden import Noise, build_rule_facts
 from assay.golden.judge.pointwise import render_fraction
 from assay.golden.recorder import Values
 from assay.golden.values import Golden, Rule, Segment, SegmentReport, SegmentRun, Track
+from assay.launch.api import Entry, Report, RunHooks, StopOptions, first_program, stop
 from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
 from assay.record.received import is_foreign
-from assay.stage.tree import FileEntry, Selection, load_tree
-from assay.study.api import Entry, FoundRun, Report, RunHooks, StopOptions, first_program, stop
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.locks import hold_file
 from assay.values.run import RunSpec, State

@@ -9,12 +9,13 @@ import time
 from collections.abc import Sequence
 
 from assay.errors import ExitCode, UsageError
+from assay.follow.api import StudyLocation
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_variants
 from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_check_command, build_context, choose_tests
 from assay.golden.values import Fault, Golden, Segment, SegmentReport
-from assay.study.api import RunHooks, StudyLocation
+from assay.launch.api import RunHooks
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import VerdictKind
 

@@ -59,8 +59,8 @@ class PushRequest(Request):
 
 def push(request: PushRequest, console: Console) -> int:
     """Send to a shared place what is kept here and not there. Killed, the same call goes on."""
+    from assay.exchange.store.remote import open_remote
     from assay.models.store.shared import push_artifacts
-    from assay.stage.remote import open_remote
 
     remote = open_remote(request.to, console.quieted(request.quiet).message)
     with ArtifactStore(choose_store_folder(os.environ, os.getcwd())) as store:
@@ -82,8 +82,8 @@ def pull(request: PullRequest, console: Console) -> int:
 
     What comes is used as if it had been made here: fetch only from where you trust everybody who can write.
     """
+    from assay.exchange.store.remote import open_remote
     from assay.models.store.shared import find_artifacts, pull_artifacts
-    from assay.stage.remote import open_remote
 
     remote = open_remote(request.address, console.quieted(request.quiet).message)
     with ArtifactStore(choose_store_folder(os.environ, os.getcwd())) as store:

@@ -19,10 +19,9 @@ from assay.values.options import farm_option, json_option, option, quiet_option,
 from assay.values.units import parse_timeout
 
 if TYPE_CHECKING:
+    from assay.launch.api import RunHooks
     from assay.models.flow.options import Goal
     from assay.models.values.model import ModelReport
-    from assay.study.api import RunHooks
-    from assay.values.machine import KeepTimings
 
 _PASTED = ("command", "model", "folder", "manner", "origin", "diffs", "hint")  # of a report: parts of command lines
 
@@ -56,14 +55,14 @@ class CheckRequest(RunRequest):
     output: None = None
 
 
-def check(request: CheckRequest, console: Console, keep_timings: KeepTimings) -> int:
+def check(request: CheckRequest, console: Console) -> int:
     """Compute every layer of MODEL, and the full model, on a target and on the reference.
 
     \b
     assay model check net.onnx --target iree
     assay model check net.onnx --target sim --only 'Conv_*' --samples 3
     """
-    return _run(request, "check", console, keep_timings)
+    return _run(request, "check", console)
 
 
 class BisectRequest(RunRequest):
@@ -71,23 +70,24 @@ class BisectRequest(RunRequest):
     output: None = None
 
 
-def bisect(request: BisectRequest, console: Console, keep_timings: KeepTimings) -> int:
+def bisect(request: BisectRequest, console: Console) -> int:
     """Find the first layer of MODEL that a target gets wrong, for as little work as it takes."""
-    return _run(request, "bisect", console, keep_timings)
+    return _run(request, "bisect", console)
 
 
 class ReduceRequest(RunRequest):
     only: tuple[str, ...] = ()
 
 
-def reduce(request: ReduceRequest, console: Console, keep_timings: KeepTimings) -> int:
+def reduce(request: ReduceRequest, console: Console) -> int:
     """Find the smallest part of MODEL that fails on a target in the same way, with its inputs."""
-    return _run(request, "reduce", console, keep_timings)
+    return _run(request, "reduce", console)
 
 
-def _run(request: RunRequest, goal: Goal, console: Console, keep_timings: KeepTimings) -> int:
+def _run(request: RunRequest, goal: Goal, console: Console) -> int:
     from assay.models.flow.options import build_request
     from assay.models.flow.run import RunChoice, run_model
+    from assay.plugins import find_function
 
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
     asked = build_request(request, goal)
@@ -95,7 +95,7 @@ def _run(request: RunRequest, goal: Goal, console: Console, keep_timings: KeepTi
         request.root, request.timeout, tuple(sys.argv), request.label, request.jobs, request.max_wait, request.on
     )
     with _following(request, console) as hooks:
-        finished = run_model(asked, choice, hooks, keep_timings)
+        finished = run_model(asked, choice, hooks, keep_timings=find_function("timings.add"))
     for note in finished.notes:
         console.warning(note)
     if finished.report is None:
@@ -144,7 +144,7 @@ def _replace(content: Any, here: str) -> Any:
 @contextmanager
 def _following(request: RunRequest, console: Console) -> Iterator[RunHooks]:
     """The output of the run on stderr: stdout is the report's. On a terminal it is one line that changes."""
-    from assay.study.api import RunHooks
+    from assay.launch.api import RunHooks
     from assay.system.terminal import is_terminal, terminal_width
 
     hooks = RunHooks(console=console, owns_process=True, counts_wait=True, tick_s=0.1)

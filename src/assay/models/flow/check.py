@@ -21,15 +21,7 @@ from assay.models.graph.tensorfile import write_tensors
 from assay.models.judge.layers import Found, conclude, excuse_chance, judge_votes, select
 from assay.models.judge.tensors import judge_outputs
 from assay.models.judge.tolerances import coarse_tolerance, step_tolerance
-from assay.models.values.model import (
-    WRONG,
-    CaseReport,
-    ModelReport,
-    ModelRequest,
-    StepOutcome,
-    Target,
-    Tolerances,
-)
+from assay.models.values.model import WRONG, CaseReport, ModelReport, ModelRequest, StepOutcome, Target, Tolerances
 from assay.models.values.tensors import TensorComparison, Tolerance
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace

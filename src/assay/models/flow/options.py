@@ -9,12 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from assay.errors import UsageError
-from assay.models.config.settings import (
-    DEFAULT_REFERENCE,
-    NO_VOTER,
-    ModelSettings,
-    parse_tolerance_text,
-)
+from assay.models.config.settings import DEFAULT_REFERENCE, NO_VOTER, ModelSettings, parse_tolerance_text
 from assay.models.flow.discovery import (
     Names,
     Project,

@@ -15,6 +15,9 @@ from datetime import datetime
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError
 from assay.execute.machine_lease import Use
+from assay.farms.api import LOCAL, choose_asked_farm
+from assay.follow.api import StudyLocation, record_verdicts
+from assay.launch.api import NODE_PYTHON, Report, RunHooks, build_bare_study, find_study_location, run_specs
 from assay.models.records import judge_run, load_report
 from assay.models.report.summary import find_fresh
 from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_REQUEST_PREFIX
@@ -22,18 +25,6 @@ from assay.models.values.model import FULL_MODEL, STUDY, CaseReport, ModelReport
 from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
 from assay.observe.machine import CpuMeter, find_contamination, load_machine
-from assay.study.api import (
-    LOCAL,
-    NODE_PYTHON,
-    Report,
-    RunHooks,
-    StudyLocation,
-    build_bare_study,
-    choose_asked_farm,
-    find_study_location,
-    record_verdicts,
-    run_specs,
-)
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import parse_json, read_end, write_atomic
 from assay.values import layout

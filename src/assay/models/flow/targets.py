@@ -18,13 +18,7 @@ from assay.config.settings import Settings, load_settings
 from assay.errors import ConfigError, MissingExtraError, UsageError, did_you_mean
 from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.config.settings import DEFAULT_REFERENCE, NO_VOTER
-from assay.models.config.targets import (
-    build_board_target,
-    name_chip,
-    parse_target,
-    read_flags,
-    read_target_tables,
-)
+from assay.models.config.targets import build_board_target, name_chip, parse_target, read_flags, read_target_tables
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Case, Cases, Tensors
 from assay.models.flow.discovery import Project

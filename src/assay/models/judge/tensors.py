@@ -39,17 +39,8 @@ from assay.models.judge.tensor_errors import (
     survey,
     walk_blocks,
 )
-from assay.models.judge.tensor_numbers import (
-    Ranking,
-    Tally,
-    build_elements,
-    measure,
-    measure_texts,
-    measure_top_k,
-)
-from assay.models.judge.tensor_numbers import (
-    render_share as _share,
-)
+from assay.models.judge.tensor_numbers import Ranking, Tally, build_elements, measure, measure_texts, measure_top_k
+from assay.models.judge.tensor_numbers import render_share as _share
 from assay.models.judge.tolerances import (
     TAIL_SHARE,
     TAIL_SQNR_DB,

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from assay.errors import FormatError
+from assay.exchange.store import manifests, mirror
+from assay.exchange.store.manifests import MODEL_CACHE, Manifest
+from assay.exchange.store.mirror import Fetching, Folder, Sent
+from assay.exchange.store.remote import Remote
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.store.entry import build_key, relocate
-from assay.stage import manifests, mirror
-from assay.stage.manifests import MODEL_CACHE, Manifest
-from assay.stage.mirror import Fetching, Folder, Sent
-from assay.stage.remote import Remote
 
 _FOLDER = "@folder@"  # of the entry, in the paths among its facts
 _AT_ONCE = 4

@@ -10,19 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from assay.errors import NotFoundError, UsageError
+from assay.follow.api import StudyLocation, show_command
+from assay.reading.api import select_rows
 from assay.record.index.base import Table
-from assay.study.api import (
-    ComparePage,
-    StudyLocation,
-    build_chosen_curves,
-    build_comparison,
-    pick_rows,
-    select_rows,
-    show_command,
-    split_diff,
-)
 from assay.values.where import parse_where
 from assay.web.answers import send
+from assay.web.contents.compare_page import ComparePage, build_chosen_curves, build_comparison, pick_rows
+from assay.web.contents.run_files import split_diff
 from assay.web.routes import get
 from assay.web.site import Site, build_address, build_query, get_site
 from assay.web.snapshots import Snapshot

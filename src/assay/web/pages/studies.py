@@ -14,8 +14,8 @@ from assay.errors import NotFoundError, UsageError
 from assay.golden.api import list_goldens
 from assay.models.api import is_model_study
 from assay.record.index.base import StudyRow
-from assay.study.api import find_best, measure_pace
 from assay.values.state import State
+from assay.web.contents.study_page import find_best, measure_pace
 from assay.web.routes import get
 from assay.web.site import get_site
 

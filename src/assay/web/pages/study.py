@@ -11,15 +11,16 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from assay.errors import NotFoundError, UsageError
-from assay.study.api import (
-    FIELDS,
-    TABS,
-    StudyView,
+from assay.reading.api import FIELDS
+from assay.values.state import State
+from assay.web.answers import encode_json, encode_text
+from assay.web.contents.page_facts import build_table_csv
+from assay.web.contents.page_view import TABS, StudyView
+from assay.web.contents.study_page import (
     build_curves,
     build_examples,
     build_plots,
     build_table,
-    build_table_csv,
     choose_charts,
     choose_columns,
     count_not_finite,
@@ -27,8 +28,6 @@ from assay.study.api import (
     find_names,
     measure_pace,
 )
-from assay.values.state import State
-from assay.web.answers import encode_json, encode_text
 from assay.web.pages.studies import build_shares
 from assay.web.routes import get
 from assay.web.site import build_address, get_site, read_query

@@ -12,9 +12,10 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from assay.errors import NotFoundError
-from assay.study.api import StudyLocation, list_files
+from assay.follow.api import StudyLocation
 from assay.web.answers import quote
 from assay.web.assets import VENDOR, build_remedy
+from assay.web.contents.run_files import list_files
 from assay.web.routes import get
 from assay.web.site import build_address, get_site
 

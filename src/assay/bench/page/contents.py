@@ -1,0 +1,347 @@
+"""What the page of the benchmarks shows: histories with their changes, and environments side by side."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+
+from assay.bench.flow.archive import describe_received, load_rows
+from assay.bench.flow.history import render_again
+from assay.bench.flow.tables import build_table, describe_left_out
+from assay.bench.page.overview import find_judge, group_rows, list_metrics, name_series, try_history
+from assay.bench.page.parameters import Axis, build_axes
+from assay.bench.records import load_triage
+from assay.bench.report.executions import build_value_ticks, render_values
+from assay.bench.report.history import build_setup_table, describe_sight
+from assay.bench.values.comparison import TAKEN_BY_ALL, Change, MetricHistory, MetricSeries, Point
+from assay.bench.values.execution import STUDY, BenchExecution
+from assay.errors import NotFoundError, UsageError
+from assay.follow.api import StudyLocation, closing_quietly, open_index, refresh_study
+from assay.record.index.base import RunRow
+from assay.show.console import SILENT, CollectingConsole, Console
+from assay.show.formatting import render_count
+from assay.system.fast_dataclasses import dataclass
+from assay.values.document import Block, Chart, Curve, Legend, Notes, Panel, Span, TableBlock, Text
+from assay.values.plain import render_date
+from assay.values.verdict import Finding, VerdictKind
+
+_MOST_TICKS = 8
+_MOST_LOADED = 6000  # executions that a page reads at once
+_MOST_KEPT = 6  # benchmarks whose executions stay in memory
+
+
+class Archive:
+    """The benchmarks of one root. Executions are read from their directories when a page needs them."""
+
+    def __init__(self, location: StudyLocation, rows: Sequence[RunRow]) -> None:
+        self.location = location
+        self.groups = group_rows(rows)
+        self.problems: list[str] = []
+
+    @property
+    def methods(self) -> list[str]:
+        return list(self.groups)
+
+    @property
+    def count(self) -> int:
+        return sum(len(group.rows) for group in self.groups.values())
+
+    def of(self, method: str) -> Sequence[BenchExecution]:
+        """Oldest first."""
+        self.check(method)
+        group = self.groups[method]
+        key = (self.location.dir, method, group.mark)
+        if key not in _KEPT:
+            while len(_KEPT) >= _MOST_KEPT:
+                _KEPT.pop(next(iter(_KEPT)), None)
+            _KEPT[key] = tuple(self.load(group.rows))
+        return _KEPT[key]
+
+    def check(self, method: str) -> None:
+        if method not in self.groups:
+            raise NotFoundError("benchmark", method, self.methods)
+
+    def load(self, rows: Sequence[RunRow]) -> list[BenchExecution]:
+        if len(rows) > _MOST_LOADED:
+            raise UsageError(f"{len(rows)} executions are too many for a page", "choose a benchmark")
+        console = CollectingConsole()
+        found = load_rows(self.location, rows, console)
+        self.problems += [line for line in console.lines if line not in self.problems]
+        return found
+
+    def choose(self, method: str) -> list[RunRow]:
+        """Of one benchmark, or of all where it is ""."""
+        if method:
+            self.check(method)
+        return [row for name, group in self.groups.items() if method in ("", name) for row in group.rows]
+
+    def list_sides(self) -> list[str]:
+        """What can be compared: labels, then commits, the newest first."""
+        newest = sorted(self.choose(""), key=lambda row: -(row.started_at or row.created_at or 0.0))
+        labels = [str(row.params["label"]) for row in newest if row.params.get("label")]
+        commits = [row.commit[:12] for row in newest if row.commit]
+        return list(dict.fromkeys([*labels, *commits]))
+
+
+_KEPT: dict[tuple[str, str, str], tuple[BenchExecution, ...]] = {}
+
+
+def is_archive(location: StudyLocation) -> bool:
+    return location.name == STUDY
+
+
+def load_archive(location: StudyLocation, console: Console = SILENT) -> Archive:
+    with closing_quietly(open_index(location.root, console.warning, is_needed=False)) as index:
+        refresh_study(index, location, console)
+        return Archive(location, index.load_runs([location.name]))
+
+
+# ---------------------------------------------------------------- one history
+
+
+@dataclass(frozen=True, slots=True)
+class Zoom:
+    """Which executions a history shows: dates (`2026-11-01`), or commits; "" is open."""
+
+    start: str = ""
+    end: str = ""
+    is_log: bool = False
+
+    def cut(self, points: Sequence[Point]) -> tuple[int, int]:
+        """The first that is shown, and the first that is not any more. Raises UsageError for an unknown commit."""
+        first = self._find(points, self.start, is_end=False) if self.start else 0
+        return first, self._find(points, self.end, is_end=True) if self.end else len(points)
+
+    @staticmethod
+    def _find(points: Sequence[Point], text: str, *, is_end: bool) -> int:
+        day = parse_date(text)
+        if day is not None:
+            edge = day + _DAY_S * is_end
+            return sum(1 for point in points if (point.at or 0.0) < edge)
+        places = [n for n, point in enumerate(points) if len(text) >= 4 and (point.commit or "").startswith(text)]
+        if not places:
+            return len(points) * (not is_end)  # of another environment
+        return places[-1] + 1 if is_end else places[0]
+
+
+_DAY_S = 86400.0
+
+
+def parse_date(text: str) -> float | None:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").timestamp()  # noqa: DTZ007 as dates are shown: local
+    except (ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    history: MetricHistory | None
+    problem: str
+    hint: str
+    charts: Sequence[Block]
+    changes: tuple[tuple[Change, Finding], ...]  # oldest first
+    others: tuple[Finding, ...]  # what else keeps the verdict from being PASS
+    notes: Sequence[Block]
+    metrics: Mapping[str, VerdictKind | None]  # each with its verdict, where it is known by now
+    metric: str
+    axes: tuple[Axis, ...] = ()
+    by_parameter: Sequence[Block] = ()
+
+    def name_environment(self, change: Change) -> str:
+        """Of the series that has it; "" where there is only one, or it leads from one to another."""
+        series = self.history.series if self.history else ()
+        names = name_series(series) if len(series) > 1 else []
+        return next((name for each, name in zip(series, names, strict=False) if change in each.changes), "")
+
+
+def build_history_page(archive: Archive, method: str, metric: str | None, zoom: Zoom | None = None) -> HistoryPage:
+    """Raises NotFoundError for a benchmark, a metric or a commit that is not there."""
+    found, zoom = archive.of(method), zoom or Zoom()
+    judged = find_judge(archive.location).ask(archive.groups, 0.0)
+    kinds = judged[method].kinds if method in judged else {}
+    metrics = {name: kinds.get(name) for name in list_metrics(found)}
+    chosen = metric or next(iter(metrics), "")
+    if metric and metric not in metrics:
+        raise NotFoundError("metric", metric, list(metrics))
+    _check_zoom(zoom, found)
+    history, problem = _find_history(archive, method, chosen)
+    axes, by_parameter = build_axes(archive.methods, method, judged)
+    if history is None:
+        hint = render_again(found[-1], archive.location.root) if found else ""
+        return HistoryPage(None, problem, hint, (), (), (), (), metrics, chosen, axes)
+    count = len(history.changes)
+    every = shlex.join(["assay", "bench", "history", chosen, method, "--all", "--root", archive.location.root])
+    left = [
+        f"{render_count(number, 'execution')} left out: {reason}"
+        + (f" (`{every}` includes them)" if reason in TAKEN_BY_ALL else "")
+        for reason, number in history.left_out.items()
+    ]
+    return HistoryPage(
+        history,
+        "",
+        "",
+        list(_build_charts(history, zoom)),
+        tuple(zip(history.changes, history.verdict.findings, strict=False)),
+        tuple(history.verdict.findings[count:]),
+        (Notes([*left, *describe_received(found)]),),
+        metrics,
+        chosen,
+        axes,
+        by_parameter if chosen == next(iter(metrics)) else (),
+    )
+
+
+def _check_zoom(zoom: Zoom, found: Sequence[BenchExecution]) -> None:
+    for text in (zoom.start, zoom.end):
+        commits = [each.commit for each in found if each.commit]
+        if text and parse_date(text) is None and not any(len(text) >= 4 and each.startswith(text) for each in commits):
+            raise NotFoundError("date or commit", text, [each[:12] for each in dict.fromkeys(reversed(commits))])
+
+
+def _find_history(archive: Archive, method: str, metric: str) -> tuple[MetricHistory | None, str]:
+    """That of an earlier request where nothing has come since."""
+    said = [each for each in load_triage(archive.location.dir) if (each.method, each.metric) == (method, metric)]
+    key = (archive.location.dir, method, metric, archive.groups[method].mark, tuple(said))
+    if key not in _HISTORIES:
+        while len(_HISTORIES) >= _MOST_HISTORIES:
+            _HISTORIES.pop(next(iter(_HISTORIES)), None)
+        _HISTORIES[key] = try_history(method, metric, archive.of(method), said)
+    return _HISTORIES[key]
+
+
+_HISTORIES: dict[tuple[object, ...], tuple[MetricHistory | None, str]] = {}
+_MOST_HISTORIES = 50
+
+
+# ---------------------------------------------------------------- its charts
+
+
+def _build_charts(history: MetricHistory, zoom: Zoom) -> Iterator[Block]:
+    """One for each series, since executions of different environments are never in one."""
+    names = name_series(history.series)
+    for series, name in zip(history.series, names, strict=True):
+        first, last = zoom.cut(series.points)
+        if first < last:
+            yield _build_series_chart(history, series, name, (first, last), is_log=zoom.is_log)
+        else:
+            yield Text(f"{name}: none of {render_count(len(series.points), 'execution')} is in this range", role="soft")
+    drawn = {_choose_span(change) for change in history.changes if change.kind != "trend"}
+    keys = [("own c0", "dot", "an execution"), ("reference", "wide", "level: median between two changes")]
+    keys += [("first", "dash", "change")] if drawn else []
+    spans = (("fail", "worse, and nobody has judged it"), ("changed", "worse, and judged"), ("tolerance", "better"))
+    yield Legend([*keys, *((style, "area", text) for style, text in spans if style in drawn)])
+
+
+def _build_series_chart(
+    history: MetricHistory, series: MetricSeries, name: str, shown: tuple[int, int], *, is_log: bool
+) -> Chart:
+    points = series.points
+    steps = [change for change in series.changes if change.kind != "trend"]
+    edges = [0, *(change.step.at for change in steps), len(points)]
+    is_log = is_log and all(point.value > 0 for point in points[slice(*shown)])
+
+    def place(value: float) -> float:
+        return math.log10(value) if is_log else value
+
+    levels = []
+    for start, end in pairwise(edges):
+        if start < shown[1] and end > shown[0]:
+            level = place(statistics.median(point.value for point in points[start:end]))
+            levels.append(Curve([(max(start, shown[0]) + 0.6, level), (min(end, shown[1]) + 0.4, level)], "reference"))
+    numbered = list(enumerate(points, 1))[slice(*shown)]
+    texts = [_describe_point(history.metric, p.value, p.at, p.execution_id, p.commit) for _, p in numbered]
+    dots = [(float(number), place(point.value)) for number, point in numbered]
+    is_quiet = history.verdict.kind is VerdictKind.PASS
+    seen = f"; {describe_sight(series)}" if series.detectable and is_quiet else ""
+    part = "" if shown == (0, len(points)) else f"{len(numbered)} of "
+    spans = [
+        (_choose_span(change), max(change.step.at, shown[0]) + 0.5, min(end, shown[1]) + 0.5)
+        for change, end in zip(steps, edges[2:], strict=True)
+        if (change.holds or not change.is_worse) and change.step.at < shown[1] and end > shown[0]
+    ]
+    ticked = numbered[:: max(1, -(-len(numbered) // _MOST_TICKS))]
+    return Chart(
+        (Span(name, "strong"), Span(f"{part}{render_count(len(points), 'execution')}{seen}", "soft right")),
+        (
+            Panel(
+                [*levels, Curve(dots, "c0 point", line=False, marker="dot", texts=texts)],
+                height=190,
+                ticks=build_value_ticks(history.metric, [point.value for _, point in numbered], is_log=is_log),
+                label=f"{history.metric}{', log scale' if is_log else ''}",
+            ),
+        ),
+        f"{history.method} {history.metric}, {name}: {render_count(len(points), 'execution')}, "
+        f"{render_count(len(series.changes), 'change')}",
+        spans=spans,
+        lines=[change.step.at + 0.5 for change in steps if shown[0] <= change.step.at < shown[1]],
+        x_range=(shown[0] + 0.5, shown[1] + 0.5),
+        x_ticks=list(zip([float(n) for n, _ in ticked], render_times([p.at for _, p in ticked]), strict=True)),
+        x_label=_name_day([point.at for _, point in numbered]),
+        is_wide=True,
+    )
+
+
+def _choose_span(change: Change) -> str:
+    if not change.is_worse:
+        return "tolerance"
+    return "changed" if change.judgement else "fail"
+
+
+def render_times(times: Sequence[float | None]) -> list[str]:
+    """Dates, and times where the date is that of the one before it; of a single day times alone."""
+    for time_of_day in ("%H:%M", "%H:%M:%S"):
+        texts, before = [], _name_day(times)
+        for at in times:
+            day = render_date(at, _DAY) if at else ""
+            texts.append(render_date(at, time_of_day if day == before else "%m-%d") if at else "")
+            before = day
+        if all(text != other for text, other in pairwise(texts)):
+            break
+    return texts
+
+
+def _name_day(times: Sequence[float | None]) -> str:
+    """ "" where they are of more than one."""
+    days = {render_date(at, _DAY) if at else "" for at in times}
+    return days.pop() if len(days) == 1 else ""
+
+
+_DAY = "%Y-%m-%d"
+
+
+def _describe_point(metric: str, value: float, at: float | None, execution_id: str, commit: str | None) -> str:
+    when = render_date(at, "%Y-%m-%d %H:%M") if at else ""
+    lines = [render_values(metric, [value]) or "", execution_id, when, f"commit {commit[:12]}" if commit else ""]
+    return "\n".join(line for line in lines if line)
+
+
+# ---------------------------------------------------------------- environments
+
+
+def build_environments(archive: Archive, method: str, by: Sequence[str]) -> Sequence[Block]:
+    """The table of `assay bench table`. Raises NotFoundError for a column or a benchmark that is not there."""
+    found = archive.of(method) if method else archive.load(archive.choose(""))
+    table = build_table(found, load_triage(archive.location.dir), method or None, by, None)
+    rows = [(row.keys, row.count, row.values) for row in table.rows]
+    left = describe_left_out(table.left_out)
+    shown = TableBlock(build_setup_table(table.by, table.metrics, rows))
+    return [shown, *([Text(f"left out: {left}", role="soft")] if left else [])]
+
+
+def list_columns(archive: Archive, method: str) -> list[str]:
+    """By which environments can be told apart: what differs first."""
+    found = archive.of(method) if method else archive.load(archive.choose("")[-_MOST_LOADED:])
+    values: dict[str, set[str]] = {"label": set(), "commit": set(), "host": set()}
+    for execution in found:
+        values["label"].add(execution.label or "")
+        values["commit"].add(execution.commit or "")
+        values["host"].add(execution.machine.host)
+        for key, value in execution.setup.items():
+            values.setdefault(key, set()).add(value)
+    few = {key for key, each in values.items() if 1 < len(each) <= 50}
+    return sorted(values, key=lambda key: (key not in few, len(values[key]) < 2))

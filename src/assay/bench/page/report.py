@@ -1,0 +1,102 @@
+"""`assay report` of benchmarks: all of them, the history of one, or two sides compared, as one document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from assay.bench.page.contents import Archive, build_history_page, is_archive, load_archive
+from assay.bench.page.overview import BenchLine, build_overview, find_changes, list_metrics
+from assay.bench.page.sides import build_comparison
+from assay.bench.report.history import build_changes, build_mark
+from assay.errors import UsageError
+from assay.follow.api import StudyLocation
+from assay.values.document import Block, Document, Heading, Notes, Section, Span, TableBlock, Text
+from assay.values.table import Column, Table
+from assay.values.verdict import VerdictKind, find_worst
+
+_MOST_HISTORIES = 30
+_MOST_TOP = 8  # largest changes, of either kind
+
+
+def build_report(location: StudyLocation, wanted: str | None) -> Document | None:
+    """`wanted`: a benchmark, one of its executions, or BASE..HEAD, which are labels or commits. None where the study
+    is not an archive of benchmarks, or this is the name of nothing in it."""
+    if not is_archive(location):
+        return None
+    archive = load_archive(location)
+    if not archive.groups:
+        raise UsageError(f"{location.dir}: no benchmark has been executed yet", "assay bench run FILE")
+    if wanted is None:
+        return Document("Benchmarks", [*_build_overview(archive)])
+    base, dots, head = wanted.partition("..")
+    if dots:
+        report, blocks = build_comparison(archive, base, head, "")
+        return Document(f"{report.verdict.kind} {wanted}", [Heading(wanted, report.verdict.kind, 1), *blocks])
+    methods = [
+        method
+        for method, group in archive.groups.items()
+        if wanted == method or any(row.key.endswith(f"/{wanted}") for row in group.rows)
+    ]
+    if not methods:
+        return None
+    found = archive.of(methods[0])
+    return Document(methods[0], [*_build_histories(archive, methods[0], list_metrics(found)[:_MOST_HISTORIES])])
+
+
+def _find_worst(kinds: Sequence[VerdictKind | None]) -> VerdictKind | None:
+    """None: nothing has a history. What has none beside others that have one keeps the whole from being PASS."""
+    return find_worst(kind or VerdictKind.INCONCLUSIVE for kind in kinds) if any(kinds) else None
+
+
+def _build_overview(archive: Archive) -> Iterator[Block]:
+    found = build_overview(archive.location, archive.groups, is_patient=True)
+    kinds = [line.judged.kind if line.judged else None for line in found.lines]
+    yield Heading("Benchmarks", _find_worst(kinds), 1, note=archive.location.dir)
+    yield Notes(found.problems)
+    notes = [[line.judged.problem] if line.judged and line.judged.problem else [] for line in found.lines]
+    yield TableBlock(_build_table(found.lines), notes=notes)
+    top = find_changes(found.lines)
+    if top.worse or top.better:
+        items = [
+            (build_mark(each.change.kind), f" {each.method} {each.change.metric}: {each.change.effect:+.1%}")
+            for each in (*top.worse[:_MOST_TOP], *top.better[:_MOST_TOP])
+        ]
+        yield Section((Notes(items),), "Largest changes")
+    for line in found.lines[:_MOST_HISTORIES]:
+        if line.judged and line.judged.kind:
+            yield from _build_history(archive, line.method, line.judged.shown, level=2)
+
+
+def _build_table(lines: Sequence[BenchLine]) -> Table:
+    columns = (
+        Column("benchmark"), Column("metric"), Column("last", align="right"), Column("executions", "number"),
+        Column("verdict"),
+    )  # fmt: skip
+    rows = []
+    for line in lines:
+        judged = line.judged
+        kind = str(judged.kind) if judged and judged.kind else ""
+        shown = Span(kind, kind) if kind else "no history"
+        rows.append((line.method, judged.shown if judged else "", judged.last if judged else "", line.count, shown))
+    return Table(columns, rows)
+
+
+def _build_histories(archive: Archive, method: str, metrics: Sequence[str]) -> Iterator[Block]:
+    pages = [(metric, build_history_page(archive, method, metric)) for metric in metrics]
+    kinds = [page.history.verdict.kind if page.history else None for _, page in pages]
+    yield Heading(method, _find_worst(kinds), 1)
+    for metric, page in pages:
+        if page.history is None:
+            yield Heading(metric)
+            yield Text(page.problem)
+        else:
+            yield from _build_history(archive, method, metric, level=2)
+
+
+def _build_history(archive: Archive, method: str, metric: str, level: int) -> Iterator[Block]:
+    page = build_history_page(archive, method, metric)
+    if page.history is not None:
+        better = "lower" if page.history.direction == "min" else "higher"
+        yield Heading(f"{method} {metric}", page.history.verdict.kind, level, note=f"{better} is better")
+        yield from page.charts
+        yield Section((*build_changes(page.history), *page.notes), "Changes")

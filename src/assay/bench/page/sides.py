@@ -1,0 +1,142 @@
+"""Two sides compared, for the page: labels or commits. Nothing is written: this is not recorded as a verdict."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from assay.bench.flow.compare import CompareOptions, compare_executions
+from assay.bench.flow.history import list_invalid
+from assay.bench.flow.sides import Executions
+from assay.bench.page.commits import HASH
+from assay.bench.page.contents import Archive
+from assay.bench.records import load_triage
+from assay.bench.report.executions import render_effect, render_values
+from assay.bench.values.comparison import ComparisonReport, MetricComparison
+from assay.bench.values.execution import BenchExecution
+from assay.errors import NotFoundError
+from assay.record.index.base import RunRow
+from assay.show.chart import build_ticks
+from assay.values.document import Block, Chart, Curve, Notes, Panel, Section, Span, TableBlock
+from assay.values.table import Column, Table
+from assay.values.verdict import SEVERITY, VerdictKind
+
+_MOST_SHARES = 8  # distributions of a comparison
+
+_MOST_INTERVALS = 24
+
+
+def build_comparison(archive: Archive, base: str, head: str, method: str) -> tuple[ComparisonReport, Sequence[Block]]:
+    """Sides are labels or commits. Raises NotFoundError with those that are there."""
+    rows = archive.choose(method)
+    mine = [[row for row in rows if _is_side(row, name)] for name in (base, head)]
+    loaded = archive.load(list({row.key: row for side in mine for row in side}.values()))
+    said = load_triage(archive.location.dir)
+    compared = {each.method for each in loaded}
+    judged = [each for each in dict.fromkeys(each.method for each in said) if each in compared]
+    invalid = list_invalid([each for name in judged for each in archive.of(name)], said)
+    sides = [Executions(name, tuple(_find_side(loaded, name, archive)), invalid) for name in (base, head)]
+    report = compare_executions(sides[0], sides[1], CompareOptions())
+    ordered = sorted(
+        report.metrics, key=lambda each: (SEVERITY.index(each.finding.kind), -abs(each.finding.effect or 0.0))
+    )
+    shown = [each for each in ordered if each.base.values and each.head.values][:_MOST_SHARES]
+    blocks: list[Block] = [TableBlock(_build_sides_table(report, ordered)), Notes(report.notes)]
+    intervals = list(_build_intervals(ordered))
+    blocks += [Section(intervals, "Changes")] if intervals else []
+    blocks += [Section([_build_distribution(each, report) for each in shown], "Distributions")] if shown else []
+    return report, blocks
+
+
+def _build_sides_table(report: ComparisonReport, ordered: Sequence[MetricComparison]) -> Table:
+    """What did not pass first."""
+    has_setup = any(each.setup for each in ordered)
+    sides = [_shorten_side(name) for name in (report.base, report.head)]
+    columns = [Column("verdict", "state"), Column("benchmark"), Column("metric")]
+    columns += [Column("environment")] if has_setup else []
+    columns += [Column(sides[0], align="right"), Column(sides[1], align="right"), Column("change"), Column("reason")]
+    rows = [
+        [
+            str(each.finding.kind),
+            each.method,
+            each.metric,
+            *([each.setup] if has_setup else []),
+            render_values(each.metric, each.base.values),
+            render_values(each.metric, each.head.values),
+            render_effect(each.finding),
+            each.finding.message,
+        ]
+        for each in ordered
+    ]
+    return Table(tuple(columns), rows)
+
+
+def _shorten_side(name: str) -> str:
+    """A commit as people write it."""
+    word = name.partition(" ")[0]
+    return word[:8] if HASH.fullmatch(word) else word[:12]
+
+
+def _build_intervals(ordered: Sequence[MetricComparison]) -> Iterator[Block]:
+    """The change of each metric with its interval, beside no change at all."""
+    known = [each for each in ordered if each.finding.interval and each.finding.effect is not None][:_MOST_INTERVALS]
+    curves, names = [], []
+    for place, each in enumerate(reversed(known), 1):
+        low, high = (100 * end for end in each.finding.interval or (0.0, 0.0))
+        effect = 100 * (each.finding.effect or 0.0)
+        color = {VerdictKind.FAIL: "c1", VerdictKind.PASS: "c2"}.get(each.finding.kind, "c5")
+        said = f"{each.method} {each.metric}\n{each.finding.kind} {effect:+.2f}% [{low:+.2f}%, {high:+.2f}%]"
+        curves += [
+            Curve([(low, float(place)), (high, float(place))], f"{color} curve", texts=[said]),
+            Curve([(effect, float(place))], f"{color} point", line=False, marker="dot", texts=[said]),
+        ]
+        names.append((float(place), f"{each.metric}"))
+    if curves:
+        ends = [x for curve in curves for x, _ in curve.points]
+        low, high = min([*ends, 0.0]), max([*ends, 0.0])
+        room = 0.06 * (high - low) or 1.0
+        panel = Panel(curves, y_range=(0.4, len(known) + 0.6), ticks=names, height=36 + 24 * len(known))
+        title = (Span("Change with its interval", "strong"), Span("percent; dashed: no change", "soft"))
+        ticks = [(tick, f"{tick:g}%") for tick in build_ticks(low - room, high + room, 8)]
+        yield Chart(
+            title, (panel,), "change of each metric with its interval", lines=[0.0],
+            x_range=(low - room, high + room), x_ticks=ticks, is_wide=True,
+        )  # fmt: skip
+
+
+def _is_side(row: RunRow, name: str) -> bool:
+    return row.params.get("label") == name or (len(name) >= 4 and (row.commit or "").startswith(name))
+
+
+def _find_side(executions: Sequence[BenchExecution], name: str, archive: Archive) -> list[BenchExecution]:
+    by_label = [each for each in executions if each.label == name]
+    by_commit = [each for each in executions if each.commit and len(name) >= 4 and each.commit.startswith(name)]
+    if not by_label and not by_commit:
+        raise NotFoundError("label or commit", name, archive.list_sides())
+    return by_label or by_commit
+
+
+def _build_distribution(metric: MetricComparison, report: ComparisonReport) -> Chart:
+    """All values of both sides, with their medians."""
+    sides = ((2.0, metric.base, "c0"), (1.0, metric.head, "c1"))
+    curves = []
+    for y, side, color in sides:
+        spread = [(value, y + 0.14 * ((number % 5) - 2)) for number, value in enumerate(side.values)]
+        texts = [render_values(metric.metric, [value]) or "" for value in side.values]
+        middle = statistics.median(side.values)
+        curves.append(Curve([(middle, y - 0.4), (middle, y + 0.4)], f"{color} curve"))
+        curves.append(Curve(spread, f"{color} point", line=False, marker="dot", texts=texts))
+    values = [*metric.base.values, *metric.head.values]
+    low, high = min(values), max(values)
+    room = (high - low) * 0.06 or abs(low) * 0.01 or 1.0
+    ticks = [(tick, render_values(metric.metric, [tick]) or "") for tick in build_ticks(low - room, high + room, 4)]
+    names = [_shorten_side(name) for name in (report.base, report.head)]
+    kind = str(metric.finding.kind)
+    about = ", ".join(part for part in (metric.setup, metric.finding.message) if part)
+    return Chart(
+        (Span(f"{metric.method} {metric.metric}", "strong"), Span(kind, kind), Span(about, "soft")),
+        (Panel(curves, y_range=(0.4, 2.6), ticks=[(2.0, names[0]), (1.0, names[1])], height=120),),
+        f"{metric.metric}: values of {report.base} and {report.head}",
+        x_range=(low - room, high + room),
+        x_ticks=ticks,
+    )

@@ -1,0 +1,24 @@
+"""Benchmarks: `assay bench`, its pages and reports."""
+
+from __future__ import annotations
+
+from assay.plugins import Part, Plugin
+
+PLUGIN = Plugin(
+    "bench",
+    commands={"bench": ("assay.bench.commands:GROUP", "Is it slower, since when, and is it the code or the machine?")},
+    children={
+        "bench": "assay.bench.child:main",
+        "bench-trial": "assay.bench.trial:main",
+        "command-profile": "assay.bench.command_profile:main",
+    },
+    pages=("assay.bench.web_pages:PAGES",),
+    doctor=(
+        Part("ruptures", "stats", "change points: assay bench history"),
+        Part("py-spy", "profile", "assay bench run --profile, where no framework is loaded"),
+    ),
+    functions={
+        "compare_benchmarks": "assay.bench.public:compare_benchmarks",
+        "timings.add": "assay.bench.flow.archive:add_timings",
+    },
+)

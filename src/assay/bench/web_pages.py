@@ -1,0 +1,228 @@
+"""Benchmarks: the verdict of each, the largest changes, histories, environments, two sides compared, triage."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import threading
+from collections.abc import Sequence
+from urllib.parse import parse_qs
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from assay.bench.api import (
+    SORTS,
+    Archive,
+    Zoom,
+    build_comparison,
+    build_environments,
+    build_history_page,
+    build_overview,
+    choose_lines,
+    find_changes,
+    group_lines,
+    is_archive,
+    list_columns,
+    list_commits,
+)
+from assay.errors import NotFoundError, UsageError
+from assay.follow.api import StudyLocation
+from assay.values.document import Block
+from assay.web.actions import call
+from assay.web.answers import send
+from assay.web.interface import Pages
+from assay.web.routes import get, post
+from assay.web.site import build_address, get_site
+from assay.web.snapshots import Snapshot, Snapshots
+
+_JUDGEMENTS = ("ack", "wontfix", "invalid", "open")
+_LONGEST_NOTE = 2000
+_PAGE = 300  # benchmarks
+_PATIENCE_S = 1.0
+_MOST_EXECUTIONS = 5000  # of a table of all benchmarks
+
+
+def show_all(request: Request) -> Response:
+    """Of every root that has benchmarks. What is not judged yet is said; the page asks again until it is."""
+    site, query = get_site(request), request.query_params
+    view = {name: query.get(name, "")[:200] for name in ("q", "kind", "suite", "sort")}
+    if view["sort"] and view["sort"] not in SORTS:
+        raise NotFoundError("order", view["sort"], SORTS)
+    number = query.get("page", "1")
+    if not number.isdecimal() or len(number) > 6:
+        raise UsageError(f"page is not a whole number: {number!r}")
+    found, reading = [], list[StudyLocation]()
+    for slug, location in site.snapshots.find_locations().items():
+        if not is_archive(location):
+            continue
+        snapshot = _load_soon(site.snapshots, slug)
+        if snapshot is None:
+            reading.append(location)
+            continue
+        archive = load_kept(snapshot)
+        overview = build_overview(snapshot.location, archive.groups)
+        lines = choose_lines(overview, view["q"], view["kind"], view["suite"], view["sort"] or "name")
+        shown = lines[(int(number) - 1) * _PAGE : int(number) * _PAGE] if int(number) else []
+        groups = group_lines(shown) if view["sort"] in ("", "name") else [("", shown)]
+        found.append((snapshot, overview, groups, len(lines), find_changes(lines)))
+    most = max((count for *_, count, _ in found), default=0)
+    return site.render(
+        request,
+        "benchmarks.html",
+        found=found,
+        reading=reading,
+        view=view,
+        page=int(number),
+        pages=-(-most // _PAGE),
+        waiting=sum(overview.waiting for _, overview, *_ in found),
+        here=build_address("benchmarks", **view, page=int(number) if int(number) > 1 else None),
+        address_of=lambda **new: build_address("benchmarks", **{**view, **new}),
+    )
+
+
+def _load_soon(snapshots: Snapshots, slug: str) -> Snapshot | None:
+    """None: an archive of very many executions is still being read from its folders; the page asks again."""
+    if not snapshots.holds(slug):
+        thread = threading.Thread(target=snapshots.load, args=(slug,), name="assay-read", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE_S)
+    return snapshots.load(slug) if snapshots.holds(slug) else None
+
+
+def load_kept(snapshot: Snapshot) -> Archive:
+    return snapshot.remember("bench", lambda: Archive(snapshot.location, snapshot.table.rows))
+
+
+def _find(request: Request) -> tuple[Snapshot, Archive]:
+    """The archive of the address."""
+    snapshots, slug = get_site(request).snapshots, request.path_params["study"]
+    known = [name for name, location in snapshots.find_locations().items() if is_archive(location)]
+    if slug not in known:
+        raise NotFoundError("archive of benchmarks", slug, known)
+    snapshot = snapshots.load(slug)
+    return snapshot, load_kept(snapshot)
+
+
+def show_history(request: Request) -> Response:
+    snapshot, archive = _find(request)
+    query = request.query_params
+    method, metric = query.get("method", ""), query.get("metric", "")
+    zoom = Zoom(query.get("from", "").strip(), query.get("to", "").strip(), query.get("log") == "1")
+    page = build_history_page(archive, method, metric or None, zoom)
+    root, ran = snapshot.location.root, {each.execution_id: each for each in archive.of(method)}
+    return get_site(request).render(
+        request,
+        "benchmark.html",
+        snapshot=snapshot,
+        method=method,
+        page=page,
+        zoom=zoom,
+        problems=archive.problems,
+        commits=lambda change: list_commits(root, change, ran.get(change.execution_id)),
+        shell=shlex.join,
+        address_of=lambda **new: build_address(
+            "benchmarks",
+            snapshot.slug,
+            "history",
+            **{"method": method, "metric": metric, "from": zoom.start, "to": zoom.end, "log": zoom.is_log, **new},
+        ),
+    )
+
+
+def show_environments(request: Request) -> Response:
+    snapshot, archive = _find(request)
+    method = request.query_params.get("method", "")
+    is_large = not method and archive.count > _MOST_EXECUTIONS
+    if is_large:  # all of them would take too long
+        method = archive.methods[0]
+    columns = list_columns(archive, method)
+    by = request.query_params.getlist("by") or columns[:1]
+    blocks: Sequence[Block] = ()
+    problem = ""
+    try:
+        blocks = build_environments(archive, method, by)
+    except NotFoundError:
+        raise
+    except UsageError as error:  # nothing that succeeded without disturbance
+        problem = error.message
+    return get_site(request).render(
+        request,
+        "environments.html",
+        snapshot=snapshot,
+        archive=archive,
+        columns=columns,
+        by=by,
+        method=method,
+        is_large=archive.count > _MOST_EXECUTIONS,
+        blocks=blocks,
+        problem=problem,
+        shell=shlex.join,
+    )
+
+
+def show_comparison(request: Request) -> Response:
+    snapshot, archive = _find(request)
+    base, head, method = (request.query_params.get(name, "") for name in ("base", "head", "method"))
+    report, problem = None, ""
+    blocks: Sequence[Block] = ()
+    if base and head:
+        try:
+            report, blocks = build_comparison(archive, base, head, method)
+        except NotFoundError:
+            raise
+        except UsageError as error:
+            problem = error.message
+    return get_site(request).render(
+        request,
+        "sides.html",
+        snapshot=snapshot,
+        archive=archive,
+        sides=archive.list_sides(),
+        base=base,
+        head=head,
+        method=method,
+        report=report,
+        blocks=blocks,
+        problem=problem,
+        shell=shlex.join,
+    )
+
+
+async def triage(request: Request) -> Response:
+    """A form with `metric`, `method`, `change`, `judgement` and `note`; the answer is what the command prints."""
+    body = await request.body()
+    return await run_in_threadpool(_triage, request, body)
+
+
+def _triage(request: Request, body: bytes) -> Response:
+    snapshot, archive = _find(request)
+    try:
+        given = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20)
+    except ValueError as error:
+        raise UsageError(f"the form cannot be read: {error}") from error
+    metric, method, change, judgement, note = (
+        given.get(name, [""])[-1].strip() for name in ("metric", "method", "change", "judgement", "note")
+    )
+    archive.check(method)
+    if judgement not in _JUDGEMENTS:
+        raise UsageError(f"there is no judgement {judgement!r}", f"there are {', '.join(_JUDGEMENTS)}")
+    if not metric or not change or len(note) > _LONGEST_NOTE or "\0" in note:
+        raise UsageError(f"metric and change are needed; a note has at most {_LONGEST_NOTE} characters")
+    options = [f"--note={note}", f"--root={snapshot.location.root}"]
+    words = ["bench", "triage", *options, "--", metric, method, change, judgement]
+    code, said = call(words)
+    answer = {"command": shlex.join(["assay", *words]), "code": code, "said": said}
+    return send(answer, 409 if code else 200)
+
+
+ROUTES = [
+    get("/benchmarks", show_all),
+    get("/benchmarks/{study}/history", show_history),
+    get("/benchmarks/{study}/environments", show_environments),
+    get("/benchmarks/{study}/compare", show_comparison),
+    post("/api/benchmarks/{study}/triage", triage),
+]
+_FOLDER = os.path.dirname(__file__)
+PAGES = Pages(ROUTES, os.path.join(_FOLDER, "templates"), os.path.join(_FOLDER, "static"))

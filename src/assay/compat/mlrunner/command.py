@@ -1,0 +1,362 @@
+"""`assay mlrunner`: mlrunner's own flags and files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+from assay.compat.mlrunner.files import format_time, render_script
+from assay.compat.original_command import (
+    Parsed,
+    Parser,
+    original_command,
+    say_problems,
+    warn,
+    write_lines,
+    write_report,
+)
+from assay.errors import ExitCode, UsageError
+from assay.launch.api import Entry, Event, Prepared, Report, choose_slots, left_commands, wanted_commands
+from assay.show.console import Console
+from assay.system.files import Tail
+from assay.values import layout
+from assay.values.run import RunSpec, State
+from assay.values.state import RETRY
+from assay.values.units import parse_slot_flags
+
+if TYPE_CHECKING:
+    from assay.launch.api import Again, RunOptions
+
+
+Say = Callable[[str], None]
+
+_FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
+
+
+@dataclass(slots=True)
+class MlrunnerMessages:
+    """Numbers the tasks of each document and reports what happens to them, as mlrunner does."""
+
+    prepared: Prepared
+    say: Say
+    numbers: dict[str, tuple[int, int]] = field(default_factory=dict)  # run name -> i, n of its document
+    width: int = 0
+    begun: set[tuple[str, int, str]] = field(default_factory=set)  # run, attempt, command: began before we came
+
+    def __post_init__(self) -> None:
+        runs = self.prepared.plan.runs
+        sizes = Counter(map(_document, runs))
+        seen: Counter[object] = Counter()
+        for spec in runs:
+            seen[_document(spec)] += 1
+            self.numbers[spec.name] = (seen[_document(spec)], sizes[_document(spec)])
+        self.width = max((len(command.name) for command in self.prepared.study.commands), default=0)
+
+    def open(self) -> None:
+        warnings = self.prepared.plan.warnings
+        orphans = sorted({problem.key for problem in warnings if "no command uses" in problem.message})
+        self.say("Orphan params: " + (f"{{{', '.join(map(repr, orphans))}}}" if orphans else "set()"))
+        runs, links = self.prepared.plan.runs, self.prepared.plan.links
+        count = sum(len(left_commands(self.prepared, spec)) for spec in runs)
+        self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {count}{_describe_links(links)}")
+
+    def build_dry_lines(self) -> Iterator[str]:
+        """What a call would do, task by task, each on the GPU that it would get if all took equally long."""
+        options, settings = self.prepared.options, self.prepared.settings
+        slots = cycle(choose_slots(self.prepared.study, options.slots, settings).labels)
+        stamp = format_time(time.time())
+        for spec in self.prepared.plan.runs:
+            left, output = left_commands(self.prepared, spec), self.prepared.output_of(spec)
+            slot = next(slots) if left else "-"
+            for command in spec.commands:
+                if command.name in left:
+                    yield self._render("START", spec, output, slot, command.name)
+                    yield render_script(spec, command, output, stamp, slot)
+                elif command.name in wanted_commands(spec, options.commands):
+                    yield self._render("SKIP", spec, output, slot, command.name)
+
+    def listen(self, event: Event) -> None:
+        if event.kind == "adopted":
+            self._note_begun(event.entry)
+        elif event.kind == "command_started":
+            for name in self._skipped_before(event):
+                self._line("SKIP", event.entry, name)
+            if (event.entry.dir, event.entry.attempt, event.command) not in self.begun:
+                self._line("START", event.entry, event.command)
+        elif event.kind == "command_ended" and event.code != 0:
+            self._line("FAIL", event.entry, event.command)
+
+    def _skipped_before(self, event: Event) -> Iterator[str]:
+        """Asked for and finished by an earlier attempt; what this one did is printed already."""
+        entry = event.entry
+        for name in entry.commands[: entry.commands.index(event.command)]:
+            if not entry.reported & {f"+{name}", f"={name}"}:
+                entry.reported |= {f"={name}"}
+                yield name
+
+    def _note_begun(self, entry: Entry) -> None:
+        """Another call started these commands, and has printed so: up to the first that has not ended yet."""
+        names = os.listdir(entry.dir)
+        ended = {mark[0] for name in names if (mark := layout.parse_exit_marker(name)) and mark[1] == entry.attempt}
+        for name in entry.commands:
+            if name in entry.skipped and name not in ended:
+                continue
+            self.begun.add((entry.dir, entry.attempt, name))
+            if name not in ended:
+                self._line("RUNNING", entry, name)
+                return
+
+    def close(self, report: Report) -> None:
+        """What was finished before, and how many failed; `report` has the rest."""
+        for entry in report.entries:
+            if entry.state is State.DONE and not entry.finished_here:
+                for name in entry.commands:
+                    self._line("SKIP", entry, name)
+        self._list("Skipped", [e for e in report.entries if e.state is State.DONE and not e.finished_here])
+        self._list("Failed", [entry for entry in report.entries if entry.state in _FAILED])
+        self._list("Stopped", [entry for entry in report.entries if entry.state is State.STOPPED])
+        if report.count(State.DONE) == len(report.entries):
+            self.say("No task failed.")
+
+    def _list(self, word: str, entries: Sequence[Entry]) -> None:
+        if entries:
+            self.say(f"{word} tasks: {len(entries)}/{len(self.prepared.plan.runs)}")
+            for entry in entries:
+                self.say(f"    {os.path.relpath(entry.dir)}")
+
+    def _line(self, word: str, entry: Entry, command: str) -> None:
+        slot = entry.handle.slot if entry.handle and entry.handle.slot else "-"
+        self.say(self._render(word, entry.spec, os.path.relpath(entry.dir), slot, command))
+
+    def _render(self, word: str, spec: RunSpec, where: str, slot: str, command: str) -> str:
+        number, total = self.numbers.get(spec.name, (0, 0))
+        return f"{word:8}gpu: {slot}, {command:{self.width}}: {number}/{total:2}, {where}"
+
+
+def _document(spec: RunSpec) -> object:
+    """mlrunner counts the tasks of a title together, and those of an untitled document on their own."""
+    return spec.title or spec.sweep
+
+
+def _describe_links(links: tuple[tuple[str, str], ...]) -> str:
+    if not links:
+        return ""
+    targets = ", ".join(dict.fromkeys(target for _, target in links))
+    return f" ({len(links)} {'task shares' if len(links) == 1 else 'tasks share'} the results of {targets})"
+
+
+class Tee:
+    """mlrunner -d: the output of each command on the terminal, between its START and what follows."""
+
+    def __init__(self, run_dir: str, echo: Callable[[bytes], None]) -> None:
+        self._dir = run_dir
+        self._echo = echo
+        self._before = self._list()
+        self._tails: dict[str, Tail] = {}
+        self._current: tuple[Entry, str] | None = None
+
+    def listen(self, event: Event) -> None:
+        if event.kind == "command_started":
+            self._current = (event.entry, event.command)
+        elif event.kind == "command_ended":
+            self.read()
+
+    def read(self) -> None:
+        """What the running command has printed since the last call."""
+        if self._current is None:
+            return
+        entry, command = self._current
+        names = self._list()
+        fresh = [name for name, stamp in names.items() if self._before.get(name) != stamp]
+        log = layout.find_log(fresh, entry.spec.log_name, command)
+        if log is not None:
+            tail = self._tails.setdefault(log, Tail(os.path.join(self._dir, log)))
+            while data := tail.read():
+                self._echo(data)
+
+    def _list(self) -> dict[str, int]:
+        """Names with their times: a log of an earlier start is not this one's."""
+        try:
+            return {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(self._dir)}
+        except FileNotFoundError:
+            return {}
+
+
+_TASKS = ".tasks"  # --no-subdir: where each task's own files are
+_AGAIN = frozenset({State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED})
+
+
+def build_parser() -> Parser:
+    parser = Parser("Run params.yaml with mlrunner's own flags and files.")
+    add = parser.add_argument
+    add("-o", "--output", default="output", help="output folder (default: output)")
+    add("-y", "--yaml", default="params.yaml", help="parameter file (default: params.yaml)")
+    add("-t", "--title", help="only the documents with this _title")
+    add("-d", "--debug", action="store_true", help="only the first task, its output on the terminal, finished or not")
+    add("--dry-run", action="store_true", help="print what would run; nothing is written")
+    add("-c", "--command", nargs="+", help="only these commands")
+    add("-f", "--force", action="store_true", help="run finished commands again")
+    add("-r", "--resource", nargs="+", help="GPUs instead of those in the file; 1,2 is one worker with two")
+    add("--sample", type=int, help="a random part of each document")
+    add("--no-subdir", action="store_true", help="logs of all tasks side by side in the output folder")
+    parser.add_ours(
+        "--retry",
+        action="append",
+        choices=tuple(RETRY),
+        help="of the tasks that have ended badly, run only these again instead of all",
+    )
+    parser.add_supervision()
+    return parser
+
+
+def run(parsed: Parsed) -> int:
+    if parsed.root is not None:
+        parsed.output = os.path.join(parsed.root, os.path.basename(os.path.abspath(parsed.output)))
+    if parsed.detach and parsed.debug:
+        raise UsageError("-d shows the output of the first task, which --detach would not", "leave out one of them")
+    prepared = prepare_tasks(parsed)
+    warn(
+        problem for problem in prepared.warnings if "no command uses" not in problem.message
+    )  # it has a line of its own
+    messages = MlrunnerMessages(prepared, Console().print)
+    messages.open()
+    if parsed.dry_run:
+        write_lines(messages.build_dry_lines())
+        return int(ExitCode.OK)
+    if parsed.detach:
+        from assay.launch.api import check_prepared, go_to_background
+
+        check_prepared(prepared)
+        if not go_to_background(prepared.location, Console()):
+            return int(ExitCode.OK)
+    return _Session(prepared, messages, parsed).run()
+
+
+def prepare_tasks(parsed: Parsed) -> Prepared:
+    from assay.launch.api import prepare
+
+    output = os.path.abspath(parsed.output)
+    prepared = prepare(build_options(parsed, os.path.join(output, _TASKS) if parsed.no_subdir else output))
+    runs, links = prepared.plan.runs, prepared.plan.links
+    if parsed.debug:
+        runs, links = runs[:1], ()
+    return replace(prepared, plan=replace(prepared.plan, runs=runs, links=links))
+
+
+def build_options(parsed: Parsed, folder: str) -> RunOptions:
+    from assay.config.fields import LoadOptions
+    from assay.launch.api import RunOptions
+
+    return RunOptions(
+        file=parsed.yaml,
+        overrides=parsed.overrides,
+        root=os.path.dirname(folder),
+        study=os.path.basename(folder),
+        slots=_choose_slots(parsed),
+        titles=(parsed.title,) if parsed.title else None,
+        commands=tuple(parsed.command) if parsed.command else None,
+        sample=parsed.sample,
+        retry=frozenset(state for name in parsed.retry for state in RETRY[name]) if parsed.retry else _AGAIN,
+        force=parsed.force or parsed.debug,
+        load=LoadOptions(dialect="mlrunner"),
+        output=parsed.output,
+        shares_output=parsed.no_subdir,
+        command_line=tuple(sys.argv),
+        again=_build_again(parsed),
+    )
+
+
+def _choose_slots(parsed: Parsed) -> tuple[str, ...] | None:
+    if parsed.resource and parsed.jobs is not None:
+        raise UsageError("-r and -j set the same thing", "give one of them")
+    return tuple(parsed.resource) if parsed.resource else parse_slot_flags(None, parsed.jobs)
+
+
+def _build_again(parsed: Parsed) -> Again | None:
+    """The call without -f. A random sample is another one each time, so its runs are repeated by their names."""
+    from assay.launch.api import Again
+
+    if parsed.sample is not None:
+        return None
+    given = [("-o", parsed.output, "output"), ("-y", parsed.yaml, "params.yaml"), ("-t", parsed.title, None)]
+    words = [word for flag, value, usual in given if value != usual for word in _build_option(flag, value)]
+    words += [word for word, is_on in (("-d", parsed.debug), ("--no-subdir", parsed.no_subdir)) if is_on]
+    words += ["-c", *parsed.command] if parsed.command else []
+    words += ["-r", *parsed.resource] if parsed.resource else []
+    words += ["-j", str(parsed.jobs)] if parsed.jobs is not None else []
+    return Again(("assay", "mlrunner"), None, tuple(words), parsed.overrides, takes_retry=False)
+
+
+def _build_option(flag: str, value: str) -> tuple[str, ...]:
+    """argparse takes a value that begins with a dash for a flag, unless it is a part of the same word."""
+    return (flag + value,) if value.startswith("-") else (flag, value)
+
+
+class _Session:
+    """One call: reports what happens, and keeps mlrunner's files next to ours."""
+
+    def __init__(self, prepared: Prepared, messages: MlrunnerMessages, parsed: Parsed) -> None:
+        self._prepared = prepared
+        self._messages = messages
+        self._parsed = parsed
+        self._tee = Tee(prepared.dir_of(prepared.plan.runs[0]), Console().write_bytes) if parsed.debug else None
+
+    def run(self) -> int:
+        from assay.launch.api import RunHooks, run_study
+
+        began = time.time()
+        hooks = RunHooks(
+            listen=self._listen,
+            draw=lambda _: self._tee.read() if self._tee is not None else None,
+            console=Console(),
+            owns_process=True,
+            tick_s=0.1,
+        )
+        report = run_study(self._prepared, hooks)
+        self._copy_yaml()
+        self._messages.close(report)
+        if int(report.exit_code):
+            write_report(report, time.time() - began)
+        say_problems(report)
+        return int(report.exit_code)
+
+    def _listen(self, event: Event) -> None:
+        if event.kind == "started":
+            self._copy_yaml()
+        if self._tee is not None:
+            self._tee.listen(event)
+        self._messages.listen(event)
+        if self._parsed.no_subdir and event.kind == "command_ended":
+            _link_log(event, os.path.abspath(self._parsed.output))
+
+    def _copy_yaml(self) -> None:
+        """An output folder has a copy of the parameters that made it."""
+        title = f".{self._parsed.title}" if self._parsed.title else ""
+        target = os.path.join(self._parsed.output, os.path.basename(self._parsed.yaml) + title.replace("/", "_"))
+        with contextlib.suppress(shutil.SameFileError):
+            if any(spec.private is not None for spec in self._prepared.plan.runs):
+                os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+                os.chmod(target, 0o600)  # also where an earlier call has made it
+                shutil.copyfile(self._parsed.yaml, target)
+            else:
+                shutil.copy(self._parsed.yaml, target)  # with its permissions
+
+
+def _link_log(event: Event, output: str) -> None:
+    entry = event.entry
+    log = layout.find_log(os.listdir(entry.dir), entry.spec.log_name, event.command)
+    if log is not None:
+        target = os.path.relpath(os.path.join(entry.dir, log), output)
+        with contextlib.suppress(FileExistsError):
+            os.symlink(target, os.path.join(output, f"{log}.{entry.spec.name}"))
+
+
+command = original_command("mlrunner", build_parser, run)

@@ -1,0 +1,165 @@
+"""The originals' own files beside ours, so that their scripts and notebooks keep working."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping
+
+from assay.compat import originals
+from assay.compat.originals import StatWord
+from assay.launch.supervise import Entry, Event
+from assay.record import run_directory
+from assay.system.files import publish, write_atomic
+from assay.values import layout
+from assay.values.run import Command, Outcome, RunSpec, State, Stop
+from assay.values.secrets import HIDDEN
+from assay.values.study import Dialect
+from assay.values.units import CPU
+
+_CODES: dict[str, int] = {"finished": 0, "failed": 1}  # mlrunner keeps a word, not the code
+
+
+def write_files(dialect: Dialect, aside: str, spec: RunSpec, run_dir: str, output: str) -> None:
+    """What runx or mlrunner would have written when it made the directory."""
+    if dialect == "runx":
+        originals.write_hparams(aside, spec.params, run_dir)
+        _write_submit_script(aside, spec, run_dir)
+    elif dialect == "mlrunner":
+        _write_param(aside, spec, output, format_time(time.time()), None)
+
+
+def _write_param(folder: str, spec: RunSpec, output: str, stamp: str, slot: str | None) -> None:
+    originals.write_mlrunner_param(
+        folder,
+        name=spec.name,
+        output=output,
+        time=stamp,
+        scripts={c.name: render_script(spec, c, output, stamp, slot) for c in spec.commands},
+        params=spec.params,
+    )
+
+
+def format_time(now: float) -> str:
+    return time.strftime("%Y%m%d.%H%M%S", time.localtime(now))  # as in the log's name
+
+
+def render_script(spec: RunSpec, command: Command, output: str, stamp: str, slot: str | None) -> str:
+    """A command as mlrunner runs it: with its GPU, the run's own values, and the file that its output goes to."""
+    text = layout.show_command(command.text, output)
+    for name, value in ((layout.ENV_RUN_NAME, spec.name), (layout.ENV_TIME, stamp)):
+        text = layout.fill_reference(text, f"${{{name}}}", value)
+    name = layout.log_name(spec.log_name, command.name, 1, stamp)
+    if os.path.basename(output) != spec.name:  # --no-subdir: one folder for all tasks
+        name += f".{spec.name}"
+    log = shlex.quote(os.path.join(output, name))
+    devices = f"CUDA_VISIBLE_DEVICES={slot} " if slot and slot != CPU else ""
+    return f"{devices}{text} > {log} 2>&1"
+
+
+def _write_submit_script(aside: str, spec: RunSpec, run_dir: str) -> None:
+    """`bash submit_cmd.sh` repeats the training by hand, inside the run's own copy of the code."""
+    code = shlex.quote(os.path.join(run_dir, layout.CODE_DIR))
+    path = layout.show_command(f'"{spec.pythonpath or ""}"', run_dir)
+    hidden = spec.private.env if spec.private is not None else {}
+    exports = "".join(f"export {key}={shlex.quote(value)}; " for key, value in spec.env if key not in hidden)
+    training = layout.show_command(spec.commands[0].text, run_dir)
+    if spec.private is not None:
+        exports += f"export {layout.ENV_RUN_DIR}={shlex.quote(run_dir)}; "
+        exports += f". {shlex.quote(os.path.join(run_dir, layout.SECRETS_FILE))} || exit 1; "
+        training = 'eval "$_text_0"' if spec.commands[0].name in spec.private.commands else training
+    text = f"cd {code} || exit 1; {exports}export PYTHONPATH={path}; {training}\n"
+    with open(os.path.join(aside, layout.SUBMIT_SCRIPT), "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+
+
+# ---------------------------------------------------------------- directories that mlrunner began
+
+
+def holds_another(run_dir: str, spec: RunSpec) -> bool:
+    """Whether mlrunner filled this directory with other parameters: its names can collide, ours never share one."""
+    known = originals.load_mlrunner_run(run_dir).params
+    return any(name in spec.params and spec.params[name] not in (value, HIDDEN) for name, value in known.items())
+
+
+def adopt_dir(run_dir: str, record: run_directory.RunRecord, job: str) -> bool:
+    """A directory that mlrunner itself began becomes ours; what its `stat` says is the first attempt.
+
+    `run.json` comes last: until then a killed supervisor leaves a directory that the next one adopts.
+    """
+    names = {command.name for command in record.spec.commands}
+    stat = {name: word for name, word in originals.load_mlrunner_stat(run_dir).items() if name in names}
+    codes = {name: _CODES[word] for name, word in stat.items() if word in _CODES}
+    if codes:
+        _write_first_attempt(run_dir, codes, is_whole=names <= codes.keys())
+    write_atomic(os.path.join(run_dir, layout.JOB_FILE), job)
+    return publish(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record))
+
+
+def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bool) -> None:
+    for command, code in codes.items():
+        marker = os.path.join(run_dir, layout.exit_marker_name(command, 1, code))
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    bad = [command for command, code in codes.items() if code]
+    if bad:
+        outcome = Outcome(State.FAILED, 1, codes, f"{bad[0]} failed under mlrunner")
+    elif is_whole:
+        outcome = Outcome(State.DONE, 1, codes)
+    else:
+        outcome = Outcome(State.STOPPED, 1, codes, "left unfinished by mlrunner")
+        run_directory.write_stop(run_dir, 1, Stop("mlrunner", outcome.reason, "interrupt", 0.0))
+    run_directory.write_outcome(run_dir, outcome)
+
+
+# ---------------------------------------------------------------- mlrunner's stat and param
+
+
+def keep_files(listen: Callable[[Event], None], output_of: Callable[[RunSpec], str]) -> Callable[[Event], None]:
+    """Listens as before, and keeps mlrunner's `stat` and `param` true."""
+
+    def heard(event: Event) -> None:
+        if event.kind == "started":
+            _note_start(event.entry, output_of(event.entry.spec))
+        elif event.kind == "command_started":
+            _write_word(event, "running")
+        elif event.kind == "command_ended":
+            _write_word(event, "failed" if event.code else "finished")
+        elif event.kind == "ended" and event.entry.outcome is not None:
+            _fail_unfinished(event)
+            _settle_time(event.entry, output_of(event.entry.spec))
+        listen(event)
+
+    return heard
+
+
+def _note_start(entry: Entry, output: str) -> None:
+    """`param` holds the GPU and the log of the last start: both are known now."""
+    if entry.handle is not None:
+        with contextlib.suppress(OSError):  # a full disk; the run itself is under way
+            _write_param(entry.dir, entry.spec, output, format_time(entry.handle.started_at), entry.handle.slot)
+
+
+def _settle_time(entry: Entry, output: str) -> None:
+    """The logs carry the time of the attempt: perhaps a second before that of the start, or after an earlier log's."""
+    if entry.handle is None or not os.path.isdir(entry.dir):
+        return
+    started = format_time(entry.handle.started_at)
+    newest = max((log.time for log in originals.load_mlrunner_logs(entry.dir)), default="")
+    if newest != started and newest >= format_time(entry.handle.started_at - 1):
+        with contextlib.suppress(OSError):
+            _write_param(entry.dir, entry.spec, output, newest, entry.handle.slot)
+
+
+def _write_word(event: Event, word: StatWord) -> None:
+    originals.write_mlrunner_stat(event.entry.dir, {event.command: word})
+
+
+def _fail_unfinished(event: Event) -> None:
+    """A stopped or killed command is not running any more."""
+    stat = originals.load_mlrunner_stat(event.entry.dir)
+    dead: dict[str, StatWord] = {name: "failed" for name, word in stat.items() if word == "running"}
+    if dead:
+        originals.write_mlrunner_stat(event.entry.dir, dead)

@@ -1,0 +1,276 @@
+"""Bring data in: a file or a folder from the web, an object store or another place on this machine.
+
+<parent>/<name>             the data: there when everything is, archives unpacked next to it included
+<parent>/<name>.part        what is on its way (a file, or a folder)
+<parent>/<name>.part.json   of what, so that it can be continued
+<parent>/<name>.unpack/     an archive's content before it is moved into the parent
+<parent>/<name>.lock        held by the one process that fetches; gone when nobody does
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import urllib.parse
+from dataclasses import dataclass
+
+from assay.compat.perfzero import archive
+from assay.errors import InfrastructureError, MissingExtraError, UsageError
+from assay.exchange.store import object_store
+from assay.exchange.store.transfer import (
+    DEFAULT_RETRY,
+    FILE,
+    STORES,
+    WEB,
+    RetryPolicy,
+    copy_data,
+    forget,
+    is_inside,
+    load_listing,
+    parse_local,
+    parse_scheme,
+    remove_part,
+    render_url,
+)
+from assay.system.files import rename, sync_file
+from assay.system.locks import hold_file
+from assay.values.notify import Notify, ignore
+
+_SCHEMES = (*WEB, *STORES, FILE)
+_DIGEST_OF_LENGTH = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    path: str
+    bytes: int  # as they came, before unpacking; 0 when nothing had to come
+    cached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    algorithm: str
+    hex: str
+
+
+def fetch(
+    url: str,
+    target: str,
+    *,
+    decompress: bool = True,
+    checksum: str | None = None,
+    notify: Notify = ignore,
+    retry: RetryPolicy = DEFAULT_RETRY,
+) -> Fetched:
+    """What is at the URL as `target`, unless that is there. Archives are also unpacked, into the folder of the target:
+    by the ending of the URL or of the target, and a tar archive without one by its content.
+
+    The target appears last: whoever finds it finds everything. Raises UsageError for what can never be fetched as
+    asked, InfrastructureError for what failed today.
+    """
+    job = _build_job(url, target, decompress, checksum, notify, retry)
+    try:
+        if os.path.lexists(job.target):
+            return _take_cached(job)
+        os.makedirs(os.path.dirname(job.target), exist_ok=True)
+        with hold_file(job.lock, lambda _fd: notify(f"waiting for another process that is fetching {job.target}")):
+            if os.path.lexists(job.target):  # another process was quicker
+                return _take_cached(job)
+            return _bring(job)
+    except OSError as error:
+        raise build_disk_error(job.target, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    url: str
+    scheme: str | None  # None is a plain path
+    target: str
+    kind: archive.Archive | None  # by its ending
+    has_no_ending: bool  # neither address nor target: what it is may be looked for inside
+    checksum: Checksum | None
+    notify: Notify
+    retry: RetryPolicy
+    name: str
+    part: str
+    aside: str
+    lock: str
+
+    @property
+    def shown(self) -> str:
+        return render_url(self.url) if self.scheme else self.url
+
+
+def _build_job(
+    url: str, target: str, decompress: bool, checksum: str | None, notify: Notify, retry: RetryPolicy
+) -> _Job:
+    scheme = parse_scheme(url, _SCHEMES)
+    path = os.path.abspath(target)
+    if not target or path == "/":
+        raise UsageError(f"{target!r} is not a valid target", "name a file or a folder")
+    source = urllib.parse.urlsplit(url).path if scheme else url
+    kind = (archive.parse_kind(source) or archive.parse_kind(path)) if decompress else None
+    has_no_ending = decompress and not any(os.path.splitext(name)[1] for name in (source.rstrip("/"), path))
+    wanted = parse_checksum(checksum) if checksum else None
+    others = (os.path.basename(path), f"{path}.part", f"{path}.unpack", f"{path}.lock")
+    return _Job(url, scheme, path, kind, has_no_ending, wanted, notify, retry, *others)
+
+
+# ---------------------------------------------------------------- what was written
+
+
+def parse_checksum(text: str) -> Checksum:
+    """`sha256:HEX`, or HEX alone, whose length determines the algorithm."""
+    algorithm, colon, digits = text.strip().rpartition(":")
+    expected = _DIGEST_OF_LENGTH.get(len(digits))
+    algorithm = algorithm.lower().replace("-", "") if colon else expected or ""
+    if not expected or algorithm != expected or not re.fullmatch(r"[0-9a-fA-F]+", digits):
+        raise UsageError(
+            f"{text!r} is not a checksum",
+            "write sha256:HEX, or the HEX of a md5, sha1, sha256 or sha512 (32, 40, 64, 128 digits)",
+        )
+    return Checksum(algorithm, digits.lower())
+
+
+# ---------------------------------------------------------------- bringing
+
+
+def _take_cached(job: _Job) -> Fetched:
+    """What is there is taken as it is, but never against a checksum that can be compared."""
+    if not os.path.exists(job.target):
+        raise UsageError(f"{job.target} is a link that leads nowhere", "remove it, or mount what it leads to")
+    job.notify(f"{job.target} is already there")
+    unpacked_in_place = job.kind is not None and archive.parse_kind(job.name) is None
+    can_compare = os.path.isfile(job.target) and not unpacked_in_place
+    if job.checksum and can_compare and (difference := _compare(job.target, job.checksum)):
+        raise UsageError(
+            f"{job.target} is already there, but it is other data: {difference}", "move it away to download it again"
+        )
+    return Fetched(job.target, 0, cached=True)
+
+
+def _bring(job: _Job) -> Fetched:
+    job.notify(f"downloading {job.shown}")
+    if job.scheme in WEB:
+        _bring_from_web(job)
+    elif job.scheme in STORES:
+        object_store.download(job.url, job.part, job.notify)
+    else:
+        _copy_local(job)
+    if os.path.isdir(job.part):
+        return _finish_folder(job)
+    size = os.path.getsize(job.part)
+    if job.checksum and (difference := _compare(job.part, job.checksum)):
+        _drop(job.part)
+        raise UsageError(
+            f"{job.shown} is not what was expected: {difference}",
+            "the file there has changed or the checksum is wrong; nothing was kept",
+        )
+    kind = job.kind or (archive.find_kind(job.part) if job.has_no_ending else None)
+    if kind and _unpack(job, kind):
+        os.unlink(job.part)
+    else:
+        sync_file(job.part)
+        rename(job.part, job.target)
+    forget(job.part)
+    return Fetched(job.target, size, cached=False)
+
+
+def _bring_from_web(job: _Job) -> None:
+    try:
+        from assay.compat.perfzero import http_file
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"downloading {job.shown}", "download") from error
+    if os.path.isdir(job.part):  # the same target was a folder of something else before
+        shutil.rmtree(job.part)
+    http_file.download(job.url, job.part, job.notify, job.retry)
+
+
+def _finish_folder(job: _Job) -> Fetched:
+    if job.checksum:
+        shutil.rmtree(job.part)
+        raise UsageError(f"{job.shown} is a folder, and a checksum is of a file", "leave the checksum out")
+    size = load_listing(job.part).bytes
+    rename(job.part, job.target)
+    forget(job.part)
+    return Fetched(job.target, size, cached=False)
+
+
+def _unpack(job: _Job, kind: archive.Archive) -> bool:
+    """True when the target itself came out of the archive, so that nothing is left to be renamed."""
+    parent = os.path.dirname(job.target)
+    original = os.path.basename(urllib.parse.urlsplit(job.url).path.rstrip("/"))
+    # `mydata` next to what came out of it looks as if it had not been unpacked
+    shown = job.name if original in ("", job.name) else f"{original} (kept as {job.name})"
+    job.notify(f"unpacking {shown} into {parent}")
+    shutil.rmtree(job.aside, ignore_errors=True)  # left by a kill
+    try:
+        archive.unpack(job.part, kind, job.aside, job.name)
+        inside = os.path.lexists(os.path.join(job.aside, job.name))
+        reserved = frozenset(os.path.basename(path) for path in (job.part, job.part + ".json", job.aside, job.lock))
+        archive.place(job.aside, parent, job.name, reserved)
+    except archive.ArchiveError:
+        _drop(job.part)  # another download may bring a whole one
+        raise
+    finally:
+        shutil.rmtree(job.aside, ignore_errors=True)
+    return inside
+
+
+def _copy_local(job: _Job) -> None:
+    path = parse_local(job.url, job.scheme)
+    # a trailing * or / means the folder, unless there really is such a name
+    found = next((each for each in (path, path.removesuffix("*")) if os.path.exists(each)), None)
+    if found is None:
+        raise UsageError(f"there is no file or folder {path!r}")
+    source = found.rstrip("/") or "/"
+    _drop(job.part)
+    if os.path.isfile(source):
+        copy_data(source, job.part)
+        return
+    if not os.path.isdir(source):
+        raise UsageError(f"{source} is neither a file nor a folder")
+    if is_inside(job.part, source):
+        raise UsageError(f"{source} cannot be copied into itself ({job.target})")
+    listing = load_listing(source)
+    os.mkdir(job.part)
+    for name in listing.folders:
+        os.mkdir(os.path.join(job.part, name))
+    for file in listing.files:
+        copy_data(file.path, os.path.join(job.part, file.name))
+
+
+# ---------------------------------------------------------------- files
+
+
+def build_disk_error(target: str, error: OSError) -> UsageError | InfrastructureError:
+    """What the disk refuses, in one line."""
+    if error.errno in _NO_ROOM:
+        return InfrastructureError(
+            f"there is no room for {target}: {error.strerror}", "free some, or choose another folder"
+        )
+    if error.errno in _NOT_ALLOWED:
+        return UsageError(
+            f"{error.filename or target} cannot be written: {error.strerror}", "choose another folder for the data"
+        )
+    if error.errno in {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG}:
+        return UsageError(f"{target} cannot be made: {error.filename or target}: {error.strerror}")
+    return InfrastructureError(f"{target} cannot be written: {error.strerror or error}")
+
+
+def _compare(path: str, wanted: Checksum) -> str | None:
+    """How the file's checksum differs; None: it does not."""
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.new(wanted.algorithm, usedforsecurity=False)).hexdigest()
+    return None if found == wanted.hex else f"{wanted.algorithm} {found}, expected {wanted.hex}"
+
+
+def _drop(part: str) -> None:
+    """Nothing may be left that a later look could take for the data, or continue."""
+    remove_part(part)
+    forget(part)

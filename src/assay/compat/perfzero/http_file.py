@@ -1,0 +1,222 @@
+"""One file over http, by httpx: status and length checked, continued where it broke off, retried on failures.
+
+<part>        what has arrived
+<part>.json   of which version of the file (ETag or Last-Modified): without that, a continuation could join two versions
+
+Both stay until the caller has made something of the part and calls `forget`. The extra `download` installs httpx.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import httpx
+
+from assay.errors import InfrastructureError, UsageError
+from assay.exchange.store.transfer import RetryPolicy, forget, load_notes, render_url, write_notes
+from assay.values.notify import Notify
+
+_TRY_AGAIN = frozenset({408, 425, 429})  # and all from 500
+_NAME_UNKNOWN = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+_HEADERS = {"User-Agent": "assay", "Accept-Encoding": "identity"}  # the bytes of the file, not a compressed rendering
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Which version of the file the part is of."""
+
+    etag: str | None
+    modified: str | None
+    total_bytes: int | None
+
+    @property
+    def validator(self) -> str | None:
+        return next((text for text in (self.etag, self.modified) if text and text.isascii()), None)
+
+
+class _LostError(Exception):
+    """Worth another try."""
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class _StaleError(_LostError):
+    """What has arrived is of no use: from the start again."""
+
+
+def download(url: str, part: str, notify: Notify, retry: RetryPolicy) -> None:
+    """The whole file into `part`. Raises UsageError for what the server will never give, else InfrastructureError."""
+    failures, furthest = 0, _size_of(part)
+    with _open_client(url, retry.timeout_s) as client:
+        while True:
+            try:
+                _attempt(client, url, part, notify, retry)
+            except _LostError as lost:
+                if isinstance(lost, _StaleError):
+                    forget(part)
+                size = _size_of(part)
+                failures = 1 if size > furthest else failures + 1
+                furthest = max(size, furthest)
+                if failures >= retry.attempts:
+                    raise InfrastructureError(
+                        f"cannot download {render_url(url)}: {lost} ({failures} tries)",
+                        f"is {httpx.URL(url).host} reachable from here? What has arrived is kept, and the next try"
+                        " continues it",
+                    ) from lost
+                delay_s = retry.delay_s(failures, lost.retry_after_s)
+                notify(f"{render_url(url)}: {lost}; trying again in {delay_s:g} s")
+                retry.sleep(delay_s)
+            else:
+                return
+
+
+def _open_client(url: str, timeout_s: float) -> httpx.Client:
+    """Proxies are those of the environment. The authorities are the system's, or those of SSL_CERT_FILE."""
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise UsageError(f"{render_url(url)} is not a valid address: {error}") from None
+    login = (address.username, address.password) if address.userinfo else None  # httpx gives it to this host only
+    try:
+        return httpx.Client(
+            auth=login,
+            headers=_HEADERS,
+            timeout=timeout_s,
+            verify=ssl.create_default_context(),
+            follow_redirects=True,
+        )
+    except (ImportError, ValueError, httpx.InvalidURL) as error:  # a kind of proxy that httpx cannot use
+        raise UsageError(f"the environment names a proxy that cannot be used: {error}", "see HTTPS_PROXY") from None
+
+
+# ---------------------------------------------------------------- one attempt
+
+
+def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: RetryPolicy) -> None:
+    notes = load_notes(part, url)  # none of a part of another address, or of none that we know
+    old = _State(notes.get("etag"), notes.get("modified"), notes["total_bytes"]) if "total_bytes" in notes else None
+    offset, headers = 0, {}
+    if old and old.validator:
+        offset = _size_of(part)
+        if old.total_bytes is not None:  # of a complete part, the last byte again: that proves it is still current
+            offset = min(offset, max(old.total_bytes - 1, 0))
+        headers = {"Range": f"bytes={offset}-", "If-Range": old.validator} if offset else {}
+    bare = httpx.URL(url).copy_with(userinfo=b"")  # httpx may log it
+    try:
+        with client.stream("GET", bare, headers=headers) as response:
+            _check_answer(url, response)
+            etag = response.headers.get("ETag")
+            strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not promise equal bytes
+            new = _State(strong, response.headers.get("Last-Modified"), _parse_total(response.headers))
+            if response.status_code == httpx.codes.PARTIAL_CONTENT:
+                _check_continues(old, new, offset, response)
+                notify(f"continuing {render_url(url)} at byte {offset}")
+            else:
+                offset = 0
+                # in this order: an old part with a new state would be continued with the wrong version
+                forget(part)
+                with open(part, "wb"):
+                    pass
+                write_notes(part, url, asdict(new))
+            with open(part, "ab") as file:
+                file.truncate(offset)
+                file.writelines(_report(response.iter_raw(), url, offset, new.total_bytes, notify, retry.report_s))
+    except httpx.RequestError as error:
+        raise _classify_failure(url, error) from error
+    if new.total_bytes is not None and (size := _size_of(part)) != new.total_bytes:
+        raise _LostError(f"the connection ended after {size} of {new.total_bytes} bytes")
+
+
+def _classify_failure(url: str, error: httpx.RequestError) -> Exception:
+    host = httpx.URL(url).host
+    cause: BaseException = error
+    while deeper := cause.__cause__ or cause.__context__:  # what the system said
+        cause = deeper
+    if isinstance(cause, socket.gaierror) and cause.errno in _NAME_UNKNOWN:
+        return InfrastructureError(f"cannot download {render_url(url)}: there is no host {host!r}", "check the address")
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return InfrastructureError(
+            f"{host} does not prove who it is: {cause.verify_message}", "SSL_CERT_FILE names other authorities"
+        )
+    if isinstance(error, httpx.TooManyRedirects | httpx.UnsupportedProtocol):
+        return UsageError(f"{render_url(url)} cannot be downloaded: {error}")
+    if isinstance(error, httpx.TimeoutException):
+        return _LostError("no answer in time")
+    if isinstance(error, httpx.RemoteProtocolError):
+        return _LostError("the connection broke")
+    return _LostError(str(getattr(cause, "strerror", None) or cause or type(cause).__name__))
+
+
+def _check_answer(url: str, response: httpx.Response) -> None:
+    status, headers, where = response.status_code, response.headers, render_url(url)
+    said = f"HTTP {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
+    if status == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+        raise _StaleError("the part that has arrived does not belong to the file any more")
+    if status in _TRY_AGAIN or status >= 500:
+        asked = headers.get("Retry-After", "")  # seconds; a date is left aside, our own delays are as good
+        raise _LostError(f"the server answers {said}", float(asked) if asked.isdecimal() else None)
+    if status in {404, 410}:
+        raise UsageError(f"there is nothing at {where} ({said})", "check the address; nothing was saved")
+    if status in {401, 403, 407}:
+        raise UsageError(f"{where} may not be read ({said})", "it needs a login, a signed address or another address")
+    if status not in {200, 203, 206}:
+        raise UsageError(f"{where} cannot be downloaded ({said})")
+    # a folder's address gives a page that lists it, often after a redirection to the address with a slash
+    is_page = headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html"
+    if is_page and response.url.path.endswith("/") and not response.url.query:
+        raise UsageError(
+            f"{where} is not a file: the server answers with an HTML page",
+            "name one file; folders come from gs://, s3://, az:// and file://",
+        )
+    # servers often call a .tar.gz "encoded" and mean the file itself; anything else would be saved compressed
+    encoding = headers.get("Content-Encoding", "identity").lower()
+    path = httpx.URL(url).path.lower()
+    if encoding != "identity" and not path.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst", ".br")):
+        raise InfrastructureError(f"{where} comes compressed ({encoding}) though it was not asked to")
+
+
+def _check_continues(old: _State | None, new: _State, offset: int, response: httpx.Response) -> None:
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    same = old is not None and old.total_bytes in {None, new.total_bytes} and new.etag in {None, old.etag}
+    if not (same and match and int(match[1]) == offset):
+        raise _StaleError("the server continued something else; starting over")
+
+
+def _report(
+    blocks: Iterator[bytes], url: str, done: int, total: int | None, notify: Notify, every_s: float
+) -> Iterator[bytes]:
+    told_at = time.monotonic()
+    for block in blocks:
+        done += len(block)
+        yield block
+        if (now := time.monotonic()) - told_at >= every_s:
+            told_at = now
+            of = f" of {total / 1e6:,.1f}" if total else ""
+            notify(f"{render_url(url)}: {done / 1e6:,.1f}{of} MB")
+
+
+# ---------------------------------------------------------------- which version the part is of
+
+
+def _parse_total(headers: httpx.Headers) -> int | None:
+    match = re.fullmatch(r"bytes \d+-\d+/(\d+)", headers.get("Content-Range", ""))
+    if match:
+        return int(match[1])
+    length = headers.get("Content-Length", "")
+    chunked = headers.get("Transfer-Encoding", "").lower() == "chunked"
+    return int(length) if length.isdecimal() and not chunked and "Content-Range" not in headers else None
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,45 @@
+"""Other tools' command lines and files: one plug-in each, since they need different ones of ours."""
+
+from __future__ import annotations
+
+from assay.plugins import Part, Plugin, Program
+
+PLUGIN = (
+    Plugin(
+        "runx",
+        commands={
+            "runx": ("assay.compat.runx.command:command", "runx's own flags and files."),
+            "sumx": ("assay.compat.runx.sumx:command", "sumx's own flags and table."),
+        },
+        reading=("sumx",),
+    ),
+    Plugin(
+        "mlrunner", commands={"mlrunner": ("assay.compat.mlrunner.command:command", "mlrunner's own flags and files.")}
+    ),
+    Plugin(
+        "harness",
+        needs=("golden",),
+        commands={
+            "convergence": ("assay.compat.harness.command:command", "The convergence harness's own flags and files.")
+        },
+    ),
+    Plugin(
+        "perfzero",
+        needs=("bench", "exchange"),
+        commands={
+            "perfzero": ("assay.compat.perfzero.command:command", "PerfZero's own flags, workspace and summaries.")
+        },
+        doctor=(
+            Part("xprof", "perfzero", "TensorBoard's tab for profiles"),
+            Part("httpx", "download", "http:// and https:// in --data_downloads"),
+            Part("google-cloud-bigquery", "bigquery", "assay perfzero --bigquery_project_name"),
+            Program("docker", "assay perfzero setup", "install Docker: https://docs.docker.com/engine/install"),
+            Program(
+                "gcloud",
+                "assay perfzero cloud",
+                "install Google Cloud's CLI: https://cloud.google.com/sdk/docs/install",
+            ),
+        ),
+    ),
+    Plugin("torq", needs=("models", "exchange")),
+)

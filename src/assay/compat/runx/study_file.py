@@ -1,0 +1,403 @@
+"""runx's experiment file, with the `.runx` that surrounds it → Study.
+
+CMD: python train.py                HPARAMS: a mapping, or a list whose first item all others inherit
+PYTHONPATH, CODE_IGNORE_PATTERNS, and every key of `.runx`, which the experiment overrides:
+LOGROOT, FARM, and per farm SUBMIT_CMD, RESOURCES, WORKSPACE, NGC_LOGROOT, SUBMIT_TEMPLATE, CANCEL_CMD, PYTHONPATH
+
+`LOGDIR` stays as it is in parameters and commands; it becomes the run's directory when a command is rendered.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+from typing import Literal
+
+from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
+from assay.config.grid import read_overrides
+from assay.config.overrides import Overrides
+from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
+from assay.errors import UsageError, did_you_mean
+from assay.farms.config import read_farm
+from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.values.layout import RUN_DIR_REFERENCE
+from assay.values.study import (
+    AllFlags,
+    Axis,
+    Choices,
+    CodePolicy,
+    CommandTemplate,
+    Farm,
+    Position,
+    Problem,
+    Study,
+    Sweep,
+    Text,
+)
+
+COMMAND = "train"  # runx has one command and no name for it
+LOGDIR = "LOGDIR"
+TAG, SKIP = "RUNX.TAG", "RUNX.SKIP"
+NODES, PARTITION = "SUBMIT_JOB.NODES", "SUBMIT_JOB.PARTITION"
+
+DEFAULT_IGNORE = ".git,*.pyc,docs*,test*"
+CHECKPOINTS = "*.pth"  # never copied, whatever the file says
+DEFAULT_PYTHONPATH = f"{LOGDIR}/code"
+
+_EXPERIMENT_KEYS = ("CMD", "HPARAMS")
+_CONFIG_KEYS = ("LOGROOT", "FARM", "CODE_IGNORE_PATTERNS")
+_FARM_KEYS = (
+    "SUBMIT_CMD",
+    "RESOURCES",
+    "PYTHONPATH",
+    "WORKSPACE",
+    "NGC_LOGROOT",
+    "SUBMIT_TEMPLATE",
+    "CANCEL_CMD",
+)
+_FARM_TEXTS = tuple(key for key in _FARM_KEYS if key not in ("RESOURCES", "PYTHONPATH"))
+_KEYS = (*_EXPERIMENT_KEYS, *_CONFIG_KEYS, *_FARM_KEYS)
+# the older spelling; not for farms, whose sections may be called anything
+_OLDER_KEYS = tuple(key.lower() for key in (*_EXPERIMENT_KEYS, "LOGROOT", "PYTHONPATH", "CODE_IGNORE_PATTERNS"))
+_MAGIC = (TAG, SKIP, NODES, PARTITION)
+_ALWAYS = (TAG, NODES, PARTITION)  # can be given on the command line, whatever the file has
+_HPARAMS_HINT = "write `HPARAMS: {lr: [0.01, 0.02]}`; `HPARAMS: {}` is a single run without flags"
+
+
+def parse_runx(nodes: list[Node], path: str, options: LoadOptions) -> Study:
+    """The study of an experiment file; raises ConfigError with all problems of it and of its `.runx`."""
+    problems = Problems()
+    documents = [node for node in nodes if not node.is_null]
+    for extra in documents[1:]:
+        problems.add("a runx file holds one document", "", extra.position, "remove the `---` line")
+    config = load_config(options)
+    reader = _Reader(documents[0], config, options, problems)
+    study = reader.study(path)
+    problems.raise_if_any()
+    return study
+
+
+# ---------------------------------------------------------------- .runx
+
+
+def find_config(options: LoadOptions) -> str | None:
+    """`-c FILE`, else ./.runx, else ~/.config/runx.yml. A file that was asked for must be there."""
+    folder = build_folder(options)
+    if options.runx_config is not None:
+        path = os.path.join(folder, options.runx_config)
+        if not os.path.isfile(path):
+            hint = "give the path of a .runx file, or leave -c out"
+            raise UsageError(f"there is no configuration file {options.runx_config!r}", hint)
+        return path
+    home = options.home or os.path.expanduser("~")
+    candidates = (os.path.join(folder, ".runx"), os.path.join(home, ".config", "runx.yml"))
+    return next((path for path in candidates if os.path.isfile(path)), None)
+
+
+def load_config(options: LoadOptions) -> Node | None:
+    """The `.runx` that counts here; nothing where there is none, or an empty one."""
+    path = find_config(options)
+    if path is None:
+        return None
+    shown = path.removeprefix(build_folder(options) + os.sep)
+    text = load_text(path, shown)
+    if not re.sub(r"^\s*(#.*|---\s*|\.\.\.\s*)?$", "", text, flags=re.MULTILINE).strip():
+        return None
+    return parse_documents(text, shown, flavour="originals")[0]
+
+
+# ---------------------------------------------------------------- the two files as one
+
+
+@dataclass(slots=True)
+class _Layer:
+    """The keys of one file or section, the older lower-case ones under their new names."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    others: list[Entry] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, node: Node | None) -> _Layer:
+        layer = cls()
+        for entry in node.items() if node is not None else ():
+            if entry.key in _KEYS:
+                layer.entries[entry.key] = entry
+            elif entry.key in _OLDER_KEYS:
+                layer.entries.setdefault(entry.key.upper(), entry)
+            else:
+                layer.others.append(entry)
+        return layer
+
+
+class _Reader:
+    def __init__(self, experiment: Node, config: Node | None, options: LoadOptions, problems: Problems) -> None:
+        self._document = experiment
+        self._experiment = _Layer.of(experiment)
+        self._config = _Layer.of(config)
+        self._options = options
+        self._problems = problems
+        self._fields = Fields(problems)
+        self._warnings = build_duplicate_warnings([experiment, *([config] if config is not None else [])])
+
+    def study(self, path: str) -> Study:
+        sections = self._sections()
+        chosen, position = self._chosen_farm()
+        farms = {name: self._farm(name, section) for name, section in sections.items()}
+        section = sections.get(chosen) if chosen else None
+        if chosen is not None and section is None:
+            hint = did_you_mean(chosen, sections) or f"add a section `{chosen}:` with SUBMIT_CMD and RESOURCES to .runx"
+            problem = Problem(f"there is no farm {chosen!r}", "FARM" if position else "--farm", position, hint)
+            farms[chosen] = Farm(chosen, "missing", position=position, problems=(problem,))
+        commands = self._commands()
+        sweeps, overrides = self._override(self._sweeps())
+        pythonpath = self._find("PYTHONPATH", section)
+        paths = self._fields.texts(pythonpath.node, "PYTHONPATH", "a text") if pythonpath else ()
+        self._warn_unknown()
+        return Study(
+            name=build_name(path, self._options),
+            dialect="runx",
+            source=path,
+            folder=build_folder(self._options),
+            commands=commands,
+            sweeps=sweeps,
+            pythonpath=(":".join(paths) or DEFAULT_PYTHONPATH).replace(LOGDIR, RUN_DIR_REFERENCE),
+            code=CodePolicy("snapshot", self._ignore(), link_ignored=False),
+            root=self._root(),
+            farms=farms,
+            farm=chosen,
+            overrides=overrides,
+            warnings=tuple(self._warnings),
+        )
+
+    def _find(self, key: str, section: _Layer | None = None) -> Entry | None:
+        """The experiment overrides the farm's section, which overrides the top level of `.runx`. Null is not said."""
+        layers = (self._experiment, *([section] if section else []), self._config)
+        for layer in layers:
+            entry = layer.entries.get(key)
+            if entry is None or (entry.node.kind == "scalar" and entry.node.value in (None, "", "None")):
+                continue
+            return entry
+        return None
+
+    # ------------------------------------------------------------ CMD and HPARAMS
+
+    def _commands(self) -> tuple[CommandTemplate, ...]:
+        entry = self._experiment.entries.get("CMD")
+        if entry is None:
+            hint = self._near("CMD") or "add `CMD: python train.py`"
+            self._problems.add("there is no CMD", "", self._document.position, hint)
+            return ()
+        text = self._fields.text(entry.node, entry.key, "the text of a command")
+        if text is None:
+            return ()
+        # the space keeps the flags apart from a command that ends in a quote
+        pieces = (Text(f"{text.strip()} "), AllFlags())
+        return (CommandTemplate(COMMAND, pieces, position=entry.node.position),)
+
+    def _sweeps(self) -> tuple[Sweep, ...]:
+        entry = self._experiment.entries.get("HPARAMS")
+        if entry is None:
+            hint = self._near("HPARAMS") or _HPARAMS_HINT
+            self._problems.add("there are no HPARAMS", "", self._document.position, hint)
+            return ()
+        if entry.node.kind == "sequence":
+            return self._inherited(entry)
+        if entry.node.is_null:
+            return (Sweep({}, position=entry.position),)
+        if entry.node.kind != "mapping":
+            self._fields.refuse(entry.node, entry.key, "a mapping, or a list of mappings", _HPARAMS_HINT)
+            return ()
+        sweep = self._sweep(entry.node.items(), entry.key, entry.node.position)
+        self._check_skipped([sweep], entry)
+        return (sweep,) if sweep else ()
+
+    def _override(self, sweeps: tuple[Sweep, ...]) -> tuple[tuple[Sweep, ...], dict[str, Axis]]:
+        """The grids with the values of the command line, and those values."""
+        names = dict.fromkeys(name for sweep in sweeps for name in sweep.axes)
+        names |= dict.fromkeys(self._options.base or ())
+        axes = read_overrides(self._options, (*names, *_ALWAYS), self._fields)
+        overrides = Overrides(axes, _ALWAYS, self._options.base)
+        if overrides.base is not None:
+            return (Sweep(overrides.build_base()),), axes
+        return tuple(replace(sweep, axes=overrides.apply(sweep.axes)) for sweep in sweeps), axes
+
+    def _inherited(self, entry: Entry) -> tuple[Sweep, ...]:
+        """Every item begins as a copy of the first, its RUNX.SKIP aside: a skipped first item is a template."""
+        items = self._fields.elements(entry.node, entry.key, "a list of mappings")
+        first = {inherited.key: inherited for inherited in items[0].items() if inherited.key != SKIP} if items else {}
+        sweeps = []
+        for index, item in enumerate(items):
+            key = f"{entry.key}[{index}]"
+            if item.kind != "mapping":
+                self._fields.refuse(item, key, "a mapping of parameters")
+                continue
+            merged = first | {own.key: own for own in item.items()}
+            sweeps.append(self._sweep(merged.values(), key, item.position))
+        self._check_skipped(sweeps, entry)
+        return tuple(sweep for sweep in sweeps if sweep is not None)
+
+    def _sweep(self, entries: Iterable[Entry], key: str, position: Position) -> Sweep | None:
+        """One grid; nothing where RUNX.SKIP says so."""
+        found = list(entries)
+        if any(entry.key == SKIP and _is_skip(entry.node) for entry in found):
+            return None
+        for entry in found:
+            if entry.key.startswith(("RUNX.", "SUBMIT_JOB.")) and entry.key not in _MAGIC:
+                hint = did_you_mean(entry.key, _MAGIC) or f"known: {', '.join(_MAGIC)}"
+                self._warn("this is passed to the script as it is", join_key(key, entry.key), entry.position, hint)
+            if entry.key == TAG:
+                self._check_tag(entry.node, join_key(key, TAG))
+        axes = {e.key: self._axis(e.node, join_key(key, e.key)) for e in found if e.key != SKIP}
+        return Sweep(axes, position=position)
+
+    def _axis(self, node: Node, key: str) -> Choices:
+        """A line break, which YAML's block texts bring along, would cut the command in two."""
+        axis = build_axis(node, key, self._problems)
+        values = [
+            value.replace("\n", " ").strip() if isinstance(value, str) and "\n" in value else value
+            for value in axis.values
+        ]
+        return Choices(tuple(values), axis.position)
+
+    def _check_tag(self, node: Node, key: str) -> None:
+        for value in node.elements() if node.kind == "sequence" else [node]:
+            if value.kind != "scalar":
+                hint = "a tag names runs: RUNX.TAG: '{arch}' puts in the value of a parameter"
+                self._fields.refuse(value, key, "a text, or a list of texts", hint)
+
+    def _check_skipped(self, sweeps: Sequence[Sweep | None], entry: Entry) -> None:
+        if sweeps and not any(sweeps):
+            hint = f"remove a {SKIP}, or add an item that is not skipped"
+            self._problems.add("every item is skipped: there is nothing to run", entry.key, entry.position, hint)
+
+    def _near(self, key: str) -> str | None:
+        """A mistyped key that was probably meant."""
+        names = [entry.key for entry in self._experiment.others]
+        return next((f"{name!r} is not known; did you mean {key!r}?" for name in names if _close(name, key)), None)
+
+    # ------------------------------------------------------------ places
+
+    def _root(self) -> str | None:
+        """LOGROOT; a relative one is relative to the file that names it."""
+        entry = self._find("LOGROOT")
+        text = self._path(entry.node, "LOGROOT") if entry else None
+        if entry is None or text is None:
+            return None
+        if text.startswith("~/") or text == "~":
+            text = (self._options.home or os.path.expanduser("~")) + text[1:]
+        folder = os.path.join(build_folder(self._options), os.path.dirname(entry.position.file))
+        return os.path.abspath(os.path.join(folder, os.path.expandvars(text)))
+
+    def _path(self, node: Node, key: str) -> str | None:
+        """A number is a mistake, or a folder's name that wants quotes."""
+        if isinstance(node.value, str):
+            return self._fields.text(node, key, "the path of a folder")
+        hint = f"a folder with this name: {key}: './{node.text}'" if node.kind == "scalar" else "as in LOGROOT: logs"
+        self._fields.refuse(node, key, "the path of a folder", hint)
+        return None
+
+    def _ignore(self) -> tuple[str, ...]:
+        entry = self._find("CODE_IGNORE_PATTERNS")
+        texts: Sequence[str] = (DEFAULT_IGNORE,)
+        if entry is not None:
+            texts = self._fields.texts(entry.node, "CODE_IGNORE_PATTERNS", "patterns with commas between them")
+        patterns = [pattern.strip() for text in texts for pattern in text.split(",")]
+        return tuple(dict.fromkeys([*filter(None, patterns), CHECKPOINTS]))
+
+    # ------------------------------------------------------------ farms
+
+    def _sections(self) -> dict[str, _Layer]:
+        """Every mapping at the top of `.runx` is a farm; in an experiment one that submits (people keep anchors)."""
+        own = [entry for entry in self._experiment.others if _submits(entry.node)]
+        entries = [*(entry for entry in self._config.others if entry.node.kind == "mapping"), *own]
+        return {entry.key: _Layer.of(entry.node) for entry in entries}
+
+    def _chosen_farm(self) -> tuple[str | None, Position | None]:
+        """The farm that would be submitted to, and where the file says so. Whether it can be used is asked later."""
+        if self._options.farm is not None:
+            return self._options.farm, None
+        entry = self._find("FARM")
+        if entry is not None:
+            return self._fields.text(entry.node, "FARM", "the name of a farm"), entry.node.position
+        submit = self._find("SUBMIT_CMD") or self._find("SUBMIT_TEMPLATE")
+        if submit is not None:
+            message = "there is no FARM: runs are started here, nothing is submitted"
+            hint = "put it into a section of its own and name that section in FARM"
+            self._warn(message, submit.key, submit.position, hint)
+        return None, None
+
+    def _farm(self, name: str, section: _Layer) -> Farm:
+        """What is wrong with a farm matters to those who submit to it, so it is kept with the farm."""
+        problems = Problems()
+        fields = Fields(problems)
+        entry = next(e for e in (*self._experiment.others, *self._config.others) if e.key == name)
+        if entry.node.find("kind"):  # an engine of ours, with its own keys
+            farm = read_farm(fields, entry, name)
+            return farm or Farm(name, "template", position=entry.position, problems=tuple(problems.found))
+        given = {key: self._find(key, section) for key in _FARM_TEXTS}
+        texts = {key: fields.text(found.node, key) if found else None for key, found in given.items()}
+        template, submit = texts["SUBMIT_TEMPLATE"], texts["SUBMIT_CMD"]
+        kind: Literal["generic", "draco", "ngc", "template"] = "generic"
+        if template is not None:
+            kind = "template"
+        elif "ngc" in name.lower():
+            kind = "ngc"
+        elif "draco" in name.lower():
+            kind = "draco"
+        resources = self._resources(name, section, fields)
+        needed = {"SUBMIT_CMD": template or submit}
+        if kind == "ngc":
+            needed["NGC_LOGROOT"] = texts["NGC_LOGROOT"]
+            needed |= {} if "submit_job" in (submit or "") else {"WORKSPACE": texts["WORKSPACE"]}
+        missing = [key for key, value in needed.items() if value is None and not problems.found]
+        if missing:
+            hint = f"add {missing[0]} to the section {name!r}, or run here: `assay runx -i` or `assay run --on local`"
+            problems.add(f"the farm lacks {' and '.join(missing)}", name, entry.position, hint)
+        return Farm(
+            name,
+            kind,
+            template or submit or "",
+            resources,
+            texts["WORKSPACE"],
+            texts["NGC_LOGROOT"],
+            texts["CANCEL_CMD"],
+            entry.position,
+            tuple(problems.found),
+        )
+
+    def _resources(self, name: str, section: _Layer, fields: Fields) -> tuple[tuple[str, object], ...]:
+        entry = self._find("RESOURCES", section)
+        if entry is None:
+            return ()
+        if entry.node.kind != "mapping":
+            fields.refuse(entry.node, join_key(name, "RESOURCES"), "a mapping", "as in {gpu: 2, mem: 128}")
+            return ()
+        return tuple((option.key, option.node.value) for option in entry.node.items())
+
+    # ------------------------------------------------------------ remarks
+
+    def _warn(self, message: str, key: str, position: Position, hint: str | None) -> None:
+        self._warnings.append(Problem(message, key, position, hint))
+
+    def _warn_unknown(self) -> None:
+        """The original ignores other keys in silence; people keep anchors and notes there."""
+        strays = [entry for entry in self._experiment.others if not _submits(entry.node)]
+        strays += [entry for entry in self._config.others if entry.node.kind != "mapping"]
+        for entry in strays:
+            hint = next((f"did you mean {key!r}?" for key in _KEYS if _close(entry.key, key)), None)
+            self._warn("this key means nothing to runx and is ignored", entry.key, entry.position, hint)
+
+
+def _is_skip(node: Node) -> bool:
+    values = [element.value for element in node.elements()] if node.kind == "sequence" else [node.value]
+    return bool(values) and all(bool(value) and value != "None" for value in values)
+
+
+def _submits(node: Node) -> bool:
+    return node.kind == "mapping" and any(node.find(key) for key in ("SUBMIT_CMD", "SUBMIT_TEMPLATE", "kind"))
+
+
+def _close(name: str, key: str) -> bool:
+    return SequenceMatcher(None, name.upper(), key).ratio() > 0.7

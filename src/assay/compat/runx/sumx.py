@@ -1,0 +1,244 @@
+"""sumx's table: hyperparameters that differ, the last validation of each run, epoch and epoch time; best first."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from assay.compat import originals
+from assay.compat.original_command import Parsed, original_command, warn
+from assay.errors import ExitCode, UsageError
+from assay.follow.api import StudyLocation
+from assay.reading.api import (
+    SortKey,
+    best_values,
+    choose_sort,
+    differing_params,
+    load_fresh_table,
+    sort_rows,
+    sort_values,
+)
+from assay.record.index.base import Index, MetricColumns
+from assay.record.index.base import Table as IndexTable
+from assay.show.console import CollectingConsole
+from assay.values import layout
+from assay.values.secrets import hide_named
+from assay.values.series import direction_of, metric_priority, whole_step
+from assay.values.table import Column, Table
+
+# sumx never shows these: they differ in every run
+HIDDEN = ("logdir", "command", "result_dir", "nbr_workers", "paths", "val_paths")
+_NAMELESS = ""
+_DIGITS = 5
+_EPOCH, _EPOCH_TIME = "epoch", "epoch_time"
+_TRAINING = ("train/", "trn/", "training/")  # counted by iterations, not by epochs
+
+
+def build_sumx(
+    index: Index, locations: Sequence[StudyLocation], sortwith: Sequence[str], ignore: Sequence[str]
+) -> tuple[Table, list[str]]:
+    """The table, and what could not be read for it."""
+    console = CollectingConsole()
+    data = load_fresh_table(index, locations, console)
+    warnings = console.lines
+    found = [i for i, row in enumerate(data.rows) if any(column.count[i] for column in data.metrics.values())]
+    keep = [i for i in found if not data.rows[i].is_foreign]
+    if len(keep) < len(found):
+        warnings.append(f"{len(found) - len(keep)} uploaded runs are not ranked; to take one: assay adopt STUDY/RUN")
+    if not keep:
+        names = ", ".join(location.name for location in locations)
+        hint = "a run is shown once its script has called logx.metric('val', …)"
+        raise UsageError(f"no valid experiments found in {names}", hint)
+    counted = [data.metrics[name] for name in _list_shown(data, ())]
+    epochs = _Epochs(data, counted, _load_starts(index, data, keep, warnings))
+    params = _load_params(data, locations)
+    if not sortwith:
+        order = _sort_by_shown(data, keep, ignore)
+        return _build_table(data, order, params, epochs, ignore, ()), warnings
+    known = [{**each, _EPOCH: epochs.find_last(i), _EPOCH_TIME: epochs.find_time(i)} for i, each in enumerate(params)]
+    sort = choose_sort([_name_epochs(each) for each in sortwith], data, [known[i] for i in keep])
+    return _build_table(data, sort_rows(data, keep, sort, known), params, epochs, ignore, sort), warnings
+
+
+def _name_epochs(asked: str) -> str:
+    """The columns that are neither metric nor parameter: the run that is furthest, or the fastest, comes first."""
+    name = asked.replace("epoch time", _EPOCH_TIME)
+    return {_EPOCH: f"{_EPOCH}:max", _EPOCH_TIME: f"{_EPOCH_TIME}:min"}.get(name, name)
+
+
+def _sort_by_shown(data: IndexTable, keep: Sequence[int], ignore: Sequence[str]) -> list[int]:
+    """As sumx: by the first metric that is a loss, where there is one; by the values in the table, best first."""
+    shown = [name for name in _list_shown(data, ignore) if any(data.metrics[name].count[i] for i in keep)]
+    if not shown:
+        return list(keep)
+    name = next((name for name in shown if "loss" in name), min(shown, key=metric_priority))
+    column = data.metrics[name]
+    return sort_values(keep, [column.last[i] if column.count[i] else None for i in keep], direction_of(name))
+
+
+def _list_shown(data: IndexTable, ignore: Sequence[str]) -> list[str]:
+    """Of what a script gave to logx for its training, sumx shows nothing."""
+    return [name for name in sorted(data.metrics) if name not in ignore and not name.startswith(_TRAINING)]
+
+
+def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: list[str]) -> dict[int, float]:
+    """When each script first called logx.initialize: a job may have waited in a farm's queue before that."""
+    starts = {}
+    cursors = index.load_cursors(layout.LOGX_METRICS_FILE, sorted({data.rows[i].study for i in keep}))
+    for i in keep:
+        row = data.rows[i]
+        state = cursors[row.key].state if row.key in cursors else {}
+        if state.get("start") is not None:
+            starts[i] = float(state["start"])
+        if state.get("damaged"):
+            lines = f"{state['damaged']} damaged or unfinished line(s) ignored"
+            warnings.append(f"{row.key}/{layout.LOGX_METRICS_FILE}: {lines}")
+        if state.get("unread"):
+            left_out = f"{state['unread']} value(s) left out that are not numbers, such as {state['unread_example']}"
+            warnings.append(f"{row.key}/{layout.LOGX_METRICS_FILE}: {left_out}")
+        if row.origin in ("runx", "mlrunner") and row.reason:
+            warnings.append(f"{row.key}/{row.reason}")
+    return starts
+
+
+def _load_params(data: IndexTable, locations: Sequence[StudyLocation]) -> list[dict[str, object]]:
+    """sumx shows what the script gave to logx; our own record of the parameters fills the gaps."""
+    roots = {location.name: location.root for location in locations}
+    found = []
+    for row in data.rows:
+        is_ours = row.origin == "assay"
+        given = originals.load_hparams(os.path.join(roots[row.study], row.key)) if is_ours else {}
+        found.append({**row.params, **hide_named(given)})
+    return found
+
+
+# ---------------------------------------------------------------- columns
+
+
+@dataclass(slots=True)
+class _Columns:
+    """A table that grows to the right."""
+
+    columns: list[Column] = field(default_factory=list)
+    cells: list[Sequence[object]] = field(default_factory=list)
+
+    def add(self, column: Column, cells: Sequence[object]) -> None:
+        self.columns.append(column)
+        self.cells.append(cells)
+
+    def build(self) -> Table:
+        return Table(tuple(self.columns), list(zip(*self.cells, strict=True)))
+
+
+def _build_table(
+    data: IndexTable,
+    order: Sequence[int],
+    params: Sequence[dict[str, object]],
+    epochs: _Epochs,
+    ignore: Sequence[str],
+    asked: Sequence[SortKey],
+) -> Table:
+    table = _Columns()
+    several = len({data.rows[i].study for i in order}) > 1
+    table.add(Column(_NAMELESS, key="run"), [data.rows[i].key if several else data.rows[i].name for i in order])
+    for name in differing_params([params[i] for i in order], (*HIDDEN, *ignore)):
+        table.add(Column(name, digits=None), [params[i].get(name) for i in order])
+    for name in _list_shown(data, ignore):
+        _add_metric(table, data, name, order, asked)
+    if _EPOCH not in ignore:
+        table.add(Column(_EPOCH, "number", digits=12), [whole_step(epochs.find_last(i)) for i in order])
+    if not {_EPOCH_TIME, "epoch time"} & set(ignore):
+        table.add(Column(_EPOCH_TIME, "clock"), [epochs.find_time(i) for i in order])
+    return table.build()
+
+
+def _add_metric(table: _Columns, data: IndexTable, name: str, order: Sequence[int], asked: Sequence[SortKey]) -> None:
+    column = data.metrics[name]
+    if not any(column.count[i] for i in order):
+        return
+    table.add(Column(name, "number", digits=_DIGITS), [column.last[i] if column.count[i] else None for i in order])
+    direction = next((key.direction for key in asked if key.is_metric and key.name == name), None)
+    values = best_values(column, direction or direction_of(name))
+    if direction and any(column.count[i] and values[i] != column.last[i] for i in order):
+        best = Column(f"{name}-best", "number", digits=_DIGITS)
+        table.add(best, [values[i] if column.count[i] else None for i in order])
+
+
+@dataclass(frozen=True, slots=True)
+class _Epochs:
+    """How far the validations of each run have come, and how long an epoch took."""
+
+    data: IndexTable
+    columns: Sequence[MetricColumns]
+    starts: dict[int, float]
+
+    def find_last(self, i: int) -> float | None:
+        steps = [column.last_step[i] for column in self._list_counted(i) if math.isfinite(column.last_step[i])]
+        return max(steps) if steps else None
+
+    def find_time(self, i: int) -> float | None:
+        """From the start of the script to its last validation, by the number of epochs."""
+        counted, epoch = self._list_counted(i), self.find_last(i)
+        lasts = [column.last_time[i] for column in counted if math.isfinite(column.last_time[i])]
+        firsts = [column.first_time[i] for column in counted if math.isfinite(column.first_time[i])]
+        if not lasts or epoch is None:
+            return None
+        began = self.starts.get(i) or self.data.rows[i].started_at or min(firsts)
+        return max(0.0, max(lasts) - began) / max(1.0, epoch)
+
+    def _list_counted(self, i: int) -> list[MetricColumns]:
+        return [column for column in self.columns if column.count[i]]
+
+
+# ---------------------------------------------------------------- the command
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Summarise runs as sumx does: differing hyperparameters, last metrics, epoch time."
+    )
+    parser.add_argument("dirs", nargs="+", help="experiments (below LOGROOT) or folders")
+    parser.add_argument("--logroot", help="where experiments are, instead of .runx's LOGROOT")
+    parser.add_argument("--ignore", help="columns to leave out, comma-separated")
+    parser.add_argument(
+        "--sortwith",
+        "-s",
+        action="append",
+        help="sort by this field, best first; NAME:min or NAME:max sets what is best; may be given again",
+    )
+    parser.add_argument("--sort", dest="sortwith", action="append", help=argparse.SUPPRESS)
+    parser.add_argument("--csv", help="also write NAME.csv here")
+    parser.add_argument("--csv-raw", action="store_true", help="there text as it is, also what looks like a formula")
+    return parser
+
+
+def run(parsed: Parsed) -> int:
+    from assay.follow.api import find_locations, open_index_of
+    from assay.show.table import render_csv, render_sumx
+    from assay.system.terminal import terminal_width
+
+    locations = find_locations(parsed.dirs, parsed.logroot, logroot_first=True)
+    with open_index_of(locations) as index:
+        ignore = [name for name in (parsed.ignore or "").split(",") if name]
+        table, warnings = build_sumx(index, locations, parsed.sortwith or (), ignore)
+    warn(warnings)
+    sys.stdout.write(render_sumx(table, width=terminal_width(sys.stdout)))
+    if parsed.csv:
+        _write_csv(parsed.csv, render_csv(table, raw=parsed.csv_raw))
+    return int(ExitCode.OK)
+
+
+def _write_csv(name: str, text: str) -> None:
+    path = name if name.endswith(".csv") else f"{name}.csv"
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+command = original_command("sumx", build_parser, run)

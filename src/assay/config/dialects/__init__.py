@@ -1,1 +1,0 @@
-"""The originals' own file formats."""

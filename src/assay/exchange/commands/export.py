@@ -1,0 +1,182 @@
+"""`assay export`: runs and series for other tools."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from assay.errors import InfrastructureError, UsageError
+from assay.show.console import Console
+from assay.show.formatting import render_count
+from assay.show.report_files import STDOUT, check_targets
+from assay.values.options import Group, Request, argument, option, root_option, where_option
+
+if TYPE_CHECKING:
+    from assay.exchange.export import Selection
+    from assay.values.where import Where
+
+GROUP = Group(
+    """Write runs and series for other tools.
+
+    One row per run: parameters, the last and the best value of each metric, times. With --series one row per point.
+    """,
+    {
+        "csv": ("assay.exchange.commands.export:export_csv", "Write comma-separated values."),
+        "json": ("assay.exchange.commands.export:export_json", "Write JSON: a list, one item to a line."),
+        "parquet": ("assay.exchange.commands.export:export_parquet", "Write a Parquet file; types are kept."),
+        "mlflow": ("assay.exchange.commands.export:export_mlflow", "Send runs to MLflow: a server, or a folder."),
+    },
+)
+
+
+class ExportRequest(Request):
+    studies: tuple[str, ...] = argument("[STUDY|RUN]...", multiple=True, required=False)
+    where: Where | None = where_option()
+    output: str | None = option("-o", "--output", metavar="FILE", help="Write this file; - for stdout.  [default: -]")
+    series: bool = option("--series", default=False, help="One row per point instead of one per run.")
+    root: str | None = root_option()
+
+
+class CsvRequest(ExportRequest):
+    raw: bool = option("--raw", default=False, help="Leave text that looks like a formula as it is.")
+
+
+class ParquetRequest(ExportRequest):
+    output: str = option("-o", "--output", metavar="FILE", required=True, help="Write this file.")
+
+
+class MlflowRequest(Request):
+    studies: tuple[str, ...] = argument("[STUDY|RUN]...", multiple=True, required=False)
+    to: str = option(
+        "--to", metavar="URI", required=True, help="Tracking server or folder: http://host:5000, ./mlruns."
+    )
+    where: Where | None = where_option()
+    artifacts: tuple[str, ...] = option(
+        "--artifacts",
+        multiple=True,
+        metavar="GLOB",
+        help="Send these files of the run directory as well, such as 'out/*.pt'; may be given again.",
+    )
+    no_artifacts: bool = option("--no-artifacts", default=False, help="Send no files at all.")
+    timeout: int = option(
+        "--timeout",
+        type=int,
+        minimum=1,
+        default=30,
+        metavar="S",
+        help="Seconds that a request may take.  [default: 30]",
+    )
+    root: str | None = root_option()
+
+
+def export_csv(request: CsvRequest, console: Console) -> int:
+    """Write runs or series of STUDIES as comma-separated values.
+
+    A parameter and a metric of the same name become the columns `params.NAME` and `metrics.NAME`. Text that a
+    spreadsheet would take for a formula gets an apostrophe in front; --raw leaves it as it is.
+    """
+    from assay.exchange import export
+
+    with _checked(request, console) as selection, _writing(selection, request, console, request.raw) as write:
+        (export.write_series_csv if request.series else export.write_runs_csv)(selection, write, raw=request.raw)
+    return 0
+
+
+def export_json(request: ExportRequest, console: Console) -> int:
+    """Write runs or series of STUDIES as a JSON list, one item to a line. NaN is the string "NaN"."""
+    from assay.exchange import export
+
+    with _checked(request, console) as selection, _writing(selection, request, console) as write:
+        (export.write_series_json if request.series else export.write_runs_json)(selection, write)
+    return 0
+
+
+def export_parquet(request: ParquetRequest, console: Console) -> int:
+    """Write runs or series of STUDIES as a Parquet file: numbers, flags and times keep their types.
+
+    Parameters whose values have several types become text.
+    """
+    from assay.exchange import export
+
+    if request.output == STDOUT:
+        raise UsageError("a Parquet file cannot be written to stdout", "name a file: -o runs.parquet")
+    with _checked(request, console) as selection:
+        (export.write_series_parquet if request.series else export.write_runs_parquet)(selection, request.output)
+        _report(selection, request, console)
+    return 0
+
+
+def export_mlflow(request: MlflowRequest, console: Console) -> int:
+    """Send STUDIES to MLflow: an experiment for each study, a run for each run.
+
+    Parameters, metrics with steps and times, tags, states and files: logs, run.json, environment.json and job.sh.
+    Called again, it sends what is new; nothing is sent twice.
+    """
+    from assay.exchange.mlflow_export import MlflowOptions, check_patterns, check_uri, export_to_mlflow
+    from assay.values.secrets import hide_text
+
+    if request.artifacts and request.no_artifacts:
+        raise UsageError("--artifacts and --no-artifacts contradict each other")
+    check_uri(request.to)
+    check_patterns(request.artifacts)
+    options = MlflowOptions(request.to, request.artifacts, not request.no_artifacts, request.timeout)
+    with _selected(request, console) as selection:
+        report = export_to_mlflow(selection, options, console)
+    for note in report.shown_notes:
+        console.warning(note)
+    count = render_count(report.new + report.updated + report.unchanged, "run")
+    console.print(
+        f"{hide_text(request.to)}: {count} ({report.new} new, {report.updated} updated, {report.unchanged} unchanged), "
+        f"{render_count(report.points, 'point')}, {render_count(report.files, 'file')}"
+    )
+    return 0
+
+
+@contextmanager
+def _selected(request: ExportRequest | MlflowRequest, console: Console) -> Iterator[Selection]:
+    from assay.exchange import export
+    from assay.follow.locations import find_patterns
+    from assay.follow.opening import open_index_of
+
+    locations, patterns = find_patterns(request.studies, request.root)
+    with open_index_of(locations) as index:
+        yield export.select_runs(index, locations, request.where, patterns, console)
+
+
+@contextmanager
+def _checked(request: ExportRequest, console: Console) -> Iterator[Selection]:
+    from assay.exchange import export
+
+    check_targets(request.output)
+    with _selected(request, console) as selection:
+        if request.series:
+            export.check_points(selection)
+        yield selection
+
+
+@contextmanager
+def _writing(
+    selection: Selection, request: ExportRequest, console: Console, raw: bool = False
+) -> Iterator[Callable[[str], object]]:
+    """Where the text goes: a file has its name when it is complete."""
+    from assay.show.formatting import unguard
+    from assay.system.files import replacing
+
+    if request.output is None or request.output == STDOUT:
+        yield unguard(sys.stdout).write if raw else console.write
+        return
+    try:
+        with (
+            replacing(request.output) as aside,
+            open(aside, "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+        ):
+            yield file.write
+    except OSError as error:
+        raise InfrastructureError(f"{request.output} cannot be written: {error.strerror}") from error
+    _report(selection, request, console)
+
+
+def _report(selection: Selection, request: ExportRequest, console: Console) -> None:
+    console.message(f"{request.output}: {render_count(len(selection.chosen), 'run')}")

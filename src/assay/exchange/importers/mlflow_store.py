@@ -1,0 +1,197 @@
+"""MLflow's file store, read without MLflow.
+
+mlruns/<experiment>/meta.yaml              name, experiment_id, lifecycle_stage
+mlruns/<experiment>/<run>/meta.yaml        run_id, run_name, status, start_time and end_time in milliseconds
+                          params/<name>    the value as text; a name with slashes is a path
+                          metrics/<name>   lines `timestamp value step`
+                          tags/<name>
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from assay.compat.originals import parse_yaml_mapping
+from assay.exchange.importers.imported_run import (
+    STILL_RUNNING,
+    ImportedRun,
+    ImportedRuns,
+    build_series,
+    parse_number,
+    parse_value,
+    refuse,
+)
+from assay.record.importers.sample import Sample, find_subfolders
+from assay.record.index.base import Series
+from assay.system.files import parse_json
+from assay.values.state import State
+
+_META = "meta.yaml"
+_PARTS = ("params", "metrics", "tags")
+_STATES = {"FINISHED": State.DONE, "FAILED": State.FAILED, "KILLED": State.STOPPED}
+_NUMBERED = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
+_MOST_BYTES = 1 << 20  # of a parameter, a tag or a meta.yaml
+_OWN_TAGS = ("mlflow.", "assay.")
+
+
+def is_store(sample: Sample) -> bool:
+    """A folder of experiments, an experiment, or a run."""
+    folders = (sample.path, *sample.folders) if sample.is_folder else ()
+    return any("experiment_id:" in Sample(os.path.join(folder, _META)).head for folder in folders)
+
+
+def load_store(path: str) -> ImportedRuns:
+    """Raises UsageError with the file and the line of what cannot be read."""
+    notes: list[str] = []
+    if _is_run(path):
+        name = _find_experiment_name(os.path.dirname(os.path.abspath(path)))
+        return ImportedRuns(tuple(_load_run(path, name, notes)), tuple(notes))
+    experiments = [path] if os.path.exists(os.path.join(path, _META)) else [*find_subfolders(path)]
+    runs = [run for folder in experiments for run in _load_experiment(folder, notes)]
+    return ImportedRuns(tuple(runs), tuple(notes))
+
+
+def _is_run(path: str) -> bool:
+    return "run_id:" in Sample(os.path.join(path, _META)).head or "run_uuid:" in Sample(os.path.join(path, _META)).head
+
+
+def _find_experiment_name(folder: str) -> str:
+    return str(_load_meta(folder).get("name") or "") if os.path.exists(os.path.join(folder, _META)) else ""
+
+
+def _load_experiment(folder: str, notes: list[str]) -> Iterator[ImportedRun]:
+    run_dirs = [inner for inner in find_subfolders(folder) if _is_run(inner) or _looks_like_run(inner)]
+    if not run_dirs and not os.path.exists(os.path.join(folder, _META)):
+        return  # `models` and whatever else is next to the experiments
+    meta = _load_meta(folder)
+    name = str(meta.get("name") or os.path.basename(folder))
+    if meta.get("lifecycle_stage") == "deleted":
+        notes.append(f"experiment {name!r} is deleted, and was left out")
+        return
+    for run_dir in run_dirs:
+        yield from _load_run(run_dir, name, notes)
+
+
+def _looks_like_run(folder: str) -> bool:
+    return sum(os.path.isdir(os.path.join(folder, part)) for part in _PARTS) > 1
+
+
+def _load_meta(folder: str) -> dict[str, Any]:
+    path = os.path.join(folder, _META)
+    problems: list[str] = []
+    if not os.path.exists(path):
+        refuse(path, "it is missing")
+    meta = parse_yaml_mapping(_load_text(path), _META, problems)
+    if problems:
+        refuse(path, problems[0].removeprefix(f"{_META}: "))
+    return {str(key): value for key, value in meta.items()}
+
+
+def _load_text(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        refuse(path, f"it cannot be read: {error.strerror}")
+    if len(data) > _MOST_BYTES:
+        refuse(path, f"it is longer than {_MOST_BYTES >> 20} MiB")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        refuse(path, f"it is not text (byte {error.start + 1})")
+
+
+def _load_run(folder: str, experiment: str, notes: list[str]) -> Iterator[ImportedRun]:
+    meta = _load_meta(folder)
+    run_id = str(meta.get("run_id") or meta.get("run_uuid") or "")
+    if not run_id:
+        refuse(os.path.join(folder, _META), "run_id is missing")
+    tags = {name: _load_text(path).strip() for name, path in _find_files(folder, "tags")}
+    name = str(meta.get("run_name") or tags.get("mlflow.runName") or run_id[:8])
+    if meta.get("lifecycle_stage") == "deleted":
+        notes.append(f"run {name!r} of {experiment!r} is deleted, and was left out")
+        return
+    params = {key: parse_value(_load_text(path).rstrip("\n")) for key, path in _find_files(folder, "params")}
+    state = _parse_state(meta.get("status"), tags, os.path.join(folder, _META))
+    yield ImportedRun(
+        id=run_id,
+        name=name,
+        study=experiment,
+        state=state or State.STOPPED,
+        params=_restore_params(params, tags),
+        points={key: _load_points(path) for key, path in _find_files(folder, "metrics")},
+        tags=tuple(_build_tags(tags)),
+        note=tags.get("mlflow.note.content", ""),
+        reason=STILL_RUNNING if state is None else tags.get("assay.reason", ""),
+        started_at=_parse_ms(meta, "start_time", folder),
+        ended_at=_parse_ms(meta, "end_time", folder),
+        commit=tags.get("mlflow.source.git.commit") or None,
+        details={"tags": tags} if tags else {},
+    )
+
+
+def _find_files(folder: str, part: str) -> Iterator[tuple[str, str]]:
+    """Name → file; a name may have slashes. Links are not followed."""
+    top = os.path.join(folder, part)
+    for where, _, names in sorted(os.walk(top)):
+        for name in sorted(names):
+            path = os.path.join(where, name)
+            if os.path.isfile(path) and not os.path.islink(path):
+                yield os.path.relpath(path, top), path
+
+
+def _parse_state(status: Any, tags: dict[str, str], file: str) -> State | None:
+    """None: it had not ended."""
+    name = _NUMBERED.get(status, str(status)) if isinstance(status, int) else str(status)
+    if name not in (*_NUMBERED.values(), "None"):
+        refuse(file, f"status is {status!r}, which is none of {', '.join(_NUMBERED.values())}")
+    state = _STATES.get(name)
+    ours = next((each for each in State if each.value == tags.get("assay.state")), None)
+    # `assay export mlflow` tells more than MLflow's own states, as long as these are what it made
+    is_ours = state is not None and ours is not None and ours.is_over and (ours is State.DONE) == (state is State.DONE)
+    return ours if is_ours else state
+
+
+def _restore_params(params: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
+    """With the types that `assay export mlflow` kept; MLflow's own are text."""
+    try:
+        kept = parse_json(tags.get("assay.params", ""))
+    except ValueError:
+        return params
+    return kept if isinstance(kept, dict) else params
+
+
+def _build_tags(tags: dict[str, str]) -> Iterator[str]:
+    yield from filter(None, tags.get("assay.tags", "").split(","))
+    for name, value in tags.items():
+        if not name.startswith(_OWN_TAGS):
+            yield f"{name}={value}" if value else name
+
+
+def _parse_ms(meta: dict[str, Any], key: str, folder: str) -> float | None:
+    value = meta.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+        refuse(os.path.join(folder, _META), f"{key} is {value!r}, which is not a time in milliseconds")
+    return value / 1000
+
+
+def _load_points(path: str) -> Series:
+    points: list[tuple[float | None, float, float | None]] = []
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                words = line.split()
+                if not words:
+                    continue
+                found = [parse_number(word) for word in words[:3]]
+                if not 2 <= len(words) <= 6 or None in found:  # a dataset and a model may follow the step
+                    refuse(path, f"{line.strip()[:60]!r} is not `timestamp value step`", number)
+                time, value, *steps = found
+                points.append((steps[0] if steps else None, value, time / 1000))  # type: ignore[arg-type, operator]
+    except OSError as error:
+        refuse(path, f"it cannot be read: {error.strerror}")
+    return build_series(points)

@@ -1,0 +1,479 @@
+"""`assay export mlflow`: studies as experiments, runs as runs, through MLflow's own client.
+
+A run in MLflow is found again by its tag `assay.uid`, or `assay.key` where the run has no uid or was uploaded. What it
+has already is asked of MLflow and not sent again, so that a call that was interrupted is completed by the next.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import math
+import os
+import posixpath
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
+from assay.exchange.export import Selection
+from assay.record import run_directory
+from assay.record.index.base import RunRow
+from assay.record.received import describe_facts
+from assay.show.console import Console
+from assay.show.formatting import render_count
+from assay.system.fast_dataclasses import dataclass, field
+from assay.values import layout
+from assay.values.secrets import hide_text
+from assay.values.state import State
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+KEY_TAG, UID_TAG, STATE_TAG, TAGS_TAG = "assay.key", "assay.uid", "assay.state", "assay.tags"
+PARAMS_TAG = "assay.params"  # JSON: MLflow's own parameters are text
+EXPORTED_TAG = "assay.exported"  # what was sent last: while it fits, nothing is asked
+STATUS = {
+    State.QUEUED: "SCHEDULED",
+    State.RUNNING: "RUNNING",
+    State.DONE: "FINISHED",
+    State.STOPPED: "KILLED",
+    State.PRUNED: "KILLED",
+}  # everything else is FAILED
+_MOST_PARAM = 6000  # characters, like all limits here: those of mlflow.utils.validation
+_MOST_TAG = 8000
+_MOST_NAME = 250
+_BATCH_METRICS = 1000
+_BATCH_PARAMS = 100
+_PAGE = 1000
+_NOTES_SHOWN = 5
+_LARGEST = 1.7976931348623157e308  # what MLflow's databases keep of an infinity
+_RUN_FILES = (layout.RUN_FILE, layout.ENVIRONMENT_FILE, layout.JOB_FILE, layout.JOB_LOG)
+_FOREIGN_FILES = (layout.HPARAMS_FILE, layout.LOGX_LOG_FILE, layout.MLRUNNER_PARAM_FILE, layout.MLRUNNER_STAT_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class MlflowOptions:
+    to: str
+    artifacts: tuple[str, ...] = ()  # further files of the run directory, as patterns
+    with_files: bool = True
+    timeout_s: int = 30
+
+
+@dataclass(slots=True)
+class MlflowReport:
+    new: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    points: int = 0
+    files: int = 0
+    notes: dict[str, None] = field(default_factory=dict)  # what MLflow cannot hold as it is; each once
+
+    @property
+    def shown_notes(self) -> list[str]:
+        notes = list(self.notes)
+        more = len(notes) - _NOTES_SHOWN
+        return [*notes[:_NOTES_SHOWN], *([f"{more} more such changes"] if more > 0 else [])]
+
+
+def export_to_mlflow(selection: Selection, options: MlflowOptions, console: Console) -> MlflowReport:
+    """Raises UsageError for a URI that cannot be used, InfrastructureError where MLflow refuses or does not answer."""
+    check_uri(options.to)
+    report = MlflowReport()
+    with _environment(options), warnings.catch_warnings(), _explained(hide_text(options.to)):
+        warnings.simplefilter("ignore")  # of MLflow about its file store
+        with _explained(hide_text(options.to), is_opening=True):
+            client = _open_client(options.to)
+        by_study: dict[str, list[int]] = {}
+        for i in selection.chosen:
+            by_study.setdefault(selection.table.rows[i].study, []).append(i)
+        for study, indexes in by_study.items():
+            experiment = _find_experiment(client, study)
+            known = _load_known(client, experiment)
+            for i in indexes:
+                row = selection.table.rows[i]
+                sender = _RunSender(client, selection, i, os.path.join(selection.root, row.key), options, report)
+                sender.send(experiment, known)
+                if sender.outcome:
+                    console.message(f"{row.key}: {sender.outcome}")
+    return report
+
+
+# ---------------------------------------------------------------- the connection
+
+
+def check_uri(uri: str) -> None:
+    try:
+        parts = urlsplit(uri)
+        is_good = bool(uri.strip()) and (parts.scheme not in ("http", "https") or bool(parts.hostname))
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise UsageError(
+            f"{hide_text(uri)!r} is not a tracking URI", "for example --to http://localhost:5000 or --to ./mlruns"
+        )
+
+
+@contextmanager
+def _environment(options: MlflowOptions) -> Iterator[None]:
+    """MLflow takes these from the environment alone. What the user set is kept, and all is as before afterwards.
+
+    Its log is silent: it has tracebacks of folders in a store that are none of its experiments.
+    """
+    import logging
+
+    wanted = {
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(options.timeout_s),
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    }
+    added = [name for name in wanted if name not in os.environ]
+    os.environ.update({name: wanted[name] for name in added})
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+        for name in added:
+            os.environ.pop(name, None)
+
+
+@contextmanager
+def _explained(uri: str, *, is_opening: bool = False) -> Iterator[None]:
+    try:
+        yield
+    except AssayError:
+        raise
+    except ImportError as error:  # MLflow loads the parts of a store when it is used
+        raise UsageError(
+            f"{uri}: MLflow cannot use this store: {error}", "install all of MLflow: pip install mlflow"
+        ) from error
+    except OSError as error:
+        raise InfrastructureError(f"{uri}: {error.strerror or error}") from error
+    except Exception as error:
+        if not _is_of_mlflow(error):
+            raise
+        raise _explain(uri, error, is_opening) from error
+
+
+def _is_of_mlflow(error: Exception) -> bool:
+    """Whether MLflow raised it: of its own kind, or since its store is damaged."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    origins = (type(error).__module__, trace.tb_frame.f_globals.get("__name__", "") if trace is not None else "")
+    return any(str(origin).split(".")[0] == "mlflow" for origin in origins)
+
+
+def _explain(uri: str, error: Exception, is_opening: bool) -> AssayError:
+    message = hide_text(" ".join(str(error).split())[:400])
+    if "failed with exception" in message or "timed out" in message.lower():
+        return InfrastructureError(
+            f"the MLflow server {uri} does not answer", f"check that it runs and can be reached ({message})"
+        )
+    if is_opening and ("404" in message or "unsupported URI" in message):
+        return UsageError(f"{uri}: {message}", "for example --to http://localhost:5000 or --to ./mlruns")
+    return InfrastructureError(f"MLflow at {uri} refused: {message}")
+
+
+def _open_client(uri: str) -> MlflowClient:
+    try:
+        from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise MissingExtraError("assay export mlflow", "mlflow") from error
+    # a folder as a path, whatever is in it; MLflow takes `a:b` for a URI with the scheme `a`
+    is_path = not re.match(r"[a-zA-Z][\w+.-]+:", uri) and uri != "databricks"
+    client = MlflowClient("file://" + os.path.abspath(uri) if is_path else uri)
+    client.search_experiments(max_results=1)
+    return client
+
+
+def _find_experiment(client: MlflowClient, study: str) -> str:
+    found = client.get_experiment_by_name(study)
+    if found is None:
+        return str(client.create_experiment(study))
+    if found.lifecycle_stage != "active":
+        raise UsageError(
+            f"the MLflow experiment {study!r} has been deleted",
+            f"restore it: mlflow experiments restore --experiment-id {found.experiment_id}",
+        )
+    return str(found.experiment_id)
+
+
+def _load_known(client: MlflowClient, experiment: str) -> dict[str, Run]:
+    """Runs that we made, by uid or key."""
+    known: dict[str, Run] = {}
+    token: str | None = None
+    while True:
+        page = client.search_runs([experiment], max_results=_PAGE, page_token=token)
+        for run in page:
+            mark = run.data.tags.get(UID_TAG) or run.data.tags.get(KEY_TAG)
+            if mark:
+                known[mark] = run
+        token = page.token
+        if not token:
+            return known
+
+
+# ---------------------------------------------------------------- one run
+
+
+class _RunSender:
+    """Sends one run, or what is new of it."""
+
+    def __init__(
+        self,
+        client: MlflowClient,
+        selection: Selection,
+        i: int,
+        run_dir: str,
+        options: MlflowOptions,
+        report: MlflowReport,
+    ) -> None:
+        self.client, self.selection, self.i, self.dir = client, selection, i, run_dir
+        self.options, self.report = options, report
+        self.row: RunRow = selection.table.rows[i]
+        self.record = run_directory.try_record(run_dir)
+        self.metrics = selection.find_metrics(i)
+        self.outcome = ""  # for people; empty: there was nothing new
+
+    def send(self, experiment: str, known: Mapping[str, Run]) -> None:
+        uid = (
+            self.record.uid if self.record and not self.row.is_foreign else ""
+        )  # an upload may have that of another run
+        mark = uid or self.row.key
+        run = known.get(mark)
+        stamp = self._build_stamp()
+        if run is not None and run.data.tags.get(EXPORTED_TAG) == stamp:
+            self.report.unchanged += 1
+            return
+        is_new = run is None
+        if run is None:
+            tags = {KEY_TAG: self.row.key, UID_TAG: mark} if mark != self.row.key else {KEY_TAG: self.row.key}
+            run = self.client.create_run(
+                experiment, start_time=_to_ms(self._started_at), tags=tags, run_name=self.row.name
+            )
+        self._send_params(run)
+        points = self._send_points(run, is_new)
+        files = self._send_files(run, is_new) if self.options.with_files else 0
+        self._send_state(run)
+        self._send_tags(
+            run, {**self._build_tags(), EXPORTED_TAG: stamp}
+        )  # last: what is complete is not looked at again
+        self.report.new += is_new
+        self.report.updated += not is_new
+        self.report.points += points
+        self.report.files += files
+        sent = f"{render_count(points, 'point')}, {render_count(files, 'file')}"
+        self.outcome = f"{'new' if is_new else 'updated'}, {sent}"
+
+    @property
+    def _started_at(self) -> float:
+        return self.row.started_at or self.row.created_at or 0.0
+
+    def _build_stamp(self) -> str:
+        """Of everything that is sent."""
+        counts = {name: self.selection.table.metrics[name].count[self.i] for name in self.metrics}
+        row = self.row._replace(stamp=0.0)
+        files = [(name, os.path.getsize(os.path.join(self.dir, name))) for name in self._find_files()]
+        content = json.dumps([row, counts, files, self.options.with_files], default=str, sort_keys=True)
+        return hashlib.blake2b(content.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+    def _send_params(self, run: Run) -> None:
+        from mlflow.entities import Param
+
+        texts = {name: _to_text(value) for name, value in self.row.params.items()}
+        for name, text in texts.items():
+            if len(text) > _MOST_PARAM:
+                self._note(f"parameter {name!r} has {len(text)} characters and is cut to {_MOST_PARAM}")
+        names = self._name_all("parameter", texts)
+        params = [Param(names[name], text[:_MOST_PARAM]) for name, text in texts.items()]
+        missing = [param for param in params if param.key not in run.data.params]
+        for start in range(0, len(missing), _BATCH_PARAMS):
+            self.client.log_batch(run.info.run_id, params=missing[start : start + _BATCH_PARAMS])
+
+    def _send_points(self, run: Run, is_new: bool) -> int:
+        from mlflow.entities import Metric
+
+        count, names = 0, self._name_all("metric", self.metrics)
+        for metric in self.metrics:
+            name = names[metric]
+            sent: set[tuple[int, int, float | str]] = set()
+            if not is_new and name in run.data.metrics:
+                history = self.client.get_metric_history(run.info.run_id, name)
+                sent = {_identify(point.step, point.timestamp, point.value) for point in history}
+            waiting: list[Metric] = []
+            for step, time, value in self._load_points(metric):
+                mark = _identify(step, time, value)
+                if mark in sent:
+                    continue
+                sent.add(mark)
+                waiting.append(Metric(name, value, time, step))
+                count += 1
+                if len(waiting) == _BATCH_METRICS:
+                    self.client.log_batch(run.info.run_id, metrics=waiting)
+                    waiting = []
+            if waiting:
+                self.client.log_batch(run.info.run_id, metrics=waiting)
+        return count
+
+    def _load_points(self, metric: str) -> Iterator[tuple[int, int, float]]:
+        """Steps are integers in MLflow, and every point has a step and a time."""
+        series = self.selection.index.load_series(self.row.key, metric)
+        for number, (step, value, time) in enumerate(zip(series.steps, series.values, series.times, strict=True)):
+            if math.isfinite(step) and not step.is_integer():
+                self._note(f"metric {metric!r} has fractional steps; MLflow has integers, so they are rounded down")
+            yield (
+                math.floor(step) if math.isfinite(step) else number,
+                _to_ms(time if math.isfinite(time) else self._started_at),
+                value,
+            )
+
+    def _send_state(self, run: Run) -> None:
+        status = STATUS.get(self.row.state, "FAILED")
+        if self.row.state.is_over:
+            self.client.set_terminated(run.info.run_id, status, _to_ms(self.row.ended_at or self._started_at))
+        elif run.info.status != status:
+            self.client.update_run(run.info.run_id, status=status)
+
+    def _build_tags(self) -> dict[str, str]:
+        row, record = self.row, self.record
+        tags = {
+            KEY_TAG: row.key,
+            STATE_TAG: str(row.state),
+            TAGS_TAG: ",".join(row.tags),
+            "assay.reason": row.reason,
+            "assay.received": describe_facts(row.received),
+            "mlflow.note.content": row.note,
+            "mlflow.source.git.commit": row.commit or "",
+            "mlflow.source.name": record.source if record else "",
+        }
+        params = json.dumps(dict(row.params), default=str)
+        if len(params) <= _MOST_TAG:
+            tags[PARAMS_TAG] = params
+        return tags
+
+    def _send_tags(self, run: Run, tags: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        had = run.data.tags
+        changed = [
+            RunTag(name, text[:_MOST_TAG]) for name, text in tags.items() if had.get(name, "") != text[:_MOST_TAG]
+        ]
+        if changed:
+            self.client.log_batch(run.info.run_id, tags=changed)
+
+    # ------------------------------------------------------------ names
+
+    def _name_all(self, kind: str, names: Iterable[str]) -> dict[str, str]:
+        """A name that MLflow takes for each; no two are the same, and none is a folder of another."""
+        given: dict[str, str] = {}
+        taken: set[str] = set()
+        every = set(names)
+        for name in sorted(every):
+            clean = _clean_name(name, every)
+            chosen, number = clean, 2
+            while chosen in taken:
+                chosen, number = f"{clean[: _MOST_NAME - 4]}_{number}", number + 1
+            taken.add(chosen)
+            given[name] = chosen
+            if chosen != name:
+                self._note(f"{kind} {name[:80]!r} is named {chosen[:80]!r} in MLflow")
+        return given
+
+    def _note(self, text: str) -> None:
+        self.report.notes[text] = None
+
+    # ------------------------------------------------------------ files
+
+    def _find_files(self) -> list[str]:
+        """Logs and what describes the run, and what was asked for; never what holds secrets or is outside the run."""
+        if not self.options.with_files:
+            return []
+        try:
+            present = os.listdir(self.dir)
+        except OSError:
+            return []
+        found = {name for name in (*_RUN_FILES, *_FOREIGN_FILES) if name in present}
+        if self.record is not None:
+            spec = self.record.spec
+            for command in spec.commands:
+                for template in (spec.log_name, spec.other_log_name):
+                    found |= set(layout.find_logs(present, template, command.name))
+        for pattern in self.options.artifacts:
+            found |= set(_expand(self.dir, pattern))
+        inside = os.path.realpath(self.dir) + os.sep
+        paths = {name: os.path.join(self.dir, name) for name in found if os.path.basename(name) != layout.SECRETS_FILE}
+        return sorted(
+            name for name, path in paths.items() if os.path.isfile(path) and os.path.realpath(path).startswith(inside)
+        )
+
+    def _send_files(self, run: Run, is_new: bool) -> int:
+        names = self._find_files()
+        sizes: dict[str, dict[str, int | None]] = {}
+        count = 0
+        for name in names:
+            folder = os.path.dirname(name)
+            if folder not in sizes:
+                sizes[folder] = {} if is_new else self._load_sizes(run, folder)
+            path = os.path.join(self.dir, name)
+            if sizes[folder].get(name) != os.path.getsize(path) or name == layout.RUN_FILE:
+                self.client.log_artifact(run.info.run_id, path, folder or None)
+                count += 1
+        return count
+
+    def _load_sizes(self, run: Run, folder: str) -> dict[str, int | None]:
+        return {each.path: each.file_size for each in self.client.list_artifacts(run.info.run_id, folder or None)}
+
+
+def check_patterns(patterns: Sequence[str]) -> None:
+    for pattern in patterns:
+        if os.path.isabs(pattern) or ".." in pattern.split("/"):
+            raise UsageError(
+                f"--artifacts {pattern} leaves the run directory", "give a pattern inside it: --artifacts 'out/*.pt'"
+            )
+
+
+def _expand(run_dir: str, pattern: str) -> Iterator[str]:
+    for name in glob.iglob(pattern, root_dir=run_dir, recursive=True):
+        if os.path.isdir(os.path.join(run_dir, name)):
+            yield from glob.iglob(os.path.join(glob.escape(name), "**"), root_dir=run_dir, recursive=True)
+        else:
+            yield name
+
+
+def _clean_name(name: str, every: set[str]) -> str:
+    clean = re.sub(r"[^/\w.\- :]", "_", name) or "_"
+    parts = clean.split("/")
+    has_folder = any("/".join(parts[:end]) in every for end in range(1, len(parts)))
+    if has_folder or posixpath.normpath(clean) != clean or clean[0] == "/":
+        clean = clean.replace("/", "_")
+    clean = re.sub(r"^\.(?=\.|$)", "_", clean)  # not a way out of a folder
+    if len(clean) <= _MOST_NAME:
+        return clean
+    return f"{clean[: _MOST_NAME - 9]}-{hashlib.blake2b(name.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
+
+
+def _identify(step: int, time: int, value: float) -> tuple[int, int, float | str]:
+    """Equal for a point and for what MLflow keeps of it: NaN is not equal to itself, an infinity may be cut."""
+    if math.isnan(value):
+        return step, time, "nan"
+    return step, time, min(max(value, -_LARGEST), _LARGEST)
+
+
+def _to_ms(seconds: float) -> int:
+    with suppress(OverflowError, ValueError):
+        return max(0, round(seconds * 1000))
+    return 0
+
+
+def _to_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

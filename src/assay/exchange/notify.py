@@ -1,0 +1,345 @@
+"""Messages to a command or a webhook: at the end of a study, on its first failure, on a new best run.
+
+A receiver never harms a run: each has a thread of its own, nothing waits for it while runs run, and what went wrong
+with it is one warning at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from tempfile import TemporaryFile
+from typing import Any, Literal
+
+from assay.errors import UsageError
+from assay.launch.best_so_far import Leader
+from assay.launch.supervise import Event
+from assay.show.formatting import clean, shorten
+from assay.system.fast_dataclasses import dataclass
+from assay.values.secrets import HIDDEN, SecretRules, hide_text
+from assay.values.state import State
+
+LIMIT_S = 10.0  # for one message
+BEST_EVERY_S = 30.0
+NOBODY = "none"  # as the only receiver: overrides the settings
+_ADDRESS = re.compile(r"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
+_LONGEST = 1900  # characters of a message: Discord takes 2000
+_OF_MAIN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that the main thread may hold back
+_FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
+
+EventName = Literal["end", "failure", "best"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    event: EventName
+    study: str
+    folder: str
+    text: str
+    run: str | None = None
+    exit_code: int | None = None
+    more: Mapping[str, Any] | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """`text` is what Slack and Mattermost show, `content` what Discord does."""
+        text = shorten(self.text, _LONGEST)
+        return {
+            "event": self.event,
+            "study": self.study,
+            "run": self.run,
+            "message": text,
+            "exit_code": self.exit_code,
+            "dir": self.folder,
+            "host": os.uname().nodename,
+            "time": time.time(),
+            **(self.more or {}),
+            "text": text,
+            "content": text,
+        }
+
+
+# ---------------------------------------------------------------- receivers
+
+
+def check_receivers(receivers: Sequence[str], where: str) -> tuple[str, ...]:
+    """Those that get messages. Raises UsageError for an address that cannot be one; `where` is for its message."""
+    for each in receivers:
+        if not each.strip():
+            raise UsageError(
+                f"{where}: the receiver is empty", "give a shell command, or an address that begins with http"
+            )
+        address = _ADDRESS.match(each)
+        if address is None and re.match(r"[a-z][a-z0-9+.-]*://", each, re.IGNORECASE):
+            scheme = each.partition("://")[0]
+            raise UsageError(f"{where}: {scheme}:// is not supported", "an address begins with http:// or https://")
+        if address is not None and (not _find_host(each) or re.search(r"\s", each)):
+            raise UsageError(f"{where}: {hide_receiver(each)} is not a valid address", "as in https://host/path")
+    return tuple(each for each in receivers if each != NOBODY)
+
+
+def _find_host(address: str) -> str | None:
+    from urllib.parse import urlsplit
+
+    with suppress(ValueError):  # a port that is not a number, a bracket that is not closed
+        parts = urlsplit(address)
+        return parts.hostname if parts.port != 0 else None
+    return None
+
+
+def hide_receiver(receiver: str, rules: SecretRules | None = None) -> str:
+    """For messages: whoever knows a webhook's path may write to it."""
+    address = _ADDRESS.match(receiver)
+    if address is None:
+        return hide_text(receiver, rules) if rules else hide_text(receiver)
+    host = address[2].rpartition("@")[2]
+    return f"{address[1]}://{host}/{HIDDEN}" if address[3].strip("/") else f"{address[1]}://{host}"
+
+
+def drop_flag(words: Sequence[str]) -> tuple[str, ...]:
+    """A command line without `--notify WHERE`: to be recorded, or printed where others may read it."""
+    kept: list[str] = []
+    for index, word in enumerate(words):
+        is_value = index > 0 and words[index - 1] == "--notify"
+        if word != "--notify" and not word.startswith("--notify=") and not is_value:
+            kept.append(word)
+    return tuple(kept)
+
+
+class _RefusedError(Exception):
+    """What a receiver did not take."""
+
+
+Started = Callable[[subprocess.Popen[bytes]], None]
+
+
+def _send(receiver: str, message: Message, started: Started) -> None:
+    """Raises _RefusedError. `started` gets the process of a command."""
+    try:
+        if _ADDRESS.match(receiver):
+            _post(receiver, message)
+        else:
+            _call(receiver, message, started)
+    except OSError as error:  # no such shell, no more processes
+        raise _RefusedError(str(error.strerror or error)) from None
+
+
+def _post(address: str, message: Message) -> None:
+    from base64 import b64encode
+    from http.client import HTTPException
+    from urllib.error import HTTPError, URLError
+    from urllib.parse import unquote, urlsplit, urlunsplit
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+    class NoRedirect(HTTPRedirectHandler):
+        """A POST that is redirected would be repeated as a GET, without the message."""
+
+        def redirect_request(self, *_: Any) -> None:
+            return None
+
+    data = json.dumps(message.document).encode()
+    headers = {"Content-Type": "application/json", "User-Agent": "assay"}
+    parts = urlsplit(address)
+    if "@" in parts.netloc:  # urllib would take the password for a port
+        login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+        address = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    try:
+        with build_opener(NoRedirect).open(Request(address, data, headers), timeout=LIMIT_S) as answer:  # noqa: S310 checked
+            answer.read(1 << 16)
+    except HTTPError as error:
+        error.close()
+        moved = " (redirects are not followed)" if error.code // 100 == 3 else ""
+        raise _RefusedError(f"it answered {error.code} {error.reason}{moved}") from None
+    except TimeoutError:
+        raise _RefusedError(_late()) from None
+    except URLError as error:
+        is_late = isinstance(error.reason, TimeoutError)
+        raise _RefusedError(
+            _late() if is_late else str(getattr(error.reason, "strerror", None) or error.reason)
+        ) from None
+    except (HTTPException, ValueError) as error:  # what answers does not speak HTTP
+        raise _RefusedError(f"its answer is not HTTP ({type(error).__name__})") from None
+
+
+def _late() -> str:
+    return f"no answer within {LIMIT_S:g} s"
+
+
+def _call(command: str, message: Message, started: Started) -> None:
+    """In a process group of its own, so that all of it can be ended; in our session: what is in another one counts as
+    a process that a job has left."""
+    fields = {
+        "ASSAY_EVENT": message.event,
+        "ASSAY_STUDY": message.study,
+        "ASSAY_RUN": message.run or "",
+        "ASSAY_MESSAGE": shorten(message.text, _LONGEST),
+        "ASSAY_EXIT_CODE": "" if message.exit_code is None else str(message.exit_code),
+    }
+    environment = {**os.environ, **{name: value.replace("\0", "") for name, value in fields.items()}}
+    with TemporaryFile() as errors:  # a pipe would be held open by what the command leaves running
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_MAIN)  # the child inherits what is blocked
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=environment,
+                process_group=0,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _OF_MAIN)
+        started(process)
+        try:
+            process.communicate(json.dumps(message.document).encode(), timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            process.wait()
+            raise _RefusedError(f"not finished within {LIMIT_S:g} s") from None
+        if process.returncode:
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2048))
+            last = clean(errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2])
+            raise _RefusedError(f"exit code {process.returncode}" + (f": {shorten(last, 200)}" if last else ""))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+class _Receiver:
+    """One receiver and its thread, which begins with the first message."""
+
+    def __init__(self, receiver: str, shown: str) -> None:
+        self.shown = shown
+        self.failures: list[str] = []
+        self.sent = 0
+        self._receiver = receiver
+        self._is_given_up = False
+        self._process: subprocess.Popen[bytes] | None = None  # of the last message
+        self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="assay-notify")
+
+    def put(self, message: Message) -> None:
+        self._waiting.put(message)
+        if self._thread.ident is None:
+            try:
+                self._thread.start()
+            except RuntimeError as error:  # no more threads
+                self.failures.append(str(error))
+
+    def _work(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_MAIN)
+        while (message := self._waiting.get()) is not None and not self._is_given_up:
+            try:
+                _send(self._receiver, message, self._keep)
+                self.sent += 1
+            except _RefusedError as error:
+                self.failures.append(str(error))
+            except Exception as error:  # noqa: BLE001 whatever it is, it must not harm a run
+                self.failures.append(f"{type(error).__name__}: {error}")
+
+    def _keep(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        if self._is_given_up:
+            _kill(process)
+
+    def is_done(self, until: float) -> bool:
+        """Whether everything was sent or refused by then."""
+        if self._thread.ident is None:
+            return True
+        self._waiting.put(None)
+        self._thread.join(max(0.0, until - time.monotonic()))
+        return not self._thread.is_alive()
+
+    def give_up(self) -> None:
+        """Send nothing more, and leave no command behind."""
+        self._is_given_up = True
+        if self._process is not None and self._process.returncode is None:
+            _kill(self._process)
+
+
+# ---------------------------------------------------------------- a study
+
+
+class Notifier:
+    """Told what happens in a study; decides what is sent, and never waits before `finish`."""
+
+    def __init__(self, receivers: Sequence[str], study: str, folder: str, rules: SecretRules) -> None:
+        self._study, self._folder, self._rules = study, folder, rules
+        self._receivers = [_Receiver(each, hide_receiver(each, rules)) for each in receivers]
+        self._has_failed = False
+        self._has_begun = False
+        self._leader: Leader | None = None  # that has not been sent yet
+        self._best_at = -BEST_EVERY_S
+
+    def listen(self, event: Event) -> None:
+        self._has_begun = True
+        entry = event.entry
+        if event.kind != "ended" or entry.state not in _FAILED or self._has_failed:
+            return
+        self._has_failed = True
+        outcome = entry.outcome
+        reason = f": {outcome.reason}" if outcome and outcome.reason else ""
+        text = f"{self._study}: {entry.spec.name} is the first run that did not succeed: {entry.state}{reason}"
+        self._put("failure", text, entry.spec.name, outcome.exit_code if outcome else None)
+
+    def tell_best(self, leader: Leader | None) -> None:
+        """The best run as it is now; a new one is sent at most once in a while, and then the newest."""
+        if leader is not None and leader.is_new:
+            self._leader = leader
+        if self._leader is None or time.monotonic() < self._best_at + BEST_EVERY_S:
+            return
+        leader, self._leader, self._best_at = self._leader, None, time.monotonic()
+        text = f"{self._study}: best of this call: {leader.run} {leader.render_value()}"
+        self._put("best", text, leader.run, None, {"best": build_best(leader)})
+
+    def finish(self, text: str, exit_code: int, more: Mapping[str, Any] | None = None) -> list[str]:
+        """Send the end, unless nothing has happened; wait for what is under way, and say what went wrong."""
+        if self._has_begun:
+            self._put("end", text, None, exit_code, more)
+        until = time.monotonic() + LIMIT_S + 1.0
+        return [note for each in self._receivers if (note := self._describe(each, each.is_done(until)))]
+
+    def close(self) -> None:
+        """Send nothing more; what is under way is ended."""
+        for receiver in self._receivers:
+            receiver.give_up()
+
+    def _describe(self, receiver: _Receiver, is_done: bool) -> str:
+        failures = [*receiver.failures, *([] if is_done else [_late()])]
+        if not failures:
+            return ""
+        total = receiver.sent + len(failures)
+        count = "" if total == 1 else f" ({len(failures)} of {total} messages)"
+        return f"notify: {receiver.shown} did not take the message{count}: {clean(failures[-1])}"
+
+    def _put(
+        self,
+        event: EventName,
+        text: str,
+        run: str | None,
+        exit_code: int | None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        message = Message(event, self._study, self._folder, hide_text(text, self._rules), run, exit_code, more)
+        for receiver in self._receivers:
+            receiver.put(message)
+
+
+def build_best(leader: Leader) -> dict[str, Any]:
+    return {
+        "run": leader.run,
+        "metric": leader.goal.metric,
+        "direction": leader.goal.direction,
+        "value": leader.value,
+    }

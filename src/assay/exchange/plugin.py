@@ -1,0 +1,30 @@
+"""Runs that are shared, imported and exported."""
+
+from __future__ import annotations
+
+from assay.plugins import Part, Plugin
+
+PLUGIN = Plugin(
+    "exchange",
+    commands={
+        "export": (
+            "assay.exchange.commands.export:GROUP",
+            "Write runs and series for other tools: CSV, JSON, Parquet, MLflow.",
+        ),
+        "push": ("assay.exchange.commands.share:push", "Send runs, studies or a folder to a shared place."),
+        "pull": ("assay.exchange.commands.share:pull", "Fetch runs, studies or a folder from there."),
+        "upload": (
+            "assay.exchange.commands.upload:upload",
+            "Send finished runs to an `assay serve`, and print the link.",
+        ),
+    },
+    pages=("assay.exchange.web_uploads:PAGES",),
+    doctor=(
+        Part("tensorboardX", "tensorboard", "assay sum --tensorboard, logx's event files"),
+        Part("mlflow-skinny", "mlflow", "assay export mlflow"),
+        Part("pyarrow", "parquet", "assay export parquet"),
+        Part("s3fs", "s3", "s3://"),
+        Part("gcsfs", "gcs", "gs://"),
+        Part("adlfs", "azure", "az://"),
+    ),
+)

@@ -1,0 +1,338 @@
+"""Runs that come as a zip archive from elsewhere: checked whole, then placed; of a bad one nothing is stored.
+
+The archive holds `STUDY/RUN/FILE…`. It is unpacked in a folder beside the studies, and each run gets its name by a
+rename, so nobody ever sees a part of one. Who sends may be anybody with a token for uploads: no member leads elsewhere,
+is a link or a device, or becomes larger than allowed; each run is marked as received, and nothing of it is executed.
+"""
+
+from __future__ import annotations
+
+import errno
+import filecmp
+import os
+import shutil
+import stat
+import struct
+import tempfile
+import time
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.follow.limited_process import LimitedProcess
+from assay.follow.run_status import load_status
+from assay.record import run_directory
+from assay.record.received import Received, write_received
+from assay.system.files import rename
+from assay.system.locks import locked
+from assay.values import layout
+from assay.values.run import RunSpec
+from assay.values.study import MetricFile, is_study_name
+
+PREFIX = ".upload-"  # of folders in the root, which no command takes for a study
+_OLD_S = 86_400.0  # what a server that was killed has left
+_CHUNK = 1 << 20
+METRICS_S = 30.0  # of CPU time, for reading the metrics of an upload
+_LONGEST_PART, _DEEPEST = 255, 40
+# what zipfile raises for archives that are damaged
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    struct.error,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    RuntimeError,
+)
+_OUR_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM,
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+)  # fmt: skip
+_END, _END_64 = b"PK\5\6", b"PK\6\7"
+
+
+class Limits(NamedTuple):
+    body: int = 1 << 30  # bytes of the archive
+    files: int = 50_000
+    total: int = 4 << 30  # bytes that come out
+    ratio: int = 200  # so many times its own size; text packs to a twentieth
+    free: int = 64 << 20  # so much may always come out
+
+
+class RefusedUploadError(UsageError):
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message, "nothing of it was stored")
+        self.status = status
+
+
+class StoredRun(NamedTuple):
+    study: str
+    run: str
+    is_new: bool  # False: it was here already, the same
+
+
+@contextmanager
+def make_aside(root: str) -> Iterator[str]:
+    """A folder on the same disk as the runs, which is gone at the end."""
+    try:
+        os.makedirs(root, exist_ok=True)
+        for entry in os.scandir(root):
+            if entry.name.startswith(PREFIX) and entry.stat(follow_symlinks=False).st_mtime < time.time() - _OLD_S:
+                shutil.rmtree(entry.path, ignore_errors=True)
+        aside = tempfile.mkdtemp(prefix=PREFIX, dir=root)
+    except OSError as error:
+        raise InfrastructureError(f"the server's folder cannot be written: {error.strerror}") from error
+    try:
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+class Sender(NamedTuple):
+    """What is known of the client that sends an upload."""
+
+    address: str = ""
+    by: str = ""  # the token's scope and fingerprint
+    prefix: str = ""  # of the studies that its token is for
+
+    def mark(self, runs: Sequence[tuple[str, str]], folder: str) -> None:
+        """Write `received.json` of each run. Raises RefusedUploadError for a study that its token is not for."""
+        for study, run in runs:
+            if not study.startswith(self.prefix):
+                raise RefusedUploadError(f"this token is for studies that begin with {self.prefix}, not {study}", 403)
+            write_received(os.path.join(folder, study, run), Received("upload", self.address, self.by, time.time()))
+
+
+def store_archive(
+    archive: str,
+    aside: str,
+    root: str,
+    limits: Limits,
+    sender: Sender = Sender(),  # noqa: B008 immutable
+) -> list[StoredRun]:
+    """Raises RefusedUploadError, and has stored nothing then."""
+    unpacked = os.path.join(aside, "runs")
+    try:
+        runs = unpack_runs(archive, unpacked, limits)
+        sender.mark(runs, unpacked)
+        dirs = [os.path.join(unpacked, study, run) for study, run in runs]
+        specs = [_check_run(run_dir, f"{study}/{run}") for run_dir, (study, run) in zip(dirs, runs, strict=True)]
+        _check_metrics([run_dir for run_dir, spec in zip(dirs, specs, strict=True) if spec.patterns])
+        return place_runs(runs, unpacked, root)
+    except OSError as error:
+        raise _blame(error) from error
+
+
+# ---------------------------------------------------------------- unpacking
+
+
+def unpack_runs(archive: str, folder: str, limits: Limits) -> list[tuple[str, str]]:
+    """The runs in it, by study and name."""
+    runs: dict[tuple[str, str], None] = {}
+    for name in unpack(archive, folder, limits, check=_check_place):
+        study, run, *_ = name.split("/")
+        runs[study, run] = None
+    if not runs:
+        raise RefusedUploadError("the archive holds no run: it has no file STUDY/RUN/run.json")
+    return list(runs)
+
+
+def unpack(
+    archive: str, folder: str, limits: Limits, check: Callable[[Sequence[str], bool], None] = lambda *_: None
+) -> list[str]:
+    """Ordinary files alone; their names. `check` is called with the parts of each name, and whether it is a folder."""
+    size = os.path.getsize(archive)
+    _check_end(archive, size, limits)
+    names: list[str] = []
+    try:
+        with zipfile.ZipFile(archive) as file:
+            members = file.infolist()
+            _check_members(members, size, limits)
+            left = _choose_total(size, limits)
+            for info in members:
+                parts = _check_name(info)
+                check(parts, info.is_dir())
+                if info.is_dir():
+                    continue
+                left = _write(file, info, os.path.join(folder, *parts), left)
+                names.append("/".join(parts))
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise RefusedUploadError("a name in the archive is a file and a folder at once") from error
+    except OSError as error:  # also of an offset that does not exist
+        raise _blame(error) from error
+    except _DAMAGE as error:
+        raise RefusedUploadError(f"not a readable zip archive: {error or type(error).__name__}") from error
+    return names
+
+
+def _blame(error: OSError) -> AssayError:
+    """What the disk refuses is ours, everything else the sender's; no path of this machine leaves it."""
+    why = error.strerror or type(error).__name__
+    if error.errno in _OUR_ERRORS:
+        return InfrastructureError(f"the upload cannot be stored: {why}")
+    return RefusedUploadError(f"not a readable archive: {why}")
+
+
+def _check_end(archive: str, size: int, limits: Limits) -> None:
+    """Before the library reads the list of members into memory: how long is it?"""
+    with open(archive, "rb") as file:
+        file.seek(max(0, size - (1 << 16) - 42))
+        tail = file.read()
+    at = tail.rfind(_END)
+    if at < 0 or len(tail) < at + 22:
+        raise RefusedUploadError("not a readable zip archive: its end is missing")
+    count, length = struct.unpack("<HI", tail[at + 10 : at + 16])
+    if _END_64 in tail[max(0, at - 20) : at] or count > limits.files or length > 1024 * limits.files:
+        raise RefusedUploadError(f"the archive has more than {limits.files} members", 413)
+
+
+def _choose_total(size: int, limits: Limits) -> int:
+    return min(limits.total, max(limits.free, limits.ratio * size))
+
+
+def _check_members(members: Sequence[zipfile.ZipInfo], size: int, limits: Limits) -> None:
+    if len(members) > limits.files:
+        raise RefusedUploadError(f"the archive has {len(members)} members; at most {limits.files} are taken", 413)
+    total = sum(info.file_size for info in members)
+    if total > _choose_total(size, limits):
+        raise RefusedUploadError(f"{total} bytes would come out of {size}; that is more than is taken", 413)
+    seen: set[str] = set()
+    for info in members:
+        name = info.filename.rstrip("/")
+        if name in seen:
+            raise RefusedUploadError(f"{name!r} is in the archive twice")
+        seen.add(name)
+
+
+def _check_name(info: zipfile.ZipInfo) -> list[str]:
+    shown = repr(info.orig_filename[:200])
+    name, mode = info.filename, info.external_attr >> 16
+    if info.orig_filename != name or "\\" in name or name.startswith("/") or name[1:2] == ":":
+        raise RefusedUploadError(f"the name {shown} leads elsewhere")
+    parts = name.removesuffix("/").split("/")
+    for part in parts:
+        if part in ("", ".", ".."):
+            raise RefusedUploadError(f"the name {shown} leads elsewhere")
+        if len(part.encode("utf-8", "surrogatepass")) > _LONGEST_PART or len(parts) > _DEEPEST:
+            raise RefusedUploadError(f"the name {shown} is too long")
+        if any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in part):
+            raise RefusedUploadError(f"the name {shown} holds control characters")
+    if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR) or (stat.S_ISDIR(mode) and not info.is_dir()):
+        raise RefusedUploadError(f"{shown} is neither a file nor a folder; links and devices are not taken")
+    if info.flag_bits & 1:
+        raise RefusedUploadError(f"{shown} is encrypted")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise RefusedUploadError(f"{shown} is packed in a way that is not taken: deflate or none")
+    return parts
+
+
+def _check_place(parts: Sequence[str], is_folder: bool) -> None:
+    shown = repr("/".join(parts)[:200])
+    if len(parts) < 3 and not is_folder:
+        raise RefusedUploadError(f"{shown} does not belong to a run: names are STUDY/RUN/FILE")
+    if not is_study_name(parts[0]) or any(part.startswith((".", "-", " ")) for part in parts[1:2]):
+        raise RefusedUploadError(f"{shown} cannot be the name of a study and a run")
+    if parts[-1] == layout.SECRETS_FILE:
+        raise RefusedUploadError(f"{shown}: secrets are never taken")
+    if parts[2:3] in ([layout.RECEIVED_FILE], [layout.RECEIVED_DIR]):
+        raise RefusedUploadError(f"{shown}: what is received is marked here")
+
+
+def _write(file: zipfile.ZipFile, info: zipfile.ZipInfo, path: str, left: int) -> int:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # less the umask
+    with open(descriptor, "wb") as writer, file.open(info) as reader:
+        while block := reader.read(_CHUNK):
+            left -= len(block)
+            if left < 0:
+                raise RefusedUploadError("more would come out of the archive than it says", 413)
+            writer.write(block)
+    return left
+
+
+# ---------------------------------------------------------------- checking and placing
+
+
+def _check_run(run_dir: str, key: str) -> RunSpec:
+    try:
+        record, state = run_directory.load_record(run_dir), load_status(run_dir).state
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise RefusedUploadError(f"{key} has no {layout.RUN_FILE}") from error
+    except AssayError as error:
+        why = error.message.replace(os.path.join(run_dir, ""), "").replace(run_dir, key)
+        raise RefusedUploadError(f"{key} is not a readable run: {why}") from error
+    for path in _find_paths(record.spec):
+        if os.path.isabs(path) or os.pardir in path.split("/"):
+            raise RefusedUploadError(f"{key}: its {layout.RUN_FILE} names {path[:200]!r}, which leads elsewhere")
+    if not state.is_over:
+        raise RefusedUploadError(f"{key} is not finished: it is {state}")
+    return record.spec
+
+
+def _check_metrics(run_dirs: Sequence[str]) -> None:
+    """Whether what the runs' own patterns find can be read, and in a reasonable time."""
+    if not run_dirs:
+        return
+    checker = LimitedProcess()
+    try:
+        checker.call("assay.follow.limited_process:check_runs", list(run_dirs), limit_s=METRICS_S)
+    except AssayError as error:
+        why = error.message.replace(os.path.join(os.path.dirname(os.path.dirname(run_dirs[0])), ""), "")[:200]
+        raise RefusedUploadError(f"the metrics cannot be read: {why}") from None
+    finally:
+        checker.close()
+
+
+def _find_paths(spec: RunSpec) -> Iterator[str]:
+    """What will be looked for below the run's directory, to show its logs and metrics."""
+    yield from (spec.log_name, spec.other_log_name)
+    yield from (command.name for command in spec.commands)
+    yield from (pattern.path for pattern in spec.patterns if isinstance(pattern, MetricFile))
+
+
+def place_runs(runs: Sequence[tuple[str, str]], unpacked: str, root: str) -> list[StoredRun]:
+    """All of them, or none; one upload at a time."""
+    stored: list[StoredRun] = []
+    placed: list[tuple[str, str]] = []
+    with locked(root):
+        for study, run in runs:
+            source, target = os.path.join(unpacked, study, run), os.path.join(root, study, run)
+            if os.path.lexists(target) and not _is_same(source, target):
+                raise RefusedUploadError(f"{study}/{run} is here already, with other content", 409)
+        try:
+            for study, run in runs:
+                source, target = os.path.join(unpacked, study, run), os.path.join(root, study, run)
+                is_new = not os.path.lexists(target)
+                if is_new:
+                    os.makedirs(os.path.join(root, study, layout.STUDY_META_DIR), exist_ok=True)
+                    rename(source, target)
+                    placed.append((target, source))
+                stored.append(StoredRun(study, run, is_new))
+        except OSError:
+            for target, source in reversed(placed):
+                rename(target, source)
+                with suppress(OSError):  # a study that was new
+                    os.rmdir(os.path.join(os.path.dirname(target), layout.STUDY_META_DIR))
+                    os.rmdir(os.path.dirname(target))
+            raise
+    return stored
+
+
+def _is_same(source: str, target: str) -> bool:
+    """All that was sent is here. Tags may have changed here, and more may have been kept."""
+    if os.path.islink(target) or not os.path.isdir(target):
+        return False
+    for folder, _, names in os.walk(source):
+        for name in names:
+            ours = os.path.join(folder, name)
+            theirs = os.path.join(target, os.path.relpath(ours, source))
+            if os.path.relpath(ours, source) in (layout.TAGS_FILE, layout.RECEIVED_FILE):
+                continue
+            if not os.path.isfile(theirs) or not filecmp.cmp(ours, theirs, shallow=False):
+                return False
+    return True

@@ -1,0 +1,142 @@
+"""A folder that is at an address, such as a store of golden recordings: used as a copy on this machine.
+
+<cache>/stores/<digest of the address>/
+    read/<name>/    what commands that only read use, several at once; replaced when nobody uses it
+    read/lock       shared by those that use the copy, exclusive for the one that brings it up to date
+    write/<name>/   what commands that write use, one at a time
+    write/fetched.json   the files as they were fetched: what differs was written here
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from assay.errors import InfrastructureError, UsageError
+from assay.exchange.sharing import locked, move_into
+from assay.exchange.store import mirror
+from assay.exchange.store.manifests import FOLDERS, Manifest, build_key, render
+from assay.exchange.store.mirror import Fetching, Folder
+from assay.exchange.store.remote import Remote, hash_file, open_remote
+from assay.system.files import cache_dir, parse_json, write_atomic
+from assay.system.locks import RangeLocks
+from assay.values.notify import Notify, ignore
+
+_IN_USE = "in use"
+
+
+@contextmanager
+def shared_folder(address: str, *, writes: bool, notify: Notify = ignore) -> Iterator[str]:
+    """A copy of the folder at an address (`s3://bucket/golden`: the folder `golden` in `s3://bucket`); what was written
+    into it is sent there at the end."""
+    base, _, name = address.rstrip("/").rpartition("/")
+    if not name or base.endswith(":/"):
+        raise UsageError(f"{address} does not name a folder in the store", f"as in {address.rstrip('/')}/golden")
+    remote = open_remote(base, notify)
+    digest = hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:16]
+    place = os.path.join(cache_dir(os.environ), "stores", digest, "write" if writes else "read")
+    try:
+        os.makedirs(os.path.join(place, name), exist_ok=True)
+    except OSError as error:
+        raise InfrastructureError(
+            f"{place} cannot be made: {error.strerror}", "set ASSAY_CACHE_DIR to a folder that can be written"
+        ) from error
+    opened = _open_to_write if writes else _open_to_read
+    with opened(address, remote, os.path.join(place, name), notify) as copy:
+        yield copy
+
+
+def _load(remote: Remote, name: str) -> Manifest:
+    return mirror.load_manifest(remote, build_key(FOLDERS, name)) or Manifest("folder", name)
+
+
+# ---------------------------------------------------------------- reading
+
+
+@contextmanager
+def _open_to_read(address: str, remote: Remote, copy: str, notify: Notify) -> Iterator[str]:
+    """One request when the copy is up to date."""
+    locks = RangeLocks(os.path.join(os.path.dirname(copy), "lock"))
+    try:
+        while True:
+            locks.hold(_IN_USE)
+            manifest = _load(remote, os.path.basename(copy))
+            if not any(_find_differences(manifest, copy)):
+                break
+            locks.release(_IN_USE)
+            with locks.exclusive(_IN_USE, wait=False) as is_free:
+                if is_free:
+                    _bring_up_to_date(manifest, remote, copy)
+                    continue
+            notify(f"{address} has changed: waiting for another command that uses the copy of it on this machine")
+            with locks.exclusive(_IN_USE):
+                _bring_up_to_date(manifest, remote, copy)
+        yield copy
+    finally:
+        locks.close()
+
+
+def _find_differences(manifest: Manifest, copy: str) -> tuple[set[str], set[str]]:
+    """Which files are not there as they should be, and which are too many."""
+    wrong = {name for name, file in manifest.files.items() if not mirror.is_file_of(os.path.join(copy, name), file)}
+    return wrong, set(mirror.list_folder(copy)[0]) - set(manifest.files)
+
+
+def _bring_up_to_date(manifest: Manifest, remote: Remote, copy: str) -> None:
+    wrong, extra = _find_differences(manifest, copy)
+    for name in extra:
+        os.unlink(os.path.join(copy, name))
+    _fetch(manifest, remote, copy, wrong)
+
+
+def _fetch(manifest: Manifest, remote: Remote, copy: str, names: set[str]) -> None:
+    if names:
+        mirror.fetch_files(Fetching(manifest, copy + ".pull", wanted=frozenset(names)), remote)
+        move_into(copy + ".pull", copy, sorted(names))
+        shutil.rmtree(copy + ".pull")
+
+
+# ---------------------------------------------------------------- writing
+
+
+@contextmanager
+def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> Iterator[str]:
+    """The copy keeps what an earlier call has written and could not send."""
+    name, base_file = os.path.basename(copy), os.path.join(os.path.dirname(copy), "fetched.json")
+    with locked(copy, f"another command on this machine writes to {address} now"):
+        before = _load_base(base_file)
+        manifest = _load(remote, name)
+        _fetch(manifest, remote, copy, {each for each in manifest.files if not _stays(manifest, copy, each, before)})
+        write_atomic(base_file, render(Manifest("folder", name, {}, manifest.files, {})))
+        yield copy
+        key, leaves_out = build_key(FOLDERS, name), lambda each: each.endswith(".partial")
+        folder = Folder(key, "folder", name, copy, leaves_out=leaves_out, base=manifest.files, keeps=True)
+        try:
+            (sent,) = mirror.push([folder], remote)
+        except InfrastructureError as error:
+            again = f"assay push {shlex.quote(copy)} --to {shlex.quote(remote.address)}"
+            raise InfrastructureError(
+                f"{error.message}; what was written is kept in {copy}", f"when the store answers again: {again}"
+            ) from error
+        notify(f"sent {sent.sent} of {sent.files} files to {address}")
+
+
+def _stays(manifest: Manifest, copy: str, name: str, before: Mapping[str, Any]) -> bool:
+    """It is what the store has, or it was written here since it was fetched."""
+    path = os.path.join(copy, name)
+    if mirror.is_file_of(path, manifest.files[name]):
+        return True
+    return os.path.isfile(path) and hash_file(path)[1] != (before.get(name) or ["", ""])[1]
+
+
+def _load_base(path: str) -> Mapping[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return dict(parse_json(file.read())["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

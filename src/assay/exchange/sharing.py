@@ -1,0 +1,456 @@
+"""Runs, studies and folders in a shared place: what `assay push` sends and how `assay pull` puts it down."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import stat
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from assay.code.snapshot import PULLED
+from assay.errors import FormatError, InfrastructureError, NotFoundError, UsageError
+from assay.exchange.store import mirror
+from assay.exchange.store.manifests import (
+    FOLDERS,
+    STUDIES,
+    Manifest,
+    build_key,
+    find_folders,
+    is_upload,
+    leads_outside,
+)
+from assay.exchange.store.mirror import Fetching, Folder
+from assay.exchange.store.remote import Remote
+from assay.exchange.store.transfer import is_inside
+from assay.follow.locations import FoundRun, StudyLocation, find_locations, find_runs, show_path
+from assay.follow.opening import open_index_of
+from assay.reading.choosing import find_chosen_runs, need_rows
+from assay.reading.run_reader import load_fresh_table
+from assay.record import run_directory
+from assay.record.index.base import MetricColumns, RunRow, Table
+from assay.record.received import Received, find_user, write_received
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.files import rename, write_new
+from assay.system.locks import hold_file
+from assay.values import layout
+from assay.values.state import State
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
+
+_PULLS_AT_ONCE = 4
+_LONG_KEY = 140  # characters of a key's last part that are the name itself
+_CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
+
+
+# ---------------------------------------------------------------- sending
+
+
+@dataclass(frozen=True, slots=True)
+class Pushing:
+    folders: tuple[Folder, ...]
+    running: tuple[str, ...]  # keys of runs that are not over
+    private: tuple[str, ...]  # copies of study files that only their owner may read: not sent
+
+
+def choose_folders(names: Sequence[str], where: Where | None, root: str | None) -> Pushing:
+    """What these names mean: studies, runs, or folders that are neither."""
+    runs: dict[str, FoundRun] = {}
+    folders: list[Folder] = []
+    for name in names:
+        try:
+            runs |= {run.dir: run for run in _find_runs(name, where, root)}
+        except NotFoundError:
+            if not os.path.isdir(name) or where is not None:
+                raise
+            path = os.path.abspath(name)
+            key = build_key(FOLDERS, os.path.basename(path))
+            folders.append(Folder(key, "folder", os.path.basename(path), path, keeps=True))
+    running: list[str] = []
+    private: list[str] = []
+    for location in dict.fromkeys(run.location for run in runs.values()):
+        chosen = [run for run in runs.values() if run.location == location]
+        with open_index_of([location]) as index:
+            table = load_fresh_table(index, [location])
+        positions = {row.key: i for i, row in enumerate(table.rows)}
+        found = [_build_run(run, table, positions[run.key]) for run in chosen if run.key in positions]
+        running += [each.name for each in found if each.facts["state"] in (State.RUNNING, State.QUEUED)]
+        folders += [*_build_codes(location, found), _build_study(location, private), *found]
+    return Pushing(tuple(folders), tuple(running), tuple(private))
+
+
+def _find_runs(name: str, where: Where | None, root: str | None) -> list[FoundRun]:
+    if where is not None:
+        return find_chosen_runs([name], where, root)
+    runs = find_runs(name, root)
+    if not runs:
+        find_locations([name], root)
+        raise UsageError(f"{name} has no runs yet")
+    return runs
+
+
+def _build_run(run: FoundRun, table: Table, i: int) -> Folder:
+    row = table.rows[i]
+    record = run_directory.try_record(run.dir)
+    if record is None:
+        raise UsageError(f"{show_path(run.dir)} is damaged: its run.json cannot be read", "leave it out")
+    metrics = {
+        name: [None if math.isnan(value) else value for value in (column[i] for column in columns[1:])]
+        for name, columns in table.metrics.items()
+        if i < len(columns.count) and columns.count[i]
+    }
+    facts = {
+        "uid": record.uid,
+        "id": row.id,
+        "state": str(row.state),
+        "attempt": row.attempt,
+        "code": record.code_hash,
+        "params": dict(row.params),
+        "title": row.title,
+        "tags": list(row.tags),
+        "received": row.received,
+        "stamp": row.stamp,
+        "metrics": metrics,
+    }
+    trees = tuple(sorted(name for name in os.listdir(run.dir) if _CODE_TREE.fullmatch(name)))
+    key = build_key(STUDIES, run.location.name, "runs", os.path.basename(run.dir))
+    return Folder(key, "run", run.key, run.dir, facts, trees, _is_private_to_run, keeps=True)
+
+
+def _is_private_to_run(name: str) -> bool:
+    """Also how it came here: that differs for each machine."""
+    top = name.partition("/")[0]
+    return name.startswith(layout.NEXT_CODE_PREFIX) or top in (layout.RECEIVED_FILE, layout.RECEIVED_DIR)
+
+
+def _build_codes(location: StudyLocation, runs: Sequence[Folder]) -> Iterator[Folder]:
+    """Each snapshot once, before the runs that have it."""
+    store = os.path.join(location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+    for code in sorted({str(run.facts["code"]) for run in runs if run.facts["code"]}):
+        if os.path.isdir(os.path.join(store, code)):
+            key = build_key(STUDIES, location.name, "code", code)
+            yield Folder(key, "code", f"{location.name}/{code}", os.path.join(store, code))
+
+
+def _build_study(location: StudyLocation, private: list[str]) -> Folder:
+    meta = os.path.join(location.dir, layout.STUDY_META_DIR)
+
+    def leaves_out(name: str) -> bool:
+        if not layout.is_shared_of_study(name):
+            return True
+        is_private = "/" in name and not stat.S_IMODE(os.stat(os.path.join(meta, name)).st_mode) & 0o077
+        if is_private:
+            private.append(os.path.join(meta, name))
+        return is_private
+
+    return Folder(
+        build_key(STUDIES, location.name, "study"),
+        "study",
+        location.name,
+        meta,
+        leaves_out=leaves_out,
+        keeps=True,
+    )
+
+
+# ---------------------------------------------------------------- what a shared place has
+
+
+def find_shared(
+    names: Sequence[str], where: Where | None, remote: Remote, damaged: list[FormatError]
+) -> list[Manifest]:
+    """Runs and folders by name: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder's name.
+
+    What cannot be read is added to `damaged`.
+    """
+    found: dict[tuple[str, str], Manifest] = {}
+    for name in names:
+        for manifest in _find_named(name.rstrip("/"), remote, damaged):
+            found[manifest.kind, manifest.name] = manifest
+    if where is None:
+        return list(found.values())
+    runs = [each for each in found.values() if each.kind == "run"]
+    return [runs[i] for i in need_rows(where, _build_table(runs))]
+
+
+def _find_named(name: str, remote: Remote, damaged: list[FormatError]) -> list[Manifest]:
+    study, slash, pattern = name.partition("/")
+    before, exact = len(damaged), build_key(STUDIES, study, "runs", pattern)
+    if slash and (found := mirror.load_manifests(remote, [exact], damaged)):
+        return found
+    keys = [] if len(damaged) > before else remote.find(build_key(STUDIES, study, "runs").removesuffix(".json"))
+    fitting = [key for key in keys if not slash or _may_fit(key, pattern)]
+    runs = mirror.load_manifests(remote, fitting, damaged)
+    chosen = [each for each in runs if not slash or fnmatchcase(each.name.partition("/")[2], pattern)]
+    if chosen:
+        return chosen
+    folder = mirror.load_manifests(remote, [build_key(FOLDERS, name)], damaged)
+    if folder or len(damaged) > before:
+        return folder
+    known = [each.name for each in mirror.load_manifests(remote, keys, [])] if slash else list_names(remote)
+    hint = None if known else f"{remote.address} holds nothing that assay push has sent"
+    raise NotFoundError("run" if slash else "study or folder", name, known, hint)
+
+
+def _may_fit(key: str, pattern: str) -> bool:
+    """Whether a run may have such a name; the key of a long one holds a part of it."""
+    import urllib.parse
+
+    quoted = key.rpartition("/")[2].removesuffix(".json")
+    return len(quoted) > _LONG_KEY or fnmatchcase(urllib.parse.unquote(quoted, errors="surrogateescape"), pattern)
+
+
+def list_names(remote: Remote) -> list[str]:
+    import urllib.parse
+
+    studies = {key.split("/")[1] for key in remote.find(STUDIES)}
+    folders = {key.split("/")[1].removesuffix(".json") for key in remote.find(FOLDERS)}
+    return sorted(map(urllib.parse.unquote, studies | folders))
+
+
+def _build_table(runs: Sequence[Manifest]) -> Table:
+    """As the index had it when they were sent."""
+    try:
+        rows = [_build_row(run) for run in runs]
+        names = dict.fromkeys(name for run in runs for name in run.facts["metrics"])
+        return Table(rows, {name: _build_columns(name, runs) for name in names})
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise FormatError(
+            f"what the store says about its runs is damaged: {error!r}", "fetch them without --where"
+        ) from error
+
+
+def _build_row(run: Manifest) -> RunRow:
+    study, _, name = run.name.partition("/")
+    facts = run.facts
+    row = RunRow(run.name, study, name, str(facts["id"]), State(facts["state"]), int(facts["attempt"]), facts["params"])
+    return row._replace(title=facts["title"], tags=tuple(facts["tags"]), code_hash=facts["code"])
+
+
+def _build_columns(name: str, runs: Sequence[Manifest]) -> MetricColumns:
+    width = len(MetricColumns._fields) - 1
+    lines: list[Sequence[float | None]] = [run.facts["metrics"].get(name) or [0.0] * width for run in runs]
+    columns = ([math.nan if line[k] is None else float(line[k] or 0) for line in lines] for k in range(width))
+    return MetricColumns(name, *(array("d", column) for column in columns))
+
+
+# ---------------------------------------------------------------- fetching
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    name: str
+    path: str
+    how: str  # new, updated, unchanged
+    files: int  # that had to come
+    bytes: int
+    notes: tuple[str, ...] = ()
+    damaged: tuple[FormatError, ...] = ()  # of the study that it belongs to
+
+
+def check_pull(manifest: Manifest, root: str, into: str | None) -> tuple[str, frozenset[str] | None]:
+    """Where it goes, and which of its files are missing there; None: all. Raises UsageError where it may not."""
+    path = _find_target(manifest, root, into)
+    if manifest.kind != "folder":
+        return path, _find_missing(manifest, path) if os.path.lexists(path) else None
+    if not os.path.isdir(path):
+        return path, None
+    return path, frozenset(n for n, f in manifest.files.items() if not mirror.is_file_of(os.path.join(path, n), f))
+
+
+def _find_target(manifest: Manifest, root: str, into: str | None) -> str:
+    if manifest.kind == "folder":
+        return os.path.abspath(into or manifest.name)
+    return os.path.join(root, *manifest.name.split("/"))
+
+
+def _find_missing(manifest: Manifest, path: str) -> frozenset[str]:
+    """Only an earlier state of the same run is brought up to date."""
+    record = run_directory.try_record(path)
+    shown = show_path(path)
+    if record is None or record.uid != manifest.facts.get("uid"):
+        what = "is there and is not a run" if record is None else "is another run of the same name"
+        raise UsageError(f"{shown} {what}", "move it away, or fetch into another root: --root DIR")
+    names, links, _ = mirror.list_folder(path)
+    names = [name for name in names if not _is_private_to_run(name)]
+    wanted = {name for name, target in manifest.links.items() if not leads_outside(name, target)}
+    missing = {*manifest.files, *(name for name in wanted if links.get(name) != manifest.links[name])}
+    others = {*manifest.links, *find_folders([*manifest.files, *manifest.links])}
+    newest_ns = max((file.mtime_ns for file in manifest.files.values()), default=0)
+    for name in names:
+        file = manifest.files.get(name)
+        is_same = file is not None and mirror.is_file_of(os.path.join(path, name), file)
+        if is_same:
+            missing.discard(name)
+        elif name == layout.TAGS_FILE:
+            if file is None or os.stat(os.path.join(path, name)).st_mtime_ns > file.mtime_ns:
+                missing.discard(name)
+        elif file is None and (name in others or find_folders([name]) & {*manifest.files, *manifest.links}):
+            if os.stat(os.path.join(path, name)).st_mtime_ns > newest_ns:
+                raise UsageError(
+                    f"{shown} has gone on here: {name} is of another kind than in the store", "move it away"
+                )
+        elif file is None or os.stat(os.path.join(path, name)).st_mtime_ns > file.mtime_ns:
+            why = "not in the store" if file is None else "newer than in the store"
+            raise UsageError(
+                f"{shown} has gone on here: {name} is {why}",
+                f"send it (assay push {manifest.name} --to ADDRESS), or move it away",
+            )
+    return frozenset(missing)
+
+
+def pull_all(
+    found: Sequence[Manifest], remote: Remote, root: str, into: str | None = None
+) -> Iterator[Pulled | FormatError]:
+    """Several at once; in the order given. One that is damaged in the store does not keep the others from coming."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def try_pull(manifest: Manifest) -> Pulled | FormatError:
+        try:
+            return pull(manifest, remote, root, into)
+        except FormatError as error:
+            return error
+
+    pool = ThreadPoolExecutor(_PULLS_AT_ONCE, thread_name_prefix="pull")
+    try:
+        yield from pool.map(try_pull, found)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _leave_out_marks(manifest: Manifest) -> Manifest:
+    """Without files that are written here: how the run was received, and code that waits to be taken."""
+    if manifest.kind != "run":
+        return manifest
+    files = {name: file for name, file in manifest.files.items() if not _is_private_to_run(name)}
+    links = {name: target for name, target in manifest.links.items() if not _is_private_to_run(name)}
+    return replace(manifest, files=files, links=links)
+
+
+def pull(manifest: Manifest, remote: Remote, root: str, into: str | None = None) -> Pulled:
+    """Built aside, then renamed; killed at any instant, the next call goes on."""
+    manifest = _leave_out_marks(manifest)
+    path = _find_target(manifest, root, into)
+    try:
+        if manifest.kind == "folder":
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with locked(path):
+                path, missing = check_pull(manifest, root, into)
+                return _place(manifest, remote, path, missing, path + ".pull")
+        meta = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR)
+        os.makedirs(meta, exist_ok=True)
+        with locked(os.path.join(meta, f"{layout.PULL_PREFIX}{os.path.basename(path)}"[:200])):
+            path, missing = check_pull(manifest, root, into)
+            with hold_file(os.path.join(meta, f"{layout.PULL_PREFIX}study.lock"), lambda _fd: None):
+                damaged = tuple(_pull_study(manifest, remote, os.path.dirname(path)))
+            aside = os.path.join(meta, layout.PULL_PREFIX + (manifest.facts["uid"] or os.path.basename(path)[:200]))
+            return replace(_place(manifest, remote, path, missing, aside), damaged=damaged)
+    except OSError as error:
+        raise InfrastructureError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def locked(path: str, what: str | None = None) -> Iterator[None]:
+    def refuse(_fd: int) -> None:
+        taken = what or f"another `assay pull` fetches into {os.path.dirname(path)} now"
+        raise UsageError(taken, "try again when it is finished")
+
+    with hold_file(path + ".lock", refuse):
+        yield
+
+
+def _place(manifest: Manifest, remote: Remote, path: str, missing: frozenset[str] | None, aside: str) -> Pulled:
+    if missing is not None and not missing:
+        shutil.rmtree(aside, ignore_errors=True)
+        return Pulled(manifest.name, path, "unchanged", 0, 0)
+    fetched = mirror.fetch_files(Fetching(manifest, aside, path if missing is not None else None, missing), remote)
+    if manifest.kind == "run":
+        _mark(manifest, remote, aside, path)
+    count, names = len(fetched.left_out), ", ".join(fetched.left_out[:3])
+    notes = (f"{count} links lead outside and were not made: {names}",) if count else ()
+    if missing is None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        rename(aside, path)
+    else:
+        move_into(aside, path, sorted(missing, key=lambda name: (_is_marker(name), name)))
+        shutil.rmtree(aside)
+    how = "new" if missing is None else "updated"
+    return Pulled(manifest.name, path, how, fetched.files, fetched.bytes, notes)
+
+
+def _mark(manifest: Manifest, remote: Remote, aside: str, path: str) -> None:
+    """Before the run has its name. What others uploaded and nobody adopted stays an upload, wherever it is pulled from.
+
+    Of a run that was made here and comes back nothing is executed either: its files are those of the store now.
+    """
+    received = Received("pull", remote.address, find_user(), time.time())
+    if is_upload(manifest.facts):
+        sender = manifest.facts["received"].get("by", "")
+        received = replace(received, how="upload", by=f"{sender}, pulled by {received.by}")
+    write_received(aside if not os.path.isdir(path) else path, received)
+
+
+def _is_marker(name: str) -> bool:
+    """Which says how a run ended: in place after everything that it is about."""
+    return layout.parse_exit_marker(name) is not None or name.startswith(("outcome.", "end."))
+
+
+def move_into(aside: str, path: str, names: Sequence[str], *, replaces: bool = True) -> None:
+    """`replaces`: also what has one of the names, or a name above it, as another kind."""
+    for name in names:
+        target = os.path.join(path, name)
+        folder = os.path.dirname(target)
+        if not is_inside(folder, path):
+            raise UsageError(f"{folder} is a link that leads out of {path}", "remove it")
+        for above in sorted(find_folders([name])) if replaces else ():
+            found = os.path.join(path, above)
+            if os.path.islink(found) or os.path.isfile(found):
+                os.unlink(found)
+        os.makedirs(folder, exist_ok=True)
+        if replaces and os.path.isdir(target) and not os.path.islink(target):
+            shutil.rmtree(target)
+        rename(os.path.join(aside, name), target)
+
+
+def _pull_study(run: Manifest, remote: Remote, study_dir: str) -> Iterator[FormatError]:
+    """The code that the run had, and what the study itself has and is not here yet; nothing here is replaced. What is
+    damaged in the store is yielded: the run itself may be whole."""
+    study, meta = os.path.basename(study_dir), os.path.join(study_dir, layout.STUDY_META_DIR)
+    for pull_part in (_pull_code, _pull_meta):
+        try:
+            pull_part(remote, study, meta, run.facts.get("code"))
+        except FormatError as error:
+            yield error
+
+
+def _pull_code(remote: Remote, study: str, meta: str, code: str | None) -> None:
+    target = os.path.join(meta, layout.CODE_STORE_DIR, code or "")
+    if not code or os.path.exists(target):
+        return
+    manifest = mirror.load_manifest(remote, build_key(STUDIES, study, "code", code))
+    if manifest is not None:
+        aside = os.path.join(meta, f"{layout.PULL_PREFIX}code-{code}")
+        mirror.fetch_files(Fetching(manifest, aside), remote)
+        if not os.path.exists(os.path.join(aside, PULLED)):
+            write_new(os.path.join(aside, PULLED), "")
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        rename(aside, target)
+
+
+def _pull_meta(remote: Remote, study: str, meta: str, _code: str | None) -> None:
+    manifest = mirror.load_manifest(remote, build_key(STUDIES, study, "study"))
+    # which code a run gets that has not begun is decided here
+    wanted = [name for name in manifest.files if name != layout.CODES_FILE] if manifest else []
+    missing = frozenset(name for name in wanted if not os.path.lexists(os.path.join(meta, name)))
+    if manifest is not None and missing:
+        aside = os.path.join(meta, f"{layout.PULL_PREFIX}study")
+        mirror.fetch_files(Fetching(manifest, aside, wanted=missing), remote)
+        move_into(aside, meta, sorted(missing), replaces=False)
+        shutil.rmtree(aside)

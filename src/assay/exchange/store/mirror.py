@@ -1,0 +1,491 @@
+"""Folders in a shared place (an object store, or a path), sent and fetched again without sending anything twice.
+
+<address>/objects/<2 digits>/<sha256>   contents, each once
+<address>/<key>.json                    a folder: the names of its files with size, SHA-256, permissions and time
+
+A manifest is written after everything that it names has been found there with the right hash, so a transfer that was
+killed is not there: the next one goes on with what has arrived. An object never changes, so whoever reads an older
+manifest at that time still finds what it names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.exchange.store.manifests import (
+    Manifest,
+    Stored,
+    build_damage,
+    find_fault,
+    find_folders,
+    is_upload,
+    leads_outside,
+    object_key,
+    parse,
+    render,
+)
+from assay.exchange.store.remote import Remote, hash_file
+from assay.exchange.store.transfer import copy_data
+from assay.system.files import TEMPORARY_SUFFIX, rename
+from assay.values.layout import PRESENCE_FILE, SECRETS_FILE
+
+_PASSING = re.compile(r"\.[0-9a-f]{8}\.tmp$")  # as system/files.py makes them
+_FOLDERS_AT_ONCE = 4
+_FILES_AT_ONCE = 32
+_MOST_TRIES = 50  # to write a manifest that others write as well
+_SHOWN_AFTER_S = (0.1, 0.4, 1.5)  # some stores do not show at once what they have
+_IN_MEMORY = 8 << 20  # files up to this size are sent from memory: what was hashed is what is sent
+_ASK_FIRST = 1 << 16  # smaller ones are sent without asking whether another folder has brought them
+
+
+# ---------------------------------------------------------------- manifests
+
+
+def load_manifest(remote: Remote, key: str) -> Manifest | None:
+    """With the listings of its trees. Raises FormatError for one that is damaged, or may not be used."""
+    text = remote.read(key)
+    if text is None:
+        return None
+    manifest = _build_whole(text, remote, key)
+    if fault := find_fault(manifest, key):
+        raise FormatError(
+            f"{remote.address}/{key} {fault}",
+            "nothing of it was taken; send it again from where it is whole: assay push NAME --to ADDRESS",
+        )
+    return manifest
+
+
+def load_manifests(remote: Remote, keys: Sequence[str], damaged: list[FormatError] | None = None) -> list[Manifest]:
+    """Those that are there, in order. What is wrong with others is added to `damaged`; without it the first raises."""
+
+    def load(key: str) -> Manifest | FormatError | None:
+        try:
+            return load_manifest(remote, key)
+        except FormatError as error:
+            if damaged is None:
+                raise
+            return error
+
+    with _pool(_FILES_AT_ONCE) as pool:
+        found = list(pool.map(load, keys))
+    if damaged is not None:
+        damaged += [each for each in found if isinstance(each, FormatError)]
+    return [each for each in found if isinstance(each, Manifest)]
+
+
+def _build_whole(text: bytes, remote: Remote, key: str) -> Manifest:
+    manifest = parse(text, f"{remote.address}/{key}")
+    files, links, empty = dict(manifest.files), dict(manifest.links), list(manifest.empty)
+    for folder, sha256 in manifest.trees.items():
+        where = object_key(sha256)
+        listing = remote.read(where)
+        if listing is None or hashlib.sha256(listing).hexdigest() != sha256:
+            raise build_damage(f"{remote.address}/{where}", "it is missing" if listing is None else "its hash is wrong")
+        tree = parse(listing, f"{remote.address}/{where}")
+        files |= {f"{folder}/{name}": file for name, file in tree.files.items()}
+        links |= {f"{folder}/{name}": target for name, target in tree.links.items()}
+        empty += [f"{folder}/{name}" for name in tree.empty]
+    return replace(manifest, files=files, links=links, empty=tuple(empty))
+
+
+# ---------------------------------------------------------------- sending
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What is to be sent."""
+
+    key: str
+    kind: str
+    name: str
+    path: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    trees: tuple[str, ...] = ()  # top-level folders that several have in common
+    leaves_out: Callable[[str], bool] = lambda _name: False  # by relative name
+    base: Mapping[str, Stored] | None = None  # as it was fetched: only what differs is sent, the rest stays theirs
+    keeps: bool = False  # what the store alone has stays there, and of two versions of a file the newer one
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    folder: Folder
+    files: int  # in all
+    bytes: int
+    sent: int  # that had to be sent
+    sent_bytes: int
+    is_new: bool
+    manifest: Manifest
+
+
+def push(folders: Sequence[Folder], remote: Remote, *, check: bool = False, dry_run: bool = False) -> Iterator[Sent]:
+    """Several at once; in the order given. `check`: ask the store for what it should have already."""
+    with _pool(_FILES_AT_ONCE) as files, _pool(_FOLDERS_AT_ONCE) as several:
+        yield from several.map(lambda each: _push_one(each, remote, files, check, dry_run), folders)
+
+
+@contextmanager
+def _pool(count: int) -> Iterator[Executor]:
+    pool = ThreadPoolExecutor(count, thread_name_prefix="mirror")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _push_one(folder: Folder, remote: Remote, pool: Executor, check: bool, dry_run: bool) -> Sent:
+    text, old = _load_old(folder, remote)
+    is_new, known = old is None, dict(old.files) if old else {}
+    names, links, empty = list_folder(folder.path, folder.leaves_out)
+    sender = _Sender(remote, {file.sha256 for file in known.values()}, check, dry_run)
+
+    def take(name: str) -> tuple[str, Stored | None]:
+        return name, sender.send(os.path.join(folder.path, name), known.get(name))
+
+    here = Manifest(folder.kind, folder.name, folder.facts, empty=empty, links=links)
+    here = replace(here, files={name: file for name, file in pool.map(take, names) if file is not None})
+    for _ in range(_MOST_TRIES):
+        if old is not None and is_upload(folder.facts) and not is_upload(old.facts):  # it has the run from its owner
+            return Sent(folder, len(old.files), old.bytes, 0, 0, is_new, old)
+        manifest = _merge(folder, here, old)
+        if fault := find_fault(manifest, folder.key):
+            raise UsageError(f"{folder.path} cannot be sent: it {fault}")
+        shown, trees = _split_trees(manifest, folder.trees)
+        if not dry_run:
+            listings = _Sender(remote, set(old.trees.values()) if old else set(), check, dry_run)
+            for listing in trees:
+                listings.send_bytes(listing)
+        rendered = render(shown)
+        if dry_run or rendered == text or remote.replace(rendered, folder.key, text):
+            return Sent(folder, len(manifest.files), manifest.bytes, sender.sent, sender.sent_bytes, is_new, manifest)
+        text, old = _load_old(folder, remote)  # another has sent it at the same time: what both have counts
+    raise InfrastructureError(f"{remote.address}/{folder.key} is written by others all the time", "try again later")
+
+
+def _load_old(folder: Folder, remote: Remote) -> tuple[bytes | None, Manifest | None]:
+    text = remote.read(folder.key)
+    try:
+        old = None if text is None else _settle(_build_whole(text, remote, folder.key))
+    except FormatError:
+        old = None
+    if old is not None and find_fault(old, folder.key):
+        old = None  # it is replaced by one that is whole
+    _check_same(folder, old, remote)
+    if old is not None and is_upload(old.facts) and not is_upload(folder.facts):
+        old = None  # nothing of an upload stays in the run of its owner
+    return text, old
+
+
+def _settle(old: Manifest) -> Manifest:
+    """Of a name that earlier versions have sent as two kinds, one."""
+    folders = find_folders([*old.files, *old.links])
+    files = {name: each for name, each in old.files.items() if name not in folders}
+    links = {name: each for name, each in old.links.items() if name not in folders and name not in files}
+    return replace(old, files=files, links=links, empty=())
+
+
+def _merge(folder: Folder, here: Manifest, old: Manifest | None) -> Manifest:
+    """What the store is to have, by what it has now."""
+    found, known = here.files, old.files if old else {}
+    if folder.base is not None:
+        found = {n: each for n, each in found.items() if (was := folder.base.get(n)) is None or was[:2] != each[:2]}
+    elif folder.keeps:
+        found = {n: each for n, each in found.items() if n not in known or each.mtime_ns >= known[n].mtime_ns}
+    ours = replace(here, files=found)
+    if not folder.keeps or old is None:
+        return ours
+    if old.facts.get("stamp", 0) > here.facts.get("stamp", 0):
+        ours, facts = _drop_other_kinds(ours, old), old.facts
+    else:
+        old, facts = _drop_other_kinds(old, ours), here.facts
+    files, links = {**old.files, **ours.files}, {**old.links, **ours.links}
+    taken = {*files, *links, *find_folders([*files, *links])}
+    return replace(ours, facts=facts, files=files, links=links, empty=tuple(n for n in ours.empty if n not in taken))
+
+
+def _drop_other_kinds(manifest: Manifest, newer: Manifest) -> Manifest:
+    """Without what the newer one has as another kind: a name that was a file and is a link or a folder, and so on."""
+    leaves = {*newer.files, *newer.links}
+    folders = {*find_folders([*leaves, *newer.empty]), *newer.empty}
+
+    def stays(name: str, others: Mapping[str, object]) -> bool:
+        return name not in folders and name not in others and leaves.isdisjoint(find_folders([name]))
+
+    return replace(
+        manifest,
+        files={name: each for name, each in manifest.files.items() if stays(name, newer.links)},
+        links={name: each for name, each in manifest.links.items() if stays(name, newer.files)},
+        empty=tuple(name for name in manifest.empty if name not in leaves and stays(name, {})),
+    )
+
+
+def _check_same(folder: Folder, old: Manifest | None, remote: Remote) -> None:
+    if old is not None and "uid" in folder.facts and old.facts.get("uid") != folder.facts["uid"]:
+        raise UsageError(
+            f"{remote.address} holds another run that is called {folder.name}", "send this one to another address"
+        )
+
+
+def _split_trees(manifest: Manifest, tops: Sequence[str]) -> tuple[Manifest, list[bytes]]:
+    listings: list[bytes] = []
+    for top in tops:
+        begin = top + "/"
+        files = {name[len(begin) :]: each for name, each in manifest.files.items() if name.startswith(begin)}
+        links = {name[len(begin) :]: each for name, each in manifest.links.items() if name.startswith(begin)}
+        empty = tuple(name[len(begin) :] for name in manifest.empty if name.startswith(begin))
+        if not files and not links and not empty:
+            continue
+        listing = render(Manifest("tree", "", {}, files, links, empty=empty))
+        listings.append(listing)
+        manifest = replace(
+            manifest,
+            files={name: each for name, each in manifest.files.items() if not name.startswith(begin)},
+            links={name: each for name, each in manifest.links.items() if not name.startswith(begin)},
+            empty=tuple(name for name in manifest.empty if not name.startswith(begin)),
+            trees={**manifest.trees, top: hashlib.sha256(listing).hexdigest()},
+        )
+    return manifest, listings
+
+
+def list_folder(
+    path: str, leaves_out: Callable[[str], bool] = lambda _name: False
+) -> tuple[list[str], dict[str, str], tuple[str, ...]]:
+    """Files, symbolic links and empty folders below, in order; not secrets, our temporary files, pipes and sockets."""
+    names: list[str] = []
+    links: dict[str, str] = {}
+    empty: list[str] = []
+    waiting = [""]
+    while waiting:
+        inside = waiting.pop()
+        try:
+            entries = list(os.scandir(os.path.join(path, inside)))
+        except FileNotFoundError:  # a folder of a running program
+            continue
+        except OSError as error:
+            raise UsageError(f"{os.path.join(path, inside)} cannot be read: {error.strerror}") from error
+        if inside and not entries:
+            empty.append(inside)
+        beside = {entry.name for entry in entries}
+        for entry in entries:
+            name = f"{inside}/{entry.name}" if inside else entry.name
+            if entry.name == SECRETS_FILE or _is_passing(entry, beside) or leaves_out(name):
+                continue
+            if entry.is_symlink():
+                with suppress(FileNotFoundError):
+                    links[name] = os.readlink(entry.path)
+            elif entry.is_dir():
+                waiting.append(name)
+            elif entry.is_file():
+                names.append(name)
+    return sorted(names), dict(sorted(links.items())), tuple(sorted(empty))
+
+
+def _is_passing(entry: os.DirEntry[str], beside: set[str]) -> bool:
+    """What Assay itself holds for a moment: `NAME.<8 digits>.tmp`, and an empty `NAME.lock` beside NAME. Others' `.tmp`
+    and `.lock`, as uv.lock, are files like any other."""
+    if entry.name.endswith(".lock") and entry.name.removesuffix(".lock") in beside:
+        return entry.is_file(follow_symlinks=False) and entry.stat().st_size == 0
+    return entry.name == PRESENCE_FILE or _PASSING.search(entry.name) is not None
+
+
+class _Sender:
+    """Several threads send at once."""
+
+    def __init__(self, remote: Remote, known: set[str], check: bool, dry_run: bool) -> None:
+        self._remote, self._known, self._check, self._dry_run = remote, known, check, dry_run
+        self._lock = threading.Lock()
+        self._claimed: set[str] = set()  # what has been looked at; the manifest is written when all of it is there
+        self._counted: list[int] = []  # bytes of each file that was sent
+
+    @property
+    def sent(self) -> int:
+        return len(self._counted)
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(self._counted)
+
+    def send(self, path: str, known: Stored | None) -> Stored | None:
+        """None: it has been removed."""
+        try:
+            status = os.stat(path)
+            is_same = known is not None and (known.bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns)
+            if is_same and known is not None and not self._check:
+                return known
+            if status.st_size <= _IN_MEMORY:
+                with open(path, "rb") as file:
+                    content = file.read()
+                sha256 = self.send_bytes(content)
+                size = len(content)
+            else:
+                size, sha256 = self._send_large(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        return Stored(size, sha256, stat.S_IMODE(status.st_mode), status.st_mtime_ns)
+
+    def send_bytes(self, content: bytes) -> str:
+        sha256 = hashlib.sha256(content).hexdigest()
+        self._offer(content, len(content), sha256, hashlib.md5(content, usedforsecurity=False).hexdigest())
+        return sha256
+
+    def _send_large(self, path: str) -> tuple[int, str]:
+        """A file that changes while it is sent is copied first."""
+        before = os.stat(path)
+        size, sha256, md5 = hash_file(path)
+        try:
+            self._offer(path, size, sha256, md5)
+            after = os.stat(path)
+            if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+                return size, sha256
+        except InfrastructureError:
+            after = os.stat(path)
+            if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+                raise
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="assay-push-") as folder:
+            copy = os.path.join(folder, "copy")
+            copy_data(path, copy)
+            size, sha256, md5 = hash_file(copy)
+            self._offer(copy, size, sha256, md5)
+        return size, sha256
+
+    def _offer(self, content: bytes | str, size: int, sha256: str, md5: str) -> None:
+        with self._lock:
+            if sha256 in self._claimed or (sha256 in self._known and not self._check):
+                return
+            self._claimed.add(sha256)
+        asks = self._check or self._dry_run or size >= _ASK_FIRST
+        if asks and self._has(size, sha256, md5):
+            return
+        self._counted.append(size)
+        if self._dry_run:
+            return
+        if self._remote.send(content, object_key(sha256)) != md5 and not self._has_arrived(size, sha256, md5):
+            where = f"{self._remote.address}/{object_key(sha256)}"
+            raise InfrastructureError(f"{where} did not arrive as it was sent", "send it again: the same command")
+
+    def _has_arrived(self, size: int, sha256: str, md5: str) -> bool:
+        for delay_s in _SHOWN_AFTER_S:
+            if self._remote.stat(object_key(sha256)) is not None:
+                break
+            time.sleep(delay_s)
+        return self._has(size, sha256, md5)
+
+    def _has(self, size: int, sha256: str, md5: str) -> bool:
+        """By the hash that the store has computed, else by reading it back."""
+        key = object_key(sha256)
+        found = self._remote.stat(key)
+        if found is None or found[0] != size:
+            return False
+        return found[1] == md5 or self._remote.digest(key) == sha256
+
+
+# ---------------------------------------------------------------- fetching
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """Into which folder a manifest's files go. `present`: a folder that may have some of them already."""
+
+    manifest: Manifest
+    aside: str
+    present: str | None = None
+    wanted: frozenset[str] | None = None  # some of its files; None is all
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    files: int  # that had to come
+    bytes: int
+    left_out: tuple[str, ...]  # symbolic links that lead outside
+
+
+def fetch_files(job: Fetching, remote: Remote) -> Fetched:
+    """Goes on where an earlier call was killed; every file has been compared with its hash.
+
+    Raises one FormatError with all that are missing or damaged.
+    """
+    os.makedirs(job.aside, exist_ok=True)
+    names = [name for name in job.manifest.files if job.wanted is None or name in job.wanted]
+    there, links, _ = list_folder(job.aside)
+    for name in (*links, *(name for name in there if name not in set(names))):
+        os.unlink(os.path.join(job.aside, name))
+
+    def take(name: str) -> int | FormatError | None:
+        try:
+            return _fetch_one(job, remote, name, job.manifest.files[name])
+        except FormatError as error:
+            return error
+
+    with _pool(_FILES_AT_ONCE) as pool:
+        results = list(pool.map(take, names))
+    if damaged := [each for each in results if isinstance(each, FormatError)]:
+        raise FormatError("\n".join(each.message for each in damaged), damaged[0].hint)
+    came = [each for each in results if isinstance(each, int)]
+    for name in job.manifest.empty if job.wanted is None else ():
+        os.makedirs(os.path.join(job.aside, name), exist_ok=True)
+    left_out = []
+    for name, target in job.manifest.links.items():
+        if job.wanted is not None and name not in job.wanted:
+            continue
+        if leads_outside(name, target):
+            left_out.append(name)
+            continue
+        path = os.path.join(job.aside, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.symlink(target, path)
+    return Fetched(len(came), sum(came), tuple(left_out))
+
+
+def _fetch_one(job: Fetching, remote: Remote, name: str, file: Stored) -> int | None:
+    """How many bytes came over the network; None where they were here."""
+    path = os.path.join(job.aside, name)
+    if is_file_of(path, file):
+        return None
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    known = hashlib.sha256(os.fsencode(name)).hexdigest()  # a name may be as long as the file system allows
+    part = os.path.join(os.path.dirname(path), f".{known[:16]}.{known[16:24]}{TEMPORARY_SUFFIX}")
+    with suppress(FileNotFoundError):
+        os.unlink(part)
+    here = os.path.join(job.present, name) if job.present else None
+    is_here = here is not None and is_file_of(here, file)
+    if is_here and here is not None:
+        copy_data(here, part)
+    elif not remote.bring(object_key(file.sha256), part):
+        raise build_damage(
+            f"{remote.address}/{object_key(file.sha256)} ({name} of {job.manifest.name})", "it is missing"
+        )
+    if not is_file_of(part, file):
+        os.unlink(part)
+        raise build_damage(
+            f"{remote.address}/{object_key(file.sha256)} ({name} of {job.manifest.name})", "its hash is wrong"
+        )
+    os.chmod(part, (file.mode & 0o755) | 0o600)
+    os.utime(part, ns=(file.mtime_ns, file.mtime_ns))
+    rename(part, path)
+    return None if is_here else file.bytes
+
+
+def is_file_of(path: str, file: Stored) -> bool:
+    """Whether exactly this content is there, as a file and not as a link."""
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != file.bytes:
+            return False
+        with open(path, "rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest() == file.sha256
+    except OSError:
+        return False

@@ -1,0 +1,159 @@
+"""A shared place: named objects below an address, in an object store or in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.exchange.store import object_store
+from assay.exchange.store.transfer import FILE, STORES, parse_local, parse_scheme
+from assay.system.files import TEMPORARY_SUFFIX, rename
+from assay.system.locks import hold_file
+from assay.values.notify import Notify, ignore
+
+_BLOCK = 1 << 20
+_LOCK_SUFFIX = ".lock"
+
+
+class Remote(Protocol):
+    """Named objects below an address."""
+
+    address: str
+
+    def read(self, key: str) -> bytes | None:
+        """None: there is no such object."""
+
+    def find(self, prefix: str) -> list[str]:
+        """The keys of all objects below."""
+
+    def stat(self, key: str) -> tuple[int, str | None] | None:
+        """Size and MD5, where the store knows that."""
+
+    def digest(self, key: str) -> str:
+        """SHA-256 of what the store hands out."""
+
+    def send(self, content: bytes | str, key: str) -> str | None:
+        """Bytes, or the path of a file. The MD5 of what has arrived, where the store answers with it."""
+
+    def replace(self, content: bytes, key: str, before: bytes | None) -> bool:
+        """Write it where the object is still `before` (None: not there). False: another has written it since."""
+
+    def bring(self, key: str, path: str) -> bool:
+        """Into a new file. False: there is no such object."""
+
+
+def open_remote(address: str, notify: Notify = ignore) -> Remote:
+    """Raises UsageError for what can never be used, InfrastructureError for what does not answer or refuses."""
+    scheme = parse_scheme(address, (*STORES, FILE))
+    if scheme in STORES:
+        object_store.check_installed(address)
+        return object_store.ObjectRemote(address, notify)
+    return FolderRemote(os.path.abspath(parse_local(address, scheme)))
+
+
+class FolderRemote:
+    """The same on this machine, or on a file system that it shares."""
+
+    def __init__(self, folder: str) -> None:
+        self.address = folder
+        if os.path.lexists(folder) and not os.path.isdir(folder):
+            raise UsageError(f"{folder} is not a folder", "name a folder, or an address such as s3://BUCKET/PREFIX")
+
+    def read(self, key: str) -> bytes | None:
+        try:
+            with open(self._path(key), "rb") as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._build_unreadable(key, error) from error
+
+    def find(self, prefix: str) -> list[str]:
+        found = []
+        for folder, _, names in os.walk(self._path(prefix)):
+            inside = os.path.relpath(folder, self.address)
+            found += [
+                os.path.join(inside, name) for name in names if not name.endswith((TEMPORARY_SUFFIX, _LOCK_SUFFIX))
+            ]
+        return sorted(found)
+
+    def stat(self, key: str) -> tuple[int, str | None] | None:
+        with self._reporting():
+            try:
+                return os.stat(self._path(key)).st_size, None
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def digest(self, key: str) -> str:
+        with self._reporting():
+            return hash_file(self._path(key))[1]
+
+    def replace(self, content: bytes, key: str, before: bytes | None) -> bool:
+        path = self._path(key)
+        with self._reporting():
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with hold_file(path + _LOCK_SUFFIX, lambda _fd: None, required=False):
+                if self.read(key) != before:
+                    return False
+                self.send(content, key)
+        return True
+
+    def send(self, content: bytes | str, key: str) -> str | None:
+        path = self._path(key)
+        aside = f"{path}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
+        with self._reporting():
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            try:
+                if isinstance(content, bytes):
+                    with open(aside, "xb") as file:
+                        file.write(content)
+                else:
+                    shutil.copyfile(content, aside)
+                rename(aside, path)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(aside)
+        return None  # read back: a disk does not answer what it has
+
+    def bring(self, key: str, path: str) -> bool:
+        try:
+            source = open(self._path(key), "rb")  # noqa: SIM115 closed below
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise self._build_unreadable(key, error) from error
+        with source, open(path, "wb") as target:  # a full disk here is not the store's
+            shutil.copyfileobj(source, target, 1 << 20)
+        return True
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.address, key)
+
+    def _build_unreadable(self, key: str, error: OSError) -> FormatError:
+        """One object, as of a colleague whose files others may not read: it does not keep others from being fetched."""
+        hint = f"its owner lets others read it: chmod -R a+rX {shlex.quote(self.address)}"
+        return FormatError(f"{self._path(key)} cannot be read: {error.strerror or error}", hint)
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InfrastructureError(f"{self.address} cannot be used: {error.strerror or error}") from error
+
+
+def hash_file(path: str) -> tuple[int, str, str]:
+    """Size, SHA-256 and MD5."""
+    sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            sha256.update(block)
+            md5.update(block)
+            size += len(block)
+    return size, sha256.hexdigest(), md5.hexdigest()

@@ -1,0 +1,236 @@
+"""Send finished runs to an `assay serve` that others look at. Needs the standard library alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from assay.errors import InfrastructureError, UsageError
+from assay.show.formatting import clean
+from assay.system.files import parse_json
+from assay.system.http_post import ProxyError, post
+from assay.values import layout
+
+ENV_SERVER, ENV_TOKEN = "ASSAY_SERVER", "ASSAY_TOKEN"
+_PATH = "/api/uploads"
+ATTEMPTS = 3
+_MOST_CODE = 20 << 20  # bytes of a run's copy of the code; a larger one stays here
+_BATCH_BYTES, _BATCH_FILES = 256 << 20, 10_000  # of one archive, before packing
+_CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
+_MOST_SAID = 300  # characters of a refusal
+
+
+class Server(NamedTuple):
+    url: str  # without a slash at its end
+    token: str
+
+    @property
+    def name(self) -> str:
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+    def __repr__(self) -> str:
+        return f"Server({self.name})"
+
+
+class Target(NamedTuple):
+    """A run that is to be sent."""
+
+    study: str
+    dir: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.study}/{os.path.basename(self.dir)}"
+
+
+class Uploaded(NamedTuple):
+    runs: list[dict[str, Any]]  # as the server answers: study, run, is_new, link
+    links: list[str]
+    bytes: int
+    notes: list[str]  # what was left out
+
+
+def find_server(
+    flag: str | None, env: Mapping[str, str], *, variable: str = ENV_SERVER, token: str = ENV_TOKEN
+) -> Server:
+    """Raises UsageError where the address or the token is missing or cannot be one; a token is never printed."""
+    url = flag or env.get(variable, "").strip()
+    if not url:
+        raise UsageError("to which server?", f"name it with --server or {variable}, as http://lab:8666")
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_address = False
+    if not is_address or parts.username or parts.query or parts.fragment:
+        raise UsageError("the server's address is not a plain http:// or https:// address", "such as http://lab:8666")
+    given = env.get(token, "").strip()
+    if not given:
+        where = (
+            "behind `#token=` in what `assay serve` printed, in the file that it named, or in the file of its --tokens"
+        )
+        raise UsageError(f"uploading needs a token: {token} is not set", f"it is {where}")
+    if not given.isascii() or not given.isprintable() or " " in given:
+        raise UsageError(f"{token} is not a token: it holds characters that a token never has")
+    return Server(url.rstrip("/"), given)
+
+
+def find_finished(root: str) -> Iterator[str]:
+    """The directories of all finished runs below a root."""
+    from assay.follow.locations import find_studies
+    from assay.follow.run_status import load_status
+    from assay.record.run_directory import find_run_dirs
+
+    for study in find_studies(root):
+        for run_dir in find_run_dirs(os.path.join(root, study)):
+            if load_status(run_dir).state.is_over:
+                yield run_dir
+
+
+# ---------------------------------------------------------------- sending
+
+
+def upload_runs(
+    targets: Sequence[Target], server: Server, sleep: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
+) -> Uploaded:
+    """In as few archives as reasonable. Raises InfrastructureError where the server is away or refuses."""
+    runs: list[dict[str, Any]] = []
+    links: dict[str, None] = {}
+    notes: list[str] = []
+    size = 0
+    batches = list(_build_batches(targets, notes))
+    for batch in batches:
+        with tempfile.TemporaryFile(prefix="assay-upload-") as file:
+            _pack(batch, file)
+            size += file.tell()
+            try:
+                answer = send_archive(server, file, sleep, attempts)
+            except InfrastructureError as error:
+                raise InfrastructureError(error.message + _count_sent(runs), error.hint) from None
+        runs += answer["runs"]
+        links[str(answer["link"])] = None
+    return Uploaded(runs, list(links), size, notes)
+
+
+def _count_sent(runs: Sequence[object]) -> str:
+    return f" ({len(runs)} runs were sent before)" if runs else ""
+
+
+def send_archive(
+    server: Server, file: IO[bytes], sleep: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
+) -> dict[str, Any]:
+    """A server that does not answer, is in trouble or has too much to do is asked again."""
+    problem, hint = "", None
+    for attempt in range(attempts):
+        if attempt:
+            sleep(2.0**attempt)
+        try:
+            status, said = _post(server, file)
+        except ProxyError as error:
+            raise InfrastructureError(str(error), error.hint) from None
+        except OSError as error:
+            problem = f"it does not answer: {clean(str(error)) or type(error).__name__}"
+            hint = "is `assay serve` running there, and is the address right?"
+            continue
+        if status in (200, 201):
+            return _read_answer(server, said)
+        problem, hint = f"it refuses: {_explain(status, said)}", None
+        if status < 500 and status != 429:
+            break
+    raise InfrastructureError(f"the runs could not be sent to {server.name}: {problem}", hint)
+
+
+def _post(server: Server, file: IO[bytes]) -> tuple[int, bytes]:
+    headers = {
+        "Content-Type": "application/zip",
+        "Authorization": f"Bearer {server.token}",
+        "Accept": "application/json",
+    }
+    return post(f"{server.url}{_PATH}", file, headers)
+
+
+def _read_answer(server: Server, said: bytes) -> dict[str, Any]:
+    try:
+        answer = parse_json(said)
+        if all(isinstance(run, dict) for run in answer["runs"]) and isinstance(answer["link"], str):
+            return {**answer, "link": clean(answer["link"])}
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise InfrastructureError(f"{server.name} is not an `assay serve`: its answer has no link")
+
+
+def _explain(status: int, said: bytes) -> str:
+    text = said.decode("utf-8", "replace").strip()
+    with suppress(ValueError, KeyError, TypeError):
+        text = str(parse_json(text)["error"])
+    return clean(f"{status} {text[:_MOST_SAID]}".strip())
+
+
+# ---------------------------------------------------------------- packing
+
+
+class _Packed(NamedTuple):
+    target: Target
+    names: list[str]
+    bytes: int
+
+
+def _build_batches(targets: Sequence[Target], notes: list[str]) -> Iterator[list[_Packed]]:
+    batch: list[_Packed] = []
+    files = size = 0
+    for target in targets:
+        each = _choose_files(target, notes)
+        if batch and (size + each.bytes > _BATCH_BYTES or files + len(each.names) > _BATCH_FILES):
+            yield batch
+            batch, files, size = [], 0, 0
+        batch.append(each)
+        files, size = files + len(each.names), size + each.bytes
+    if batch:
+        yield batch
+
+
+def _choose_files(target: Target, notes: list[str]) -> _Packed:
+    """No secrets, no links, no code that is too large, nothing about how the run came here."""
+    from assay.exchange.store.mirror import list_folder
+
+    _keep_outcome(target.dir)
+    sizes: dict[str, int] = {}
+    for name in list_folder(target.dir)[0]:
+        if name.partition("/")[0] in (layout.RECEIVED_FILE, layout.RECEIVED_DIR):
+            continue
+        if not name.isprintable() or "\\" in name:
+            notes.append(f"{target.key}: {name!a} was left out: its name is not plain text")
+            continue
+        sizes[name] = os.path.getsize(os.path.join(target.dir, name))
+    code = {name for name in sizes if _CODE_TREE.fullmatch(name.partition("/")[0]) and "/" in name}
+    if sum(sizes[name] for name in code) > _MOST_CODE:
+        notes.append(f"{target.key}: its copy of the code is larger than {_MOST_CODE >> 20} MiB and was left out")
+        sizes = {name: size for name, size in sizes.items() if name not in code}
+    return _Packed(target, list(sizes), sum(sizes.values()))
+
+
+def _keep_outcome(run_dir: str) -> None:
+    """When a script's own run ended is known by a file's time, which does not travel: it is written down first."""
+    from assay.follow.run_status import load_status
+    from assay.record.run_directory import write_outcome
+    from assay.values.state import State
+
+    status = load_status(run_dir)
+    if status.outcome is not None and status.state in (State.DONE, State.FAILED):
+        with suppress(OSError):
+            write_outcome(run_dir, status.outcome)
+
+
+def _pack(batch: Sequence[_Packed], file: IO[bytes]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6, strict_timestamps=False) as archive:
+        for target, names, _ in batch:
+            for name in names:
+                archive.write(os.path.join(target.dir, name), f"{target.key}/{name}")
+    file.seek(0, os.SEEK_END)

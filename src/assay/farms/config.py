@@ -1,0 +1,154 @@
+"""Farms as files name them: a template of ours, or an engine with its keys; in study files, settings and `.runx`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from assay.config.fields import Fields
+from assay.config.settings import Settings
+from assay.config.source import Entry, Node, Problems, join_key
+from assay.errors import UsageError
+from assay.farms.engines import ENGINES, REQUIRED, SSH_PREFIX, KeyKind
+from assay.values.study import Farm, FarmKind, Position
+
+_TEMPLATE_KEYS = ("submit", "cancel", "remote_root")
+_MOST_PER_HOST = 1000  # slots, and devices of one job
+_EXAMPLE = "as in {kind: slurm, partition: gpu, time: 2h}, or {submit: 'qsub -N {name} {script}'}"
+
+
+def read_farm(fields: Fields, entry: Entry, key: str) -> Farm | None:
+    """One section; None where it cannot be used, and the problems say why."""
+    kind = entry.node.find("kind") if entry.node.kind == "mapping" else None
+    if kind is None:
+        return _read_template(fields, entry, key)
+    engine = fields.one_of(kind, join_key(key, "kind"), ENGINES)
+    if engine is None:
+        return None
+    known = ENGINES[engine]
+    before = len(fields.problems.found)
+    given = fields.mapping(entry.node, key, ("kind", *known))
+    for name in (name for name in REQUIRED.get(engine, ()) if name not in given):
+        fields.problems.add(f"a farm of the kind {engine} needs {name}", key, entry.position, f"add `{name}: …`")
+    options = {
+        name: read_option(fields, given[name].node, join_key(key, name), known[name]) for name in given if name in known
+    }
+    _check_hosts(fields, given, options, key)
+    if len(fields.problems.found) > before:
+        return None
+    return Farm(entry.key, cast("FarmKind", engine), position=entry.position, options=options)
+
+
+def read_option(fields: Fields, node: Node, key: str, kind: KeyKind) -> Any:
+    readers: dict[KeyKind, Callable[[Node, str], Any]] = {
+        "count": lambda node, key: fields.integer(node, key, minimum=1),
+        "amount": fields.integer,
+        "counts": lambda node, key: _read_by_host(fields, node, key, 1),
+        "amounts": lambda node, key: _read_by_host(fields, node, key, 0),
+        "number": lambda node, key: _read_number(fields, node, key),
+        "numbers": lambda node, key: _read_numbers(fields, node, key),
+        "duration": fields.duration,
+        "size": fields.size,
+        "switch": fields.boolean,
+        "texts": lambda node, key: fields.texts(node, key, "a text or a list of texts"),
+        "text": fields.text,
+    }
+    return readers[kind](node, key)
+
+
+def _read_by_host(fields: Fields, node: Node, key: str, minimum: int) -> int | dict[str, int | None] | None:
+    if node.kind != "mapping":
+        return _read_host_count(fields, node, key, minimum)
+    entries = fields.open_mapping(node, key, "a number, or a mapping of hosts to numbers")
+    return {each.key: _read_host_count(fields, each.node, join_key(key, each.key), minimum) for each in entries}
+
+
+def _read_host_count(fields: Fields, node: Node, key: str, minimum: int) -> int | None:
+    value = fields.integer(node, key, minimum=minimum)
+    if value is not None and value > _MOST_PER_HOST:
+        fields.refuse(node, key, f"a whole number, {_MOST_PER_HOST} or less")
+        return None
+    return value
+
+
+def _check_hosts(fields: Fields, given: Mapping[str, Entry], options: Mapping[str, Any], key: str) -> None:
+    """What is said of a host that is not in the list is a mistake in its name."""
+    from assay.system.ssh import NO_HOST, is_host
+
+    hosts = options.get("hosts") or ()
+    if "hosts" in given and given["hosts"].node.kind == "sequence" and not hosts:
+        fields.problems.add("names no host", join_key(key, "hosts"), given["hosts"].position, "as in `hosts: [gpu1]`")
+    for host in (host for host in hosts if host is not None and not is_host(host)):
+        fields.problems.add(f"{host!r} is not a host", join_key(key, "hosts"), given["hosts"].position, NO_HOST)
+    for name in (name for name, value in options.items() if isinstance(value, dict) and "hosts" in options):
+        for host in (host for host in options[name] if host not in hosts):
+            problem = f"{host} is not among the hosts: {', '.join(hosts)}"
+            fields.problems.add(problem, join_key(key, name), given[name].position)
+
+
+def _read_numbers(fields: Fields, node: Node, key: str) -> dict[str, float | None]:
+    entries = fields.open_mapping(node, key, "a mapping of names to numbers")
+    return {each.key: _read_number(fields, each.node, join_key(key, each.key)) for each in entries}
+
+
+def _read_number(fields: Fields, node: Node, key: str) -> float | None:
+    value = fields.number(node, key)
+    if value is not None and value < 0:
+        fields.refuse(node, key, "a number, 0 or more")
+        return None
+    return value
+
+
+def _read_template(fields: Fields, entry: Entry, key: str) -> Farm | None:
+    given = fields.mapping(entry.node, key, ("kind", *_TEMPLATE_KEYS))
+    texts = {name: fields.text(given[name].node, join_key(key, name)) for name in given if name in _TEMPLATE_KEYS}
+    if entry.node.kind == "mapping" and "submit" not in given:
+        fields.problems.add("says no submit command and no kind", key, entry.position, _EXAMPLE)
+    submit = texts.get("submit")
+    if submit is None:
+        return None
+    return Farm(
+        entry.key,
+        "template",
+        submit,
+        cancel=texts.get("cancel"),
+        remote_root=texts.get("remote_root"),
+        position=entry.position,
+    )
+
+
+def read_farm_settings(settings: Settings) -> dict[str, Farm]:
+    """By name: a project's section takes the place of the user's. What is wrong with one is kept with it."""
+    found: dict[str, Farm] = {}
+    for table in settings.tables.get("farms", ()):
+        problems = Problems()
+        entries = Fields(problems).open_mapping(table, "farms", "a table of farm names")
+        problems.raise_if_any()
+        found.update({entry.key: _read_quietly(entry) for entry in entries})
+    return found
+
+
+def _read_quietly(entry: Entry) -> Farm:
+    problems = Problems()
+    farm = read_farm(Fields(problems), entry, join_key("farms", entry.key))
+    if farm is not None and not problems.found:
+        return farm
+    return Farm(entry.key, "template", position=entry.position, problems=tuple(problems.found))
+
+
+def build_engine_farm(name: str) -> Farm | None:
+    """`slurm`, `ray` or `ssh:HOST`, which need no section; None: not the name of an engine."""
+    if name.startswith(SSH_PREFIX) and name != SSH_PREFIX:
+        from assay.system.ssh import NO_HOST, is_host
+
+        if not is_host(host := name.removeprefix(SSH_PREFIX)):
+            raise UsageError(f"{host!r} is not a host", NO_HOST)
+        return Farm(name, "ssh", options={"hosts": (host,)})
+    return Farm(name, cast("FarmKind", name)) if name in ENGINES and name not in REQUIRED else None
+
+
+def describe_farms(sources: Mapping[str, Position | None]) -> str:
+    """Every name with the place that it comes from, and what is always there."""
+    named = [f"{name} ({position.file}:{position.line})" if position else name for name, position in sources.items()]
+    engines = [name for name in ENGINES if name not in REQUIRED]
+    return ", ".join([*named, *engines, f"{SSH_PREFIX}HOST", "local"])

@@ -1,0 +1,415 @@
+"""The child process that speaks to Ray, which ends a process whose cluster has died, handles signals, and prints.
+
+When the supervisor dies, its pipe to the bridge ends. The tasks belong to
+
+- the bridge, where the cluster is its own: they end with it, however the supervisor ended. What the bridge has started
+  is one session; a keeper, which holds the other end of a pipe, ends all of it when the bridge is gone;
+- a detached actor, where the cluster exists already: they go on, and the next supervisor asks that actor;
+- Ray's own job manager, where a dashboard takes Ray Jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from assay.errors import InfrastructureError
+from assay.execute import process
+from assay.farms import ray_nodes
+from assay.farms.ray_farm import LOCAL, check_address, is_jobs_address, require_ray
+from assay.farms.ray_nodes import REFUSED, Ended, Tasks
+from assay.system import processes
+from assay.system.files import read_end
+
+_CONNECT_S = 120.0
+_CLOSE_S = 20.0
+_PROBE_S = 20.0
+_AGENT_S = 60.0  # until a cluster that has just begun takes jobs
+_LONGEST_FOLDER = 24  # Ray's sockets are about 80 characters below it, and a socket's path has at most 107
+_OBJECT_STORE_BYTES = 100_000_000  # tasks that return a few bytes need none; Ray would take a third of the memory
+_LOG_TAIL_BYTES = 4096
+_NOTICE_S = 0.5
+_FEW = 8  # jobs that are asked for one by one; above it, one answer lists all that the cluster has had
+
+
+# ---------------------------------------------------------------- seen from the supervisor
+
+
+class Bridge:
+    """A child process that is connected to Ray. Executors of the same cluster in this process share one."""
+
+    def __init__(self, key: tuple[Any, ...], address: str, sizes: Mapping[str, float]) -> None:
+        self.users = 0
+        self.is_open = True
+        self.is_shared = address != LOCAL
+        self.takes_jobs = is_jobs_address(address)
+        self.probed: set[int] = set()  # file systems that the cluster sees, too
+        self._key = key
+        self._number = 0
+        self._folder = _make_folder()
+        self._log = os.path.join(self._folder, "log")
+        ours, theirs = socket.socketpair()
+        with theirs, open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "assay.farms.ray_bridge", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env=_build_environment(self.is_shared),
+                start_new_session=True,  # Ctrl-C is for the supervisor
+            )
+        self._connection = Connection(ours.detach())
+        try:
+            found = self.call("connect", address, dict(sizes), limit_s=_CONNECT_S)
+        except InfrastructureError as error:
+            self.close()
+            raise InfrastructureError(error.message, error.hint or _suggest(address)) from error
+        except BaseException:
+            self.close()
+            raise
+        self.nodes: list[dict[str, float]] = found["nodes"]
+        self.cluster: str = found["cluster"]
+
+    def call(self, name: str, *arguments: Any, limit_s: float | None = None) -> Any:
+        """Raises InfrastructureError with Ray's own message, or with the end of its log where it has died."""
+        self._number += 1
+        try:
+            self._connection.send((self._number, name, arguments))
+            while True:
+                if limit_s is not None and not self._connection.poll(limit_s):
+                    raise InfrastructureError(f"Ray has not answered within {limit_s:g} s")
+                number, problem, answer = self._connection.recv()
+                if number == self._number:  # others were asked for by somebody who was interrupted
+                    break
+        except (EOFError, OSError) as error:
+            self.is_open = False
+            said = read_end(self._log, _LOG_TAIL_BYTES).strip().splitlines()[-3:]
+            raise InfrastructureError("\n".join(["the connection to Ray has ended", *said])) from error
+        if problem is not None:
+            raise InfrastructureError(f"Ray: {problem}")
+        return answer
+
+    def close(self) -> None:
+        _bridges.pop(self._key, None)
+        self.is_open = False
+        self._connection.close()  # the end of its pipe is what it leaves at
+        try:
+            self._process.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+_bridges: dict[tuple[Any, ...], Bridge] = {}
+
+
+def find_bridge(address: str, sizes: Mapping[str, float]) -> Bridge:
+    key = (address, *sorted(sizes.items()))
+    if key in _bridges and _bridges[key].is_open:
+        return _bridges[key]
+    require_ray(address)
+    check_address(address)
+    _bridges[key] = Bridge(key, address, sizes)
+    return _bridges[key]
+
+
+def _suggest(address: str) -> str | None:
+    """Ray does not say that a cluster asks for a token, which newer versions do unless told otherwise."""
+    if address == LOCAL or os.environ.get("RAY_AUTH_MODE"):
+        return None
+    return "a cluster with token authentication needs RAY_AUTH_MODE=token here, and its token in ~/.ray/auth_token"
+
+
+def _make_folder() -> str:
+    base = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="assay-ray-", dir=base if len(base) <= _LONGEST_FOLDER else "/tmp")  # noqa: S108
+
+
+def _build_environment(is_shared: bool) -> dict[str, str]:
+    """Workers of a cluster of our own, and so the jobs, take over the supervisor's."""
+    env = process.base_environment()
+    if not is_shared:
+        env.pop("RAY_ADDRESS", None)
+        env["RAY_USAGE_STATS_ENABLED"] = "0"
+    return env
+
+
+# ---------------------------------------------------------------- the bridge itself
+
+
+def serve(fd: int) -> None:
+    """Answer the supervisor until it closes the pipe, by intent or because it has died."""
+    import ray
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(ray_nodes)  # type: ignore[no-untyped-call]
+    connection = Connection(fd)
+    server = _Server(connection)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            number, name, arguments = connection.recv()
+            answer: tuple[int, str | None, Any]
+            try:
+                answer = (number, None, getattr(server, name)(*arguments))
+            except Exception as error:  # noqa: BLE001 the supervisor decides what it means
+                answer = (number, _explain(error), None)
+            connection.send(answer)
+    ray.shutdown()
+    server.leave()
+
+
+def _explain(error: Exception) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return "\n".join(lines[-5:]) or type(error).__name__
+
+
+class _Server:
+    """What the supervisor calls: one method for each message."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._folder = os.getcwd()  # made for this process
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._tasks: Any = None
+
+    def connect(self, address: str, sizes: dict[str, float]) -> dict[str, Any]:
+        import logging
+
+        import ray
+
+        quiet: dict[str, Any] = {"configure_logging": False, "log_to_driver": False, "logging_level": logging.ERROR}
+        if is_jobs_address(address):
+            self._tasks, cluster = _Jobs(address), address
+        elif address == LOCAL:
+            self._keeper = _start_keeper(self._folder)
+            own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES, **sizes}
+            ray.init(address=LOCAL, _temp_dir=self._folder, **own, **quiet)
+            self._tasks, cluster = Tasks(), f"{LOCAL}:{os.getpid()}"
+        else:
+            ray.init(address=address, namespace="assay", **quiet)
+            self._tasks, cluster = _Detached(), ray.get_runtime_context().gcs_address
+        return {"cluster": cluster, "nodes": self.list_nodes()}
+
+    def list_nodes(self) -> list[dict[str, float]]:
+        """What each living node has in all."""
+        import ray
+
+        if isinstance(self._tasks, _Jobs):
+            return self._tasks.list_nodes()
+        return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+    def probe(self, job: dict[str, Any], options: dict[str, Any]) -> str:
+        found: str = self._tasks.probe(job, options)
+        return found
+
+    def submit(self, jobs: Sequence[dict[str, Any]], options: dict[str, Any]) -> dict[str, str]:
+        refused: dict[str, str] = self._tasks.submit(jobs, options)
+        return refused
+
+    def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
+        """Until there is something to tell, or the supervisor calls or has died."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            found: dict[str, Ended | None] = self._tasks.look(tags, min(left, _NOTICE_S))
+            if found or not left or self._connection.poll(0):
+                return found
+
+    def cancel(self, tags: Sequence[str]) -> None:
+        self._tasks.cancel(tags)
+
+    def leave(self) -> None:
+        """Nothing stays behind, also where the supervisor has died."""
+        if self._keeper is not None:
+            self._keeper.communicate()
+        else:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _start_keeper(folder: str) -> subprocess.Popen[bytes]:
+    """Without it the agents of a cluster that was killed leave after half a minute only."""
+    return subprocess.Popen(
+        ["bash", "-c", processes.BASH_KEEP_SESSION, str(os.getpid()), folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+class _Detached:
+    """The owner of tasks that outlive us: an actor in the cluster. It leaves after a minute without work."""
+
+    def __init__(self) -> None:
+        self._actor = self._find()
+
+    def _find(self) -> Any:
+        import ray
+
+        settings = {"name": "assay-tasks-2", "namespace": "assay", "lifetime": "detached", "get_if_exists": True}
+        return ray.remote(Tasks).options(num_cpus=0, max_restarts=0, **settings).remote(60.0)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        import ray
+
+        try:
+            return ray.get(getattr(self._actor, name).remote(*arguments), timeout=60.0)
+        except ray.exceptions.RayActorError:  # it has just left, or has died with its node
+            self._actor = self._find()
+            return ray.get(getattr(self._actor, name).remote(*arguments), timeout=60.0)
+
+    def submit(self, jobs: Sequence[dict[str, Any]], options: dict[str, Any]) -> Any:
+        return self._call("submit", jobs, options)
+
+    def look(self, tags: Sequence[str], timeout_s: float) -> Any:
+        deadline, pause_s = time.monotonic() + timeout_s, 0.01
+        while True:
+            found = self._call("look", tags, 0.0)
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            time.sleep(min(left, pause_s))
+            pause_s = min(pause_s * 1.5, 0.5)
+
+    def cancel(self, tags: Sequence[str]) -> None:
+        self._call("cancel", tags)
+
+
+class _Jobs:
+    """Ray Jobs, by the dashboard of a cluster that this machine is not part of.
+
+    A job's name there is `assay-TAG`. Ray gives up a job that has waited for its resources for fifteen minutes: it is
+    submitted again with a number, since no copy of it has begun, and the token would decide if one had.
+    """
+
+    def __init__(self, address: str) -> None:
+        from ray.job_submission import JobSubmissionClient
+
+        self._address = address
+        self._client: Any = JobSubmissionClient(address)
+        self._sent: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}  # by tag, to submit it again
+
+    def list_nodes(self) -> list[dict[str, float]]:
+        from ray.util.state import list_nodes
+
+        nodes = list_nodes(self._address, detail=True, limit=10_000, raise_on_missing_output=False)
+        return [dict(node.resources_total) for node in nodes if node.state == "ALIVE"]
+
+    def probe(self, job: dict[str, Any], options: dict[str, Any]) -> str:
+        """Whether a node that would run the job sees its files; a busy cluster does not tell in time."""
+        name = f"assay-probe-{job['tag']}-{os.getpid()}-{time.time_ns()}"
+        self._submit(name, {**job, "entry": job["probe"]}, options)
+        deadline = time.monotonic() + _PROBE_S
+        while not (info := self._client.get_job_info(name)).status.is_terminal():
+            if time.monotonic() > deadline:
+                self._client.stop_job(name)
+                return ""
+            time.sleep(0.1)
+        return self._find_refusal(info)
+
+    def submit(self, jobs: Sequence[dict[str, Any]], options: dict[str, Any]) -> dict[str, str]:
+        refused = {}
+        for job in jobs:
+            self._sent[job["tag"]] = (job, options)
+            try:
+                self._submit(f"assay-{job['tag']}", job, options)
+            except RuntimeError as error:
+                if "already exists" not in str(error):  # asked for a second time by somebody who was interrupted
+                    refused[job["tag"]] = _explain(error)
+        return refused
+
+    def _submit(self, name: str, job: dict[str, Any], options: dict[str, Any]) -> None:
+        wanted = {f"entrypoint_{name}": amount for name, amount in options.items()}
+        about = {"job_name": job["name"]}
+        deadline = time.monotonic() + _AGENT_S
+        while True:
+            try:
+                self._client.submit_job(entrypoint=job["entry"], submission_id=name, metadata=about, **wanted)
+            except RuntimeError as error:
+                if "No available agent" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+            else:
+                return
+
+    def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
+        found = self._find(tags)
+        if not found:
+            time.sleep(timeout_s)
+        return found
+
+    def _find(self, tags: Sequence[str]) -> dict[str, Ended | None]:
+        found: dict[str, Ended | None] = {}
+        latest = self._list(tags)
+        for tag in tags:
+            if tag not in latest:
+                found[tag] = None
+                continue
+            info = latest[tag]
+            if not info.status.is_terminal():
+                continue
+            if info.error_type == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT" and tag in self._sent:
+                self._submit(_next_name(info.submission_id, tag), *self._sent[tag])
+                continue
+            self._sent.pop(tag, None)
+            found[tag] = (self._find_refusal(info) or info.status.value, 0.0, 0)
+        return found
+
+    def _list(self, tags: Sequence[str]) -> dict[str, Any]:
+        """The last job of each tag."""
+        if len(tags) <= _FEW:
+            infos = [info for tag in tags for info in self._list_one(tag)]
+        else:
+            infos = self._client.list_jobs()
+        wanted, latest = set(tags), {}
+        for info in sorted(infos, key=lambda info: info.start_time or 0):
+            tag = (info.submission_id or "").removeprefix("assay-").partition("-")[0]
+            if tag in wanted:
+                latest[tag] = info
+        return latest
+
+    def _list_one(self, tag: str) -> list[Any]:
+        infos: list[Any] = []
+        name = f"assay-{tag}"
+        with contextlib.suppress(RuntimeError):  # there is none of this name
+            while True:
+                infos.append(self._client.get_job_info(name))
+                if infos[-1].error_type != "JOB_SUPERVISOR_ACTOR_START_TIMEOUT":
+                    break
+                name = _next_name(name, tag)
+        return infos
+
+    def _find_refusal(self, info: Any) -> str:
+        """Where the entry point has not found the run. A job's own code may be the same, and says nothing of it."""
+        if info.driver_exit_code != 126:
+            return ""
+        lines = self._client.get_job_logs(info.submission_id).splitlines()
+        return next((line for line in lines if line.startswith(REFUSED)), "")
+
+    def cancel(self, tags: Sequence[str]) -> None:
+        for info in self._list(tags).values():
+            if not info.status.is_terminal():
+                self._client.stop_job(info.submission_id)
+
+
+def _next_name(name: str, tag: str) -> str:
+    number = name.removeprefix(f"assay-{tag}").removeprefix("-") or "1"
+    return f"assay-{tag}-{int(number) + 1}"
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(int(sys.argv[1]))

@@ -1,0 +1,432 @@
+"""Jobs as tasks of a Ray cluster, one that exists or one of this supervisor's own, and as Ray Jobs of a remote one.
+
+The protocol is that of farms (`execute/submit.py`): the lease is published first, `job.sh` takes `token.N` before it
+does anything, `end.N` says that it has left. Ray decides where and when; what became of a run is read from its files,
+never from what Ray says of a task. A task is never repeated by Ray. job.sh and the run directory are on a file system
+that all nodes share.
+
+`ray_bridge` speaks to Ray, in a child process; `ray_nodes` runs on the nodes; `ray_farm` knows what is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from assay.errors import InfrastructureError, UsageError
+from assay.execute import process
+from assay.execute.base import EndKind, Publish
+from assay.execute.script import quote_text
+from assay.farms import ray_farm, ray_nodes
+from assay.farms.ray_bridge import Bridge, find_bridge
+from assay.farms.ray_farm import LOCAL
+from assay.farms.ray_nodes import REFUSED, Ended
+from assay.farms.submit import SubmitExecutor, load_submit_code, write_new
+from assay.farms.submit_lines import build_job_command
+from assay.system import processes
+from assay.system.files import read_end
+from assay.values import layout
+from assay.values.run import JobHandle, JobRequest, Liveness, Usage
+from assay.values.study import Farm
+
+_Key = tuple[str, int]  # run directory and attempt
+
+_RECONNECT_S = 5.0
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between looks at files, where Ray has nothing more to say
+_ASK_S = 2.0  # between questions to a dashboard about jobs whose files say nothing
+_ELSEWHERE_S = 15.0  # a guard on another node has this long to end what a dead worker has started
+_PROBE_S = 15.0  # between looks whether a cluster that we are not connected to is there
+_CLUSTER_DEATH_S = 90.0  # Ray's nodes end themselves and their workers when the head was away for 60 s
+_LOG_TAIL_BYTES = 4096
+_BATCH_S = 0.05  # what is submitted together waits no longer than this for the others
+
+
+class RayExecutor(SubmitExecutor):
+    """`sizes`: what a cluster of our own pretends to have (num_cpus, num_gpus); Ray looks by itself otherwise."""
+
+    name = "ray"
+
+    def __init__(self, farm: Farm, sizes: Mapping[str, float] | None = None) -> None:
+        super().__init__(farm)
+        self._sizes = dict(sizes or {})
+        self._bridge: Bridge | None = None
+        self._failed_at = -_RECONNECT_S
+        self._ends: dict[_Key, Ended | None] = {}  # of watched jobs; None: Ray does not know it
+        self._over_since: dict[_Key, float] = {}
+        self._asked_at = 0.0
+        self._probes: dict[str, tuple[float, str]] = {}  # by cluster: when it was looked for, why it was not found
+        self._absent_since: dict[str, float] = {}  # by cluster
+        self._taken_back: dict[_Key, str] = {}
+        self._messages: list[str] = []
+        self._told: set[str] = set()
+        self._is_gathering = False
+        self._gathered: dict[_Key, dict[str, Any]] = {}  # published, and not yet submitted
+        self._gathered_at = 0.0
+
+    @classmethod
+    def check(cls, farm: Farm) -> None:
+        """The connection is kept for the executor that comes next; without one it ends with this process."""
+        ray_farm.check_amounts(farm)
+        bridge = find_bridge(ray_farm.choose_address(farm), {})
+        try:
+            _check_demand(farm, bridge)
+        except UsageError:
+            if not bridge.users:
+                bridge.close()
+            raise
+
+    @classmethod
+    def render_line(cls, farm: Farm, _request: JobRequest, training: str) -> str:
+        wanted = ", ".join(f"{name} {amount:g}" for name, amount in ray_farm.build_demand(farm).items())
+        return f"[ray task: {wanted}] {training}"
+
+    # ------------------------------------------------------------ submitting
+
+    def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
+        bridge = self._connect()
+        _check_demand(self.farm, bridge)
+        script = os.path.join(request.dir, layout.JOB_FILE)
+        if not os.path.isfile(script):
+            raise InfrastructureError(f"cannot start {request.name}: {script} is not there")
+        job = self._prepare(request, bridge)
+        handle = replace(process.build_handle(request, self.name), native_id=bridge.cluster)
+        if not publish(handle):
+            return None
+        key = (request.dir, request.attempt)
+        self._watched[key] = handle
+        self._gathered[key] = job
+        if not self._is_gathering:
+            self._send_one(bridge, key, request)
+        elif len(self._gathered) == 1:
+            self._gathered_at = time.monotonic()
+        elif time.monotonic() - self._gathered_at > _BATCH_S:
+            self._send(bridge)
+        return handle
+
+    @classmethod
+    def find_job(cls, handle: JobHandle, _run_dir: str) -> str:
+        """The name of a Ray Job; a task has none, so its cluster is named."""
+        return f"assay-{handle.tag}" if ray_farm.is_jobs_address(handle.native_id) else handle.native_id
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """One message to Ray for many jobs."""
+        self._is_gathering = True
+        try:
+            yield
+        finally:
+            self._is_gathering = False
+            if self._gathered:
+                self._send(self._connect())
+
+    def _send_one(self, bridge: Bridge, key: _Key, request: JobRequest) -> None:
+        said, hint = None, None
+        try:
+            self._send(bridge)
+        except InfrastructureError as error:
+            said, hint = error.message, error.hint
+        said = said or self.refusal(self._watched[key], request.dir)
+        if said:
+            if load_submit_code(*key):
+                del self._watched[key]
+            raise InfrastructureError(f"cannot start {request.name}: {said}", hint)
+
+    def _send(self, bridge: Bridge) -> None:
+        gathered, self._gathered = self._gathered, {}
+        try:
+            refused = bridge.call("submit", list(gathered.values()), ray_farm.build_options(self.farm))
+        except InfrastructureError as error:
+            for key in gathered:
+                self._refuse(key, error.message)
+            raise
+        for key, job in gathered.items():
+            if job["tag"] in refused:
+                self._refuse(key, refused[job["tag"]])
+            elif bridge.is_shared:  # it waits in the cluster's queue, whatever becomes of us
+                kind = "job" if bridge.takes_jobs else "task"
+                _note_submission(key, f"{kind} of the Ray cluster at {bridge.cluster}", 0)
+
+    def _prepare(self, request: JobRequest, bridge: Bridge) -> dict[str, Any]:
+        if not bridge.takes_jobs:
+            return _build_job(request)
+        job = _build_remote_job(self.farm, request)
+        device = os.stat(request.dir).st_dev
+        if device not in bridge.probed:
+            found = bridge.call("probe", job, ray_farm.build_options(self.farm))
+            if found:
+                raise InfrastructureError(
+                    f"the Ray cluster {bridge.cluster} does not see the runs: {found.removeprefix(REFUSED)}",
+                    "choose a folder that this machine and all nodes have at the same path (--root or ASSAY_ROOT)",
+                )
+            bridge.probed.add(device)
+        return job
+
+    def _refuse(self, key: _Key, message: str) -> None:
+        """The cluster may have it all the same: then it finds its token taken, or has taken it and goes on."""
+        self._take_token(*key)
+        if self._is_unbegun(*key):
+            _note_submission(key, message, 126)
+
+    def is_handed_over(self) -> bool:
+        return self._bridge is not None and self._bridge.is_shared and not self._gathered
+
+    def refusal(self, handle: JobHandle, run_dir: str) -> str | None:
+        if not load_submit_code(run_dir, handle.attempt):
+            return None
+        said = read_end(os.path.join(run_dir, layout.submit_log_name(handle.attempt)), _LOG_TAIL_BYTES).strip()
+        return f"Ray did not start the job: {said}"
+
+    # ------------------------------------------------------------ watching
+
+    def wait(self, timeout_s: float) -> Sequence[JobHandle]:
+        deadline, pause_s = time.monotonic() + max(0.0, timeout_s), _SHORTEST_PAUSE_S
+        while True:
+            self._look(max(0.0, deadline - time.monotonic()), pause_s)
+            ended = [key for key in self._ends if self.liveness(self._watched[key], key[0]) is Liveness.GONE]
+            if ended or time.monotonic() >= deadline:
+                return [self._forget(key) for key in ended]
+            pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+
+    def _forget(self, key: _Key) -> JobHandle:
+        handle, end = self._watched.pop(key), self._ends.pop(key)
+        self._over_since.pop(key, None)
+        if end is not None and not end[0]:
+            self._usage[handle] = Usage(cpu_s=end[1], peak_rss_bytes=end[2])
+        return handle
+
+    def _look(self, left_s: float, pause_s: float) -> None:
+        """Ask Ray for the ends of watched jobs; where it cannot be asked, their files are looked at."""
+        keys = [key for key in self._watched if key not in self._ends]
+        ours = [key for key in keys if self._is_asked(self._watched[key])]
+        self._ends.update(dict.fromkeys(set(keys).difference(ours)))
+        short_s = min(left_s, pause_s)
+        if not ours:
+            time.sleep(short_s if self._ends else left_s)
+        elif self._bridge is not None and self._bridge.takes_jobs:
+            self._look_at_files(ours, short_s)
+        else:
+            self._note(self._ask({self._watched[key].tag: key for key in ours}, short_s if self._ends else left_s))
+
+    def _look_at_files(self, keys: Sequence[_Key], pause_s: float) -> None:
+        """A dashboard is asked rarely: each job leaves `end.N`, unless it has died or waits."""
+        ended = [key for key in keys if os.path.exists(os.path.join(key[0], layout.end_name(key[1])))]
+        self._ends.update(dict.fromkeys(ended))
+        if ended:
+            return
+        if time.monotonic() - self._asked_at > _ASK_S:
+            self._note(self._ask({self._watched[key].tag: key for key in keys}, 0.0))
+            self._asked_at = time.monotonic()
+        time.sleep(pause_s)
+
+    def _note(self, ends: Mapping[_Key, Ended | None]) -> None:
+        for key, end in ends.items():
+            self._ends[key] = end
+            if end is not None and end[0].startswith(REFUSED):
+                _note_submission(key, end[0].removeprefix(REFUSED), 126)
+
+    def _ask(self, keys: Mapping[str, _Key], timeout_s: float) -> Mapping[_Key, Ended | None]:
+        """By the attempts' tags: a directory may be removed and made again."""
+        try:
+            ends: Mapping[str, Ended | None] = self._connect().call("look", list(keys), timeout_s)
+        except InfrastructureError:  # the cluster has died; files say what became of its jobs
+            self._drop_bridge()
+            return {}
+        return {keys[tag]: end for tag, end in ends.items()}
+
+    def _is_shared(self, handle: JobHandle) -> bool:
+        return not handle.native_id.startswith(LOCAL)
+
+    def _is_asked(self, handle: JobHandle) -> bool:
+        """Whether the job is on the cluster that we speak to."""
+        if self._bridge is None and self._is_shared(handle) and ray_farm.choose_address(self.farm) != LOCAL:
+            if time.monotonic() - self._failed_at < _RECONNECT_S:
+                return False
+            try:
+                self._connect()
+            except (InfrastructureError, UsageError):
+                self._failed_at = time.monotonic()
+        return self._bridge is not None and handle.native_id == self._bridge.cluster
+
+    def _judge(self, handle: JobHandle, run_dir: str) -> Liveness:
+        token = self._load_token(run_dir, handle.attempt)
+        is_elsewhere = token is not None and token.pid != 0 and token.host != processes.host_name()
+        if (token is not None and not is_elsewhere) or load_submit_code(run_dir, handle.attempt):
+            return super()._judge(handle, run_dir)
+        if os.path.exists(os.path.join(run_dir, layout.end_name(handle.attempt))):
+            return Liveness.GONE
+        is_known, is_over = self._find_end(handle, (run_dir, handle.attempt))
+        if is_known and not is_over:
+            return Liveness.ALIVE
+        if is_elsewhere:
+            return self._judge_elsewhere((run_dir, handle.attempt)) if is_over else Liveness.UNKNOWN
+        if not is_over:
+            found = super()._judge(handle, run_dir)
+            if found is not Liveness.GONE:
+                return found
+        self._take_token(run_dir, handle.attempt)  # a worker that is just about to start it will leave
+        return super()._judge(handle, run_dir)
+
+    def _judge_elsewhere(self, key: _Key) -> Liveness:
+        """The task is over and `end.N` is not there: its node has died, or a guard is still ending the job."""
+        since = self._over_since.setdefault(key, time.monotonic())
+        return Liveness.GONE if time.monotonic() - since > _ELSEWHERE_S else Liveness.ALIVE
+
+    def _find_end(self, handle: JobHandle, key: _Key) -> tuple[bool, bool]:
+        """Whether Ray knows the job; whether it can no longer begin or go on."""
+        if self._ends.get(key) is not None:
+            return True, True
+        if not self._is_asked(handle):
+            is_ours = handle.supervisor_pid == os.getpid() and handle.host == processes.host_name()
+            return False, self._is_cluster_gone(handle, key) if self._is_shared(handle) else is_ours
+        found = self._ask({handle.tag: key}, 0.0)
+        if key not in found:
+            return self._bridge is not None, False
+        if found[key] is not None:
+            return True, True
+        # never submitted, or its owner in the cluster has died and everything that it had
+        was_submitted = load_submit_code(*key) == 0
+        return False, was_submitted or handle.supervisor_pid == os.getpid()
+
+    def _is_cluster_gone(self, handle: JobHandle, key: _Key) -> bool:
+        """Of a job on a cluster that we are not connected to: whether nothing of it can begin or go on there.
+
+        What has not begun is taken back as soon as nobody answers there: its token decides if that was too early.
+        """
+        reason = self._probe(handle.native_id)
+        ours = LOCAL if ray_farm.choose_address(self.farm) == LOCAL else ""
+        ours = self._bridge.cluster if self._bridge is not None else ours
+        if not reason:
+            if ours:
+                self._tell(f"runs of the Ray cluster at {handle.native_id} are waited for, though the farm's is {ours}")
+            return False
+        if self._load_token(*key) is not None:  # a dashboard may be away while its cluster goes on
+            absent_s = time.monotonic() - self._absent_since[handle.native_id]
+            return not ray_farm.is_jobs_address(handle.native_id) and absent_s > _CLUSTER_DEATH_S
+        said = f"the Ray cluster at {handle.native_id} is gone ({reason})"
+        self._tell(f"{said}: " + (f"what waited there goes to {ours}" if ours else "its runs are waited for"))
+        if ours:
+            self._taken_back[key] = f"it waited in the queue, and {said}"
+        return bool(ours)
+
+    def _probe(self, cluster: str) -> str:
+        """Why nobody can be reached there; empty: somebody can."""
+        looked_at, reason = self._probes.get(cluster, (-_PROBE_S, ""))
+        if time.monotonic() - looked_at > _PROBE_S:
+            reason = ray_farm.find_absence(cluster)
+            self._probes[cluster] = time.monotonic(), reason
+            if reason:
+                self._absent_since.setdefault(cluster, time.monotonic())
+            else:
+                self._absent_since.pop(cluster, None)
+        return reason
+
+    def _tell(self, message: str) -> None:
+        """Once."""
+        if message not in self._told:
+            self._told.add(message)
+            self._messages.append(message)
+
+    def take_messages(self) -> Sequence[str]:
+        messages, self._messages = self._messages, []
+        return messages
+
+    def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
+        said = self._taken_back.pop((run_dir, handle.attempt), None)
+        return ("taken back", said) if said and self._is_unbegun(run_dir, handle.attempt) else None
+
+    # ------------------------------------------------------------ ending
+
+    def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
+        """By files, so that it needs no connection; what still waits in Ray's queue is taken out where there is one."""
+        super().cancel(jobs, grace_s)
+        waiting = [handle.tag for handle, run_dir in jobs if self._is_unbegun(run_dir, handle.attempt)]
+        if waiting and self._bridge is not None:
+            with contextlib.suppress(InfrastructureError):
+                self._bridge.call("cancel", waiting)
+
+    def _is_unbegun(self, run_dir: str, attempt: int) -> bool:
+        token = self._load_token(run_dir, attempt)
+        return token is not None and token.pid == 0
+
+    def close(self) -> None:
+        """A cluster of our own ends with its last executor, and its jobs with it."""
+        if self._bridge is not None:
+            self._bridge.users -= 1
+            if self._bridge.users <= 0:
+                self._bridge.close()
+            self._bridge = None
+        super().close()
+
+    # ------------------------------------------------------------ the connection
+
+    def _connect(self) -> Bridge:
+        if self._bridge is not None and not self._bridge.is_open:
+            self._drop_bridge()
+        if self._bridge is None:
+            self._bridge = find_bridge(ray_farm.choose_address(self.farm), self._sizes)
+            self._bridge.users += 1
+        return self._bridge
+
+    def _drop_bridge(self) -> None:
+        if self._bridge is not None:
+            self._bridge.close()
+            self._bridge = None
+
+
+def _check_demand(farm: Farm, bridge: Bridge) -> None:
+    """A node that has joined since counts, and one that has left may come back."""
+    ray_farm.check_amounts(farm)
+    if ray_farm.can_give(bridge.nodes, farm):
+        return
+    bridge.nodes = bridge.call("list_nodes")
+    if not ray_farm.can_give(bridge.nodes, farm):
+        raise ray_farm.refuse_demand(bridge.nodes, farm, bridge.cluster)
+
+
+def _build_job(request: JobRequest) -> dict[str, Any]:
+    return {
+        "dir": request.dir,
+        "script": os.path.join(request.dir, layout.JOB_FILE),
+        "end": os.path.join(request.dir, layout.end_name(request.attempt)),
+        "tag": request.tag,
+        "env": process.request_environment(request),
+        "drop": process.OUTER,
+        "guard": ray_nodes.GUARD,
+        "refused": REFUSED,
+    }
+
+
+def _build_remote_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
+    """`submit.sh.N` in the run directory, which the entry point of a Ray Job runs where it sees it."""
+    path = os.path.join(request.dir, layout.submit_script_name(request.attempt))
+    text = ray_nodes.JOB_STARTER.format(
+        tag=request.tag,
+        guard=quote_text(ray_nodes.GUARD),
+        end=shlex.quote(os.path.join(request.dir, layout.end_name(request.attempt))),
+        drop=" ".join(process.OUTER),
+        dir=shlex.quote(request.dir),
+        command=build_job_command(farm, request),
+    )
+    with contextlib.suppress(FileExistsError):
+        write_new(path, text.encode("utf-8", "surrogateescape"), 0o777)
+    entry = {"path": shlex.quote(path), "tag": request.tag, "refused": REFUSED}
+    return {
+        "tag": request.tag,
+        "name": request.name,
+        "entry": ray_nodes.ENTRY.format(**entry, then='exec bash "$f"'),
+        "probe": ray_nodes.ENTRY.format(**entry, then="true"),
+    }
+
+
+def _note_submission(key: _Key, text: str, code: int) -> None:
+    run_dir, attempt = key
+    with contextlib.suppress(OSError):  # a full disk: the next look at the lease gives the same
+        with open(os.path.join(run_dir, layout.submit_log_name(attempt)), "a", encoding="utf-8") as file:
+            file.write(text + "\n")
+        with open(os.path.join(run_dir, layout.submit_exit_name(attempt, code)), "ab"):
+            pass

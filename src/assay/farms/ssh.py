@@ -1,0 +1,245 @@
+"""Jobs on hosts that share no file system with this one, by the system's ssh; bash, tar and coreutils there are enough.
+
+What goes over: run.json, job.sh and the rest of the run's directory as one tar, the code once for each content. What
+comes back: logs, metrics and exit markers as they grow, everything else when the job has ended. `ssh_jobs`: the files
+that show what became of a job; `ssh_host`: what is done on one host; `ssh_session` and remote.sh: the two ends of the
+connection.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from assay.errors import InfrastructureError
+from assay.execute import process
+from assay.execute.base import Executor, Publish
+from assay.farms.ssh_host import Host, Shared
+from assay.farms.ssh_jobs import (
+    DEFAULT_ROOT,
+    Cancel,
+    HostAddress,
+    HostSlot,
+    Job,
+    load_liveness,
+    load_token_host,
+    parse_slot,
+    unsent,
+)
+from assay.farms.ssh_session import LostError, Session
+from assay.farms.submit import load_submit_failure
+from assay.system.fast_dataclasses import replace
+from assay.values import layout
+from assay.values.run import JobHandle, JobRequest, Liveness
+from assay.values.study import Farm
+
+_CONFIRM_S = 30.0  # beyond the grace: to end the job, and to fetch what it wrote
+_LOST_AFTER_S = 600.0
+
+
+class SshExecutor(Executor):
+    name = "ssh"
+
+    def __init__(self, farm: Farm) -> None:
+        self._slots = _build_slots(farm)
+        self._gpus = farm.options.get("gpus") or 0
+        self._shared = Shared(farm.options.get("lost_after") or _LOST_AFTER_S)
+        self._hosts: dict[HostAddress, Host] = {}
+
+    @classmethod
+    def check(cls, farm: Farm) -> None:
+        """One host that answers is enough: the others are tried again while the runs go on."""
+        problems: list[InfrastructureError] = []
+        for address in dict.fromkeys(slot.address for slot in _build_slots(farm)):
+            session = Session(address)
+            try:
+                session.connect()
+            except InfrastructureError as error:
+                problems.append(error)
+            except LostError as error:
+                problems.append(InfrastructureError(str(error)))
+            else:
+                if not session.refusal:
+                    return
+                problems.append(InfrastructureError(session.refusal, "root: names a folder there that you can write"))
+            finally:
+                session.close()
+        hints = dict.fromkeys(error.hint for error in problems if error.hint)
+        raise InfrastructureError("; ".join(error.message for error in problems), "; ".join(hints))
+
+    @classmethod
+    def render_line(cls, farm: Farm, _request: JobRequest, training: str) -> str:
+        hosts = ",".join(dict.fromkeys(slot.address.name for slot in _build_slots(farm)))
+        return f"ssh {hosts}: {training}"
+
+    # ------------------------------------------------------------ starting
+
+    def has_room(self) -> bool:
+        """Raises InfrastructureError where no host has answered for long, and nothing is expected of any."""
+        for slot in self._slots:
+            self._host(slot).begin()
+        with self._shared.changed:
+            hosts = [self._host(slot) for slot in self._slots]
+            if not any(host.jobs for host in hosts) and all(host.is_silent() or host.refusal for host in hosts):
+                problems = dict.fromkeys(host.refusal or host.problem or "" for host in hosts)
+                raise InfrastructureError("; ".join(problems), "the same command goes on when a host answers")
+        return self._choose_slot(lambda host: host.is_ready) is not None
+
+    def _choose_slot(self, is_fit: Callable[[Host], bool]) -> HostSlot | None:
+        """A free slot on the host that has most of them."""
+        with self._shared.changed:
+            free = [
+                slot
+                for slot in self._slots
+                if is_fit(host := self._host(slot))
+                and host.problem is None
+                and host.refusal is None
+                and all(job.slot.number != slot.number for job in host.jobs.values())
+            ]
+        count = {slot.address: sum(each.address == slot.address for each in free) for slot in free}
+        return max(free, key=lambda slot: count[slot.address], default=None)
+
+    def _host(self, slot: HostSlot) -> Host:
+        if slot.address not in self._hosts:
+            self._hosts[slot.address] = Host(slot.address, self._shared)
+        return self._hosts[slot.address]
+
+    def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
+        if not os.path.exists(os.path.join(request.dir, layout.JOB_FILE)):
+            raise InfrastructureError(f"cannot start {request.name}: {request.dir} has no {layout.JOB_FILE}")
+        slot = self._choose_slot(lambda host: host.is_ready) or self._choose_slot(lambda _: True) or self._slots[0]
+        env = dict(request.env)
+        gpus = _of_host(self._gpus, slot.address.name, 0)
+        if gpus and "CUDA_VISIBLE_DEVICES" not in env:
+            first = slot.number * gpus
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(first, first + gpus)))
+        env |= {layout.ENV_ATTEMPT_NUMBER: str(request.attempt), layout.ENV_ATTEMPT: request.tag}
+        request = replace(request, env=env, slot=f"{slot.address.name}:{slot.number}", slot_fds=())
+        handle = process.build_handle(request, self.name, native_id=slot.render())
+        key = (request.dir, request.attempt)
+        unsent.add(key)  # before others can see the lease
+        try:
+            is_ours = publish(handle)
+        except BaseException:
+            unsent.discard(key)
+            raise
+        if not is_ours:
+            unsent.discard(key)
+            return None
+        with self._shared.changed:
+            self._host(slot).add(Job(handle, request.dir, slot, request))
+        return handle
+
+    def is_handed_over(self) -> bool:
+        with self._shared.changed:
+            return all(job.request is None for host in self._hosts.values() for job in host.jobs.values())
+
+    def refusal(self, handle: JobHandle, run_dir: str) -> str | None:
+        """None while another host may take it, as the next attempt."""
+        with self._shared.changed:
+            if any(self._host(slot).refusal is None for slot in self._slots):
+                return None
+        return load_submit_failure(run_dir, handle.attempt)
+
+    def take_messages(self) -> Sequence[str]:
+        with self._shared.changed:
+            taken = list(self._shared.messages)
+            self._shared.messages.clear()
+        return taken
+
+    # ------------------------------------------------------------ watching
+
+    def watch(self, handle: JobHandle, run_dir: str) -> None:
+        slot = parse_slot(handle.native_id)
+        with self._shared.changed:
+            if slot is None:
+                self._shared.ended.append(handle)
+            elif (run_dir, handle.attempt) not in self._shared.lost:
+                self._host(slot).add(Job(handle, run_dir, slot))
+
+    def wait(self, timeout_s: float) -> Sequence[JobHandle]:
+        shared = self._shared
+        with shared.changed:
+            shared.changed.wait_for(lambda: shared.ended or shared.has_news, max(0.0, timeout_s))
+            ended = list(shared.ended)
+            shared.ended.clear()
+            shared.has_news = False
+        return ended
+
+    def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
+        if (run_dir, handle.attempt) in self._shared.lost:
+            return Liveness.UNKNOWN
+        found = load_liveness(handle, run_dir)
+        return Liveness.ALIVE if found is Liveness.UNKNOWN else found  # an earlier call has given it up: ask again
+
+    def leftovers(self, handle: JobHandle, _run_dir: str) -> Sequence[str]:
+        return self._shared.left.pop(handle, ())
+
+    def find_end(self, handle: JobHandle) -> float | None:
+        return self._shared.ended_at.pop(handle, None)
+
+    # ------------------------------------------------------------ ending
+
+    def begin_cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> Callable[[], bool]:
+        cancels = self._send_cancels(jobs, grace_s)
+        return lambda: all(cancel.is_done for cancel in cancels)
+
+    def _send_cancels(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> list[Cancel]:
+        cancels = []
+        for handle, run_dir in jobs:
+            slot = parse_slot(handle.native_id)
+            if slot is None:
+                continue  # somebody ran job.sh here, by hand
+            was_gone = self.liveness(handle, run_dir) is Liveness.GONE
+            if was_gone and load_token_host(run_dir, handle.attempt) in (None, layout.NO_HOST):
+                continue  # nothing of it ever ran
+            cancels.append(Cancel(Job(handle, run_dir, slot, is_watched=False), grace_s, was_gone))
+        with self._shared.changed:
+            for cancel in cancels:
+                self._host(cancel.job.slot).cancel(cancel)
+        return cancels
+
+    def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
+        cancels = self._send_cancels(jobs, grace_s)
+
+        def is_open(each: Cancel) -> bool:  # what an ended job left on a host that is out of reach is not waited for
+            return not each.is_done and not (each.was_gone and self._host(each.job.slot).problem)
+
+        with self._shared.changed:
+            if self._shared.changed.wait_for(lambda: not any(map(is_open, cancels)), grace_s + _CONFIRM_S):
+                return
+            left = [each.job for each in cancels if is_open(each)]
+            problems = dict.fromkeys(self._host(job.slot).problem or "" for job in left)
+        why = "; ".join(filter(None, problems))
+        raise InfrastructureError(
+            f"these jobs have not confirmed that they stopped: {', '.join(job.run_dir for job in left)}"
+            + (f" ({why})" if why else ""),
+            "the same command goes on with them when the host answers",
+        )
+
+    def close(self) -> None:
+        with self._shared.changed:
+            hosts = list(self._hosts.values())
+        for host in hosts:
+            host.close()
+        for host in hosts:
+            host.join()
+
+
+def _build_slots(farm: Farm) -> list[HostSlot]:
+    """Every slot of every host, host by host in turn."""
+    given = farm.options
+    root, options = given.get("root") or DEFAULT_ROOT, tuple(given.get("ssh_options") or ())
+    addresses = [HostAddress(host, root, options) for host in dict.fromkeys(given.get("hosts") or ())]
+    counts = {address: _of_host(given.get("slots") or 1, address.name, 1) for address in addresses}
+    return [
+        HostSlot(address, number, bool(given.get("keep")))
+        for number in range(max(counts.values(), default=0))
+        for address in addresses
+        if number < counts[address]
+    ]
+
+
+def _of_host(given: int | Mapping[str, int], host: str, default: int) -> int:
+    """One number for all hosts, or a mapping."""
+    return given.get(host, default) if isinstance(given, Mapping) else given

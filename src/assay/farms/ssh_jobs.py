@@ -1,0 +1,152 @@
+"""Jobs on hosts that are reached by ssh: where each one runs, and what the run's own directory says about it.
+
+lease.N                 the supervisor is about to send the job (its host and slot are in the handle), or died before
+submit.log.N            it has begun to send it
+submit.exit.N.<code>    0: the job was started there; else the host refused it, and submit.log.N says why
+token.N                 the host's own token, once it was seen; "-": the job never began, and never will
+unreachable.N           its host has not answered for a long time; removed when it answers
+end.N                   the job has left, and all that it wrote is here, compared by size and hash
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+
+from assay.farms.submit import load_submit_code, parse_token
+from assay.system import processes
+from assay.system.files import write_new
+from assay.system.ssh import is_host
+from assay.values import layout
+from assay.values.run import JobHandle, JobRequest, Liveness
+
+DEFAULT_ROOT = "~/assay-runs"
+NEVER = "- 0 0 - 0\n"
+
+Key = tuple[str, int]  # run directory and attempt
+
+# jobs that an executor of this process is going to send
+unsent: set[Key] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class HostAddress:
+    """One host and the folder on it that holds the runs."""
+
+    name: str  # as ssh takes it
+    root: str = DEFAULT_ROOT
+    options: tuple[str, ...] = ()  # more words for ssh
+
+
+@dataclass(frozen=True, slots=True)
+class HostSlot:
+    """Kept as text in the handle of its job, so that the job is found without its study's file."""
+
+    address: HostAddress
+    number: int = 0
+    keep: bool = False  # the host's copy of the run stays there
+
+    def render(self) -> str:
+        address = {"host": self.address.name, "root": self.address.root, "options": self.address.options}
+        return json.dumps({**address, "slot": self.number, "keep": self.keep})
+
+
+def parse_slot(text: str) -> HostSlot | None:
+    """None: not a job of ours."""
+    try:
+        fields = json.loads(text)
+        address = HostAddress(fields["host"], fields["root"], tuple(fields["options"]))
+        return HostSlot(address, int(fields["slot"]), bool(fields["keep"])) if is_host(address.name) else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(slots=True)
+class Job:
+    handle: JobHandle
+    run_dir: str
+    slot: HostSlot
+    request: JobRequest | None = None  # until it was sent
+    is_watched: bool = True  # its end is reported
+    fetches: int = 0
+    failing_since: float | None = None  # what it wrote cannot be stored here, by the monotonic clock
+    next_try: float = 0.0
+
+    @property
+    def key(self) -> Key:
+        return self.run_dir, self.handle.attempt
+
+    @property
+    def uid(self) -> str:
+        return self.handle.tag.rpartition(".")[0]
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.run_dir, name)
+
+    def has_begun(self) -> bool:
+        return os.path.exists(self.path(layout.token_name(self.handle.attempt)))
+
+    def was_offered(self) -> bool:
+        """Whether a supervisor has begun to send it: the host may have it."""
+        return os.path.exists(self.path(layout.submit_log_name(self.handle.attempt)))
+
+    def is_unsent(self) -> bool:
+        return load_submit_code(self.run_dir, self.handle.attempt) is None
+
+    def write_once(self, name: str, text: str = "") -> None:
+        """The first writer decides; where the run's directory was removed, it stays so."""
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            write_new(self.path(name), text)
+
+    def write_never(self) -> None:
+        self.write_once(layout.token_name(self.handle.attempt), NEVER)
+
+
+@dataclass(slots=True)
+class Cancel:
+    job: Job
+    grace_s: float
+    was_gone: bool
+    is_sent: bool = False
+    is_done: bool = False
+
+
+def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
+    """By the files that are here. ALIVE: its host has it, or may have. UNKNOWN: and the host was given up."""
+    attempt = handle.attempt
+    if os.path.exists(os.path.join(run_dir, layout.end_name(attempt))):
+        return Liveness.GONE
+    token = load_token_host(run_dir, attempt)
+    if token == layout.NO_HOST:
+        return Liveness.GONE
+    if os.path.exists(os.path.join(run_dir, layout.unreachable_name(attempt))):
+        return Liveness.UNKNOWN
+    return Liveness.ALIVE if token is not None or _is_on_its_way(handle, run_dir) else Liveness.GONE
+
+
+def _is_on_its_way(handle: JobHandle, run_dir: str) -> bool:
+    try:
+        code = load_submit_code(run_dir, handle.attempt)
+    except OSError:
+        return False
+    was_offered = os.path.exists(os.path.join(run_dir, layout.submit_log_name(handle.attempt)))
+    return code == 0 if code is not None else was_offered or may_be_sent(handle, run_dir)
+
+
+def load_token_host(run_dir: str, attempt: int) -> str | None:
+    try:
+        with open(os.path.join(run_dir, layout.token_name(attempt)), encoding="utf-8", errors="replace") as file:
+            return parse_token(file.read()).host
+    except OSError:
+        return None
+
+
+def may_be_sent(handle: JobHandle, run_dir: str) -> bool:
+    """By the supervisor that has the lease, while it lives; one on another machine cannot be asked."""
+    if handle.host != processes.host_name():
+        return True
+    if handle.supervisor_pid == os.getpid():
+        return (run_dir, handle.attempt) in unsent
+    return processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)

@@ -1,0 +1,275 @@
+"""One connection to a host: remote.sh runs at its other end, answers one request after another, and ends with it.
+
+A request is a number of fields; every field ends with a zero byte. An answer is a sequence of records that its reader
+knows, some with bytes whose number was announced, then `Z`, an exit code and a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import shlex
+import subprocess
+import tempfile
+import threading
+import time
+from functools import cache
+from typing import IO
+
+from assay.errors import InfrastructureError
+from assay.farms.ssh_jobs import HostAddress
+from assay.system.ssh import Address, explain_connection, find_client
+
+_READY = b"assay ready\0"
+_CONNECT_S = 10.0
+_LONGEST_START_S = 3 * _CONNECT_S  # login scripts included
+_NOT_FOUND = 127  # of a shell that has no such command
+_CHUNK_BYTES = 1 << 20
+_GRACE_S = 5.0
+_ONE_CONNECTION = ("-o", "ControlMaster=no", "-o", "ControlPath=none")  # ours ends when its process does
+
+
+class LostError(Exception):
+    """The host could not be reached, or the connection broke: nothing is known about what was asked."""
+
+
+class RefusedError(Exception):
+    """The host answered that it cannot do what was asked."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@cache
+def _load_script() -> str:
+    with open(os.path.join(os.path.dirname(__file__), "remote.sh"), encoding="utf-8") as file:
+        return file.read()
+
+
+class Session:
+    def __init__(self, address: HostAddress) -> None:
+        self._host = address
+        hint = f"a key without a password prompt is needed; try: ssh -o BatchMode=yes {address.name} true"
+        self._address = Address(address.name, options=address.options, connect_s=_CONNECT_S, noun="host", key_hint=hint)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] = io.BytesIO()  # what ssh itself prints
+        self._buffer = b""
+        self.refusal = ""  # why it takes no jobs; those that it has can be followed
+        self._writing = threading.Lock()  # a request, or the field that ends a wait
+        self._is_waiting = self._is_woken = False
+
+    # ------------------------------------------------------------ connecting
+
+    def connect(self) -> None:
+        """Raises InfrastructureError for a host that does not answer."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        self.refusal = ""
+        command = "exec bash -c " + shlex.join([_load_script(), "assay", self._host.root])
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        argv = [find_client("host"), *_ONE_CONNECTION, *self._address.words, "--", self._address.name, command]
+        self._process = subprocess.Popen(  # in a session of its own: Ctrl-C is for us, and jobs are ended over there
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            bufsize=0,
+            start_new_session=True,
+        )
+        if not self._wait_until_ready():
+            code = self._process.poll()
+            said = self._load_errors()
+            self.close()
+            if code == _NOT_FOUND:
+                raise InfrastructureError(f"the host {self._host.name} cannot run jobs: it has no bash", "install bash")
+            raise InfrastructureError(*explain_connection(self._address, said))
+        try:
+            self.ask("hello")
+        except RefusedError as error:
+            self.refusal = f"the host {self._host.name} cannot run jobs in {self._host.root}: {error}"
+
+    def _wait_until_ready(self) -> bool:
+        """What a login script prints before does not matter."""
+        deadline, seen = time.monotonic() + _LONGEST_START_S, b""
+        fd = self._stdout.fileno()
+        while _READY not in seen:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
+                return False
+            chunk = os.read(fd, 4096)
+            if not chunk:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._running.wait(_GRACE_S)
+                return False
+            seen += chunk
+        self._buffer = seen.partition(_READY)[2]
+        return True
+
+    def _load_errors(self) -> str:
+        if self._errors.closed:
+            return ""
+        self._errors.seek(0)
+        return self._errors.read().decode("utf-8", "replace")
+
+    def interrupt(self) -> None:
+        """From another thread: whatever waits for this connection waits no longer."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(OSError):
+                process.kill()
+
+    def close(self) -> None:
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._errors.close()
+        self._process, self._buffer, self._is_waiting = None, b"", False
+
+    # ------------------------------------------------------------ asking
+
+    @property
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise LostError(f"there is no connection to the host {self._host.name}")
+        return self._process
+
+    @property
+    def _stdout(self) -> IO[bytes]:
+        stream = self._running.stdout
+        assert stream is not None
+        return stream
+
+    def begin(self, *words: str, may_wait: bool = False) -> None:
+        """Send a request; its answer has to be read to the end."""
+        data = "".join(f"{word}\0" for word in (str(len(words)), *words)).encode("utf-8", "surrogateescape")
+        with self._writing:
+            self.send(data)
+            if may_wait and self._is_woken:
+                self.send(b"\0")
+            self._is_waiting = may_wait and not self._is_woken
+            self._is_woken = self._is_woken and not may_wait
+
+    def wake(self) -> None:
+        """From another thread: a request that waits for something to happen on the host is answered now."""
+        with self._writing:
+            self._is_woken = not self._is_waiting  # then the next one does not wait
+            if self._is_waiting:
+                self._is_waiting = False
+                with contextlib.suppress(LostError):
+                    self.send(b"\0")
+
+    def forget_wake(self) -> None:
+        """What it was for is about to be done."""
+        self._is_woken = False
+
+    def send(self, data: bytes) -> None:
+        """As it is: content that belongs to a request."""
+        stream = self._running.stdin
+        assert stream is not None
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(stream.fileno(), view) :]
+        except (OSError, ValueError):
+            raise self._broken() from None
+
+    def _broken(self) -> LostError:
+        said = [line for line in self._load_errors().splitlines() if line.strip()]
+        return LostError(
+            f"the connection to the host {self._host.name} broke" + (f": {said[-1].strip()}" if said else "")
+        )
+
+    def ask(self, *words: str) -> list[str]:
+        """A request whose answer is a few fields."""
+        self.begin(*words)
+        return self.read_fields()
+
+    def read_fields(self) -> list[str]:
+        found = []
+        while (field := self.take()) != "Z":
+            found.append(field)
+        self.end()
+        return found
+
+    def end(self) -> None:
+        """Of an answer, after its Z. Raises RefusedError."""
+        with self._writing:
+            self._is_waiting = False
+        code, message = int(self.take() or 0), self.take()
+        if code:
+            raise RefusedError(message.strip().partition("\n")[0] or f"exit code {code}", code)
+
+    def take(self) -> str:
+        while b"\0" not in self._buffer:
+            self._fill()
+        field, _, self._buffer = self._buffer.partition(b"\0")
+        return field.decode("utf-8", "surrogateescape")
+
+    def _fill(self) -> None:
+        try:
+            chunk = os.read(self._stdout.fileno(), 1 << 16)
+        except (OSError, ValueError):
+            chunk = b""
+        if not chunk:
+            raise self._broken()
+        self._buffer += chunk
+
+    def copy(self, length: int, file: IO[bytes]) -> None:
+        """All of it is read, also where it cannot be written: what follows in the answer stays readable."""
+        failure: OSError | None = None
+        while length > 0:
+            if not self._buffer:
+                self._fill()
+            piece, self._buffer = self._buffer[:length], self._buffer[length:]
+            length -= len(piece)
+            if failure is None:
+                try:
+                    file.write(piece)
+                except OSError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+
+    def skip(self, length: int) -> None:
+        while length > 0:
+            step = min(length, _CHUNK_BYTES)
+            self.copy(step, io.BytesIO())
+            length -= step
+
+
+class ChunkWriter(io.RawIOBase):
+    """Content of unknown length: pieces, each after its length; a length of 0 ends it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self._pieces.append(bytes(data))
+        self._size += len(data)
+        if self._size >= _CHUNK_BYTES:
+            self._send()
+        return len(data)
+
+    def _send(self) -> None:
+        piece = b"".join(self._pieces)
+        self._pieces, self._size = [], 0
+        if piece:
+            self._session.send(f"{len(piece)}\0".encode() + piece)
+
+    def finish(self) -> None:
+        self._send()
+        self._session.send(b"0\0")

@@ -1,0 +1,450 @@
+"""Jobs on farms, by the farm's own submit command.
+
+There is no pipe to a farm, so there is no gate: the lease is published first, the submit command runs afterwards, and
+`job.sh` takes `token.N` before it does anything. What became of a job is read from files:
+
+lease.N alone           the supervisor is about to submit, or died before it did
+submit.log.N            the submit command was started (its output)
+submit.exit.N.<code>    and ended; not 0 without a token: nothing was submitted
+token.N                 the job has begun (host, pid, start, boot, time), or we cancelled it before it could
+end.N                   job.sh has left
+
+On NGC the job's files appear under NGC_LOGROOT. They are linked into the run directory as they come, so that nobody
+else needs to know where they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shlex
+import shutil
+import subprocess
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from assay.errors import InfrastructureError
+from assay.execute import process
+from assay.execute.base import Executor, Publish
+from assay.execute.script import quote_text
+from assay.farms.submit_lines import (
+    build_cancel_command,
+    build_job_script,
+    build_state_dir,
+    build_submit_command,
+    find_program,
+    is_shell,
+    parse_native_id,
+    render_submit_line,
+    uses_script,
+)
+from assay.system import processes
+from assay.system.files import read_end
+from assay.values import layout
+from assay.values.run import JobHandle, JobRequest, Liveness, Usage
+from assay.values.study import Farm
+
+__all__ = ["SubmitExecutor", "build_submit_command", "load_submit_failure", "render_submit_line"]
+
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_POLL_BUDGET_S = 0.5  # a thousand queued jobs on a slow network disk must not hold up the supervisor
+_EMPTY_TOKEN_S = 5.0  # creating the token and writing it are microseconds apart
+_ELSEWHERE_S = 15.0  # beyond the grace: the watcher on the other host looks every two seconds, and then has its own
+_CANCEL_COMMAND_S = 60.0
+_CANNOT_START = 126
+_HIGHEST_OWN_CODE = 128  # above it: ended by a signal
+_LOG_TAIL_BYTES = 4096
+_SHELL = "shell"  # instead of a job number: the submit command is the job
+
+_Key = tuple[str, int]  # run directory and attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Who began the attempt; host "-": nobody ever will, host "": cannot be read yet."""
+
+    host: str
+    pid: int = 0
+    start: int = 0
+    boot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """A submit command that still runs."""
+
+    pid: int
+    handle: JobHandle
+    run_dir: str
+
+
+class SubmitExecutor(Executor):
+    """`parallel`: how many submit commands may be under way at once. A bare shell is the job itself and never waits."""
+
+    name = "submit"
+
+    def __init__(self, farm: Farm, parallel: int = 8) -> None:
+        self.farm = _anchor(farm)
+        self._is_shell = is_shell(farm)
+        self._parallel = parallel
+        self._bash = shutil.which("bash") or "/bin/bash"
+        self._poll = select.epoll()
+        self._clients: dict[int, _Client] = {}  # by pidfd
+        # jobs whose submit command waits for its turn in `wait`; who leaves before that leaves them to the next
+        self._pending: deque[tuple[JobRequest, JobHandle]] = deque()
+        self._watched: dict[_Key, JobHandle] = {}
+        self._usage: dict[JobHandle, Usage] = {}
+        self._empty_since: dict[_Key, float] = {}
+        self._pause_s = _SHORTEST_PAUSE_S
+        self._turn = 0
+
+    # ------------------------------------------------------------ submitting
+
+    def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
+        build_submit_command(self.farm, request)  # a farm that lacks something is refused before there is a lease
+        farm_root = (self.farm.remote_root or "") if self.farm.kind == "ngc" else ""
+        native_id = _SHELL if self._is_shell else ""
+        handle = process.build_handle(request, self.name, farm_root=farm_root, native_id=native_id)
+        if not publish(handle):
+            return None
+        self._watched[request.dir, request.attempt] = handle
+        self._pause_s = _SHORTEST_PAUSE_S
+        if self._is_shell or self._under_way() < self._parallel:
+            self._start(request, handle)
+        else:
+            self._pending.append((request, handle))
+        return handle
+
+    def _start(self, request: JobRequest, handle: JobHandle) -> None:
+        try:
+            if uses_script(self.farm):
+                script = build_job_script(self.farm, request).encode("utf-8", "surrogateescape")
+                with contextlib.suppress(FileExistsError):
+                    write_new(os.path.join(request.dir, layout.submit_script_name(request.attempt)), script, 0o777)
+            log = os.path.join(request.dir, layout.submit_log_name(request.attempt))
+            argv = [self._bash, "-c", _wrap(build_submit_command(self.farm, request), request)]
+            # a slot is a right on this host: only a shell's job needs it
+            slots = process.place_slots(request.slot_fds) if self._is_shell else []
+            pid = processes.spawn_session(argv, process.build_environment(request), log, slots)
+        except OSError as error:
+            message = f"cannot start the submit command of {request.name}: {error.strerror}"
+            write_failure(request.dir, request.attempt, _CANNOT_START, message)
+            raise InfrastructureError(message) from error
+        pidfd = os.pidfd_open(pid)
+        self._clients[pidfd] = _Client(pid, handle, request.dir)
+        self._poll.register(pidfd, select.EPOLLIN)
+
+    @classmethod
+    def find_job(cls, handle: JobHandle, run_dir: str) -> str:
+        """What the submit command printed as the job's number."""
+        if handle.native_id == _SHELL:
+            return ""
+        return parse_native_id(read_end(os.path.join(run_dir, layout.submit_log_name(handle.attempt)), _LOG_TAIL_BYTES))
+
+    def is_handed_over(self) -> bool:
+        """A bare shell is not a farm: its jobs are children of ours."""
+        return not self._is_shell and not self._pending and self._under_way() == 0
+
+    def refusal(self, handle: JobHandle, run_dir: str) -> str | None:
+        code = load_submit_code(run_dir, handle.attempt)
+        if self._is_shell and (code is None or code > _HIGHEST_OWN_CODE):
+            return None  # a shell that was killed has refused nothing: its job is tried again
+        return load_submit_failure(run_dir, handle.attempt)
+
+    def _start_pending(self) -> None:
+        while self._pending and self._under_way() < self._parallel:
+            request, handle = self._pending.popleft()
+            with contextlib.suppress(InfrastructureError):  # recorded by submit.exit.N, like every failed submission
+                self._start(request, handle)
+
+    def _under_way(self) -> int:
+        """Submit commands whose job has not begun; those that stay in the foreground afterwards do not count."""
+        return sum(self._load_token(c.run_dir, c.handle.attempt) is None for c in self._clients.values())
+
+    def _reap(self) -> None:
+        for pidfd, _ in self._poll.poll(0):
+            client = self._clients.pop(pidfd)
+            self._poll.unregister(pidfd)
+            os.close(pidfd)
+            _, status, used = os.wait4(client.pid, 0)
+            self._pause_s = _SHORTEST_PAUSE_S
+            if self._is_shell:
+                peak = process.find_peak_bytes(used.ru_maxrss)
+                self._usage[client.handle] = Usage(cpu_s=used.ru_utime + used.ru_stime, peak_rss_bytes=peak)
+            if os.WIFSIGNALED(status) and load_submit_code(client.run_dir, client.handle.attempt) is None:
+                code, message = 128 + os.WTERMSIG(status), f"the submit command was killed ({os.WTERMSIG(status)})"
+                write_failure(client.run_dir, client.handle.attempt, code, message)
+
+    # ------------------------------------------------------------ watching
+
+    def watch(self, handle: JobHandle, run_dir: str) -> None:
+        self._watched.setdefault((run_dir, handle.attempt), handle)
+        self._pause_s = _SHORTEST_PAUSE_S
+
+    def wait(self, timeout_s: float) -> Sequence[JobHandle]:
+        deadline = time.monotonic() + max(0.0, timeout_s)
+        while True:
+            self._reap()
+            self._start_pending()
+            ended = self._take_ended()
+            left = deadline - time.monotonic()
+            if ended or left <= 0:
+                return ended
+            self._poll.poll(min(left, self._pause_s))
+            self._pause_s = min(self._pause_s * 1.5, _LONGEST_PAUSE_S)
+
+    def _take_ended(self) -> list[JobHandle]:
+        keys = list(self._watched)
+        deadline = time.monotonic() + _POLL_BUDGET_S
+        ended = []
+        for count in range(len(keys)):
+            key = keys[(self._turn + count) % len(keys)]
+            if self.liveness(self._watched[key], key[0]) is Liveness.GONE:
+                ended.append(self._watched.pop(key))
+            if time.monotonic() > deadline:
+                self._turn = (self._turn + count + 1) % len(keys)
+                break
+        if ended:
+            self._pause_s = _SHORTEST_PAUSE_S
+        return ended
+
+    def usage(self, handle: JobHandle) -> Usage | None:
+        return self._usage.pop(handle, None)
+
+    def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
+        found = self._judge(handle, run_dir)
+        # afterwards: what a job wrote before its end is then linked with it
+        collect_files(self._state_dir(run_dir), run_dir)
+        return found
+
+    def _judge(self, handle: JobHandle, run_dir: str) -> Liveness:
+        if self._is_shell and self._has_client(run_dir, handle.attempt):
+            return Liveness.ALIVE  # until it is reaped: it holds the slot
+        if os.path.exists(os.path.join(self._state_dir(run_dir), layout.end_name(handle.attempt))):
+            return Liveness.GONE
+        token = self._load_token(run_dir, handle.attempt)
+        if token is None:
+            return self._before_token(handle, run_dir)
+        if not token.host:
+            return self._unwritten_token(run_dir, handle.attempt)
+        if token.host not in (layout.NO_HOST, processes.host_name()):
+            return Liveness.UNKNOWN
+        return Liveness.ALIVE if processes.is_alive(token.pid, token.start, token.boot) else Liveness.GONE
+
+    def _before_token(self, handle: JobHandle, run_dir: str) -> Liveness:
+        is_pending = any((r.dir, r.attempt) == (run_dir, handle.attempt) for r, _ in self._pending)
+        if is_pending or self._has_client(run_dir, handle.attempt):
+            return Liveness.ALIVE
+        code = load_submit_code(run_dir, handle.attempt)
+        if code is not None:  # 0: in the farm's queue; but a shell has no queue
+            return Liveness.GONE if code != 0 or self._is_shell else Liveness.UNKNOWN
+        here = handle.host == processes.host_name()
+        if here and processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot):
+            return Liveness.ALIVE
+        submitted = os.path.exists(os.path.join(run_dir, layout.submit_log_name(handle.attempt)))
+        if here and submitted and process.find_members([process.Attempt(0, 0, handle.tag)]):
+            return Liveness.ALIVE  # its submit command outlived it
+        return Liveness.GONE if here and (self._is_shell or not submitted) else Liveness.UNKNOWN
+
+    def _unwritten_token(self, run_dir: str, attempt: int) -> Liveness:
+        """Empty: its writer is about to write it, or found a full disk, or died; in no case did anything run yet.
+
+        The age of the file says nothing: its clock may be that of another host.
+        """
+        since = self._empty_since.setdefault((run_dir, attempt), time.monotonic())
+        return Liveness.GONE if time.monotonic() - since >= _EMPTY_TOKEN_S else Liveness.UNKNOWN
+
+    def _has_client(self, run_dir: str, attempt: int) -> bool:
+        return any(c.run_dir == run_dir and c.handle.attempt == attempt for c in self._clients.values())
+
+    # ------------------------------------------------------------ the job's own directory
+
+    def _state_dir(self, run_dir: str) -> str:
+        return build_state_dir(self.farm, run_dir)
+
+    def _token_path(self, run_dir: str, attempt: int) -> str:
+        return os.path.join(self._state_dir(run_dir), layout.token_name(attempt))
+
+    def _load_token(self, run_dir: str, attempt: int) -> Token | None:
+        try:
+            with open(self._token_path(run_dir, attempt), encoding="utf-8", errors="surrogateescape") as file:
+                return parse_token(file.read())
+        except OSError:
+            return None
+
+    # ------------------------------------------------------------ ending
+
+    def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
+        for handle, run_dir in jobs:
+            self._pending = deque(p for p in self._pending if (p[0].dir, p[0].attempt) != (run_dir, handle.attempt))
+            self._take_token(run_dir, handle.attempt)
+            self._pass_on_stop(run_dir, handle.attempt)
+            self._run_cancel_command(run_dir, handle.attempt)
+        process.end_attempts([self._members(handle, run_dir) for handle, run_dir in jobs], grace_s)
+        self._confirm(jobs, grace_s)
+
+    def _take_token(self, run_dir: str, attempt: int) -> None:
+        """A job that the farm has not started yet will find its token taken, and leave."""
+        there = self._state_dir(run_dir)
+        if there != run_dir and os.path.isdir(str(self.farm.remote_root)):
+            os.makedirs(there, exist_ok=True)
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            write_new(self._token_path(run_dir, attempt), f"{layout.NO_HOST} 0 0 - {int(time.time())}\n".encode())
+
+    def _pass_on_stop(self, run_dir: str, attempt: int) -> None:
+        there = self._state_dir(run_dir)
+        if there == run_dir:
+            return
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            with open(os.path.join(run_dir, layout.stop_name(attempt)), "rb") as file:
+                text = file.read()
+            write_new(os.path.join(there, layout.stop_name(attempt)), text)
+
+    def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
+        log = os.path.join(run_dir, layout.submit_log_name(attempt))
+        text = build_cancel_command(self.farm, run_dir, attempt, parse_native_id(read_end(log, _LOG_TAIL_BYTES)))
+        if text is None or not os.path.exists(log) or load_submit_code(run_dir, attempt):
+            return  # what was refused has no number; the first one in an error message is somebody else's
+        with open(log, "ab") as file, contextlib.suppress(subprocess.TimeoutExpired):
+            # its output is kept; whether the job is gone follows from the job's own files
+            subprocess.run(
+                [self._bash, "-c", text],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                cwd=run_dir,
+                timeout=_CANCEL_COMMAND_S,
+            )
+
+    def _members(self, handle: JobHandle, run_dir: str) -> process.Attempt:
+        """What of an attempt is on this host: the job, or its submit command, or nothing."""
+        token = self._load_token(run_dir, handle.attempt)
+        if token and token.host == processes.host_name() and token.boot == processes.boot_id():
+            return process.Attempt(token.pid, token.start, handle.tag)
+        return process.Attempt(0, 0, handle.tag)
+
+    def _confirm(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
+        deadline = time.monotonic() + grace_s + _ELSEWHERE_S
+        while left := [job for job in jobs if self._may_still_run(*job)]:
+            if time.monotonic() > deadline:
+                raise InfrastructureError(
+                    "these jobs have not confirmed that they stopped: " + ", ".join(run_dir for _, run_dir in left),
+                    "each leaves by itself when it sees its stop file; the farm's own command can end it now",
+                )
+            time.sleep(_SHORTEST_PAUSE_S)
+
+    def _may_still_run(self, handle: JobHandle, run_dir: str) -> bool:
+        """No token: the place where it would be is out of reach; a token of another host: until its end.N is there."""
+        there = self._state_dir(run_dir)
+        token = self._load_token(run_dir, handle.attempt)
+        if token is None:
+            return load_submit_code(run_dir, handle.attempt) == 0
+        if token.host in (layout.NO_HOST, processes.host_name()):
+            return False
+        if not token.host:
+            return self._unwritten_token(run_dir, handle.attempt) is not Liveness.GONE
+        return not os.path.exists(os.path.join(there, layout.end_name(handle.attempt)))
+
+    def close(self) -> None:
+        for pidfd in self._clients:
+            os.close(pidfd)
+        self._clients.clear()
+        self._poll.close()
+
+
+# ---------------------------------------------------------------- files
+
+
+def collect_files(there: str, run_dir: str) -> None:
+    """Link what the job wrote elsewhere into the run directory."""
+    if there == run_dir:
+        return
+    try:
+        names = set(os.listdir(there)).difference(os.listdir(run_dir))
+    except OSError:  # not uploaded yet, or not mounted
+        return
+    for name in names:
+        if not name.startswith(".") and not name.endswith(".tmp"):
+            with contextlib.suppress(OSError):  # another was faster, or the directory is somebody else's
+                os.symlink(os.path.join(there, name), os.path.join(run_dir, name))
+
+
+def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
+    """As the executor sees a job, for those who have only its lease; the job's files are linked on the way."""
+    executor = SubmitExecutor(Farm("", "ngc", "", remote_root=handle.farm_root or None))
+    try:
+        return executor.liveness(handle, run_dir)
+    finally:
+        executor.close()
+
+
+def has_begun(handle: JobHandle, run_dir: str) -> bool:
+    """Whether the farm has started the job; before that it waits in the farm's queue."""
+    return os.path.exists(os.path.join(run_dir, layout.token_name(handle.attempt)))
+
+
+def load_wait_reason(handle: JobHandle, run_dir: str) -> str:
+    """Why the farm has not started a job, as far as a supervisor has noted it."""
+    log = read_end(os.path.join(run_dir, layout.submit_log_name(handle.attempt)), _LOG_TAIL_BYTES)
+    return next((line[7:] for line in reversed(log.splitlines()) if line.startswith("waits: ")), "")
+
+
+def parse_token(text: str) -> Token:
+    words = text.split()
+    try:
+        return Token(words[0], int(words[1]), int(words[2]), words[3])
+    except (IndexError, ValueError):
+        return Token("")
+
+
+def load_submit_code(run_dir: str, attempt: int) -> int | None:
+    """How the submit command of an attempt ended; None: it did not, as far as we know."""
+    found = (layout.parse_submit_exit(name) for name in os.listdir(run_dir))
+    return next((code for number, code in filter(None, found) if number == attempt), None)
+
+
+def load_submit_failure(run_dir: str, attempt: int) -> str | None:
+    """Why an attempt was never submitted, with the submit command's last lines; None: it was, or may still be."""
+    code = load_submit_code(run_dir, attempt)
+    if not code or os.path.exists(os.path.join(run_dir, layout.token_name(attempt))):
+        return None
+    log = os.path.join(run_dir, layout.submit_log_name(attempt))
+    lines = read_end(log, _LOG_TAIL_BYTES).strip().splitlines()[-5:]
+    said = ": " + "\n".join(lines) if lines else ", and it printed nothing"
+    return f"submission failed: the submit command ended with code {code}{said}"
+
+
+def _wrap(command: str, request: JobRequest) -> str:
+    """The submit command with its exit code as a marker, so that it is known also when the supervisor has died.
+
+    `eval` contains a syntax error in SUBMIT_CMD. Farms leave their own files in the working directory.
+    """
+    marker = layout.submit_exit_name(request.attempt, 0).removesuffix("0")
+    return f"cd -- {shlex.quote(request.dir)} || exit\neval {quote_text(command)}\n: > {marker}$?\n"
+
+
+def write_failure(run_dir: str, attempt: int, code: int, message: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk: the next look at the lease gives the same
+        with open(os.path.join(run_dir, layout.submit_log_name(attempt)), "a", encoding="utf-8") as file:
+            file.write(message + "\n")
+        write_new(os.path.join(run_dir, layout.submit_exit_name(attempt, code)), b"")
+
+
+def write_new(path: str, text: bytes, mode: int = 0o666) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(fd, "wb") as file:  # all of it, or an error: a network disk may take only a part at once
+        file.write(text)
+
+
+def _anchor(farm: Farm) -> Farm:
+    """The submit command runs in the run directory; a program given as `./tools/submit` is meant from here."""
+    program = find_program(farm)
+    if not program or "/" not in program or program.startswith("/") or not os.path.exists(program):
+        return farm
+    absolute = shlex.quote(os.path.abspath(program))
+    return replace(farm, submit=re.sub(re.escape(program), lambda _: absolute, farm.submit, count=1))

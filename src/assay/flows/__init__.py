@@ -1,1 +1,0 @@
-"""Old module names that `job.sh` of earlier run directories calls."""

@@ -1,0 +1,592 @@
+"""What runs say goes into the index: while they run, when they end, and again when somebody asks."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from assay.errors import FormatError, InfrastructureError
+from assay.execute.places import Place, load_place
+from assay.follow.locations import StudyLocation
+from assay.launch.supervise import Entry
+from assay.observe import files
+from assay.observe.columns import Columns, add_column
+from assay.observe.devices import Devices
+from assay.observe.extract import Extractor
+from assay.observe.readings import ProcessTable, TreeSampler, parse_reading, render_reading
+from assay.record import run_directory
+from assay.record.index.base import Cursor, Index, RunRow
+from assay.record.index.digest import Tally
+from assay.record.received import load_received_facts, was_set_aside
+from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
+from assay.system.fast_dataclasses import dataclass, field
+from assay.system.files import Tail, read_end
+from assay.values import layout
+from assay.values.run import JobHandle, Outcome, RunSpec, State, Usage
+from assay.values.secrets import hide_named
+from assay.values.series import READING_S, Reading, Summary
+from assay.values.study import MetricFile, Pattern
+
+READ_BYTES = 1 << 20
+_LINE_BYTES = 4096  # more than two lines of readings
+_ATTEND_S = 0.15  # of a tick: with thousands of runs at once the next tick goes on where this one stopped
+_FLUSHES = 5
+_REST_S = 60.0
+UNREAD = 0.0  # the stamp of a row whose sources could not be read: whoever looks next reads them
+
+ParsedLog = tuple[Columns, int, dict[str, Any]]
+Parse = Callable[[bytes, dict[str, Any], bool], ParsedLog]
+Listen = Callable[[str, Columns], None]  # the key of a run, and points that were just stored
+Counts = Callable[[], bool]  # whether no attempt has begun since the sources were chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of a run that holds metrics, and how it is read."""
+
+    name: str  # relative to the run directory
+    parse: Parse
+
+
+# ---------------------------------------------------------------- which files, read how
+
+
+def find_sources(
+    run_dir: str, spec: RunSpec, names: Sequence[str] | None = None, *, brief: bool = False
+) -> list[Source]:
+    """The newest log of each command, the script's own series, logx's csv, and the files that the study names.
+
+    `brief`: for summaries, which need no times but the first and the last.
+    """
+    present = names if names is not None else os.listdir(run_dir)
+    sources = list(_log_sources(spec, present))
+    newest, _ = _split_series(run_dir, present)
+    sources += [Source(f"{layout.METRICS_DIR}/{name}", _parse_file("jsonl", None)) for name in newest]
+    if layout.LOGX_METRICS_FILE in present:
+        parse = files.parse_logx_columns
+        sources.append(
+            Source(layout.LOGX_METRICS_FILE, lambda data, state, final: parse(data, state, final=final, brief=brief))
+        )
+    for pattern in spec.patterns:
+        if isinstance(pattern, MetricFile):
+            sources += _file_sources(run_dir, pattern)
+    return sources
+
+
+def _split_series(run_dir: str, present: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The script's own series: those of the newest attempt, and those that they replace."""
+    folder = os.path.join(run_dir, layout.METRICS_DIR)
+    if layout.METRICS_DIR not in present or not os.path.isdir(folder):  # a program may write a file of that name
+        return (), ()
+    return layout.split_series(os.listdir(folder))
+
+
+def _log_sources(spec: RunSpec, present: Sequence[str]) -> Iterator[Source]:
+    patterns = [pattern for pattern in spec.patterns if isinstance(pattern, Pattern)]
+    if not patterns:
+        return
+    for command in spec.commands:
+        log = layout.find_log(present, spec.log_name, command.name)
+        if log is not None:
+            yield Source(log, _parse_log(patterns, command.name))
+
+
+def _file_sources(run_dir: str, pattern: MetricFile) -> list[Source]:
+    parse = _parse_file(pattern.kind, pattern.step)
+    found = sorted(glob.glob(pattern.path, root_dir=run_dir, recursive=True))
+    expanded = [name for item in found for name in _inside(run_dir, item, pattern.kind)]
+    return [Source(name, parse) for name in expanded]
+
+
+def _inside(run_dir: str, name: str, kind: str) -> list[str]:
+    """A folder stands for the event files in it."""
+    if not os.path.isdir(os.path.join(run_dir, name)):
+        return [name]
+    wanted = "**/*tfevents*" if kind == "tensorboard" else f"**/*.{kind}"
+    return sorted(glob.glob(os.path.join(glob.escape(name), wanted), root_dir=run_dir, recursive=True))
+
+
+def _parse_log(patterns: Sequence[Pattern], command: str) -> Parse:
+    return lambda data, state, final: log_parser(patterns, command, data, state, final)
+
+
+def parse_log(patterns: Sequence[Pattern], command: str, data: bytes, state: dict[str, Any], final: bool) -> ParsedLog:
+    if not final:
+        data = data[: _lines_end(data)]
+    extractor = Extractor.restore(patterns, command, state)
+    columns = extractor.feed_columns(data)
+    if final:
+        for metric, (steps, values, times) in extractor.finish_columns().items():
+            add_column(columns, metric, steps, values, times)
+    return columns, len(data), extractor.state
+
+
+log_parser: Callable[[Sequence[Pattern], str, bytes, dict[str, Any], bool], ParsedLog] = parse_log  # or a limited one
+
+
+def _lines_end(data: bytes) -> int:
+    """Behind the last complete line. A line that grows is left in the file: its bytes count when its points do, so of
+    two readers that take it for the last one only the first can store it. A line without any end is fed as it comes.
+    """
+    newline = data.rfind(b"\n")
+    end = max(newline, data.rfind(b"\r", newline + 1)) + 1
+    return end if end or len(data) < READ_BYTES else len(data)
+
+
+def _parse_file(kind: str, step: str | None) -> Parse:
+    if kind == "tensorboard":
+        from assay.observe import events
+
+        return lambda data, state, _final: events.parse_events_columns(data, state)
+    parse = files.parse_csv_columns if kind == "csv" else files.parse_jsonl_columns
+    return lambda data, state, final: parse(data, state, step=step, final=final)
+
+
+# ---------------------------------------------------------------- from a file into the index
+
+
+class Summaries:
+    """Takes points as an index does and keeps what their summaries need: a table of runs that nobody has read before
+    is shown without storing them."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, Mapping[str, Any]] = {}  # by source
+        self.tallies: dict[str, Tally] = {}
+        self.is_broken = False  # a file was replaced while it was read
+
+    def load_cursor(self, _key: str, source: str) -> Cursor:
+        return Cursor(0, self.states.get(source, {}))
+
+    def add_columns(
+        self,
+        _key: str,
+        source: str,
+        cursor: Cursor,
+        columns: Mapping[str, Any],
+        *,
+        expected_offset: int,
+        counts: Counts | None = None,
+    ) -> bool:
+        del expected_offset, counts  # there is no other reader
+        self.states[source] = cursor.state
+        for metric, column in columns.items():
+            if metric not in self.tallies:
+                self.tallies[metric] = Tally()
+            self.tallies[metric].extend(*column)
+        return True
+
+    def forget_points(self, _key: str, _source: str | None = None) -> None:
+        self.is_broken = True
+
+    def carry(self) -> dict[str, tuple[bytes, float]]:
+        """As `Index.add_summaries` takes them."""
+        return {metric: tally.carry() for metric, tally in self.tallies.items()}
+
+
+@dataclass(slots=True)
+class Follower:
+    """Reads one source as it grows; the cursor is the index's, so two followers never store a point twice."""
+
+    key: str
+    source: Source
+    tail: Tail
+    cursor: Cursor
+    last: dict[str, tuple[float, float]] = field(default_factory=dict)  # metric -> step, value
+    listen: Listen | None = None
+    counts: Counts | None = None
+
+    @classmethod
+    def open(
+        cls,
+        index: Index | Summaries,
+        key: str,
+        run_dir: str,
+        source: Source,
+        listen: Listen | None = None,
+        counts: Counts | None = None,
+    ) -> Follower:
+        cursor = index.load_cursor(key, source.name)
+        tail = Tail(os.path.join(run_dir, source.name), cursor.offset)
+        return cls(key, source, tail, cursor, listen=listen, counts=counts)
+
+    def read(self, index: Index | Summaries, final: bool = False) -> None:
+        """Everything there is to read now; with `final` also a last line that nothing ended.
+
+        Nothing once another attempt has begun: its reader has forgotten what was stored, and it would be stored again.
+        """
+        size = READ_BYTES
+        while self.counts is None or self.counts():
+            data = self.tail.read(size)
+            self._restart_if_replaced(index)
+            is_all = len(data) < size
+            columns, consumed, state = self.source.parse(data, dict(self.cursor.state), final and is_all)
+            if not consumed and not columns:
+                self.tail.offset = self.cursor.offset
+                if is_all:
+                    return
+                size *= 2  # a record that is larger than what we read at once
+            elif self._store(index, columns, Cursor(self.cursor.offset + consumed, state)) and is_all:
+                return
+
+    def _store(self, index: Index | Summaries, columns: Columns, cursor: Cursor) -> bool:
+        """False: another reader was faster, and we stand where it stood."""
+        is_stored = index.add_columns(
+            self.key, self.source.name, cursor, columns, expected_offset=self.cursor.offset, counts=self.counts
+        )
+        if not is_stored:
+            cursor = index.load_cursor(self.key, self.source.name)
+        else:
+            for metric, (steps, values, _) in columns.items():
+                if values:
+                    self.last[metric] = (steps[-1], values[-1])
+            if self.listen is not None and columns:
+                self.listen(self.key, columns)
+        self.cursor = cursor
+        self.tail.offset = cursor.offset
+        return is_stored
+
+    def _restart_if_replaced(self, index: Index | Summaries) -> None:
+        if self.tail.restarts:
+            self.tail.restarts = 0
+            index.forget_points(self.key, self.source.name)
+            self.cursor = Cursor()
+
+
+def read_sources(
+    index: Index | Summaries,
+    key: str,
+    run_dir: str,
+    spec: RunSpec,
+    names: Sequence[str] | None = None,
+    *,
+    final: bool = True,
+    listen: Listen | None = None,
+) -> None:
+    """Bring the index up to date with the files of a run; `final` when it is over."""
+    present = names if names is not None else os.listdir(run_dir)
+    if not isinstance(index, Summaries):
+        _forget_replaced(index, key, run_dir, spec, present)
+    counts = build_counts(run_dir, find_newest_attempt(present))
+    for source in find_sources(run_dir, spec, present, brief=isinstance(index, Summaries)):
+        Follower.open(index, key, run_dir, source, listen, counts).read(index, final=final)
+
+
+def _forget_replaced(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
+    """Only the newest attempt counts; whoever followed an earlier one may have died before it could forget it.
+
+    Without a look at what is stored: another process may have stored it since this one looked.
+    """
+    old = [name for c in spec.commands for name in layout.find_logs(present, spec.log_name, c.name)[:-1]]
+    _, replaced = _split_series(run_dir, present)
+    for name in (*old, *(f"{layout.METRICS_DIR}/{name}" for name in replaced)):
+        index.forget_points(key, name)
+
+
+def find_newest_attempt(present: Sequence[str]) -> int:
+    """By the names in a run directory; 0: none has begun."""
+    return max((item[1] for name in present if (item := layout.parse_numbered(name))), default=0)
+
+
+def build_counts(run_dir: str, attempt: int) -> Counts | None:
+    """Whether this attempt is still the newest. None for a directory in which Assay started nothing."""
+    if not attempt:
+        return None
+    names = [os.path.join(run_dir, name(attempt + 1)) for name in (layout.lease_name, layout.token_name)]
+    return lambda: not any(os.access(name, os.F_OK) for name in names)
+
+
+@contextlib.contextmanager
+def closing_quietly(index: Index) -> Iterator[Index]:
+    """The index is made from the run directories and can be built again, so its failure does not fail the runs."""
+    try:
+        yield index
+    finally:
+        with contextlib.suppress(InfrastructureError):
+            index.close()
+
+
+# ---------------------------------------------------------------- rows
+
+
+def build_row(
+    spec: RunSpec,
+    record: run_directory.RunRecord,
+    key: str,
+    state: State,
+    attempt: int,
+    outcome: Outcome | None,
+    handle: JobHandle | None,
+    place: Place,
+    stamp: float,
+    marks: Marks = NO_MARKS,
+) -> RunRow:
+    reason = outcome.reason if outcome else ""
+    return RunRow(
+        key=key,
+        study=key.partition("/")[0],
+        name=spec.name,
+        id=spec.id,
+        state=state,
+        attempt=attempt,
+        params=hide_named(spec.params),
+        title=spec.title,
+        tag=spec.tag,
+        created_at=record.created_at,
+        started_at=(outcome.started_at if outcome else None) or (handle.started_at if handle else None),
+        ended_at=outcome.ended_at if outcome else None,
+        host=place.host,
+        job=place.job,
+        slot=handle.slot if handle else None,
+        exit_code=outcome.exit_code if outcome else None,
+        reason="; ".join(filter(None, (reason, marks.problem))),
+        code_hash=record.code_hash,
+        commit=record.commit,
+        peak_rss_bytes=outcome.peak_rss_bytes if outcome else None,
+        cpu_s=outcome.cpu_s if outcome else None,
+        origin=record.tool or "assay",
+        parent=record.parent,
+        trial=record.trial,
+        tags=marks.tags,
+        note=marks.note,
+        stamp=stamp,
+    )
+
+
+def add_received(row: RunRow, run_dir: str) -> RunRow:
+    """A run that came from elsewhere goes by the name of its folder, whatever its run.json calls it."""
+    received = load_received_facts(run_dir)
+    return row if received is None else row._replace(received=received, name=os.path.basename(run_dir))
+
+
+def _choose_stamp(entry: Entry, read_at: float) -> float:
+    """Where another supervisor has begun the next attempt, this row may replace a newer one: it is read again."""
+    counts = build_counts(entry.dir, entry.attempt)
+    return read_at if counts is None or counts() else UNREAD
+
+
+# ---------------------------------------------------------------- while runs run
+
+
+@dataclass(slots=True)
+class _Live:
+    entry: Entry
+    key: str
+    began: float
+    followers: dict[str, Follower] = field(default_factory=dict)
+    sampler: TreeSampler | None = None
+    next_reading: float = 0.0
+    last_reading: Reading | None = None
+    echo: Tail | None = None
+    counts: Counts | None = None
+
+
+def _load_last_reading(run_dir: str, handle: JobHandle) -> Reading | None:
+    """Of this attempt: earlier ones are in the same file."""
+    lines = read_end(os.path.join(run_dir, layout.READINGS_FILE), _LINE_BYTES).splitlines()
+    reading = next(filter(None, map(parse_reading, reversed(lines))), None)
+    return reading if reading and (handle.attempt == 1 or reading.time >= handle.started_at) else None
+
+
+class Collector:
+    """The supervisor's observer: rows, metrics and readings of the runs that it watches."""
+
+    def __init__(
+        self, index: Index, location: StudyLocation, devices: Devices, echo: Callable[[bytes], None] | None = None
+    ) -> None:
+        self._index = index
+        self._location = location
+        self._devices = devices
+        self._echo = echo
+        self._live: dict[str, _Live] = {}
+        self._unlisted: dict[str, _Live] = {}  # of these, the ones whose row waits for the next flush
+        self._table = ProcessTable()
+        self._batch = index.batch()
+        self._batch.__enter__()
+        self._over: dict[str, Entry] = {}  # ended since the last flush
+        self._ticked_at = 0.0
+        self._turn = 0  # where the next tick begins
+        self._rests_until = 0.0  # after a failure the index is left alone for a while: each try may take half a minute
+        self.failure: str | None = None
+        self.listen: Listen | None = None  # told of all points that are read here
+
+    def started(self, entry: Entry) -> None:
+        with self._guarded():
+            live = _Live(entry, self._location.key(entry.dir), time.time())
+            live.counts = build_counts(entry.dir, entry.attempt)
+            live.next_reading = live.began + READING_S
+            self._live[entry.dir] = self._unlisted[entry.dir] = live
+            if entry.attempt > 1 or was_set_aside(entry.dir):  # the new attempt's log counts, not the old one's
+                self._index.forget_points(live.key)
+                self._put(entry, live.key, UNREAD)  # should this process die, the next one reads it
+
+    def tick(self, running: Sequence[Entry], now: float) -> None:
+        self._follow_clock(now)
+        deadline = time.monotonic() + _ATTEND_S
+        for count in range(len(running)):
+            live = self._live.get(running[(self._turn + count) % len(running)].dir)
+            if live is not None:
+                # somebody removed the directory, or the disk is full
+                with contextlib.suppress(OSError), self._guarded():
+                    self._attend(live, now)
+            if time.monotonic() >= deadline:
+                self._turn = (self._turn + count + 1) % len(running)
+                break
+        if now >= self._rests_until:
+            self.flush()
+
+    def _follow_clock(self, now: float) -> None:
+        """Where the wall clock went back, what waits for a moment waits no longer than it would have."""
+        back_s, self._ticked_at = self._ticked_at - now, now
+        if back_s > 0:
+            self._rests_until -= back_s
+            for live in self._live.values():
+                live.began -= back_s
+                live.next_reading -= back_s
+
+    def _attend(self, live: _Live, now: float) -> None:
+        self._pass_output_on(live)
+        if now >= live.next_reading:
+            self._take_reading(live, now)
+        if now - live.began >= 0.5 and now >= self._rests_until:  # a run of milliseconds is read once, when it is over
+            self._follow_new(live, None)
+            for follower in live.followers.values():
+                follower.read(self._index)
+
+    def usage(self, entry: Entry) -> Usage | None:
+        live = self._live.get(entry.dir)
+        reading = live.last_reading if live else None
+        if reading is None and entry.handle is not None and entry.handle.executor != "local":
+            reading = _load_last_reading(entry.dir, entry.handle)
+        return Usage(reading.cpu_s, reading.peak_rss_bytes) if reading else None
+
+    def ended(self, entry: Entry) -> None:
+        live = self._live.pop(entry.dir, None)
+        self._unlisted.pop(entry.dir, None)  # its row as a run that has ended is the only one
+        key = self._location.key(entry.dir)
+        if live is not None:
+            self._pass_output_on(live)
+        stamp = UNREAD
+        with contextlib.suppress(OSError), self._guarded():
+            read_at = time.time()
+            self._read_last(entry, key, live)
+            stamp = _choose_stamp(entry, read_at)
+        with contextlib.suppress(OSError), self._guarded():
+            self._put(entry, key, stamp)
+        self._over[key] = entry
+
+    def _read_last(self, entry: Entry, key: str, live: _Live | None) -> None:
+        names = os.listdir(entry.dir)
+        if live is not None and live.followers:
+            _forget_replaced(self._index, key, entry.dir, entry.spec, names)
+            self._follow_new(live, names)
+            for follower in live.followers.values():
+                follower.read(self._index, final=True)
+        else:
+            read_sources(self._index, key, entry.dir, entry.spec, names, listen=self.listen)
+
+    def flush(self) -> None:
+        """Write what waits. What another supervisor has overtaken is read again where nobody would do it later."""
+        for run_dir, live in list(self._unlisted.items()):
+            with contextlib.suppress(OSError), self._guarded():
+                self._put(live.entry, live.key, time.time())
+            del self._unlisted[run_dir]
+        with contextlib.suppress(OSError), self._guarded():
+            for _ in range(_FLUSHES):
+                refused = {key for key, _ in self._index.flush()} & self._over.keys()
+                self._over = {key: self._over[key] for key in refused}
+                if not refused:
+                    break
+                for key, entry in self._over.items():
+                    self._put(entry, key, UNREAD)  # until it is read
+                for key, entry in self._over.items():
+                    read_at = time.time()
+                    read_sources(self._index, key, entry.dir, entry.spec)
+                    self._put(entry, key, _choose_stamp(entry, read_at))
+            self.failure = None
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """The run directories are the truth: a broken index stops no run, and says so at the end."""
+        try:
+            yield
+        except FormatError:  # run.json was damaged during the run: its next reader lists it so
+            pass
+        except InfrastructureError as error:
+            self.failure = f"{error.message}; the runs themselves are complete"
+            self._rests_until = time.time() + _REST_S
+
+    def last_values(self, entry: Entry) -> Mapping[str, tuple[float, float]]:
+        """The newest step and value of each metric of a running run, for the live view."""
+        live = self._live.get(entry.dir)
+        merged: dict[str, tuple[float, float]] = {}
+        for follower in live.followers.values() if live else ():
+            merged.update(follower.last)
+        return merged
+
+    def load_summaries(self, entries: Sequence[Entry]) -> dict[str, dict[str, Summary]]:
+        """The metrics of runs that have ended, by directory; nothing while the index rests after a failure."""
+        keys = {self._location.key(entry.dir): entry.dir for entry in entries}
+        if time.time() >= self._rests_until:
+            with contextlib.suppress(OSError), self._guarded():
+                return {keys[key]: found for key, found in self._index.load_summaries(keys=list(keys)).items()}
+        return {}
+
+    def _put(self, entry: Entry, key: str, stamp: float) -> None:
+        if entry.record is None:
+            entry.record = run_directory.load_record(entry.dir)
+        marks = load_marks(find_tags_file(entry.dir))
+        handle, place = entry.handle, load_place(entry.dir, entry.handle)
+        row = build_row(
+            entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, handle, place, stamp, marks
+        )
+        self._index.put_runs([add_received(row, entry.dir)])
+
+    def _follow_new(self, live: _Live, names: Sequence[str] | None) -> None:
+        for source in find_sources(live.entry.dir, live.entry.spec, names):
+            if source.name not in live.followers:
+                live.followers[source.name] = Follower.open(
+                    self._index, live.key, live.entry.dir, source, self.listen, live.counts
+                )
+
+    def _take_reading(self, live: _Live, now: float) -> None:
+        handle = live.entry.handle
+        if handle is None or handle.executor != "local" or not handle.supervisor_pid:  # job.sh takes its own
+            return
+        if live.sampler is None:
+            live.sampler = TreeSampler(handle.pid, handle.tag, start=handle.start, table=self._table)
+        live.next_reading = now + READING_S
+        gpus = [int(part) for part in (handle.slot or "").split(",") if part.isdigit()]
+        reading = live.sampler.sample(now, self._devices.read(gpus) if gpus else None)
+        if reading is None:
+            return
+        live.last_reading = reading
+        with open(os.path.join(live.entry.dir, layout.READINGS_FILE), "a", encoding="ascii") as file:
+            file.write(render_reading(reading))
+
+    def _pass_output_on(self, live: _Live) -> None:
+        """A reader that has gone does not keep the index from being filled."""
+        try:
+            self._echo_news(live)
+        except BrokenPipeError:
+            self._echo = None
+        except OSError:  # the log cannot be read, or the terminal is gone
+            pass
+
+    def _echo_news(self, live: _Live) -> None:
+        if self._echo is None:
+            return
+        if live.echo is None:
+            template, command = live.entry.spec.log_name, live.entry.commands[0]
+            names = os.listdir(live.entry.dir)
+            if "{suffix}" in template:  # the logs of earlier attempts are there as well
+                names = [name for name in names if name == layout.log_name(template, command, live.entry.attempt, "")]
+            name = layout.find_log(names, template, command)
+            if name is None:
+                return
+            live.echo = Tail(os.path.join(live.entry.dir, name))
+        while data := live.echo.read():
+            self._echo(data)

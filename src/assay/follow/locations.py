@@ -1,0 +1,420 @@
+"""Where studies are: the root, a study's directory, and how a name on the command line leads to studies and runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError, did_you_mean
+from assay.record.folders import find_folders, find_foreign_dirs, find_run_dirs, is_foreign_dir, is_run_dir
+from assay.values import layout
+
+if TYPE_CHECKING:
+    from assay.config.settings import Settings
+
+
+HOW_TO_START = "write a study file, or see a whole example at work: assay demo"
+
+
+class StudyLocation(NamedTuple):
+    """A study on disk. A run's key in the index is `<name>/<run>`."""
+
+    root: str
+    name: str
+
+    @property
+    def dir(self) -> str:
+        return os.path.join(self.root, self.name)
+
+    def key(self, run_dir: str) -> str:
+        return f"{self.name}/{os.path.basename(run_dir)}"
+
+
+def choose_root(flag: str | None, asked: str | None, settings: Settings) -> tuple[str, bool]:
+    """The output root and whether anybody asked for it: flag, then environment, study file, settings, `./runs`."""
+    from assay.config.settings import ENVIRONMENT
+
+    from_environment = settings.root if settings.root_from == ENVIRONMENT["root"] else None
+    chosen = flag or from_environment or asked
+    if chosen is not None:
+        return os.path.abspath(chosen), True
+    return settings.root, settings.root_from is not None
+
+
+HOW_TO_CHOOSE = {  # where the output root is chosen, by the dialect of the file
+    "native": "--root DIR",
+    "runx": "LOGROOT in .runx",
+    "mlrunner": "-o DIR, or --root DIR with `assay run`",
+}
+
+
+def check_writable(location: StudyLocation, dialect: str = "native") -> None:
+    """Refuse before anything is made: the nearest existing parent must be a writable directory with room."""
+    another = HOW_TO_CHOOSE[dialect]
+    path = location.dir
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if not os.path.isdir(path):
+        raise UsageError(
+            f"the output root {location.root} cannot be made: {path} is not a directory", f"choose another: {another}"
+        )
+    if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+        raise UsageError(
+            f"the output root {location.root} cannot be written: no permission in {path}", f"choose another: {another}"
+        )
+    space = os.statvfs(path)
+    if not space.f_blocks and not _can_hold(path):  # /proc and the like; some that do hold files count no blocks either
+        raise UsageError(f"the file system under {path} cannot hold files", f"choose another output root: {another}")
+    has_room = not space.f_blocks or space.f_bavail * space.f_frsize >= _ROOM_BYTES
+    if not has_room or (space.f_files and space.f_favail < _ROOM_FILES):
+        raise InfrastructureError(
+            f"the disk under {path} is full", f"free some space, or choose another output root: {another}"
+        )
+    if space.f_flag & os.ST_RDONLY:
+        raise UsageError(f"the file system under {path} is read-only", f"choose another output root: {another}")
+
+
+def _can_hold(path: str) -> bool:
+    import tempfile
+
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=layout.TEMPORARY_PREFIX, dir=path))
+    except OSError:
+        return False
+    return True
+
+
+_ROOM_BYTES = 1 << 20
+_ROOM_FILES = 64
+
+
+def find_studies(root: str) -> Iterator[str]:
+    """Names of directories under the root that hold runs of ours or of the originals."""
+    try:
+        entries = sorted(os.scandir(root), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir() and not entry.name.startswith(".") and is_study(entry.path):
+            yield entry.name
+
+
+def is_study(path: str) -> bool:
+    if os.path.isdir(os.path.join(path, layout.STUDY_META_DIR)):
+        return True
+    folders = (os.path.join(path, name) for name in find_folders(path))
+    return any(is_run_dir(folder) or is_foreign_dir(folder) for folder in folders)
+
+
+class Roots(NamedTuple):
+    """Where studies are looked for."""
+
+    main: tuple[str, ...]
+    mirrors: tuple[str, ...] = ()  # copies of what the others hold, as NGC_LOGROOT: they count where no other has it
+    were_asked: bool = False  # by --root: a folder of the same name in the current one is not meant
+
+    @property
+    def all(self) -> list[str]:
+        return list(dict.fromkeys((*self.main, *self.mirrors)))
+
+
+def find_study(name: str, roots: Roots) -> StudyLocation:
+    """A study by path, or by name under one of the roots; a name that fits several studies is refused."""
+    found = find_candidates(name, roots)
+    if len(found) > 1:
+        paths = [show_path(location.dir) for location in found]
+        raise UsageError(f"{name!r} names {len(found)} studies: {', '.join(paths)}", "give the path of one of them")
+    if found:
+        return found[0]
+    known = [study for root in roots.all for study in find_studies(root)]
+    where = ", ".join(map(show_path, roots.main))
+    raise NotFoundError("study", name, known, None if known else f"there is no study under {where}; {HOW_TO_START}")
+
+
+def find_candidates(name: str, roots: Roots) -> list[StudyLocation]:
+    """Every study that a name on the command line may stand for. What has a slash is a path first."""
+    here = [os.path.abspath(name)]
+    if os.sep in name and (locations := _existing(here)):
+        return locations
+    named = [os.path.join(root, name) for root in roots.main]
+    mirrored = [os.path.join(root, name) for root in roots.mirrors]
+    if roots.were_asked:
+        return _existing(named) or _existing(here)
+    return _existing([*named, *here]) or _existing(mirrored)[:1]
+
+
+def _existing(paths: Sequence[str]) -> list[StudyLocation]:
+    """The studies among these paths, each once, whatever links lead to it."""
+    studies = {os.path.realpath(path): path for path in reversed(paths) if os.path.isdir(path) and is_study(path)}
+    return [StudyLocation(os.path.dirname(path), os.path.basename(path)) for path in reversed(studies.values())]
+
+
+def show_path(path: str) -> str:
+    """A path that leads there from the current folder, and cannot be taken for a study's name."""
+    try:
+        relative = os.path.relpath(path)
+    except FileNotFoundError:  # the current folder is gone
+        return path
+    if relative == os.curdir or relative.startswith(os.pardir):
+        return path
+    return relative if os.sep in relative else os.path.join(os.curdir, relative)
+
+
+# ---------------------------------------------------------------- from a name on the command line to studies and runs
+
+
+class FoundRun(NamedTuple):
+    location: StudyLocation
+    dir: str
+
+    @property
+    def key(self) -> str:
+        return self.location.key(self.dir)
+
+    @property
+    def words(self) -> tuple[StudyLocation, str]:
+        """For `show_command`."""
+        return self.location, os.path.basename(self.dir)
+
+
+def load_roots(flag: str | None) -> list[str]:
+    """Every root that studies are looked for in."""
+    return find_roots(flag).all
+
+
+def find_roots(flag: str | None) -> Roots:
+    """The flag alone; else the settings' root, and runx's log roots."""
+    if flag is not None:
+        return Roots((os.path.abspath(flag),), were_asked=True)
+    from assay.config.settings import load_settings
+
+    settings = load_settings(os.getcwd(), os.environ)
+    logroots = load_logroots()
+    return Roots(tuple(dict.fromkeys([settings.root, *logroots.main])), logroots.mirrors)
+
+
+def load_logroots() -> Roots:
+    """LOGROOT of runx's own settings; where a farm leaves its results (NGC_LOGROOT) are copies of the same runs."""
+    if not any(map(os.path.isfile, (".runx", os.path.expanduser("~/.config/runx.yml")))):
+        return Roots(())
+    from assay.compat.runx import study_file as runx
+    from assay.config.fields import LoadOptions
+
+    options = LoadOptions()
+    config = runx.load_config(options)
+    if config is None or config.kind != "mapping":
+        return Roots(())
+    base = os.path.dirname(runx.find_config(options) or "")
+    sections = [config.value, *(value for value in config.value.values() if isinstance(value, dict))]
+
+    def collect(key: str) -> tuple[str, ...]:
+        found = [section[key] for section in reversed(sections) if isinstance(section.get(key), str) and section[key]]
+        return tuple(
+            os.path.normpath(os.path.join(base, os.path.expanduser(os.path.expandvars(path)))) for path in found
+        )
+
+    return Roots(collect("LOGROOT"), collect("NGC_LOGROOT"))
+
+
+def find_locations(names: Sequence[str], flag: str | None, *, logroot_first: bool = False) -> list[StudyLocation]:
+    """Studies by name or path; none given: the only one there is. sumx looks into runx's LOGROOT before `./runs`."""
+    roots = find_roots(flag)
+    if names:
+        return [_find_location(name.rstrip("/"), roots, logroot_first and flag is None) for name in names]
+    known = [StudyLocation(root, study) for root in roots.all for study in find_studies(root)]
+    if not known:
+        raise UsageError(f"there is no study under {', '.join(map(show_path, roots.main))}", HOW_TO_START)
+    if len(known) > 1:
+        raise UsageError("which study?", "one or more of: " + ", ".join(show_study(location) for location in known))
+    return known
+
+
+def _find_location(name: str, roots: Roots, logroot_first: bool) -> StudyLocation:
+    if logroot_first:
+        logroots = load_logroots()
+        in_logroot = [p for p in find_candidates(name, logroots._replace(were_asked=True)) if p.root in logroots.main]
+        if len(in_logroot) == 1:
+            return in_logroot[0]
+    return find_study(name, roots)
+
+
+# ---------------------------------------------------------------- how to name a study in a command that is advised
+
+
+def show_study(location: StudyLocation) -> str:
+    """The study's name where that leads to this study from here, else its path."""
+    try:
+        found = find_candidates(location.name, find_roots(None))
+    except AssayError:  # settings that cannot be read: a path does not need them
+        found = []
+    is_it = len(found) == 1 and os.path.realpath(found[0].dir) == os.path.realpath(location.dir)
+    return location.name if is_it else show_path(location.dir)
+
+
+def show_command(
+    words: Sequence[str],
+    location: StudyLocation,
+    *runs: str,
+    options: Sequence[str] = (),
+    assignments: Sequence[str] = (),
+) -> str:
+    """`assay ls STUDY`, or `assay logs STUDY/RUN`, to be pasted in this folder."""
+    study = show_study(location)
+    from assay.values.run import build_command
+
+    names = [os.path.join(study, run) for run in runs] or [study]
+    return build_command(("assay", *words), [*names, *assignments], options)
+
+
+def show_adopt(location: StudyLocation, run: str) -> str:
+    """With a place for the study's file, where no run that was made here says which it is."""
+    if next(find_own_files(location), None):
+        return show_command(["adopt"], location, run)
+    return f"{show_command(['adopt'], location, run, options=['--file=FILE'])}  # FILE: your study file"
+
+
+def find_own_files(location: StudyLocation) -> Iterator[tuple[float, str]]:
+    """Files that are there, of runs made or adopted here, with their times; one from elsewhere may name any file."""
+    from assay.record import run_directory
+    from assay.record.received import load_received
+
+    for run_dir in find_run_dirs(location.dir):
+        received = load_received(run_dir)
+        record = run_directory.try_record(run_dir) if received is None or not received.needs_code else None
+        if record is not None and record.source and os.path.isfile(record.source):
+            yield record.created_at, record.source
+
+
+# ---------------------------------------------------------------- runs
+
+
+ALL_RUNS = "*"
+
+
+def find_patterns(names: Sequence[str], flag: str | None) -> tuple[list[StudyLocation], tuple[tuple[str, str], ...]]:
+    """For a table: the studies, and (study, pattern of its runs) where a name is not that of a study; none: all runs.
+
+    A name is STUDY, STUDY/RUN, STUDY/PATTERN, a run's name or id, or a folder.
+    """
+    with suppress(NotFoundError):
+        return find_locations(names, flag), ()
+    found = [each for name in names for each in _find_pattern(name, flag)]
+    return list(dict.fromkeys(location for location, _ in found)), tuple((each.name, run) for each, run in found)
+
+
+def _find_pattern(name: str, flag: str | None) -> list[tuple[StudyLocation, str]]:
+    with suppress(NotFoundError):
+        return [(location, ALL_RUNS) for location in find_locations([name], flag)]
+    study, slash, pattern = name.rstrip("/").rpartition("/")
+    if slash:
+        return [(find_study(study, find_roots(flag)), pattern)]
+    return [(run.location, os.path.basename(run.dir)) for run in find_runs(name, flag)]
+
+
+def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[FoundRun]:
+    """`study` (all its runs), `study/run`, a path, a run's name or id alone, or a pattern such as `study/lr=0.1*`.
+
+    `foreign`: also directories that runx, logx or mlrunner made without us.
+    """
+    roots = find_roots(flag)
+    path = os.path.abspath(name)
+    study, slash, run = name.rstrip("/").rpartition("/")
+    is_path = os.sep in study or study in ("", os.curdir, os.pardir) or not find_candidates(study, roots)
+    if is_path and (is_run_dir(path) or (foreign and is_foreign_dir(path))):
+        return [
+            FoundRun(
+                StudyLocation(os.path.dirname(os.path.dirname(path)), os.path.basename(os.path.dirname(path))), path
+            )
+        ]
+    if not slash:
+        return _find_without_study(name, roots, foreign)
+    if is_path and (locations := _existing([path])):  # the folder of a study, as `show_study` names it from elsewhere
+        return [FoundRun(locations[0], run_dir) for run_dir in _find_dirs(locations[0], foreign)]
+    location = find_study(study, roots)
+    matches = _match(location, run, foreign)
+    if not matches:
+        known = [location.key(run_dir) for run_dir in _find_dirs(location, foreign)]
+        hint = did_you_mean(name, known)
+        if hint is None or hint.startswith("known"):
+            hint = f"see its runs: {show_command(['ls'], location)}"
+        raise NotFoundError("run", name, known, hint)
+    return matches
+
+
+def _find_dirs(location: StudyLocation, foreign: bool) -> Iterator[str]:
+    yield from find_run_dirs(location.dir)
+    if foreign:
+        yield from find_foreign_dirs(location.dir)
+
+
+def _find_without_study(name: str, roots: Roots, foreign: bool) -> list[FoundRun]:
+    if find_candidates(name, roots):
+        location = find_study(name, roots)
+        return [FoundRun(location, run_dir) for run_dir in _find_dirs(location, foreign)]
+    locations = [StudyLocation(root, study) for root in roots.all for study in find_studies(root)]
+    matches = [run for location in locations for run in _match(location, name, foreign)]
+    if matches:
+        return matches
+    known = [location.name for location in locations]
+    known += [os.path.basename(d) for location in locations for d in _find_dirs(location, foreign)]
+    hint = did_you_mean(name, known)
+    if locations and (hint is None or hint.startswith("known")):  # runs' names hold commas
+        studies = list(dict.fromkeys(location.name for location in locations))
+        hint = f"the studies are {', '.join(studies[:12])}{' …' if len(studies) > 12 else ''}"
+    raise NotFoundError("study or run", name, known, hint)
+
+
+def _match(location: StudyLocation, pattern: str, foreign: bool) -> list[FoundRun]:
+    from fnmatch import fnmatchcase
+
+    exact = os.path.join(location.dir, pattern)
+    if is_run_dir(exact) or (foreign and is_foreign_dir(exact)):
+        return [FoundRun(location, exact)]
+    found = []
+    for run_dir in _find_dirs(location, foreign):
+        name = os.path.basename(run_dir)
+        if fnmatchcase(name, pattern) or _has_id(run_dir, pattern):
+            found.append(FoundRun(location, run_dir))
+    return found
+
+
+def is_run_name(name: str, flag: str | None) -> bool:
+    """Whether some run has this name, or one that fits a pattern with * or ?; ids do not count."""
+    from fnmatch import fnmatchcase
+
+    is_pattern = "*" in name or "?" in name
+    locations = [StudyLocation(root, study) for root in find_roots(flag).all for study in find_studies(root)]
+    dirs = (run_dir for location in locations for run_dir in find_run_dirs(location.dir))
+    names = map(os.path.basename, dirs)
+    return any(each == name or (is_pattern and fnmatchcase(each, name)) for each in names)
+
+
+def _has_id(run_dir: str, start: str) -> bool:
+    """A run whose run.json is damaged has no id; that must not hide the others."""
+    from assay.record import run_directory
+
+    try:
+        return len(start) >= 6 and start.isalnum() and run_directory.load_record(run_dir).spec.id.startswith(start)
+    except (FormatError, OSError):
+        return False
+
+
+def find_one_run(name: str, flag: str | None) -> FoundRun:
+    return need_one_run(name, find_runs(name, flag))
+
+
+def names_study(name: str, run: FoundRun) -> bool:
+    """Whether a name on the command line means the run's whole study."""
+    return name.rstrip("/") == run.location.name or os.path.abspath(name) == run.location.dir
+
+
+def need_one_run(name: str, runs: Sequence[FoundRun]) -> FoundRun:
+    if len(runs) == 1:
+        return runs[0]
+    if not runs:
+        raise NotFoundError("run", name)
+    shown = [os.path.join(show_study(run.location), os.path.basename(run.dir)) for run in runs[:6]]
+    listed = ", ".join(shown) + (" …" if len(runs) > 6 else "")
+    raise UsageError(f"{name!r} names {len(runs)} runs", f"choose one of: {listed}")

@@ -1,0 +1,97 @@
+"""Which index a root has: the one that `ASSAY_INDEX` or the settings name, else a SQLite file on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.follow.locations import StudyLocation
+from assay.record.index import sqlite
+from assay.show.console import Console
+from assay.system.files import read_text
+from assay.values.notify import Notify, ignore
+
+if TYPE_CHECKING:
+    from assay.record.index.base import Index
+
+LOCAL = "local"
+
+
+def open_index(
+    root: str | os.PathLike[str], warn: Notify = ignore, *, is_needed: bool = True, renew: bool = False
+) -> Index:
+    """The index of a root.
+
+    `is_needed=False`: where a server cannot be used, `warn` hears it, and an index in memory takes its place, since
+    the run directories are what counts. `renew`: an index of another format is replaced on a server too.
+    """
+    index = _open(root, warn, is_needed, renew)
+
+    def store_points(key: str) -> None:
+        from assay.follow import refresh
+
+        refresh.store_points(index, StudyLocation(os.fspath(root), key.partition("/")[0]))
+
+    index.store_points = store_points
+    return index
+
+
+def open_index_of(locations: Sequence[StudyLocation]) -> Index:
+    """The index of the root that these studies share."""
+    roots = {location.root for location in locations}
+    if len(roots) > 1:
+        raise UsageError(
+            "these studies lie under different roots: " + ", ".join(sorted(roots)), "take them one after another"
+        )
+    return open_index(roots.pop(), Console().warning)
+
+
+def _open(root: str | os.PathLike[str], warn: Notify, is_needed: bool, renew: bool) -> Index:
+    address = find_address()
+    if not address:
+        return sqlite.open_index(root, warn)
+    from assay.record.index.postgres import PostgresIndex
+
+    try:
+        return PostgresIndex(address, root, renew=renew)
+    except InfrastructureError as error:
+        if is_needed:
+            raise
+        warn(f"{error.message}; the runs are not in it until a later command reads them")
+        return sqlite.SqliteIndex(":memory:", os.path.realpath(root))
+
+
+def find_address() -> str:
+    """Of a shared index; "": there is none."""
+    found = os.environ.get("ASSAY_INDEX", "").strip()
+    if not found and _may_have_settings(os.getcwd()):
+        from assay.config.settings import load_settings
+
+        try:
+            found = load_settings(os.getcwd(), os.environ).index or ""
+        except (AssayError, OSError):  # a command that needs the settings says so; with --root it goes on without
+            return ""
+    return "" if found == LOCAL else found
+
+
+def _may_have_settings(folder: str) -> bool:
+    """Whether `load_settings` would find a file: to load what reads one takes as long as a table of 500 runs."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    if os.path.exists(os.path.join(base, "assay", "config.toml")):
+        return True
+    while True:
+        own, shared = os.path.join(folder, "assay.toml"), os.path.join(folder, "pyproject.toml")
+        if os.path.exists(own) or _speaks_of_assay(shared):
+            return True
+        folder, before = os.path.dirname(folder), folder
+        if folder == before:
+            return False
+
+
+def _speaks_of_assay(path: str) -> bool:
+    try:
+        return "assay" in read_text(path)
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)

@@ -1,0 +1,398 @@
+"""Bring the index up to date with the run directories: ours, and those that the originals filled."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from assay.errors import AssayError, InfrastructureError
+from assay.execute.local import LocalExecutor
+from assay.execute.places import load_place
+from assay.follow.attempts import Decision, RetryPolicy, decide
+from assay.follow.collect import UNREAD, Summaries, add_received, build_row, read_sources
+from assay.follow.locations import StudyLocation, find_studies
+from assay.record import run_directory
+from assay.record.folders import Change, Changes, build_change, find_changes
+from assay.record.index.base import Index, RunRow, VerdictRow
+from assay.record.index.packing import pack_row, unpack_rows
+from assay.record.received import load_received, load_received_facts
+from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
+from assay.show.console import SILENT, CollectingConsole, Console
+from assay.system.fast_dataclasses import replace
+from assay.system.files import parse_json
+from assay.system.processes import map_in_two
+from assay.values import layout
+from assay.values.plain import parse_plain
+from assay.values.run import JobHandle, Liveness, RunSpec, State
+from assay.values.secrets import hide_named
+from assay.values.verdict import Verdict
+
+_TRIES = 3
+_SIBLINGS = 20  # runs of a study that are asked for its file
+
+
+def refresh_root(index: Index, root: str, console: Console = SILENT, *, stores_points: bool = False) -> int:
+    """Every study under the root; how many runs were read."""
+    locations = [StudyLocation(root, name) for name in find_studies(root)]
+    return sum(refresh_study(index, location, console, stores_points=stores_points) for location in locations)
+
+
+def refresh_study(
+    index: Index, location: StudyLocation, console: Console = SILENT, *, stores_points: bool = False
+) -> int:
+    """Read what changed since the index saw it; how many runs that were.
+
+    Of runs that it has never seen it takes the summaries alone, unless their points are asked for.
+    """
+    with suppress(OSError):
+        read_verdicts(index, location)
+    changes = find_changes(location.dir, location.name, index.load_runs([location.name]))
+    return apply_changes(index, location, changes, console, stores_points=stores_points)
+
+
+def apply_changes(
+    index: Index, location: StudyLocation, changes: Changes, console: Console = SILENT, *, stores_points: bool = False
+) -> int:
+    if not changes:
+        return 0
+    changed = changes.changed
+    stores_points = stores_points or index.store_points is None  # nobody would read them later
+    summarised = set() if all(each.is_new for each in changed) else set(index.find_summarised([location.name]))
+    with index.batch() as refused:
+        index.expect_new(location.key(change.path) for change in changed if change.is_new)
+        read = set() if stores_points else _summarise_foreign_runs(index, location, changed)
+        for change in changed:
+            key = location.key(change.path)
+            if key in summarised:
+                index.forget_points(key)
+            if key not in read:
+                _try_refresh(index, location, change, console, stores_points=stores_points)
+        if changes.gone:
+            index.forget_runs(changes.gone)
+    for _ in range(_TRIES):  # another process was faster with these; it may have ended since, so the rest is read here
+        again = {key for key, _ in refused}
+        with index.batch() as refused:
+            for change in changed if again else ():
+                if location.key(change.path) in again:
+                    _try_refresh(index, location, change, console, stores_points=True)
+    return len(changed)
+
+
+def _try_refresh(
+    index: Index, location: StudyLocation, change: Change, console: Console, *, stores_points: bool
+) -> None:
+    try:
+        refresh_run(index, location, change, stores_points=stores_points)
+    except (AssayError, OSError) as error:
+        console.warning(f"{change.path}: {error.message if isinstance(error, AssayError) else error}")
+
+
+def store_points(index: Index, location: StudyLocation) -> None:
+    """Store the points of all runs of a study of which summaries alone are stored."""
+    summarised = set(index.find_summarised([location.name]))
+    rows = [row for row in index.load_runs([location.name]) if row.key in summarised]
+    index.put_runs([row._replace(stamp=UNREAD) for row in rows])  # should this process die, the next one reads them
+    found = [build_change(os.path.join(location.root, row.key)) for row in rows]
+    changed = [change for change in found if change is not None]  # what is gone is forgotten by the next look
+    console = CollectingConsole()
+    apply_changes(index, location, Changes(changed, []), console, stores_points=True)
+    if console.lines:
+        raise InfrastructureError("\n".join(console.lines), "its points cannot be shown: repair or move the run")
+
+
+def refresh_one(index: Index, location: StudyLocation, run_dir: str) -> None:
+    """Bring the index up to date with a single run of ours."""
+    key = location.key(run_dir)
+    known = index.load_runs(keys=[key])
+    if known and key in index.find_summarised([location.name]):
+        index.put_runs([known[0]._replace(stamp=UNREAD)])
+        index.forget_points(key)
+    change = Change(run_dir, os.stat(run_dir).st_mtime, True, known[0].created_at if known else None)
+    refresh_run(index, location, change, stores_points=True)
+
+
+def refresh_run(index: Index, location: StudyLocation, change: Change, *, stores_points: bool) -> None:
+    key, path = location.key(change.path), change.path
+    marks = _load_marks(change)
+    if not change.is_ours:
+        row = _foreign_row(key, change, marks)
+        read_sources(index, key, path, RunSpec(row.id, row.name, row.params, ()), change.names)
+        started_at = index.load_cursor(key, layout.LOGX_METRICS_FILE).state.get("start")
+        index.put_runs([row._replace(started_at=started_at)])
+        return
+    record = run_directory.try_record(path)
+    if record is None:
+        name, study = os.path.basename(path), key.partition("/")[0]
+        reason = describe_damage(path)
+        row = RunRow(key, study, name, "", State.DAMAGED, 0, {}, reason=reason, stamp=change.stamp)
+        index.put_runs([row._replace(tags=marks.tags, note=marks.note, received=load_received_facts(path))])
+        return
+    history = load_history(path)
+    last = history.last
+    outcome, handle = (last.outcome, last.handle) if last else (None, None)
+    number = last.number if last else 0
+    place = load_place(path, handle)
+    row = build_row(record.spec, record, key, history.state, number, outcome, handle, place, change.stamp, marks)
+    row = add_received(row, path)
+    row = replace_state(row, path, record, history)
+    if change.known_at is not None and change.known_at != record.created_at:  # of a directory that was removed since
+        index.forget_points(key)
+    try:
+        if stores_points or not change.is_new or not row.state.is_over or not _summarise(index, key, path, record.spec):
+            read_sources(index, key, path, record.spec, final=row.state.is_over)
+    except (AssayError, OSError):  # listed all the same, and read again by whoever looks next
+        index.put_runs([row._replace(stamp=UNREAD)])
+        raise
+    index.put_runs([row])
+
+
+def _load_marks(change: Change) -> Marks:
+    has_none = change.names is not None and layout.TAGS_FILE not in change.names
+    return NO_MARKS if has_none else load_marks(find_tags_file(change.path))
+
+
+def _summarise(index: Index, key: str, path: str, spec: RunSpec) -> bool:
+    """Store the summaries of a run's metrics without the points; False: it cannot be read so."""
+    found = Summaries()
+    read_sources(found, key, path, spec)
+    if not found.is_broken:
+        index.add_summaries(key, found.states, found.carry())
+    return not found.is_broken
+
+
+# ---------------------------------------------------------------- damaged runs
+
+
+def describe_damage(run_dir: str) -> str:
+    """What is wrong with run.json, and the command that repairs it, or makes room for another trial."""
+    is_trial = layout.parse_trial_name(os.path.basename(run_dir)) is not None
+    what = "make room for another trial" if is_trial else "repair it"
+    return f"{run_directory.find_damage(run_dir) or 'it was damaged'}; {what}: {build_repair(run_dir)}"
+
+
+def build_repair(run_dir: str) -> str:
+    """`assay run` completes the folder, or builds it again; where no study file is known, the folder is moved away."""
+    study_dir, name = os.path.split(run_dir)
+    siblings = (each for each in run_directory.find_run_dirs(study_dir) if load_received(each) is None)
+    record = next(filter(None, map(run_directory.try_record, islice(siblings, _SIBLINGS))), None)
+    is_trial = layout.parse_trial_name(name) is not None  # only its own record knew what it tried
+    if is_trial or record is None or not record.spec.commands or not os.path.isfile(record.source):
+        away = os.path.join(study_dir, f".{name}.damaged")
+        return shlex.join(["mv", "--", _near(run_dir), _near(away)])
+    root = _near(os.path.dirname(study_dir))
+    options = [] if root == layout.DEFAULT_ROOT and "ASSAY_ROOT" not in os.environ else ["--root", root]
+    return shlex.join(["assay", "run", _near(record.source), f"--study={os.path.basename(study_dir)}", *options])
+
+
+def _near(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, history: run_directory.History) -> RunRow:
+    """Whether a run that no file calls finished still lives; what nobody concluded is concluded for the table alone."""
+    if row.state.is_over or not history.attempts:
+        # a run without commands and attempts was made by another tool
+        return row._replace(state=State.DONE if not history.attempts and not record.spec.commands else row.state)
+    decision = conclude(path, history, run_directory.find_commands(record.spec))
+    outcome, handle = decision.outcome, decision.handle
+    started_at, ended_at = row.started_at, outcome.ended_at if outcome else None
+    if handle is not None and outcome is not None and ended_at is not None:
+        started_at, ended_at = run_directory.find_span(path, handle, outcome.codes, ended_at)
+    elif handle is not None:
+        started_at = run_directory.find_begin(path, handle)
+    return row._replace(
+        started_at=started_at,
+        state=decision.state,
+        exit_code=outcome.exit_code if outcome else None,
+        reason=outcome.reason if outcome else _find_wait_reason(decision, path),
+        ended_at=ended_at,
+        # of another host, or of a script, whose exit code leaves no trace in the folder: it is read again by every look
+        stamp=UNREAD if decision.state is State.LOST and (outcome is None or not record.spec.commands) else row.stamp,
+    )
+
+
+def _find_wait_reason(decision: Decision, path: str) -> str:
+    if decision.state is not State.QUEUED or decision.handle is None:
+        return ""
+    from assay.farms.submit import load_wait_reason
+
+    return load_wait_reason(decision.handle, path)
+
+
+def load_history(path: str) -> run_directory.History:
+    """The attempts of a run; what a job left on its farm is linked first."""
+    history = run_directory.load_history(path)
+    handle = history.last.handle if history.last else None
+    if handle is None or history.state.is_over or not handle.farm_root:
+        return history
+    liveness(handle, path)
+    return run_directory.load_history(path)
+
+
+def conclude(path: str, history: run_directory.History, commands: tuple[str, ...]) -> Decision:
+    """What the files and the process table say about a run that nobody has concluded."""
+    decision = decide(history, commands, lambda handle: liveness(handle, path), RetryPolicy())
+    if decision.state is State.LOST:  # or it ended after its files were read: they are complete by now
+        decision = decide(
+            run_directory.load_history(path), commands, lambda handle: liveness(handle, path), RetryPolicy()
+        )
+    handle = decision.handle
+    if decision.state is State.RUNNING and handle and handle.executor != "local":
+        from assay.farms.submit import has_begun
+
+        return decision if has_begun(handle, path) else replace(decision, state=State.QUEUED)
+    return decision
+
+
+def liveness(handle: JobHandle, run_dir: str) -> Liveness:
+    if handle.executor == "ssh":
+        from assay.farms.ssh_jobs import load_liveness as load_ssh_liveness
+
+        return load_ssh_liveness(handle, run_dir)
+    if handle.executor != "local":
+        from assay.farms.submit import load_liveness
+
+        return load_liveness(handle, run_dir)
+    executor = LocalExecutor()
+    try:
+        return executor.liveness(handle, "")
+    finally:
+        executor.close()
+
+
+# ---------------------------------------------------------------- directories that the originals filled
+
+
+def _foreign_row(key: str, change: Change, marks: Marks) -> RunRow:
+    """What could not be read is said as the row's reason, and costs no other row anything."""
+    from assay.compat import originals
+
+    path, state, origin = change.path, State.DONE, "runx"
+    name = os.path.basename(path)
+    problems: list[str] = []
+    if os.path.exists(f"{path}/{layout.MLRUNNER_PARAM_FILE}"):
+        run = originals.load_mlrunner_run(path)
+        params, state, origin = run.params, _mlrunner_state(run.stat), "mlrunner"
+        problems += run.problems
+    else:
+        hparams = originals.load_hparams(path, problems) or originals.load_submitted_params(path)
+        # what was LOGDIR in the file differs in every run and says nothing
+        params = {key: value for key, value in hparams.items() if key != "logdir" or not str(value).endswith(name)}
+    return RunRow(
+        key,
+        key.partition("/")[0],
+        name,
+        "",
+        state,
+        1,
+        hide_named(params),
+        reason="; ".join(filter(None, (*problems, marks.problem))),
+        origin=origin,
+        tags=marks.tags,
+        note=marks.note,
+        stamp=change.stamp,
+    )
+
+
+def _summarise_foreign_runs(index: Index, location: StudyLocation, changed: Sequence[Change]) -> set[str]:
+    """Store the summaries of runs that the index does not know yet; their keys."""
+    new = [change for change in changed if change.is_new and not change.is_ours]
+    found = [each for each in map_in_two(partial(_summarise_foreign, location), new) if each is not None]
+    rows = unpack_rows([row for row, _, _ in found])
+    index.put_runs(rows)
+    for row, (_, states, summaries) in zip(rows, found, strict=True):
+        index.add_summaries(row.key, states, summaries)
+    return {row.key for row in rows}
+
+
+def _summarise_foreign(location: StudyLocation, change: Change) -> tuple[bytes, Any, Any] | None:
+    """A packed row and what `add_summaries` takes, for another process as well; None: it cannot be read so."""
+    key, found = location.key(change.path), Summaries()
+    try:
+        row = _foreign_row(key, change, _load_marks(change))
+        read_sources(found, key, change.path, RunSpec(row.id, row.name, row.params, ()), change.names)
+    except (AssayError, OSError):  # the ordinary way finds the same, and says so
+        return None
+    if found.is_broken:
+        return None
+    started_at = found.load_cursor(key, layout.LOGX_METRICS_FILE).state.get("start")
+    return pack_row(row._replace(started_at=started_at)), found.states, found.carry()
+
+
+def _mlrunner_state(stat: Mapping[str, str]) -> State:
+    """An ownerless `running` is unfinished: whoever wrote it is gone."""
+    if "failed" in stat.values():
+        return State.FAILED
+    if stat and all(word == "finished" for word in stat.values()):
+        return State.DONE
+    return State.STOPPED
+
+
+# ------------------------------------------------------------ verdicts, kept in .assay/verdicts.jsonl of their study
+
+
+def read_verdicts(index: Index, location: StudyLocation) -> None:
+    """Read what the file holds beyond what the index has seen; all of it where it is shorter than before."""
+    path, known = find_verdicts_file(location), index.load_verdict_offset(location.name)
+    size = os.stat(path).st_size if os.path.exists(path) else 0
+    if size == known:
+        return
+    start = known if size > known else 0
+    data = b""
+    if size:
+        with open(path, "rb") as file:
+            file.seek(start)
+            data = file.read()
+    data = data[: data.rfind(b"\n") + 1]  # a line without its end is still being written
+    rows = [row for line in data.splitlines() for row in parse_verdict_line(line, location)]
+    index.add_verdicts(location.name, rows, start=start, end=start + len(data), expected_offset=known)
+
+
+def find_verdicts_file(location: StudyLocation) -> str:
+    return os.path.join(location.dir, layout.STUDY_META_DIR, layout.VERDICTS_FILE)
+
+
+def parse_verdict_line(line: bytes, location: StudyLocation) -> Iterable[VerdictRow]:
+    """A line that a power cut damaged is ignored."""
+    try:
+        return read_verdict_line(line, location)
+    except ValueError:
+        return []
+
+
+def read_verdict_line(line: bytes, location: StudyLocation) -> Sequence[VerdictRow]:
+    """As what it holds supports it. Raises ValueError where it is damaged."""
+    try:
+        content = parse_json(line)
+        at, source = float(content["at"]), str(content["source"])
+        return [row for each in content["verdicts"] for row in _build_rows(each, at, source, location)]
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _build_rows(facts: Mapping[str, Any], at: float, source: str, location: StudyLocation) -> Iterable[VerdictRow]:
+    verdict, run = parse_plain(Verdict, facts).review(), facts.get("run")
+    key = f"{location.name}/{run}" if run is not None else None
+    for found in verdict.findings:
+        low, high = found.interval or (None, None)
+        yield VerdictRow(
+            key,
+            at,
+            source,
+            verdict.kind.value,
+            found.kind.value,
+            found.subject,
+            found.message,
+            found.value,
+            found.expected,
+            found.step,
+            found.effect,
+            low,
+            high,
+        )

@@ -1,0 +1,145 @@
+"""How a run stands right now and who looks after it: from its files and the process table, without the index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from assay.errors import AssayError, FormatError
+from assay.follow.refresh import conclude, describe_damage, load_history
+from assay.record import presence, run_directory
+from assay.system import processes
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.values import layout
+from assay.values.run import JobHandle, Outcome, RunSpec, State
+from assay.values.secrets import hide_spec
+
+if TYPE_CHECKING:
+    from assay.launch.prepared import Report
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run as its files and the process table show it; `outcome` may be a conclusion that nobody has written yet."""
+
+    record: run_directory.RunRecord
+    history: run_directory.History
+    state: State
+    outcome: Outcome | None = None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Nobody knows what it is; it may run all the same."""
+        return self.outcome is not None and self.outcome.state is State.DAMAGED
+
+    @property
+    def attempt(self) -> int:
+        return self.history.last.number if self.history.last else 0
+
+    @property
+    def handle(self) -> JobHandle | None:
+        return self.history.last.handle if self.history.last else None
+
+    @property
+    def is_of_script(self) -> bool:
+        """A script opened it itself: there is no command that Assay could start."""
+        return not (self.record.spec.commands or self.record.origin or self.is_damaged)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        return tuple(command.name for command in self.record.spec.commands)
+
+
+def load_shown(run_dir: str) -> RunStatus:
+    """To be printed: run.json of an earlier version may hold secrets."""
+    status = load_status(run_dir)
+    return replace(status, record=replace(status.record, spec=hide_spec(status.record.spec)))
+
+
+def load_status(run_dir: str) -> RunStatus:
+    """Raises FormatError only where the folder itself cannot be read."""
+    record, history = run_directory.try_record(run_dir), _load_history(run_dir)
+    if record is None:
+        return _build_damaged(run_dir, history)
+    last = history.last
+    if last is None:
+        state = State.QUEUED if record.spec.commands else State.DONE  # another tool made it
+        return RunStatus(record, history, state)
+    if last.outcome is not None:
+        return RunStatus(record, history, last.outcome.state, last.outcome)
+    decision = conclude(run_dir, history, run_directory.find_commands(record.spec))
+    return RunStatus(record, history, decision.state, decision.outcome)
+
+
+def load_states(report: Report) -> list[State]:
+    """How the runs of a call are now: a farm may have finished some since the supervisor looked at them."""
+    return [_load_state(entry.dir) if entry.state is State.RUNNING else entry.state for entry in report.entries]
+
+
+def _load_state(run_dir: str) -> State:
+    """A job that waits in its farm's queue, or was not heard of yet, is with the farm."""
+    try:
+        state = load_status(run_dir).state
+    except AssayError:  # damaged a moment ago: the next command reports it
+        return State.RUNNING
+    return state if state.is_over and state is not State.LOST else State.RUNNING
+
+
+def _load_history(run_dir: str) -> run_directory.History:
+    try:
+        return load_history(run_dir)
+    except OSError as error:
+        raise FormatError(f"{run_dir} cannot be read: {error.strerror}") from error
+
+
+def _build_damaged(run_dir: str, history: run_directory.History) -> RunStatus:
+    """A run whose run.json is lost; its process may live all the same."""
+    spec = RunSpec(run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) or "", os.path.basename(run_dir), {}, ())
+    record = run_directory.RunRecord(spec, os.path.basename(os.path.dirname(run_dir)), "", 0.0)
+    last = history.last
+    is_running = last is not None and not last.outcome and conclude(run_dir, history, ()).state is State.RUNNING
+    outcome = Outcome(State.DAMAGED, last.number if last else 0, last.codes if last else {}, describe_damage(run_dir))
+    return RunStatus(record, history, State.RUNNING if is_running else State.DAMAGED, outcome)
+
+
+def load_record(run_dir: str) -> run_directory.RunRecord:
+    try:
+        return run_directory.load_record(run_dir)
+    except OSError as error:
+        path = os.path.join(run_dir, layout.RUN_FILE)
+        raise FormatError(f"{path} cannot be read: {error.strerror}") from error
+
+
+class SupervisorProcess(NamedTuple):
+    """An `assay run` or `assay rerun` on this host that is still there."""
+
+    pid: int
+    start: int
+    boot: str
+
+    @property
+    def is_alive(self) -> bool:
+        return processes.is_alive(self.pid, self.start, self.boot)
+
+
+def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[SupervisorProcess]:
+    """Who started the last attempts of these runs and still lives, here; ourselves left out.
+
+    With `study_dir` also those who have started nothing yet: they wait for a slot, or watch the runs of another.
+    """
+    found = {
+        SupervisorProcess(who.pid, who.start, who.boot)
+        for who in (presence.load_supervisors(study_dir) if study_dir is not None else ())
+        if who.host == processes.host_name() and who.pid != os.getpid()
+    }
+    for run_dir in run_dirs:
+        try:
+            last = run_directory.load_history(run_dir).last
+        except OSError:  # removed, or unreadable: nothing is known of who supervises it
+            continue
+        handle = last.handle if last else None
+        if handle is None or handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
+            continue
+        found.add(SupervisorProcess(handle.supervisor_pid, handle.supervisor_start, handle.boot))
+    return sorted(supervisor for supervisor in found if supervisor.is_alive)

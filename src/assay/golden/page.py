@@ -1,0 +1,305 @@
+"""What the page of the goldens shows: tests with their last verdicts, one check or recording, and drift over checks."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from assay.errors import AssayError, FormatError, NotFoundError
+from assay.follow.api import StudyLocation
+from assay.golden.flow.files import load_recordings
+from assay.golden.flow.segments import STUDY_PREFIX
+from assay.golden.manifests import DEFAULT_NAME, list_manifests
+from assay.golden.records import Head, Judged, list_ids, load_head, load_report
+from assay.golden.report.charts import build_chart, order_metrics
+from assay.golden.report.document import build_document
+from assay.golden.report.other_commands import build_recording_blocks, build_show_document
+from assay.golden.report.rows import render_percent, render_share
+from assay.golden.values import GoldenReport, GoldenTestReport, MetricReport
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.values.document import Block, Chart, Curve, Details, Legend, Only, Panel, Section, Span, TableBlock, Text
+from assay.values.plain import render_date
+from assay.values.table import Column, Table
+from assay.values.verdict import SEVERITY, VerdictKind
+
+_RECENT = 12  # checks of a test in a list
+_MOST_CHECKS = 200  # of a history
+_MOST_FOLDERS = 2000  # looked into for stores
+_POINTS: Mapping[VerdictKind, tuple[str, str]] = {  # style and marker; both tell the verdict
+    VerdictKind.PASS: ("c2 point", "dot"),
+    VerdictKind.CHANGED: ("c6 point", "square"),
+    VerdictKind.INCONCLUSIVE: ("c5 point", "triangle"),
+    VerdictKind.FAIL: ("c1 crossed", "cross"),
+    VerdictKind.ERROR: ("c7 crossed", "cross"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenCard:
+    """`checks`: the newest first. `problems`: reports that cannot be read, or contradict themselves."""
+
+    slug: str
+    location: StudyLocation
+    test: str
+    checks: tuple[Head, ...]
+    gathered: Head | None
+    problems: tuple[str, ...]
+
+    @property
+    def at(self) -> float:
+        return max((head.at for head in (*self.checks[:1], self.gathered) if head), default=0.0)
+
+
+def list_goldens(locations: Mapping[str, StudyLocation]) -> list[GoldenCard]:
+    """Tests of which a report is kept, the last used first."""
+    cards = []
+    for slug, location in locations.items():
+        known = list_ids(location)
+        if not known:
+            continue
+        checks = list(islice(_load_heads(location, [i for i, mode in known if mode == "check"]), _RECENT))
+        gathered = next(_load_heads(location, [i for i, mode in known if mode == "gather"]), None)
+        heads = [*checks, *([gathered] if gathered else [])]
+        test = next((head.test for head in heads if head.test), location.name)
+        problems = tuple(head.problem for head in heads if head.problem)
+        cards.append(GoldenCard(slug, location, test, tuple(checks), gathered, problems))
+    return sorted(cards, key=lambda card: -card.at)
+
+
+def _load_heads(location: StudyLocation, ids: Sequence[str]) -> Iterator[Head]:
+    for each in ids:
+        with suppress(NotFoundError):  # deleted meanwhile
+            yield load_head(location, each)
+
+
+def list_unkept(locations: Mapping[str, StudyLocation]) -> list[tuple[str, StudyLocation]]:
+    """Tests that were recorded or checked before reports were kept: what their verdicts were is not guessed."""
+    return [
+        (slug, location)
+        for slug, location in locations.items()
+        if location.name.startswith(STUDY_PREFIX) and not list_ids(location)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenPage:
+    """`head` None: nothing that could be shown. `blocks`: the report; `history`: all that is kept, the newest first;
+    `drift` and `recording`: what else is known of the test."""
+
+    head: Head | None
+    blocks: Sequence[Block]
+    history: tuple[Head, ...]
+    drift: Sequence[Block]
+    recording: Sequence[Block]
+    problems: tuple[str, ...]
+    commands: Sequence[tuple[str, str]] = ()  # what each does, and its line
+
+
+def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage:
+    """`wanted`: the id of a check or a gathering; None: the last check, or the gathering where there is none.
+
+    Raises NotFoundError for an id that is not there. What is damaged is a problem on the page.
+    """
+    known = list_ids(location)
+    history = tuple(_load_heads(location, [each for each, _ in known][:_MOST_CHECKS]))
+    problems = [head.problem for head in history if head.problem]
+    first = next((each for each, mode in known if mode == "check"), known[0][0] if known else None)
+    head, blocks = None, list[Block]()
+    if wanted or first:
+        try:
+            head, report = load_report(location, wanted or first or "")
+            page = build_document(GoldenReport(head.mode, head.source, (report,)))
+            blocks = list(page.blocks)
+        except FormatError as error:
+            problems.append(f"{error.message}: {error.hint}" if error.hint else error.message)
+            head = load_head(location, wanted or first or "")
+    checks = [each for each in reversed(history) if each.mode == "check"]
+    manifest = head.manifest if head else ""
+    recording = _build_recording(manifest, problems) if manifest else []
+    said = tuple(dict.fromkeys(problems))
+    return GoldenPage(
+        head, blocks, history, list(build_drift(checks)), recording, said, build_commands(head, location.root)
+    )
+
+
+def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
+    """For the folder where it was started: `source` is as the user wrote it."""
+    folder, _, name = head.manifest.rpartition("/") if head else ("", "", "")
+    if head is None or not folder or not name.startswith(f"{head.test}_"):
+        return []
+    words = [head.source, "-s", folder, "-t", head.test]
+    kept = name.removeprefix(f"{head.test}_")
+    words += ["--manifest-name", kept] if kept != DEFAULT_NAME else []
+    words += ["--root", root]
+    return [
+        ("Check again", shlex.join(["assay", "golden", "check", *words])),
+        ("Accept the new behaviour", shlex.join(["assay", "golden", "rebase", *words, "--reason", "WHY IT IS RIGHT"])),
+    ]
+
+
+# ---------------------------------------------------------------- two checks
+
+
+def build_check_comparison(location: StudyLocation, one: str, other: str) -> Sequence[Block]:
+    """Two checks of a test side by side: verdicts and effects of each row, and both curves over the golden's band.
+    Raises NotFoundError for an id that is not there, FormatError where a report cannot be read."""
+    (first, mine), (second, theirs) = (load_report(location, each) for each in (one, other))
+    names = [f"{word} {render_date(head.at, '%m-%d %H:%M')}" for word, head in (("this", first), ("other", second))]
+    rows = [{(row.segment, row.metric): row for row in head.rows} for head in (first, second)]
+    cells: list[list[Any]] = []
+    for key in dict.fromkeys((*rows[0], *rows[1])):
+        found = [each.get(key) for each in rows]
+        shown = [part for row in found for part in _show_row(row)]
+        cells.append([key[0], key[1], *shown])
+    columns = [Column("segment", "number"), Column("metric")]
+    for name in names:
+        columns += [Column(f"{name}: verdict", "state"), Column("effect", align="right")]
+    blocks: list[Block] = [TableBlock(Table(tuple(columns), cells))]
+    made = [each.golden.provenance.get("gathered_at") if each.golden else None for each in (mine, theirs)]
+    if made[0] != made[1]:
+        blocks.insert(0, Text("The two were checked against different recordings; the band is that of this one."))
+    charts = []
+    for metric in order_metrics(mine):
+        for segment in mine.segments:
+            charts += [
+                chart
+                for each in segment.metrics
+                if each.metric == metric
+                for chart in _build_both(segment.start_step, each, _find_metric(theirs, segment.start_step, metric))
+            ]
+    keys = [("reference", "wide", "golden"), ("band", "area", "band of the recordings")]
+    keys += [("measured", "line", names[0]), ("own c2", "line", names[1])]
+    return [*blocks, *([Section([Legend(keys), *charts], "Both over the golden")] if charts else [])]
+
+
+def _show_row(row: Judged | None) -> tuple[str | None, str | None]:
+    return (str(row.kind), render_percent(row.effect) or None) if row else (None, None)
+
+
+def _find_metric(report: GoldenTestReport, start: int, name: str) -> MetricReport | None:
+    found = (each for segment in report.segments if segment.start_step == start for each in segment.metrics)
+    return next((each for each in found if each.metric == name), None)
+
+
+def _build_both(start: int, mine: MetricReport, theirs: MetricReport | None) -> Iterator[Chart]:
+    for label in dict.fromkeys((*mine.golden, *mine.check)):
+        name = f"{mine.metric} {label}".strip()
+        tracks = theirs.check.get(label, ()) if theirs else ()
+        title = (Span(name, "strong"), Span(f"after step {start}", "soft"))
+        chart = build_chart(name, title, mine.golden.get(label, ()), mine.check.get(label, ()), delta=mine.delta)
+        upper, *rest = chart.panels
+        added = [Curve(list(zip(track.steps, track.values, strict=True)), "c2 curve") for track in tracks]
+        yield replace(chart, panels=(replace(upper, curves=[*upper.curves, *added]), *rest))
+
+
+def _build_recording(manifest: str, problems: list[str]) -> list[Block]:
+    """As it is now in its store, which may be elsewhere, or be gone."""
+    try:
+        there = os.path.isfile(manifest) or os.path.isdir(manifest)  # a pipe would be waited for
+        found = load_recordings(manifest) if there else ()
+    except (AssayError, OSError):  # what a file holds that is not a recording is nobody's business
+        problems.append(f"the golden recording {manifest} cannot be read now")
+        return []
+    if not there:
+        problems.append(f"the golden recording {manifest} is not there now")
+    return [block for each in found for block in build_recording_blocks(each)]
+
+
+# ---------------------------------------------------------------- drift
+
+
+def build_drift(checks: Sequence[Head]) -> Iterator[Block]:
+    """Oldest first: by how much each metric was off in each check, where it was off most."""
+    by_metric: dict[str, list[tuple[int, Head, VerdictKind, float]]] = {}
+    for number, head in enumerate(checks, 1):
+        for metric in dict.fromkeys(row.metric for row in head.rows):
+            rows = [row for row in head.rows if row.metric == metric and row.effect is not None]
+            worst = max(rows, key=lambda row: abs(row.effect or 0.0), default=None)
+            if worst is not None and worst.effect is not None and math.isfinite(worst.effect):
+                by_metric.setdefault(metric, []).append((number, head, worst.kind, worst.effect))
+    if not by_metric:
+        return
+    allowed: dict[str, float] = {}
+    for head in checks:  # of the newest that tells
+        for row in head.rows:
+            if row.allowed:
+                allowed[row.metric] = row.allowed
+    order = sorted(by_metric, key=lambda metric: SEVERITY.index(by_metric[metric][-1][2]))
+    charts = [_build_drift_chart(metric, by_metric[metric], len(checks), allowed.get(metric)) for metric in order]
+    seen = {kind for points in by_metric.values() for _, _, kind, _ in points}
+    keys = [
+        (f"own {style.split()[0]}", _SHAPES.get(marker, marker), str(kind))
+        for kind, (style, marker) in _POINTS.items()
+        if kind in seen
+    ]
+    keys += [("tolerance", "area", "allowed, by the rules of the newest check")] if allowed else []
+    yield Section([*charts, Legend(keys)], "Drift over checks")
+
+
+_SHAPES = {"cross": "crossed"}  # of a legend
+
+
+def _build_drift_chart(
+    metric: str, points: Sequence[tuple[int, Head, VerdictKind, float]], count: int, allowed: float | None
+) -> Chart:
+    """With the limits that an effect may reach."""
+    curves = [Curve([(float(n), 100 * effect) for n, _, _, effect in points], "allowed")]
+    for kind, (style, marker) in _POINTS.items():
+        mine = [(n, head, effect) for n, head, of, effect in points if of is kind]
+        if mine:
+            places = [(float(n), 100 * effect) for n, _, effect in mine]
+            texts = [f"{render_date(head.at, '%Y-%m-%d %H:%M')}\n{kind} {render_percent(e)}" for _, head, e in mine]
+            curves.append(Curve(places, style, line=False, marker=marker, texts=texts))  # type: ignore[arg-type]
+    effects = [100 * effect for _, _, _, effect in points]
+    edge = 100 * (allowed or 0.0)
+    low, high = min([*effects, -1.4 * edge]), max([*effects, 1.4 * edge])
+    room = 0.08 * (high - low) or 1.0
+    limits = [("tolerance", -edge, edge)] if edge else []
+    said = f"; allowed ±{render_share(allowed)}" if allowed else ""
+    return Chart(
+        (Span(metric, "strong"), Span(f"largest effect of each check, percent{said}", "soft")),
+        (Panel(curves, limits=limits, y_range=(low - room, high + room)),),
+        f"{metric}: effect of each check in percent",
+        x_range=(0.5, count + 0.5),
+        x_label="check, the newest on the right",
+    )
+
+
+# ---------------------------------------------------------------- stores below the roots
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecording:
+    root: str
+    path: str  # relative to the root
+    at: float
+
+    @property
+    def full(self) -> str:
+        return os.path.join(self.root, self.path)
+
+
+def find_stored(roots: Sequence[str]) -> list[StoredRecording]:
+    """Recordings in the roots themselves, and in their folders: a store beside the runs."""
+    found = []
+    for root in roots:
+        try:
+            folders = [root, *(entry.path for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False))]
+        except OSError:
+            continue
+        for folder in folders[:_MOST_FOLDERS]:
+            manifests = [path for path in list_manifests(folder) if path.endswith(".json")]
+            found += [StoredRecording(root, os.path.relpath(path, root), os.stat(path).st_mtime) for path in manifests]
+    return sorted(found, key=lambda each: -each.at)
+
+
+def build_stored_blocks(stored: StoredRecording) -> Sequence[Block]:
+    recordings = load_recordings(stored.full)
+    page = build_show_document(stored.path, recordings, curves=False)
+    more = [block for each in recordings for block in build_recording_blocks(each)]
+    return [*page.blocks, Only(("html",), [Details("Origin and noise", more)])]

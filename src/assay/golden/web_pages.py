@@ -1,0 +1,73 @@
+"""Goldens: tests with their last verdicts; one check with its band and its windows; drift over checks; recordings."""
+
+from __future__ import annotations
+
+import os
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from assay.errors import FormatError, NotFoundError
+from assay.golden.api import (
+    build_check_comparison,
+    build_golden_page,
+    build_stored_blocks,
+    find_stored,
+    list_goldens,
+    list_unkept,
+)
+from assay.values.document import Block
+from assay.web.interface import Pages
+from assay.web.routes import get
+from assay.web.site import get_site
+
+
+def show_all(request: Request) -> Response:
+    site = get_site(request)
+    locations = site.snapshots.find_locations()
+    return site.render(
+        request,
+        "goldens.html",
+        cards=list_goldens(locations),
+        unkept=list_unkept(locations),
+        stored=find_stored(site.roots),
+    )
+
+
+def show(request: Request) -> Response:
+    """A test by its study; `?check=` chooses one of its checks or gatherings, `?with=` another to compare it with."""
+    site = get_site(request)
+    locations, slug = site.snapshots.find_locations(), request.path_params["study"]
+    known = {card.slug: card for card in list_goldens({slug: locations[slug]} if slug in locations else {})}
+    if slug not in known:
+        raise NotFoundError("golden", slug, [card.slug for card in list_goldens(locations)])
+    query = request.query_params
+    page = build_golden_page(locations[slug], query.get("check") or None)
+    other, both, problem = query.get("with", ""), list[Block](), ""
+    if other and page.head:
+        try:
+            both = list(build_check_comparison(locations[slug], page.head.id, other))
+        except FormatError as error:
+            problem = error.message
+    return site.render(
+        request, "golden.html", slug=slug, location=locations[slug], page=page, other=other, both=both, problem=problem
+    )
+
+
+def show_stored(request: Request) -> Response:
+    """Only what the list finds: a path never leads elsewhere."""
+    site = get_site(request)
+    found = {each.path: each for each in find_stored(site.roots)}
+    path = request.path_params["path"]
+    if path not in found:
+        raise NotFoundError("golden recording", path, list(found))
+    return site.render(request, "recording.html", stored=found[path], blocks=build_stored_blocks(found[path]))
+
+
+ROUTES = [
+    get("/goldens", show_all),
+    get("/goldens/{study}", show),
+    get("/recordings/{path:path}", show_stored),
+]
+_FOLDER = os.path.dirname(__file__)
+PAGES = Pages(ROUTES, os.path.join(_FOLDER, "templates"))

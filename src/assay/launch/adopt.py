@@ -1,0 +1,115 @@
+"""`assay adopt`: a received run becomes one of the study's own, with job.sh and code/ from its owner's file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+from assay.errors import FormatError, UsageError
+from assay.follow.locations import FoundRun, StudyLocation, find_own_files, show_adopt, show_command
+from assay.launch.prepared import Prepared, RunOptions
+from assay.launch.run_dir_builder import DirBuilder, put_away
+from assay.launch.sweep import prepare
+from assay.record import run_directory
+from assay.record.received import Received, find_user, is_foreign, load_received, write_received
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.values.run import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    key: str
+    file: str  # that job.sh and code/ were made from; "": it has no command
+
+
+def adopt_runs(runs: Sequence[FoundRun], file: str | None, overrides: tuple[str, ...] = ()) -> list[Adopted]:
+    """All of them, or none: a run that cannot be adopted is found before the first one is changed."""
+    received = {run.dir: _check(run) for run in runs}
+    chosen = {run.dir: _load_record(run) for run in runs}
+    plans: dict[StudyLocation, Prepared] = {}
+    specs: dict[str, RunSpec] = {}
+    for run in runs:
+        if not chosen[run.dir].spec.commands:
+            continue
+        if run.location not in plans:
+            plans[run.location] = _prepare(run.location, os.path.basename(run.dir), file, overrides)
+        spec = _find_spec(run, chosen[run.dir], plans[run.location])
+        _refuse_twin(run, spec, plans[run.location], specs)
+        specs[run.dir] = replace(spec, name=os.path.basename(run.dir))
+    builders = {
+        location: DirBuilder(
+            _choose(prepared, [specs[run.dir] for run in runs if run.location == location and run.dir in specs])
+        )
+        for location, prepared in plans.items()
+    }
+    done = []
+    for run in runs:
+        if run.dir in specs:
+            builders[run.location].remake(specs[run.dir], run.dir, find_user())
+        else:
+            put_away(run.dir, received[run.dir])
+            write_received(run.dir, replace(received[run.dir], adopted_by=find_user(), adopted_at=time.time()))
+        done.append(Adopted(run.key, plans[run.location].study.source if run.dir in specs else ""))
+    return done
+
+
+def _check(run: FoundRun) -> Received:
+    received = load_received(run.dir)
+    if received is None:
+        raise UsageError(f"{run.key} was made here: there is nothing to adopt")
+    if not received.needs_code:
+        raise UsageError(f"{run.key} was adopted already", f"see it: {show_command(['show'], *run.words)}")
+    return received
+
+
+def _load_record(run: FoundRun) -> run_directory.RunRecord:
+    record = run_directory.try_record(run.dir)
+    if record is None:
+        raise FormatError(f"{run.key} is damaged: {run_directory.find_damage(run.dir)}", "it cannot be adopted")
+    return record
+
+
+def _prepare(location: StudyLocation, run: str, file: str | None, overrides: tuple[str, ...]) -> Prepared:
+    """The plan of the owner's file; never of one that a received run names."""
+    file = file or max(find_own_files(location), default=(0.0, ""))[1]
+    if not file:
+        hint = f"name it: {show_adopt(location, run)}"
+        raise UsageError(
+            f"{location.name} has no run that was made here, so nothing says which study file is yours", hint
+        )
+    prepared = prepare(RunOptions(file, location.root, location.name, overrides=overrides))
+    if prepared.search is not None:
+        raise UsageError(
+            f"{file} is a search, whose trials its sampler proposes", "a run that was received cannot be one"
+        )
+    return prepared
+
+
+def _find_spec(run: FoundRun, record: run_directory.RunRecord, prepared: Prepared) -> RunSpec:
+    """Of the owner's file, by the id of the run and its parameters."""
+    source, wanted = prepared.study.source, record.spec
+    spec = next((each for each in prepared.plan.runs if each.id == wanted.id), None)
+    if spec is None or dict(spec.params) != dict(wanted.params):
+        given = " ".join(record.overrides)
+        hint = f"it says that it was started with {given}: give them as well" if given else "name its file with --file"
+        raise UsageError(
+            f"{run.key} is not one of the {len(prepared.plan.runs)} runs of {source}: their ids differ", hint
+        )
+    return spec
+
+
+def _refuse_twin(run: FoundRun, spec: RunSpec, prepared: Prepared, adopted: Mapping[str, RunSpec]) -> None:
+    """Two runs of one id would count twice in means and in `assay best`."""
+    own = prepared.dir_of(spec)  # found by its id, also where an earlier version of the file named it
+    twins = [each for each in adopted if adopted[each].id == spec.id and os.path.dirname(each) == run.location.dir]
+    twins += [own] if own != run.dir and not is_foreign(own) and run_directory.try_record(own) else []
+    if twins:
+        names = [os.path.basename(each) for each in (twins[0], run.dir)]
+        hint = f"compare them: {show_command(['diff'], run.location, *names)}"
+        reason = f"{run.key} is the same run as {run.location.key(twins[0])}"
+        raise UsageError(f"{reason}: adopted, it would count twice in means and in `assay best`", hint)
+
+
+def _choose(prepared: Prepared, specs: Sequence[RunSpec]) -> Prepared:
+    return replace(prepared, plan=replace(prepared.plan, runs=tuple(specs), links=()))

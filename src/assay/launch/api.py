@@ -1,0 +1,44 @@
+"""What other packages use of launch. Names load on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assay.system.lazy import build_getattr
+
+if TYPE_CHECKING:
+    from assay.launch.background import go_to_background
+    from assay.launch.prepared import (
+        Again,
+        Prepared,
+        Report,
+        RunOptions,
+        build_dry_lines,
+        build_dry_rows,
+        build_line,
+        check_prepared,
+        first_program,
+        left_commands,
+        wanted_commands,
+    )
+    from assay.launch.report import build_study_report, render_report
+    from assay.launch.runner import NODE_PYTHON, build_bare_study, find_study_location, run_specs
+    from assay.launch.slot_choice import choose_slots
+    from assay.launch.stop import StopOptions, stop
+    from assay.launch.supervise import Entry, Event, Observer
+    from assay.launch.sweep import Listen, RunHooks, prepare, run_study
+
+HOMES = {
+    "assay.launch.background": "go_to_background",
+    "assay.launch.prepared": (
+        "Again Prepared Report RunOptions build_dry_lines build_dry_rows build_line check_prepared "
+        "first_program left_commands wanted_commands"
+    ),
+    "assay.launch.report": "build_study_report render_report",
+    "assay.launch.runner": "NODE_PYTHON build_bare_study find_study_location run_specs",
+    "assay.launch.slot_choice": "choose_slots",
+    "assay.launch.stop": "StopOptions stop",
+    "assay.launch.supervise": "Entry Event Observer",
+    "assay.launch.sweep": "Listen RunHooks prepare run_study",
+}
+__getattr__ = build_getattr(__name__, HOMES)

@@ -1,0 +1,515 @@
+"""`assay run`, `assay rerun` and `assay stop`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from assay.errors import AssayError, ExitCode, UsageError
+from assay.show.console import Console, build_same_call
+from assay.show.formatting import escape_json
+from assay.values.options import (
+    Request,
+    argument,
+    farm_option,
+    jobs_option,
+    json_option,
+    option,
+    quiet_option,
+    root_option,
+    slots_option,
+    where_option,
+)
+from assay.values.state import RETRY, State
+from assay.values.units import parse_slot_flags
+from assay.values.verdict import Verdict, VerdictKind
+
+if TYPE_CHECKING:
+    from assay.follow.locations import FoundRun
+    from assay.launch.prepared import Prepared, Report, RunOptions, SearchResult
+    from assay.launch.report import Watcher
+    from assay.launch.supervise import Event, Supervisor
+    from assay.launch.sweep import RunHooks
+    from assay.values.where import Where
+
+_MOST_FINDINGS = 20
+_MANY_RUNS = 20  # of a study that is stopped: of more only those that were running are of interest
+
+
+def _parse_retry(names: tuple[str, ...], _flag: str) -> frozenset[State]:
+    return frozenset(state for name in names for state in RETRY[name])
+
+
+class RunRequest(Request):
+    file: str = argument()
+    overrides: tuple[str, ...] = argument("[NAME=VALUE]...", multiple=True, required=False)
+    dry_run: bool = option("-n", "--dry-run", default=False, help="Print what would run; write nothing.")
+    slots: str | None = slots_option()
+    jobs: int | None = jobs_option()
+    on: str | None = farm_option()
+    root: str | None = root_option("Output root.  [default: ./runs]")
+    study: str | None = option("--study", metavar="NAME", help="Another name for the study.")
+    titles: tuple[str, ...] = option(
+        "-t", "--title", multiple=True, metavar="T", help="Only the parts of the file with this title."
+    )
+    commands: tuple[str, ...] = option("-c", "--command", multiple=True, metavar="C", help="Only these commands.")
+    settings: tuple[str, ...] = option(
+        "--set", multiple=True, metavar="KEY=VALUE", help="Another value of a key of the file, e.g. timeout=2h."
+    )
+    where: Where | None = where_option("Only the runs that match; one that was not started yet is queued.")
+    sample: int | None = option("--sample", type=int, minimum=1, metavar="N", help="A random part of each sweep.")
+    seed: int | None = option("--seed", type=int, metavar="N", help="Make --sample repeatable.")
+    retry: frozenset[State] = option(
+        "--retry", multiple=True, choices=tuple(RETRY), parse=_parse_retry, help="Run these again as well."
+    )
+    force: bool = option("--force", default=False, help="Run everything again, finished or not.")
+    code: str | None = option(
+        "--code", choices=("snapshot", "live"), help="Run a copy of the code, or the code where it is."
+    )
+    new_code: bool = option(
+        "--new-code",
+        default=False,
+        help="All runs that are started get the current code, not only failed ones that are repeated.",
+    )
+    old_code: bool = option("--old-code", default=False, help="Failed runs are repeated with the code they had.")
+    search: Literal["continue", "new"] | None = option(
+        "--search",
+        choices=("continue", "new"),
+        help="A search whose file has changed: go on with the trials that fit, or begin again.",
+    )
+    notify: tuple[str, ...] = option(
+        "--notify",
+        multiple=True,
+        metavar="WHERE",
+        help="Report the end, the first failure and a new best run to a shell command or an http address; or `none`.",
+    )
+    detach: bool = option("--detach", default=False, help="Leave the supervisor in the background.")
+    quiet: bool = quiet_option()
+    plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
+    as_json: bool = json_option("Print the outcome as JSON.")
+
+
+def run(request: RunRequest, console: Console) -> int:
+    """Expand FILE and run what is not finished yet.
+
+    FILE is a study of ours, or one of runx's or mlrunner's; it is recognised by its content. Called again, finished
+    runs are kept, running ones are followed, interrupted ones are continued. Ctrl-C stops the runs; --detach leaves
+    them.
+
+    NAME=VALUE gives a parameter other values than the file: lr=0.1,0.01 epochs=6 'name="a, b"' 'seed={range: 5}'.
+    --set does the same for other keys of the file: --set timeout=2h, --set resources.gpus=2.
+    """
+    from assay.launch.prepared import check_prepared
+    from assay.launch.sweep import prepare
+
+    prepared = prepare(_build_options(request))
+    for warning in prepared.warnings:
+        console.warning(str(warning))
+    if request.dry_run:
+        return _show_plan(prepared, request.as_json, console)
+    check_prepared(prepared)
+    receivers = _choose_receivers(prepared, request.notify)
+    if not prepared.root_was_asked:
+        console.quieted(request.quiet).message(
+            f"runs go to {os.path.relpath(prepared.location.dir)} (choose with --root or ASSAY_ROOT)"
+        )
+    if request.detach:
+        from assay.launch.background import go_to_background
+
+        if not go_to_background(prepared.location, console):
+            return int(ExitCode.OK)
+    plain = request.plain or request.detach
+    quieted = console.quieted(request.quiet or request.as_json)
+    return _supervise(prepared, quieted, plain, request.as_json, receivers)
+
+
+def _choose_receivers(prepared: Prepared, asked: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Who is told: the flag, then the settings."""
+    settings = prepared.settings
+    if not asked and not settings.notify:
+        return ()
+    from assay.exchange.notify import check_receivers
+
+    return check_receivers(asked or settings.notify, "--notify" if asked else f"notify in {settings.notify_from}")
+
+
+def _build_options(request: RunRequest) -> RunOptions:
+    from assay.launch.prepared import Again, RunOptions
+
+    kept = {
+        "--root": request.root,
+        "--study": request.study,
+        "--slots": request.slots,
+        "-j": request.jobs,
+        "--on": request.on,
+        "--code": request.code,
+    }
+    words = [word for flag, value in kept.items() if value is not None for word in (flag, str(value))]
+    words += [word for title in request.titles for word in ("-t", title)]
+    words += [word for command in request.commands for word in ("-c", command)]
+    words += [word for setting in request.settings for word in ("--set", setting)]
+    words += ["--where", request.where.text] if request.where is not None else []
+    is_random = request.sample is not None and request.seed is None  # another call would draw other runs
+    words += ["--sample", str(request.sample), "--seed", str(request.seed)] if request.sample is not None else []
+    return RunOptions(
+        file=request.file,
+        overrides=request.overrides,
+        settings=request.settings,
+        root=request.root,
+        study=request.study,
+        slots=parse_slot_flags(request.slots, request.jobs),
+        on=request.on,
+        titles=request.titles or None,
+        commands=request.commands or None,
+        where=request.where,
+        sample=request.sample,
+        seed=request.seed,
+        retry=request.retry,
+        force=request.force,
+        new_code=request.new_code,
+        old_code=check_codes(request),
+        search=request.search,
+        code=request.code,
+        command_line=_build_command_line(request),
+        again=None if is_random else Again(("assay", "run"), request.file, tuple(words), request.overrides),
+    )
+
+
+def check_codes(request: RunRequest | RerunRequest) -> bool:
+    """Whether --old-code is given, and not its opposite as well."""
+    if request.new_code and request.old_code:
+        raise UsageError("--new-code and --old-code contradict each other", "leave out one of them")
+    return request.old_code
+
+
+def _build_command_line(request: RunRequest) -> tuple[str, ...]:
+    """Without receivers: whoever knows a webhook's address may write to it."""
+    if not request.notify:
+        return tuple(sys.argv)
+    from assay.exchange.notify import drop_flag
+
+    return drop_flag(sys.argv)
+
+
+def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
+    """What would run, one command line each; exactly what a run would do, and nothing is written."""
+    from assay.launch.prepared import build_dry_lines, build_dry_rows
+
+    if as_json:
+        if prepared.search is not None:
+            from assay.search.source import add_next_trial
+
+            prepared = add_next_trial(prepared)
+        rows = json.dumps(build_dry_rows(prepared), indent=1, ensure_ascii=False, default=str)
+        console.write(f"{escape_json(rows)}\n")
+        return int(ExitCode.OK)
+    lines = [*build_dry_lines(prepared)]
+    if prepared.search is not None:
+        from assay.search.source import build_dry_search
+
+        lines += build_dry_search(prepared)
+    console.write("".join(f"{line}\n" for line in lines))
+    return int(ExitCode.OK)
+
+
+def _supervise(
+    prepared: Prepared, console: Console, plain: bool, as_json: bool, receivers: tuple[str, ...] = ()
+) -> int:
+    from assay.launch.best_so_far import BestSoFar, choose_goal
+    from assay.launch.report import Watcher
+    from assay.launch.sweep import RunHooks, run_study
+    from assay.show.progress import choose_progress
+
+    progress = choose_progress(sys.stderr, quiet=console.quiet, live=False if plain else None)
+    watcher = Watcher(progress, prepared.location.name, best=BestSoFar(choose_goal(prepared.study)))
+    hooks = RunHooks(
+        listen=watcher.listen,
+        draw=watcher.draw,
+        finish=watcher.finish,
+        console=console if console.quiet else console.around(progress.message),
+        owns_process=True,
+    )
+    with _notifying(prepared, hooks, watcher, console, receivers) as tell_end:
+        report = run_study(prepared, hooks)
+        _print_report(report, console, as_json, time.time() - watcher.began)
+        tell_end(report)
+    return int(report.exit_code)
+
+
+def _print_report(report: Report, console: Console, as_json: bool, elapsed_s: float) -> None:
+    from assay.launch.report import build_study_report, render_report
+    from assay.system.terminal import terminal_width, use_color
+
+    options = report.prepared.options
+    if as_json:
+        console.write(f"{escape_json(json.dumps(_build_json(report), indent=1, ensure_ascii=False))}\n")
+    else:
+        shown = build_study_report(report, elapsed_s)
+        text = render_report(shown, color=use_color(sys.stderr), width=terminal_width(sys.stderr))
+        console.write_message(text + "".join(f"{line}\n" for line in describe_checks(report.verdict)))
+    if report.problem:
+        console.error(f"assay: {report.problem}")
+    if report.interrupted:
+        again = options.again if options.search else None  # it has been done
+        call = again.build() if again else build_same_call(options.command_line[1:])
+        console.error(f"interrupted by {report.interrupted}; continue with: {call}")
+
+
+@contextmanager
+def _notifying(
+    prepared: Prepared, hooks: RunHooks, watcher: Watcher, console: Console, receivers: tuple[str, ...]
+) -> Iterator[Callable[[Report], None]]:
+    """Tell the receivers what happens inside, and that it has failed; gives what reports the end."""
+    if not receivers:
+        yield lambda _report: None
+        return
+    from assay.exchange.notify import Notifier
+
+    location = prepared.location
+    notifier = Notifier(receivers, location.name, location.dir, prepared.settings.secrets)
+    listen, draw = hooks.listen, hooks.draw
+
+    def listen_too(event: Event) -> None:
+        listen(event)
+        notifier.listen(event)
+
+    def draw_too(supervisor: Supervisor) -> None:
+        draw(supervisor)
+        notifier.tell_best(watcher.best.leader)
+
+    def finish(text: str, exit_code: int, more: Mapping[str, Any] | None = None) -> None:
+        for note in notifier.finish(text, exit_code, more):
+            console.warning(note)
+
+    hooks.listen, hooks.draw = listen_too, draw_too
+    try:
+        yield lambda report: finish(*_describe_end(report, watcher))
+    except AssayError as error:
+        finish(f"{location.name}: {error.message}", int(error.exit_code))
+        raise
+    finally:
+        notifier.close()
+
+
+def _describe_end(report: Report, watcher: Watcher) -> tuple[str, int, dict[str, Any]]:
+    from assay.exchange.notify import build_best
+    from assay.launch.report import build_study_report, describe_outcome
+
+    leader, elapsed_s = watcher.best.leader, time.time() - watcher.began
+    text = describe_outcome(build_study_report(report, elapsed_s))
+    text += f"; interrupted by {report.interrupted}" if report.interrupted else ""
+    text += f"; {report.problem}" if report.problem else ""
+    text += f"; best: {leader.run} {leader.render_value()}" if leader else ""
+    more = {
+        "states": {str(state): count for state in State if (count := report.count(state))},
+        "elapsed_s": elapsed_s,
+        "interrupted": report.interrupted,
+        "best": build_best(leader) if leader else None,
+    }
+    return text, int(report.exit_code), more
+
+
+def describe_checks(verdict: Verdict | None) -> list[str]:
+    """One line, and one for each finding that is not a pass."""
+    if verdict is None:
+        return []
+    bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
+    lines = [f"checks: {verdict.kind}, {verdict.comparisons} compared" + (f", {len(bad)} not passed" if bad else "")]
+    lines += [f"  {finding.kind} {finding.subject}: {finding.message}" for finding in bad[:_MOST_FINDINGS]]
+    return lines if len(bad) <= _MOST_FINDINGS else [*lines, f"  and {len(bad) - _MOST_FINDINGS} more"]
+
+
+def _build_json(report: Report) -> dict[str, object]:
+    return {
+        "study": report.prepared.location.name,
+        "dir": report.prepared.location.dir,
+        "exit_code": int(report.exit_code),
+        "checks": describe_checks(report.verdict),
+        **({"search": _build_search(report.search)} if report.search else {}),
+        "runs": [
+            {
+                "name": entry.spec.name,
+                "id": entry.spec.id,
+                "dir": entry.dir,
+                "state": str(entry.state),
+                "attempt": entry.attempt,
+                "exit_code": entry.outcome.exit_code if entry.outcome else None,
+                "reason": entry.outcome.reason if entry.outcome else "",
+                "params": dict(entry.spec.params),
+            }
+            for entry in report.entries
+        ],
+    }
+
+
+def _build_search(result: SearchResult) -> dict[str, object]:
+    return {
+        "best": [dict(row) for row in result.best],
+        "trials": dict(result.trials),
+        "failed": dict(result.failed),
+        "failure": result.failure,
+    }
+
+
+# ---------------------------------------------------------------- rerun
+
+
+class RerunRequest(Request):
+    names: tuple[str, ...] = argument("NAME... [PARAMETER=VALUE]...", multiple=True)
+    where: Where | None = where_option()
+    commands: tuple[str, ...] = option(
+        "-c", "--command", multiple=True, metavar="C", help="Only these commands; the others must have finished."
+    )
+    settings: tuple[str, ...] = option(
+        "--set", multiple=True, metavar="KEY=VALUE", help="For new runs: another value of a key of the file."
+    )
+    start: str | None = option(
+        "--from", choices=("checkpoint",), help="A new run that begins with the newest checkpoint of this one."
+    )
+    on: str | None = farm_option()
+    slots: str | None = slots_option()
+    jobs: int | None = jobs_option()
+    new_code: bool = option(
+        "--new-code", default=False, help="With the current code, also what has not failed; code.N keeps the old one."
+    )
+    old_code: bool = option("--old-code", default=False, help="With the code it had, also what has failed.")
+    quiet: bool = quiet_option()
+    plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
+    as_json: bool = json_option("Print the outcome as JSON.")
+    root: str | None = root_option()
+
+
+def rerun(request: RerunRequest, console: Console) -> int:
+    """Run studies, runs or patterns again: a new attempt of each.
+
+    A failed run gets the current code where that has changed since, which is printed; other runs, and those of runx's
+    files, have the code that they had. All commands are run, also those that an earlier attempt finished. Results of
+    earlier attempts are kept.
+
+    With PARAMETER=VALUE, or --from checkpoint, it makes new runs instead: the same parameters but for these, in the
+    same study, with the code that a repeated run would get.
+    """
+    from assay.follow.locations import HOW_TO_START
+    from assay.launch.rerun import find_damaged, leave_out_received, prepare_rerun
+    from assay.reading.choosing import find_chosen_runs
+
+    names, overrides = split_words(request.names, request.root, console)
+    runs = find_chosen_runs(names, request.where, request.root)
+    if not runs:
+        raise UsageError(f"{', '.join(names)}: no runs yet", HOW_TO_START)
+    runs = leave_out_received(runs, console)
+    slots = parse_slot_flags(request.slots, request.jobs)
+    makes_new = bool(overrides or request.start)
+    if request.settings and not makes_new:
+        hint = "give a parameter another value as well, or use: assay run FILE --set KEY=VALUE"
+        raise UsageError("--set is for new runs, and a run that is repeated is what it was", hint)
+    if makes_new:
+        prepared = _prepare_variations(runs, overrides, request, slots)
+    else:
+        code: Literal["new", "old"] | None = "old" if check_codes(request) else "new" if request.new_code else None
+        prepared = prepare_rerun(runs, request.commands or None, slots, tuple(sys.argv), request.on, code)
+    if request.as_json and len(prepared) > 1:
+        raise UsageError("--json reports one study at a time", "name the runs of one study only")
+    for each in prepared:
+        for warning in each.warnings:
+            console.warning(str(warning))
+    damaged = find_damaged(runs)
+    for text in damaged:
+        console.warning(text)
+    quieted = console.quieted(request.quiet or request.as_json)
+    codes = [
+        ExitCode(_supervise(each, quieted, request.plain, request.as_json, _choose_receivers(each)))
+        for each in prepared
+    ]
+    return int(ExitCode.worst([*codes, *([ExitCode.INTERNAL] if damaged else [])]))
+
+
+def split_words(words: tuple[str, ...], root: str | None, console: Console) -> tuple[list[str], tuple[str, ...]]:
+    """Names of runs, and overrides. A run's name may hold a `=` as well: the first word is one, and after names
+    without a study also a word that some run is called."""
+    from assay.follow.locations import is_run_name
+
+    names, overrides = list(words[:1]), []
+    for word in words[1:]:
+        if not re.match(r"[^/=]+=", word):
+            names.append(word)
+        elif not all("/" in name for name in names) and is_run_name(word, root):
+            names.append(word)
+            name, _, value = word.partition("=")
+            console.error(f"{word} names a run, which is repeated; to change the parameter: '{name}=[{value}]'")
+        else:
+            overrides.append(word)
+    return names, tuple(overrides)
+
+
+def _prepare_variations(
+    runs: list[FoundRun], overrides: tuple[str, ...], request: RerunRequest, slots: tuple[str, ...] | None
+) -> list[Prepared]:
+    from assay.launch.prepared import check_prepared
+    from assay.launch.variations import Change, prepare_variations
+
+    if request.commands:
+        raise UsageError("-c chooses commands of runs that are repeated as they are", "leave out -c, or the changes")
+    old_code = check_codes(request)
+    change = Change(overrides, request.settings, request.start is not None, request.new_code, old_code)
+    prepared = prepare_variations(runs, change, slots, tuple(sys.argv), request.on)
+    for each in prepared:
+        check_prepared(each)
+    return prepared
+
+
+# ---------------------------------------------------------------- stop
+
+
+class StopRequest(Request):
+    names: tuple[str, ...] = argument("NAME...", multiple=True)
+    where: Where | None = where_option()
+    grace: float = option(
+        "--grace", type=float, minimum=0, default=10.0, metavar="S", help="Seconds between TERM and KILL."
+    )
+    reason: str = option("--reason", default="", metavar="TEXT", help="Why; kept with the run.")
+    as_json: bool = json_option()
+    root: str | None = root_option()
+
+
+def stop(request: StopRequest, console: Console) -> int:
+    """Stop runs and everything they started: studies, runs, or patterns such as 'STUDY/lr=0.1*'.
+
+    The supervisor of a study that is named as a whole is stopped too, so that none of its runs starts any more; with
+    --where it goes on.
+    """
+    from assay.follow.locations import names_study
+    from assay.launch.stop import StopOptions
+    from assay.launch.stop import stop as stop_runs
+    from assay.reading.choosing import find_chosen_runs
+
+    runs = find_chosen_runs(request.names, request.where, request.root)
+    is_whole = request.where is None
+    whole = {run.location for run in runs if is_whole and any(names_study(name, run) for name in request.names)}
+    report = stop_runs(runs, whole, StopOptions(request.grace, request.reason))
+    if request.as_json:
+        console.write_json(
+            [
+                {"run": run.key, "state": str(run.state), "was_running": run.was_running, "text": run.text}
+                for run in report.runs
+            ]
+        )
+    else:
+        only_running = len(report.runs) > _MANY_RUNS
+        for run in report.runs:
+            if run.was_running or not run.is_well or not only_running:
+                console.print(f"{run.key}: {run.text}")
+        idle = sum(not run.was_running for run in report.runs)
+        if only_running and idle:
+            console.print(f"{idle} were not running")
+        for note in report.notes:
+            console.print_lines(note)
+    if not report.runs:
+        console.error(f"{', '.join(request.names)}: no runs yet")
+    return int(ExitCode.OK if report.is_well else ExitCode.FAILED)

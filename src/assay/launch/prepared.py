@@ -1,0 +1,469 @@
+"""What is known before anything is written: the plan, what would be refused, a dry run; and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from assay.config.fields import LoadOptions
+from assay.config.settings import Settings
+from assay.errors import ConfigError, ExitCode
+from assay.follow.attempts import Action, RetryPolicy, decide
+from assay.follow.locations import StudyLocation, check_writable, show_path
+from assay.follow.refresh import liveness, load_history
+from assay.launch.supervise import Entry
+from assay.record import run_directory
+from assay.record.received import is_foreign
+from assay.record.run_directory import Attempt, History
+from assay.record.search_file import SearchFile
+from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.files import blake2b, list_names
+from assay.values import layout
+from assay.values.run import SHELL_WORDS, JobRequest, Plan, RunSpec, State, build_command
+from assay.values.secrets import hide_assignment, holds_secrets
+from assay.values.study import Farm, Problem, Study
+from assay.values.verdict import Verdict
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
+
+_ASSIGNMENT = r"[A-Za-z_]\w*=\S*"
+_PLAIN_WORD = r"[\w./+@%,:-]+"
+# and those whose real program stands further on, or is bash's own
+_NOT_TOLD = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd", "test", "true", "{", "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The call, without what it does once (--force) and how it reports: for a command that repeats what failed."""
+
+    words: tuple[str, ...]  # assay run
+    file: str | None = None
+    options: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()  # NAME=VALUE, after the file
+    takes_retry: bool = True  # --retry failed; mlrunner repeats what failed by itself
+
+    def build(self, *more: str) -> str:
+        operands = [*([self.file] if self.file is not None else []), *self.overrides]
+        return build_command(self.words, operands, (*self.options, *more))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a run comes from that repeats another one with changes (`assay rerun RUN NAME=VALUE`)."""
+
+    parent: str  # its key
+    overrides: tuple[str, ...] = ()  # the parent's and the new ones, without their secrets
+    settings: tuple[str, ...] = ()  # the same of --set
+    code_hash: str | None = None  # the snapshot that it gets; None: the current code, or the live one
+    commit: str | None = None  # of that snapshot
+    failed_code: str | None = None  # the snapshot of a failed parent, in place of which it gets the current code
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a command asks for."""
+
+    file: str
+    root: str | None = None
+    study: str | None = None
+    slots: tuple[str, ...] | None = None
+    on: str | None = None  # a farm; None: the file's default; "local": here
+    titles: tuple[str, ...] | None = None
+    commands: tuple[str, ...] | None = None
+    where: Where | None = None  # only the planned runs that match
+    sample: int | None = None
+    seed: int | None = None
+    retry: frozenset[State] = frozenset()
+    force: bool = False  # run again what is finished
+    names_runs: bool = False  # with force: the call names its runs (`assay rerun`); another choice is another pass
+    new_code: bool = False
+    old_code: bool = False  # a failed run that is repeated keeps its snapshot, whatever has changed since
+    search: Literal["continue", "new"] | None = None  # a search whose file has changed: go on with it, or begin again
+    code: str | None = None  # "live" or "snapshot" instead of what the file says
+    load: LoadOptions = field(default_factory=LoadOptions)
+    tag: str | None = None
+    cooldir: bool = True
+    keeps_finished: bool = True  # runx files: False starts new runs when all are finished, as `assay runx` does
+    output: str | None = None  # mlrunner: -o as it was written, for {_output}
+    shares_output: bool = False  # mlrunner: --no-subdir, {_output} is the same for all tasks
+    grace_s: float = 10.0
+    command_line: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()  # NAME=VALUE: parameters
+    settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
+    origins: Mapping[str, Origin] = field(default_factory=dict)  # run id -> where it comes from
+    again: Again | None = None  # how to call once more; None: only by the names of the runs
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything that is known before anything is written: what a dry run shows."""
+
+    study: Study
+    plan: Plan
+    location: StudyLocation
+    root_was_asked: bool
+    farm: Farm | None
+    settings: Settings
+    options: RunOptions
+    set_number: int | None = None
+    is_new_set: bool = False  # runx: this call begins it
+    is_beside: bool = False  # runx: while runs of an earlier set go on
+    search: SearchFile | None = None  # of a search: what its file asks for; `plan` holds the trials that are there
+    samples: tuple[RunSpec, ...] = ()  # of a search: a run of each sweep, as it may be proposed
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        return tuple(dict.fromkeys((*self.study.warnings, *self.plan.warnings)))
+
+    @property
+    def shown_overrides(self) -> tuple[str, ...]:
+        """The overrides of this call without their secrets, as run.json keeps them."""
+        return tuple(hide_assignment(text, self.settings.secrets) for text in self.options.overrides)
+
+    @property
+    def shown_settings(self) -> tuple[str, ...]:
+        """The same of --set."""
+        return tuple(hide_assignment(text, self.settings.secrets) for text in self.options.settings)
+
+    @property
+    def plan_key(self) -> tuple[str, ...]:
+        """What calls with plans of their own differ in: the overrides, and the runs that they are applied to."""
+        parents = {origin.parent for origin in self.options.origins.values()}
+        beside = (f"set.{self.set_number}",) if self.is_beside else ()
+        return (*self.options.overrides, *parents, *beside)
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether the study's file, or a run of this call, holds one: copies of the file are for its owner alone."""
+        is_private = any(spec.private is not None for spec in self.plan.runs)
+        return is_private or holds_secrets(self.study.text, self.settings.secrets)
+
+    def dir_of(self, spec: RunSpec) -> str:
+        return os.path.join(self.location.dir, spec.name)
+
+    def output_of(self, spec: RunSpec) -> str:
+        """mlrunner's {_output}: -o as it was written, else a path that leads there from where the commands run."""
+        base = self.options.output
+        if base is None:
+            relative = os.path.relpath(self.location.dir, self.study.folder)
+            is_far = relative.startswith(os.pardir) or self.study.code.kind == "snapshot"
+            base = self.location.dir if is_far else relative
+        return base if self.options.shares_output else os.path.join(base, spec.name)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search has come to."""
+
+    lines: tuple[str, ...]  # the best trials, and why it ended
+    failed: Mapping[str, str]  # trials that are done and have no usable result -> why
+    damaged: tuple[str, ...] = ()  # trials whose record cannot be read
+    failure: str | None = None  # why no more trials were started, where something is wrong
+    best: tuple[Mapping[str, Any], ...] = ()  # trial, params, values; several where there are several metrics
+    trials: Mapping[str, int] = field(default_factory=dict)  # done, pruned, failed, running -> how many
+
+
+@dataclass(slots=True)
+class Report:
+    """How a study stands when the supervisor leaves it."""
+
+    prepared: Prepared
+    entries: list[Entry]
+    interrupted: str | None = None
+    left: bool = False
+    problem: str | None = None
+    verdict: Verdict | None = None  # of the study's checks on the runs that are done
+    notes: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)  # commands about the notes
+    search: SearchResult | None = None
+
+    def count(self, *states: State) -> int:
+        return sum(entry.state in states for entry in self.entries)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        codes = {_EXIT_CODES.get(entry.state, ExitCode.OK) for entry in self.entries}
+        if self.interrupted:
+            codes.add(ExitCode.INTERRUPTED)
+        if self.problem:
+            codes.add(ExitCode.INTERNAL)
+        if self.verdict is not None:
+            codes.add(self.verdict.kind.exit_code)
+        if self.search is not None and (self.search.failure or self.search.failed):
+            codes.add(ExitCode.FAILED)
+        if self.search is not None and self.search.damaged:
+            codes.add(ExitCode.INTERNAL)
+        return ExitCode.worst(codes)
+
+
+_EXIT_CODES = {
+    State.FAILED: ExitCode.FAILED,
+    State.TIMEOUT: ExitCode.FAILED,
+    State.LOST: ExitCode.FAILED,
+    State.STOPPED: ExitCode.FAILED,
+    State.DAMAGED: ExitCode.INTERNAL,
+}
+
+
+def wanted_commands(spec: RunSpec, asked: tuple[str, ...] | None) -> list[str]:
+    names = [command.name for command in spec.commands]
+    wanted = asked or spec.chosen
+    return names if wanted is None else [name for name in names if name in wanted]
+
+
+def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
+    """The commands that would be started now: not what is finished, under way, or failed and not asked for again."""
+    wanted = wanted_commands(spec, prepared.options.commands)
+    run_dir = prepared.dir_of(spec)
+    if (
+        not os.path.isdir(run_dir)
+        or is_foreign(run_dir)
+        or (prepared.options.force and not _is_repeated(prepared, spec))
+    ):
+        return wanted
+    if os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
+        finished = _finished_of_ours(prepared, spec, tuple(wanted))
+    else:
+        finished = _finished_of_mlrunner(prepared, run_dir)
+    return [] if finished is None else [name for name in wanted if name not in finished]
+
+
+def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]) -> set[str] | None:
+    """None: it is left as it is."""
+    run_dir = prepared.dir_of(spec)
+    history = load_history(run_dir)
+    base = history.last.number if history.last else 0
+    policy = RetryPolicy(spec.retries, prepared.options.retry, base).begin(history)
+    if prepared.options.force:
+        base = find_repeat(prepared, spec, history.last, run_directory.load_pass(find_pass(prepared))).base
+        policy = RetryPolicy(spec.retries, frozenset(State), base).begin(history)
+    decision = decide(history, wanted, lambda handle: liveness(handle, run_dir), policy)
+    if decision.action is not Action.START and history.last is not None and decision.outcome is not None:
+        last = replace(history.last, outcome=decision.outcome)
+        if policy.wants_another(History((*history.attempts[:-1], last))):
+            return history.finished_commands()
+    return history.finished_commands() if decision.action is Action.START else None
+
+
+def _finished_of_mlrunner(prepared: Prepared, run_dir: str) -> set[str] | None:
+    from assay.compat import originals
+
+    stat = originals.load_mlrunner_stat(run_dir)
+    if "failed" in stat.values() and State.FAILED not in prepared.options.retry:
+        return None
+    return {command for command, word in stat.items() if word == "finished"}
+
+
+# ---------------------------------------------------------------- --force: a pass that may be interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """How far a --force has come with a run."""
+
+    begun: int  # the last attempt before it
+    base: int  # the last attempt that does not count
+    last: int
+
+    @property
+    def is_kept(self) -> bool:
+        """It has been repeated already."""
+        return self.base == self.begun < self.last
+
+
+def find_pass(
+    prepared: Prepared, *, new_code: bool | None = None, codes: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """The file of such a --force; the same for the same call, and for one that was interrupted.
+
+    `codes`: the hash of the code that runs get with their next attempt, where it is not the one they have.
+    """
+    options = prepared.options
+    key: list[object] = [sorted(options.commands or ()), options.new_code if new_code is None else new_code]
+    if options.names_runs:
+        key += sorted((s.name, codes.get(s.name) or _load_code_hash(prepared, s) or "") for s in prepared.plan.runs)
+    name = blake2b(json.dumps(key).encode(), digest_size=6).hexdigest()
+    return os.path.join(prepared.location.dir, layout.STUDY_META_DIR, f"{layout.PASS_PREFIX}{name}.json")
+
+
+def find_repeat(
+    prepared: Prepared, spec: RunSpec, last: Attempt | None, begun: Mapping[str, int], code: str | None = None
+) -> Repeat:
+    """`code`: the hash of the current code under --new-code; a run that was repeated with older code does not count."""
+    if last is None:
+        return Repeat(0, 0, 0)
+    before = min(begun.get(spec.name, last.number), last.number)
+    if before < last.number and code is not None and _load_code_hash(prepared, spec) not in (None, code):
+        before = last.number
+    again = {State.STOPPED, State.LOST, *prepared.options.retry}
+    is_again = last.outcome is not None and last.outcome.state in again
+    return Repeat(before, last.number if is_again else before, last.number)
+
+
+def _is_repeated(prepared: Prepared, spec: RunSpec) -> bool:
+    """Whether an interrupted --force has begun an attempt of this run."""
+    last = load_history(prepared.dir_of(spec)).last
+    begun = run_directory.load_pass(find_pass(prepared)).get(spec.name)
+    return last is not None and begun is not None and begun < last.number
+
+
+def _load_code_hash(prepared: Prepared, spec: RunSpec) -> str | None:
+    record = run_directory.try_record(prepared.dir_of(spec))
+    return record.code_hash if record else None
+
+
+def describe_kept(prepared: Prepared, kept: int, path: str) -> str:
+    runs = f"{kept} of {len(prepared.plan.runs)} runs {'has' if kept == 1 else 'have'}"
+    first = build_command(("rm",), [show_path(path)])
+    are = "is" if kept == 1 else "are"
+    return f"continues an unfinished --force: {runs} been repeated and {are} kept (to repeat all, first: {first})"
+
+
+def describe_unfinished(prepared: Prepared, last: Mapping[str, int]) -> list[tuple[str, str]]:
+    """What an interrupted --force has not repeated, and the command that does; `last`: the newest attempts."""
+    again, found = prepared.options.again, []
+    if prepared.options.force or again is None or again.words != ("assay", "run"):
+        return []
+    for new_code in (False, True):
+        path = find_pass(prepared, new_code=new_code)
+        left = [name for name, number in run_directory.load_pass(path).items() if last.get(name, number + 1) <= number]
+        if left:
+            runs = "1 run has" if len(left) == 1 else f"{len(left)} runs have"
+            drop = build_command(("rm",), [show_path(path)])
+            note = f"{runs} not been repeated yet by a --force that was interrupted (to leave it so: {drop})"
+            found.append((note, again.build("--force", *(("--new-code",) if new_code else ()))))
+    return found
+
+
+# ---------------------------------------------------------------- what would be refused
+
+
+def check_prepared(prepared: Prepared) -> None:
+    """Everything that would be refused anyway, before a command prints where the runs go."""
+    check_writable(prepared.location, prepared.study.dialect)
+    plan = prepared.plan
+    check_executables(prepared.study, replace(plan, runs=prepared.samples) if prepared.samples else plan)
+    if prepared.farm is not None:
+        check_farm(prepared.farm, prepared.study)
+
+
+def check_executables(study: Study, plan: Plan) -> None:
+    """Refuse a command whose program is missing: one problem for each program."""
+    problems = {}
+    path = dict(study.env).get("PATH")
+    for program, name in _programs(plan):
+        if program not in problems and not _is_there(program, study.folder, path):
+            position = next((template.position for template in study.commands if template.name == name), None)
+            hint = "install it, correct the name, or give its full path"
+            key = {"runx": "CMD", "mlrunner": f"template.{name}"}.get(study.dialect, f"command {name}")
+            problems[program] = Problem(f"the program {program!r} was not found", key, position, hint)
+    if problems:
+        raise ConfigError(list(problems.values()))
+
+
+def check_farm(farm: Farm, study: Study) -> None:
+    """Refuse an engine that cannot be used, or a submit command whose program is missing."""
+    if farm.is_engine:
+        from assay.execute.registry import find_executor
+
+        find_executor(farm.kind).check(farm)
+        return
+    from assay.farms.submit_lines import find_program
+
+    program = find_program(farm)
+    if program is None or program in _NOT_TOLD or _is_there(program, os.getcwd(), os.environ.get("PATH")):
+        return
+    where = f"{farm.name}: SUBMIT_CMD" if study.is_runx else f"farms.{farm.name}"
+    hint = "install it, correct the name, or give its full path; " + (
+        "`-i` runs here, without a farm" if study.is_runx else "`--on local` runs here, without a farm"
+    )
+    raise ConfigError([Problem(f"the program {program!r} that submits was not found", where, farm.position, hint)])
+
+
+def _programs(plan: Plan) -> Iterator[tuple[str, str]]:
+    seen = set()
+    for spec in plan.runs:
+        for index, command in enumerate(spec.commands):
+            program = first_program(command.text)
+            if program and index and os.sep in program and not os.path.isabs(program):
+                continue  # an earlier command may build it
+            if program and (program, command.name) not in seen:
+                seen.add((program, command.name))
+                yield program, command.name
+
+
+def first_program(text: str) -> str | None:
+    """The program that a command starts with; None where only the shell can tell."""
+    for word in text.split():
+        if re.fullmatch(_ASSIGNMENT, word):
+            continue
+        return word if re.fullmatch(_PLAIN_WORD, word) and word not in _NOT_TOLD else None
+    return None
+
+
+def _is_there(program: str, folder: str, path: str | None) -> bool:
+    if os.sep in program:
+        return os.access(os.path.join(folder, program), os.X_OK)
+    return shutil.which(program, path=path) is not None
+
+
+# ---------------------------------------------------------------- a dry run
+
+
+def build_dry_lines(prepared: Prepared) -> Iterator[str]:
+    """Every command line that would be started, with the run directory filled in, as the shell would get it."""
+    kept = 0
+    folder = prepared.location.dir
+    present = list_names(folder)
+    for spec in prepared.plan.runs:
+        is_new = spec.name not in present
+        left = wanted_commands(spec, prepared.options.commands) if is_new else left_commands(prepared, spec)
+        kept += not left
+        for command in (command for command in spec.commands if command.name in left):
+            yield build_line(prepared, spec, command.text, run_dir=f"{folder}/{spec.name}")
+    if kept:
+        runs = f"{kept} of {len(prepared.plan.runs)} runs"
+        yield f"# {runs} {'is' if kept == 1 else 'are'} kept: finished, under way, or failed"
+
+
+def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, run_dir: str = "") -> str:
+    """The training command, inside what submits it where there is a farm; tagged runs are named, as runx shows them."""
+    run_dir, farm = run_dir or prepared.dir_of(spec), prepared.farm
+    if farm is None:
+        return layout.show_command(text, run_dir)
+    label = spec.name if spec.tag else ""
+    request = JobRequest(run_dir, job_name(prepared, spec), attempt, farm_resources=spec.farm_resources, label=label)
+    if farm.is_engine:
+        from assay.execute.registry import find_executor
+
+        return find_executor(farm.kind).render_line(farm, request, layout.show_command(text, run_dir))
+    from assay.farms.submit import render_submit_line
+    from assay.farms.submit_lines import build_state_dir
+
+    training = layout.show_command(text, build_state_dir(farm, run_dir))
+    return render_submit_line(farm, request, training)
+
+
+def job_name(prepared: Prepared, spec: RunSpec) -> str:
+    return f"{prepared.location.name}_{spec.name}"
+
+
+def build_dry_rows(prepared: Prepared) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": spec.name,
+            "id": spec.id,
+            "dir": prepared.dir_of(spec),
+            "params": dict(spec.params),
+            "overrides": list(prepared.shown_overrides),
+            "commands": {c.name: layout.show_command(c.text, prepared.dir_of(spec)) for c in spec.commands},
+            "left": left_commands(prepared, spec),
+        }
+        for spec in prepared.plan.runs
+    ]

@@ -1,0 +1,180 @@
+"""`assay rerun`: a new attempt of runs that are over, from what their directories say; the study's file may be gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Literal
+
+from assay.config.load import LoadOptions, load_study
+from assay.config.settings import Settings, load_settings
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.farms.choice import LOCAL, choose_asked_farm, choose_farm
+from assay.follow.locations import FoundRun, StudyLocation, show_adopt, show_command
+from assay.follow.refresh import describe_damage
+from assay.follow.run_status import RunStatus, load_status
+from assay.launch.prepared import Prepared, RunOptions, check_farm
+from assay.record import run_directory
+from assay.record.received import describe, is_foreign, load_received
+from assay.show.console import Console
+from assay.show.formatting import render_count
+from assay.values import layout
+from assay.values.run import Plan
+from assay.values.study import CodePolicy, Farm, Study
+
+
+def prepare_rerun(
+    runs: Sequence[FoundRun],
+    commands: tuple[str, ...] | None,
+    slots: tuple[str, ...] | None,
+    command_line: tuple[str, ...],
+    on: str | None = None,
+    code: Literal["new", "old"] | None = None,
+) -> list[Prepared]:
+    """One supervised study per study that these runs belong to. Refuses all of them if one cannot be repeated.
+
+    `commands`: None is all of them, whatever earlier attempts finished. `code`: None is the current code for what has
+    failed, and the recorded snapshot for what has not.
+    A damaged run does not keep the others from being repeated: `find_damaged` names it.
+    """
+    refuse_received(runs)
+    chosen = {run.dir: (run, status) for run in runs if not (status := load_status(run.dir)).is_damaged}
+    if not chosen:
+        raise FormatError("\n".join(find_damaged(runs)) or "no runs")
+    for run, status in chosen.values():
+        refuse_uncommanded(run.key, status.record)
+    live = [run for run, status in chosen.values() if not status.state.is_over and status.handle is not None]
+    if live:
+        listed = ", ".join(run.key for run in live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
+        raise UsageError(f"still running: {listed}", f"stop it first: {show_command(['stop'], *live[0].words)}")
+    for run, status in chosen.values():
+        _check_commands(run, status, commands)
+    by_location: dict[StudyLocation, list[RunStatus]] = {}
+    for run, status in chosen.values():
+        named = replace(status.record.spec, name=os.path.basename(run.dir))
+        by_location.setdefault(run.location, []).append(replace(status, record=replace(status.record, spec=named)))
+    options = RunOptions(
+        file="",
+        slots=slots,
+        commands=commands,
+        on=on,
+        force=True,
+        names_runs=True,
+        new_code=code == "new",
+        old_code=code == "old",
+        command_line=command_line,
+    )
+    return [_prepare(location, statuses, options) for location, statuses in by_location.items()]
+
+
+def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
+    """Runs that cannot be repeated since nobody knows what they are, and how each is repaired."""
+    return [
+        f"{run.key} is damaged: {describe_damage(run.dir)}" for run in runs if run_directory.try_record(run.dir) is None
+    ]
+
+
+def refuse_uncommanded(key: str, record: run_directory.RunRecord) -> None:
+    if record.origin:
+        hint = f"it came from {record.origin.get('path')}"
+        raise UsageError(f"{key} was imported from {record.tool}: there is no command to run", hint)
+    if not record.spec.commands:
+        raise UsageError(f"{key} was opened by a script of its own", "start that script again")
+
+
+def leave_out_received(runs: list[FoundRun], console: Console) -> list[FoundRun]:
+    """Of a study or a pattern, uploads that nobody has adopted; where there is nothing else they are refused."""
+    own = [run for run in runs if not is_foreign(run.dir)]
+    if own and len(own) < len(runs):
+        count, verb = len(runs) - len(own), "was" if len(runs) - len(own) == 1 else "were"
+        console.error(f"{render_count(count, 'run')} {verb} uploaded and {'is' if count == 1 else 'are'} not executed")
+    return own or runs
+
+
+def refuse_received(runs: Sequence[FoundRun]) -> None:
+    """What came from elsewhere is executed after job.sh and code/ were made again here."""
+    for run in runs:
+        if (received := load_received(run.dir)) is not None and received.needs_code:
+            hint = f"make its job.sh and code again from your study file: {show_adopt(*run.words)}"
+            raise UsageError(f"{run.key} was received ({describe(received)}) and is not executed", hint)
+
+
+def _check_commands(run: FoundRun, status: RunStatus, asked: tuple[str, ...] | None) -> None:
+    for name in asked or ():
+        if name not in status.commands:
+            raise NotFoundError("command", name, status.commands)
+    if asked is None:
+        return
+    finished = status.history.finished_commands()
+    missing = [name for name in status.commands if name not in asked and name not in finished]
+    if missing:
+        more = " ".join(f"-c {name}" for name in missing)
+        raise UsageError(
+            f"{run.key}: {missing[0]} has not finished well in any attempt, so {asked[0]} alone would not make it done",
+            f"run it as well: {more}, or leave out -c to run everything",
+        )
+
+
+def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: RunOptions) -> Prepared:
+    first = statuses[0].record
+    study = Study(
+        name=location.name,
+        dialect=first.dialect,  # type: ignore[arg-type]
+        source=first.source,
+        folder=os.path.join(location.dir, first.spec.name, first.workdir),
+        commands=(),
+        sweeps=(),
+        resources=first.spec.resources,
+        priority=first.spec.priority,
+        code=CodePolicy("live"),  # each run has its own copy; nothing is taken now
+    )
+    run_options = replace(options, file=first.source, root=location.root)
+    settings = load_settings(os.getcwd(), os.environ)
+    if options.on not in (None, LOCAL) or _find_engine(statuses):
+        study = replace(study, **_load_farms(location, first))
+    farm = choose_rerun_farm(study, options.on, settings, statuses)
+    if farm is not None:
+        check_farm(farm, study)
+    plan = Plan(study, tuple(status.record.spec for status in statuses))
+    return Prepared(study, plan, location, True, farm, settings, run_options)
+
+
+# ---------------------------------------------------------------- where
+
+
+def choose_rerun_farm(
+    study: Study, asked: str | None, settings: Settings, statuses: Sequence[RunStatus]
+) -> Farm | None:
+    """Where it is asked for; else here, unless a run was on a farm: it does not move to this machine by itself."""
+    if asked is not None:
+        return choose_asked_farm(study, asked, settings)
+    engine = _find_engine(statuses)
+    farm = choose_farm(study, None, settings) if engine else None
+    if engine and farm is None:
+        raise UsageError(
+            f"{study.name} ran on a farm ({engine}), and nothing says on which it is to run again",
+            "name it: --on FARM; on this machine: --on local",
+        )
+    return farm
+
+
+def _find_engine(statuses: Sequence[RunStatus]) -> str:
+    """What started the last attempt of any of them, where that was a farm."""
+    handles = [status.handle for status in statuses if status.handle is not None]
+    return next((handle.executor for handle in handles if handle.executor != LOCAL), "")
+
+
+def _load_farms(location: StudyLocation, record: run_directory.RunRecord) -> dict[str, Any]:
+    """What the study's file says about farms, as it is now or as it was; nothing where neither can be read alone."""
+    kept = run_directory.load_file(location.dir, record.file_hash) if record.file_hash else None
+    for text in (None, kept) if os.path.isfile(record.source) else (kept,):
+        with suppress(AssayError, OSError):
+            study = load_study(record.source, LoadOptions(dialect=record.dialect, text=text))  # type: ignore[arg-type]
+            return {"farms": study.farms, "farm": study.farm}
+    return {}
+
+
+def store_of(location: StudyLocation) -> str:
+    return os.path.join(location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)

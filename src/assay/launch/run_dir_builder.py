@@ -1,0 +1,735 @@
+"""Run directories: what goes into one, and which code it gets."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import TYPE_CHECKING
+
+from assay.code.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
+from assay.errors import AssayError, UsageError
+from assay.execute.script import JobText, is_whole_job, render_job, render_secrets
+from assay.follow.locations import show_command, show_path
+from assay.follow.refresh import liveness
+from assay.launch.prepared import Prepared
+from assay.launch.supervise import Entry
+from assay.observe.environment import load_environment, load_git
+from assay.record import run_directory
+from assay.record.folders import is_run_dir
+from assay.record.received import Received, load_received, write_received
+from assay.show.formatting import render_count
+from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.files import Flusher, keep_damaged, list_names, read_text, rename, write_atomic
+from assay.system.locks import locked
+from assay.values import layout
+from assay.values.run import Liveness, Private, RunSpec, State, build_command
+from assay.values.secrets import HIDDEN
+from assay.values.state import RETRY
+from assay.values.study import CodePolicy, MetricFile
+
+if TYPE_CHECKING:
+    from assay.values.environment import Environment
+
+_NAMED_FILES = 3
+_RERUN_AT_ONCE = 10
+_LARGE_BYTES = 50_000_000
+_CODE_SUFFIXES = frozenset(
+    (
+        *(".py", ".pyx", ".pyi", ".sh", ".bash", ".jl", ".r", ".lua", ".m", ".java", ".js", ".ts"),
+        *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".proto", ".jinja", ".j2"),
+    )
+)
+_CONFIG_SUFFIXES = frozenset((".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".conf", ".gin"))
+_RESULT_NAME = r"(?i)result|metric|score|histor|summar|report|log|output|pred|eval|loss|curve|stat(s|e|us)?\b"
+_STUDY_KEY = rb"(?m)^(commands?|CMD|cmd|HPARAMS|hparams|template|golden|study) *:"
+_READ_BYTES = 65_536
+
+
+class DirBuilder:
+    """Writes run directories; the code snapshot and the provenance are taken once, when the first one is made."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self.tell: Callable[[str], None] = lambda _line: None  # for what is to be known before a run starts
+        self._environment: Environment | None = None
+        self._environment_path = ""
+        self._file_hash: str | None = None
+        self.advice: list[str] = []
+        self._store = os.path.join(prepared.location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+        self.flusher = Flusher(prepared.location.dir)
+        self.notes: list[str] = []  # what the report of the study ends with
+        self._present = list_names(prepared.location.dir)  # when the call began; what others make since then is whole
+        self.snapshot = self._take_snapshot()
+        self._snapshots = {self.snapshot.hash: self.snapshot} if self.snapshot else {}
+        self._codes = self._pin_codes()
+        self._newer: dict[str, tuple[str, Snapshot]] = {}  # run -> the code it had, the one its next attempt gets
+        self._told: set[str] = set()  # older snapshots that `tell` has reported
+
+    def _take_snapshot(self) -> Snapshot | None:
+        """At the start, so that edits during the sweep change nothing for the runs that wait."""
+        study = self._prepared.study
+        if study.code.kind == "live" or self._has_code():
+            return None
+        is_secret = any(spec.private is not None for spec in self._prepared.plan.runs)
+        return self._take(study.folder, os.path.abspath(study.source), study.dialect, study.code, is_secret)
+
+    def _take(self, folder: str, file: str, dialect: str, code: CodePolicy, is_secret: bool) -> Snapshot:
+        """The study's own file is not code: adding a value to it changes nothing about the runs that are there.
+
+        Other tools' files are copied; one that has secrets in it is linked instead.
+        """
+        is_native = dialect == "native"
+        return take_snapshot(
+            folder,
+            self._store,
+            code.ignore,
+            exclude=[self._prepared.location.root, *([file] if is_native else ())],
+            guess=dialect != "runx",
+            link=code.link_ignored,
+            secret=(
+                *self._prepared.settings.secrets.file_patterns,
+                *(_name_pattern(file, folder) if is_secret and not is_native else ()),
+            ),
+        )
+
+    def _has_code(self) -> bool:
+        """Whether every run has the code of the run that it repeats: the current code is not needed."""
+        origins, runs = self._prepared.options.origins, self._prepared.plan.runs
+        return bool(origins) and all(spec.id in origins and origins[spec.id].code_hash for spec in runs)
+
+    def _pin_codes(self) -> dict[str, str]:
+        """The code that each run was planned with is the code it gets, however often the sweep is interrupted."""
+        if self.snapshot is None:
+            return {}
+        path = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR, layout.CODES_FILE)
+        waiting = [spec for spec in self._prepared.plan.runs if spec.name not in self._present]
+        planned = {self._code_key(spec): self.snapshot.hash for spec in waiting}
+        return run_directory.merge_codes(path, planned, replace=self._prepared.options.new_code)
+
+    def _code_key(self, spec: RunSpec) -> str:
+        number = self._prepared.set_number
+        return spec.id if number is None else f"{number}:{spec.id}"
+
+    def _snapshot_of(self, spec: RunSpec) -> Snapshot | None:
+        """What the run was planned with; the current code where that is not available any more."""
+        origin = self._prepared.options.origins.get(spec.id)
+        if origin is not None and origin.code_hash is not None:
+            if origin.code_hash not in self._snapshots:
+                self._snapshots[origin.code_hash] = load_snapshot(self._store, origin.code_hash)
+            return self._snapshots[origin.code_hash]
+        code = self._codes.get(self._code_key(spec))
+        if self.snapshot is None or code is None:
+            return self.snapshot
+        if code not in self._snapshots:
+            try:
+                self._snapshots[code] = load_snapshot(self._store, code)
+            except (OSError, AssayError):
+                self._snapshots[code] = self.snapshot
+        return self._snapshots[code]
+
+    def create(self, entry: Entry) -> bool:
+        record = self._build_record(entry.spec)
+        record = replace(record, trial=entry.trial, search_from=entry.search_from, search=entry.kept)
+        self._tell_older(entry, record)
+        fill = partial(self._fill, spec=entry.spec, run_dir=entry.dir)
+        made = run_directory.write_run_dir(entry.dir, record, _render_job(record), fill)
+        self.flusher.note()
+        entry.record = record if made else None
+        return made
+
+    def repair(self, specs: Sequence[RunSpec]) -> list[str]:
+        """Complete what a power cut left without run.json or job.sh, or move it away; what was done, a line each.
+
+        Alone in the study, and each looked at again: another supervisor may have repaired it and started it since.
+        """
+        meta = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)
+        present = self._find_present(specs)
+        suspects = [spec for spec in present if _find_damage(self._prepared.dir_of(spec))]
+        for spec in present:
+            # job.sh would wait for ever for the reader of a pipe, and cannot write into a folder
+            path = os.path.join(self._prepared.dir_of(spec), layout.JOB_LOG)
+            with suppress(OSError):
+                if not stat.S_ISREG(os.lstat(path).st_mode):
+                    keep_damaged(path)
+        if not suspects:
+            return []
+        with locked(meta):
+            return [line for spec in suspects if (line := self._repair(spec, meta))]
+
+    def _find_present(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
+        """Those that had a directory, or something else of that name, when the call began."""
+        return [spec for spec in specs if spec.name in self._present]
+
+    def _repair(self, spec: RunSpec, meta: str) -> str | None:
+        run_dir = self._prepared.dir_of(spec)
+        damage, record = _find_damage(run_dir), run_directory.try_record(run_dir)
+        if damage is None:
+            return None
+        try:
+            if record is not None:
+                _write_secrets(run_dir, spec)
+                write_atomic(
+                    os.path.join(run_dir, layout.JOB_FILE),
+                    _render_job(_find_private(record, spec, run_dir)),
+                    0o777,
+                    repair=True,
+                )
+                return f"{spec.name}: {damage}; it was written again from {layout.RUN_FILE}"
+            return f"{spec.name}: {damage}; {self._restore(spec, run_dir, meta)}"
+        except OSError as error:
+            return f"{spec.name}: {damage}, and it cannot be repaired: {error.strerror}"
+
+    def _restore(self, spec: RunSpec, run_dir: str, meta: str) -> str:
+        """What job.sh calls the same run keeps its attempts; all else is built again, and the old folder is kept."""
+        history = run_directory.load_history(run_dir) if os.path.isdir(run_dir) else run_directory.History()
+        is_same = run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) == spec.id
+        handle = history.last.handle if history.last else None
+        is_live = handle is not None and liveness(handle, run_dir) is not Liveness.GONE and not history.state.is_over
+        if history.attempts and (is_same or is_live):
+            record = replace(self._build_record(spec), uid=_find_uid(run_dir, history) or run_directory.new_uid())
+            _write_secrets(run_dir, spec)
+            if _is_cut(run_dir):
+                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777, repair=True)
+            write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record), repair=True)
+            return f"{layout.RUN_FILE} was written again from the study file"
+        kept = os.path.join(meta, layout.DAMAGED_DIR, f"{spec.name}-{run_directory.new_uid()}")
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        rename(run_dir, kept)
+        what = f"the damaged folder is kept as {os.path.relpath(kept)}"
+        return f"it is run again, {what}" if history.attempts else f"it had not run and is built again, {what}"
+
+    def adopt(self, specs: Sequence[RunSpec]) -> None:
+        """Directories that mlrunner itself began become ours."""
+        from assay.compat.mlrunner import files as mlrunner_files
+
+        for spec in specs:
+            run_dir = self._prepared.dir_of(spec)
+            if os.path.isdir(run_dir) and not os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
+                record = self._build_record(spec)
+                self._fill(run_dir, spec, run_dir)
+                mlrunner_files.adopt_dir(run_dir, record, _render_job(record))
+
+    def update(self, specs: Sequence[RunSpec]) -> None:
+        """mlrunner's folders go by parameters alone: a template that was edited is what the next attempt runs."""
+        for spec in specs:
+            run_dir = self._prepared.dir_of(spec)
+            record = run_directory.try_record(run_dir)
+            if record is None:
+                continue
+            if record.spec.commands != spec.commands and run_directory.load_history(run_dir).state is not State.RUNNING:
+                changed = replace(record.spec, commands=spec.commands, params=spec.params, private=spec.private)
+                renewed = replace(record, spec=changed)
+                _write_secrets(run_dir, spec)
+                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(renewed), repair=True)
+                write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(renewed), repair=True)
+
+    def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
+        """A token that was replaced in the study's file reaches the next attempt of a run that is there already."""
+        for spec in self._find_present(specs):
+            run_dir = self._prepared.dir_of(spec)
+            # directories of earlier versions have their values in job.sh
+            if spec.private is None or f". ./{layout.SECRETS_FILE}" not in _load_text(
+                os.path.join(run_dir, layout.JOB_FILE)
+            ):
+                continue
+            if _load_text(os.path.join(run_dir, layout.SECRETS_FILE)) != render_secrets(spec):
+                _write_secrets(run_dir, spec)
+
+    def _build_record(self, spec: RunSpec) -> run_directory.RunRecord:
+        prepared, snapshot = self._prepared, self._snapshot_of(spec)
+        environment = self._load_environment()
+        origin = prepared.options.origins.get(spec.id)
+        commit = environment.git.commit if environment.git else None
+        return run_directory.RunRecord(
+            spec=spec,
+            study=prepared.location.name,
+            uid=run_directory.new_uid(),
+            created_at=time.time(),
+            source=prepared.study.source,
+            workdir=layout.CODE_DIR if snapshot else prepared.study.folder,
+            code_hash=snapshot.hash if snapshot else None,
+            dialect=prepared.study.dialect,
+            set_number=prepared.set_number,
+            commit=origin.commit if origin and origin.code_hash else commit,
+            overrides=origin.overrides if origin else prepared.shown_overrides,
+            settings=origin.settings if origin else prepared.shown_settings,
+            parent=origin.parent if origin else None,
+            file_hash=self._keep_file(),
+        )
+
+    def _keep_file(self) -> str | None:
+        """The hash of the study's file, of which a copy is kept: `assay rerun` fills its commands with other values."""
+        prepared = self._prepared
+        if prepared.study.text and self._file_hash is None:
+            with suppress(OSError):  # a full disk: what matters is refused later
+                self._file_hash = run_directory.keep_file(
+                    prepared.location.dir, prepared.study.text, is_secret=prepared.has_secrets
+                )
+        return self._file_hash
+
+    # ------------------------------------------------------------ the current code for a repeated run
+
+    def choose_codes(self, specs: Sequence[RunSpec]) -> dict[str, str]:
+        """Which of these runs get the current code in this call, since theirs is older: name -> its hash."""
+        options = self._prepared.options
+        for spec in specs:
+            record = run_directory.try_record(self._prepared.dir_of(spec))
+            if record is None or record.code_hash is None or record.workdir != layout.CODE_DIR:
+                continue
+            try:
+                snapshot = self._find_current(record, self._prepared.dir_of(spec))
+            except UsageError as error:
+                if options.new_code:
+                    raise
+                self.notes.append(f"{spec.name} was repeated with the code that it had: {error.message}")
+                continue
+            if snapshot.hash != record.code_hash and (options.new_code or record.dialect != "runx"):
+                self._newer[spec.name] = record.code_hash, snapshot
+        return {name: snapshot.hash for name, (_, snapshot) in self._newer.items()}
+
+    def _find_current(self, record: run_directory.RunRecord, run_dir: str) -> Snapshot:
+        """The snapshot of this call; where it has none (`assay rerun`, live code) one of where the run's came from."""
+        if self.snapshot is not None:
+            return self.snapshot
+        folder = self._find_source(record)
+        is_secret = os.path.exists(os.path.join(run_dir, layout.SECRETS_FILE))
+        key = repr((folder, record.source, record.dialect, record.spec.code, is_secret))
+        if key not in self._snapshots:
+            file = os.path.join(folder, record.source)
+            self._snapshots[key] = self._take(folder, file, record.dialect, record.spec.code, is_secret)
+        return self._snapshots[key]
+
+    def _find_source(self, record: run_directory.RunRecord) -> str:
+        """The folder that the run's code was copied from."""
+        try:
+            source = load_snapshot(self._store, str(record.code_hash)).source
+        except (OSError, AssayError) as error:
+            again = build_command(("assay", "run"), [record.source], ("--force", "--new-code"))
+            hint = f"run the study again with the current code: {again}"
+            raise UsageError(f"nothing says any more where the code of {record.spec.name} came from", hint) from error
+        if not os.path.isdir(source):
+            hint = "leave out --new-code"
+            raise UsageError(f"the code of {record.spec.name} came from {source}, which is gone", hint)
+        return source
+
+    def describe_newer(self, names: Collection[str]) -> str | None:
+        """What is printed before these of the chosen runs are started with the current code; None: there are none."""
+        found = [self._newer[name] for name in names if name in self._newer]
+        for spec in self._prepared.plan.runs:
+            origin = self._prepared.options.origins.get(spec.id)
+            if origin and origin.failed_code and self.snapshot and spec.name not in self._present:
+                found += [(origin.failed_code, self.snapshot)] if origin.failed_code != self.snapshot.hash else []
+        if not found:
+            return None
+        changes = _OtherCode()
+        for old, new in dict.fromkeys((old, snapshot.hash) for old, snapshot in found):
+            changes.add(list_changes(self._store, old, new))
+        is_asked = self._prepared.options.new_code
+        what = "run" if is_asked else "new run" if self._prepared.options.origins else "failed run"
+        takes = f"{render_count(len(found), what)} {'takes' if len(found) == 1 else 'take'} the current code"
+        why = f": {changes.describe()}" if changes.files else ""
+        return f"{takes}{why}" if is_asked else f"{takes}{why} (--old-code keeps the recorded snapshot)"
+
+    def describe_recorded(self, specs: Sequence[RunSpec]) -> str | None:
+        """What is printed before `assay rerun` starts these with a snapshot that is older; None: there are none."""
+        kept, changes = _OtherCode(), dict[tuple[str, str], list[Change]]()
+        for spec in specs:
+            pair = self._find_recorded(spec)
+            if pair is not None and pair not in changes:
+                changes[pair] = self._list_code(*pair)
+                kept.add(changes[pair])
+            kept.names += [spec.name] if pair and changes[pair] else []
+        if not kept.names:
+            return None
+        runs = f"{render_count(len(kept.names), 'run')} {'has' if len(kept.names) == 1 else 'have'}"
+        return f"{runs} the recorded snapshot: {kept.describe()} (--new-code takes the current code)"
+
+    def _find_recorded(self, spec: RunSpec) -> tuple[str, str] | None:
+        """The snapshot that `assay rerun` takes for it, where that is not the current one; and the current one."""
+        options, run_dir = self._prepared.options, self._prepared.dir_of(spec)
+        if (origin := options.origins.get(spec.id)) is not None:
+            run_dir = os.path.join(self._prepared.location.dir, origin.parent.partition("/")[2])
+        is_other = origin.code_hash is None or spec.name in self._present if origin else spec.name in self._newer
+        record = run_directory.try_record(run_dir) if options.names_runs or options.origins else None
+        if is_other or record is None or record.code_hash is None or record.workdir != layout.CODE_DIR:
+            return None
+        with suppress(AssayError):  # the folder is gone: there is nothing to compare with
+            return record.code_hash, self._find_current(record, run_dir).hash
+        return None
+
+    def renew(self, entry: Entry) -> None:
+        """A repeated run gets the current code where that was chosen. Also completes what a killed call has begun."""
+        if entry.attempt == 1 and entry.spec.name not in self._present:  # made in this call
+            return
+        entry.record = run_directory.take_code(entry.dir, entry.attempt - 1) or entry.record
+        record, (_, snapshot) = entry.record, self._newer.get(entry.spec.name, ("", None))
+        snapshot = snapshot or (self.snapshot if self._prepared.options.new_code else None)
+        if record is None or record.workdir != layout.CODE_DIR:
+            return
+        if snapshot is None or record.code_hash == snapshot.hash:
+            self._tell_older(entry, record)
+            return
+        link, current = entry.spec.code.link_ignored, snapshot
+        run_directory.offer_code(entry.dir, current.hash, lambda aside: place_code(current, aside, link=link))
+        git = load_git(current.source)
+        entry.record = run_directory.take_code(entry.dir, entry.attempt - 1, git.commit if git else None)
+
+    def _tell_older(self, entry: Entry, record: run_directory.RunRecord) -> None:
+        """Before the first run starts with a snapshot that is not the current code, with the command for that."""
+        code, options = record.code_hash, self._prepared.options
+        if self.snapshot is None or code in (None, self.snapshot.hash, *self._told) or options.old_code:
+            return
+        if entry.spec.id in options.origins or options.force:
+            return
+        self._told.add(str(code))
+        other = self._with_other_code([replace(entry, record=record)])
+        if other is not None:
+            again = options.again if options.again and options.again.words[-1] in ("run", "runx") else None
+            names = [name for name, states in RETRY.items() if options.retry.issuperset(states)]
+            words = [word for name in names for word in ("--retry", name)]
+            more = f"; for the current code stop and call: {again.build(*words, '--new-code')}" if again else ""
+            self.tell(f"runs that were begun earlier continue with the recorded snapshot: {other.describe()}{more}")
+
+    def rewrite_env(self, entry: Entry) -> None:
+        """A repeated run gets the variables that the file has now; job.N.sh is what the attempt before had.
+
+        Before the process that will wait for the lease opens job.sh; not where another has that lease already.
+        Killed in the middle, the next call does the same again: run.json goes last, and job.N.sh is written once.
+        """
+        record, spec = entry.record, entry.spec
+        if record is None or record.dialect != "native" or record.spec.env == spec.env:
+            return
+        renewed = replace(record, spec=replace(record.spec, env=spec.env, private=spec.private))
+        job = os.path.join(entry.dir, layout.JOB_FILE)
+        kept = os.path.join(entry.dir, layout.kept_job_name(entry.attempt - 1))
+        if not os.path.exists(kept):
+            write_atomic(kept, _load_text(job), 0o777)
+        _write_secrets(entry.dir, spec)
+        write_atomic(job, _render_job(renewed), 0o777, repair=True)
+        if spec.private is None:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(entry.dir, layout.SECRETS_FILE))
+        write_atomic(os.path.join(entry.dir, layout.RUN_FILE), run_directory.render_record(renewed), repair=True)
+        entry.record = renewed
+
+    def remake_entry(self, entry: Entry) -> None:
+        """A run that was pulled is continued with job.sh and code/ from this study's file."""
+        entry.record = self.remake(entry.spec, entry.dir, "assay run") or entry.record
+
+    def remake(self, spec: RunSpec, run_dir: str, by: str) -> run_directory.RunRecord | None:
+        """Make job.sh, code/ and run.json of a received run again; what it came with goes to received/.
+
+        Killed in the middle, it is still one that is not executed: `received.json` goes last. None: nothing to do.
+        """
+        with locked(os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)), locked(run_dir):
+            received, old = load_received(run_dir), run_directory.try_record(run_dir)
+            if received is None or not received.needs_code or old is None:
+                return None
+            record = replace(self._build_record(spec), created_at=old.created_at)
+            if received.how == "pull":  # by its uid a later pull knows it
+                record = replace(record, uid=old.uid or record.uid, trial=old.trial)
+                record = replace(record, search_from=old.search_from, search=old.search)
+            put_away(run_dir, received, spec)
+            self._fill(run_dir, spec, run_dir)
+            write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777, repair=True)
+            write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record), repair=True)
+            write_received(run_dir, replace(received, adopted_by=by, adopted_at=time.time()))
+            return record
+
+    def _fill(self, aside: str, spec: RunSpec, run_dir: str) -> None:
+        snapshot = self._snapshot_of(spec)
+        _write_secrets(aside, spec)
+        if snapshot is not None:
+            place_code(snapshot, os.path.join(aside, layout.CODE_DIR), link=spec.code.link_ignored)
+        target = os.path.join(aside, layout.ENVIRONMENT_FILE)
+        try:
+            os.link(self._environment_path, target)  # the same for all and never edited: one copy is enough
+        except FileExistsError:  # another supervisor adopts this directory as well
+            pass
+        except OSError:
+            shutil.copyfile(self._environment_path, target)
+        if self._prepared.study.dialect != "native":
+            from assay.compat.mlrunner import files as mlrunner_files
+
+            mlrunner_files.write_files(
+                self._prepared.study.dialect, aside, spec, run_dir, self._prepared.output_of(spec)
+            )
+
+    def _load_environment(self) -> Environment:
+        if self._environment is None:
+            prepared = self._prepared
+            self._environment = load_environment(
+                prepared.study.folder,
+                prepared.options.command_line,
+                rules=prepared.settings.secrets,
+                known={
+                    value
+                    for spec in (*prepared.plan.runs, *prepared.samples)
+                    if spec.private is not None
+                    for value in spec.private.values
+                },
+                complain=self.notes.append,
+            )
+            name = f"environment-{run_directory.new_uid()}.json"
+            self._environment_path = os.path.join(prepared.location.dir, layout.STUDY_META_DIR, name)
+            run_directory.write_environment(self._environment_path, self._environment)
+        return self._environment
+
+    def describe_size(self) -> list[str]:
+        """A large copy, which every run gets, and the setting that leaves its largest folders out."""
+        snapshot, study = self.snapshot, self._prepared.study
+        if snapshot is None or snapshot.bytes <= _LARGE_BYTES:
+            return []
+        largest = [each for each in snapshot.largest[:_NAMED_FILES] if each[1] > snapshot.bytes // 20]
+        folders = ", ".join(f"{name}/ {_show_mb(size)}" for name, size in largest) or "files directly in the folder"
+        named = ", ".join(name for name, _ in largest) or "'*.bin'"
+        setting = f"CODE_IGNORE_PATTERNS: '{named}' in .runx" if study.is_runx else f"`code: {{ignore: [{named}]}}`"
+        effect = "leaves them out" if study.is_runx else "links them instead"
+        size = _show_mb(snapshot.bytes)
+        return [f"the code snapshot has {size} ({folders}), copied for each run; {setting} {effect}"]
+
+    def describe_other_code(self, entries: Sequence[Entry]) -> list[str]:
+        """What there is to report about runs whose code is not the current code; `advice` holds commands about it."""
+        if self.snapshot is None:
+            return []
+        old = self._with_other_code([e for e in entries if e.finished_here])
+        kept = self._with_other_code([e for e in entries if e.state is State.DONE and not e.finished_here])
+        notes = []
+        if old:
+            notes.append(f"{render_count(len(old.runs), 'run')} ran with the recorded snapshot: {old.describe()}")
+        if kept:
+            notes.append(
+                f"{render_count(len(kept.runs), 'run')} kept: {kept.describe()}; most edits do not alter results"
+            )
+        self.advice = [*self._advise(old), *(self._advise(kept, is_kept=True) if not old else ())]
+        return notes
+
+    def _with_other_code(self, entries: Sequence[Entry]) -> _OtherCode | None:
+        """Which of these runs have other code, and what differs; files that are not code do not count."""
+        assert self.snapshot is not None
+        found = _OtherCode()
+        changes: dict[str, list[Change]] = {}
+        for entry in entries:
+            record = entry.record or run_directory.try_record(entry.dir)
+            code = record.code_hash if record else None
+            if code is None or code == self.snapshot.hash:
+                continue
+            if code not in changes:
+                changes[code] = self._list_code(code, self.snapshot.hash)
+            if changes[code]:
+                found.runs.append(entry)
+                found.files.update({change.name: change.is_new for change in changes[code]})
+        return found if found.runs else None
+
+    def _list_code(self, old: str, new: str) -> list[Change]:
+        return [c for c in list_changes(self._store, old, new) if _is_code(c) and not self._is_layout(c, old)]
+
+    def _is_layout(self, change: Change, old: str) -> bool:
+        """Comments and blank lines of a Python file: its runs would compute the same."""
+        if change.is_new or not change.name.endswith(".py"):
+            return False
+        import ast
+
+        before = os.path.join(load_snapshot(self._store, old, to_read=True).path, change.name)
+        try:
+            with open(before, "rb") as old_file, open(change.file, "rb") as new_file:
+                return ast.dump(ast.parse(old_file.read())) == ast.dump(ast.parse(new_file.read()))
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            return False
+
+    def _advise(self, other: _OtherCode | None, *, is_kept: bool = False) -> list[str]:
+        """First what has changed, then how the runs are repeated with it."""
+        if other is None:
+            return []
+        location, again = self._prepared.location, self._prepared.options.again
+        names = [entry.spec.name for entry in other.runs]
+        copy = os.path.join(location.dir, names[0], layout.CODE_DIR)
+        pairs = [(os.path.join(copy, f), os.path.join(self._prepared.study.folder, f)) for f in other.files]
+        pair = next((pair for pair in pairs if all(map(os.path.isfile, pair))), None)
+        steps = [build_command(("diff",), [show_path(path) for path in pair])] if pair else []
+        if is_kept and again and again.words == ("assay", "run") and self._prepared.search is None:
+            return [*steps, again.build("--force", "--new-code")]
+        return [*steps, show_command(["rerun"], location, *names[:_RERUN_AT_ONCE], options=["--new-code"])]
+
+
+_KEPT = frozenset(
+    (
+        *(layout.RUN_FILE, layout.TAGS_FILE, layout.ENVIRONMENT_FILE, layout.READINGS_FILE),
+        *(layout.CONFIG_FILE, layout.WANDB_FILE, layout.LOGX_METRICS_FILE),
+        *("benchmark.json", "report.jsonl", "model.json"),
+    )
+)
+_EXECUTED = re.compile(rf"{layout.CODE_DIR}(\..*)?|job(\.\d+)?\.sh|{layout.SUBMIT_SCRIPT}")
+
+
+def put_away(run_dir: str, received: Received, spec: RunSpec | None = None) -> None:
+    """Move what must not be executed into received/. Of an upload stay only its logs, metrics and how its attempts
+    ended: a checkpoint may execute commands when it is loaded, and its leases name processes."""
+    find = _find_executed if received.how == "pull" else _find_files
+    measured = [each.path for each in spec.patterns if isinstance(each, MetricFile)] if spec else []
+    folder = os.path.join(run_dir, layout.RECEIVED_DIR)
+    for name in os.listdir(run_dir):
+        if name == layout.SECRETS_FILE:
+            os.unlink(os.path.join(run_dir, name))
+            continue
+        for path in find(run_dir, name, measured) if name not in (layout.RECEIVED_FILE, layout.RECEIVED_DIR) else ():
+            kept = os.path.join(folder, path)
+            kept = kept if not os.path.lexists(kept) else f"{kept}-{os.urandom(3).hex()}"
+            os.makedirs(os.path.dirname(kept), exist_ok=True)
+            rename(os.path.join(run_dir, path), kept)
+
+
+def _find_executed(_run_dir: str, name: str, _measured: Sequence[str]) -> list[str]:
+    return [name] if _EXECUTED.fullmatch(name) else []
+
+
+def _find_files(run_dir: str, name: str, measured: Sequence[str]) -> list[str]:
+    """Whatever is not a result; a folder as a whole, unless some of its files are."""
+    if not os.path.isdir(os.path.join(run_dir, name)):
+        return [] if _is_result(name, measured) else [name]
+    found = [
+        os.path.relpath(os.path.join(at, each), run_dir)
+        for at, _, names in os.walk(os.path.join(run_dir, name))
+        for each in names
+    ]
+    other = [path for path in found if not _is_result(path, measured)]
+    return [name] if len(other) == len(found) else other
+
+
+def _is_result(path: str, measured: Sequence[str]) -> bool:
+    if any(fnmatchcase(path, each) for each in measured):
+        return True
+    if "/" in path:
+        return os.path.dirname(path) == layout.METRICS_DIR and path.endswith(".jsonl")
+    numbered = layout.parse_numbered(path)
+    is_end = layout.parse_exit_marker(path) is not None or layout.parse_timeout_marker(path) is not None
+    return (
+        path in _KEPT
+        or path.endswith(".log")
+        or is_end
+        or (numbered is not None and numbered[0] in ("stop", "outcome"))
+    )
+
+
+@dataclass(slots=True)
+class _OtherCode:
+    """Runs whose code differs from the current code, and the files that do."""
+
+    runs: list[Entry] = field(default_factory=list)
+    files: dict[str, bool] = field(default_factory=dict)  # whether it is new
+    names: list[str] = field(default_factory=list)  # of runs that are not entries yet
+
+    def add(self, changes: Sequence[Change]) -> None:
+        """What is code comes first."""
+        self.files |= {change.name: change.is_new for change in sorted(changes, key=lambda each: not _is_code(each))}
+
+    def describe(self) -> str:
+        """What has changed comes before what is new."""
+        changed = [name for name, is_new in self.files.items() if not is_new]
+        new = [name for name, is_new in self.files.items() if is_new]
+        parts = []
+        if changed:
+            parts.append(f"{_name_files(changed)} {'has' if len(changed) == 1 else 'have'} changed since")
+        if new:
+            parts.append(f"{_name_files(new)} {'is' if len(new) == 1 else 'are'} new")
+        return ", ".join(parts)
+
+
+def _name_files(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_FILES} more" if len(names) > _NAMED_FILES else ""
+    return ", ".join(names[:_NAMED_FILES]) + more
+
+
+def _find_damage(run_dir: str) -> str | None:
+    """What keeps a run of ours from being started; None also where nothing has the name, or only mlrunner's files."""
+    if not os.path.isdir(run_dir):
+        return "it is not a folder" if os.path.lexists(run_dir) else None
+    if not is_run_dir(run_dir):
+        return None
+    damage = run_directory.find_damage(run_dir)
+    if damage is not None:
+        return damage
+    return f"{layout.JOB_FILE} is empty, incomplete or missing" if _is_cut(run_dir) else None
+
+
+def _is_cut(run_dir: str) -> bool:
+    """Whether job.sh is missing or stops short of its end. A run that a script of its own opened has none."""
+    record = run_directory.try_record(run_dir)
+    if record is not None and not record.spec.commands:
+        return False
+    try:
+        return not is_whole_job(read_text(os.path.join(run_dir, layout.JOB_FILE)))
+    except OSError:
+        return True
+
+
+def _find_uid(run_dir: str, history: run_directory.History) -> str | None:
+    """By which the processes of its attempts are tagged."""
+    tags = [attempt.handle.tag for attempt in history.attempts if attempt.handle and attempt.handle.tag]
+    tagged = run_directory.load_job_field(run_dir, layout.ENV_ATTEMPT)
+    return tagged or (tags[0].rpartition(".")[0] if tags else None)
+
+
+def _show_mb(size: int) -> str:
+    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e6:.1f} MB"
+
+
+def _is_code(change: Change) -> bool:
+    """Programs, and configurations that were there before; not notebooks, results and study files."""
+    base = os.path.basename(change.name)
+    suffix = os.path.splitext(base)[1].lower()
+    if suffix not in _CONFIG_SUFFIXES:
+        return suffix in _CODE_SUFFIXES or base in ("Makefile", "Dockerfile")
+    return not change.is_new and not re.search(_RESULT_NAME, base) and not _is_study_file(change)
+
+
+def _is_study_file(change: Change) -> bool:
+    """A file that `assay run` would take: another study in the same folder says nothing about this one's runs."""
+    if not change.name.lower().endswith((".yml", ".yaml")):
+        return False
+    try:
+        with open(change.file, "rb") as file:
+            return re.search(_STUDY_KEY, file.read(_READ_BYTES)) is not None
+    except OSError:
+        return False
+
+
+def _name_pattern(file: str, folder: str) -> tuple[str, ...]:
+    """The pattern that matches this file of the folder alone; none where it is elsewhere."""
+    path = os.path.relpath(file, folder)
+    if path.startswith(os.pardir):
+        return ()
+    return (re.sub(r"([*?\[])", r"[\1]", f"/{path}" if "/" in path else path.lower()),)
+
+
+def _write_secrets(run_dir: str, spec: RunSpec) -> None:
+    text = render_secrets(spec)
+    if text is not None:
+        write_atomic(os.path.join(run_dir, layout.SECRETS_FILE), text, 0o600, repair=True)
+
+
+def _load_text(path: str) -> str:
+    try:
+        return read_text(path)
+    except OSError:
+        return ""
+
+
+def _find_private(record: run_directory.RunRecord, spec: RunSpec, run_dir: str) -> run_directory.RunRecord:
+    """A record read from disk shows `***`; which of its values are in secrets.sh, job.sh has to know."""
+    private = spec.private
+    if private is None and os.path.exists(os.path.join(run_dir, layout.SECRETS_FILE)):
+        commands = {command.name: "" for command in record.spec.commands if HIDDEN in command.text}
+        private = Private(commands, {name: "" for name, value in record.spec.env if HIDDEN in value})
+    return replace(record, spec=replace(record.spec, private=private))
+
+
+def _render_job(record: run_directory.RunRecord) -> str:
+    return render_job(record.spec, JobText(record.uid, record.study, record.workdir))

@@ -1,0 +1,44 @@
+"""Runs that no study file asked for: golden segments, benchmark trials, model checks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from assay.config.settings import Settings, load_settings
+from assay.follow.locations import StudyLocation, choose_root
+from assay.launch.prepared import Prepared, Report, RunOptions
+from assay.launch.sweep import RunHooks, run_study
+from assay.values import layout
+from assay.values.run import Plan, RunSpec
+from assay.values.study import CodePolicy, Farm, Resources, Study
+
+# On a farm: the interpreter that submitted, where the node sees it; else the node's own, which needs Assay.
+NODE_PYTHON = f'"$(command -v "${layout.ENV_PYTHON}" || echo python3)"'
+
+
+def build_bare_study(name: str, source: str, folder: str) -> Study:
+    """Without commands and parameters of its own. `source`: the command that asks for it, for messages."""
+    return Study(name, "native", source, folder, (), (), resources=Resources(gpus=0), code=CodePolicy("live"))
+
+
+def find_study_location(name: str, root: str | None, settings: Settings | None = None) -> StudyLocation:
+    return StudyLocation(choose_root(root, None, settings or load_settings(os.getcwd(), os.environ))[0], name)
+
+
+def run_specs(
+    study: Study,
+    location: StudyLocation,
+    specs: Sequence[RunSpec],
+    hooks: RunHooks,
+    *,
+    slots: tuple[str, ...] | None = None,
+    farm: Farm | None = None,
+    settings: Settings | None = None,
+    grace_s: float = 10.0,
+    command_line: tuple[str, ...] = (),
+) -> Report:
+    """Run all of them, spread over the slots."""
+    options = RunOptions(study.source, slots=slots, grace_s=grace_s, command_line=command_line)
+    known = settings or load_settings(os.getcwd(), os.environ)
+    return run_study(Prepared(study, Plan(study, tuple(specs)), location, True, farm, known, options), hooks)

@@ -1,0 +1,212 @@
+"""`assay stop`: end runs and everything they started, and say what happened to each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from assay.errors import AssayError
+from assay.execute import process
+from assay.execute.registry import build_executor
+from assay.follow.attempts import build_outcome, finished_before
+from assay.follow.locations import FoundRun, StudyLocation, show_command
+from assay.follow.run_status import RunStatus, SupervisorProcess, find_supervisors, load_status
+from assay.record import run_directory
+from assay.show import formatting
+from assay.system import processes
+from assay.values import layout
+from assay.values.run import JobHandle, Outcome, State, Stop
+from assay.values.study import Farm, FarmKind
+
+_OWNER_S = 3.0  # how long a living supervisor gets to conclude by itself: it knows what the run consumed
+_LEAVE_S = 5.0  # beyond the grace, for a supervisor to say goodbye
+_POLL_S = 0.02
+_UNKNOWN_FARM = Farm("?", "template", "")  # the study's file may be gone: the stop file and the token suffice
+
+
+@dataclass(frozen=True, slots=True)
+class StopOptions:
+    grace_s: float = 10.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What happened to one run. `is_well` is False when it may still run."""
+
+    key: str
+    text: str
+    state: State
+    was_running: bool = False
+    is_well: bool = True
+
+
+@dataclass(slots=True)
+class _Target:
+    run: FoundRun
+    status: RunStatus
+    handle: JobHandle
+    processes: int = 0
+    problem: str = ""
+    owner: SupervisorProcess | None = None
+
+
+@dataclass(slots=True)
+class StopReport:
+    runs: list[Stopped] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_well(self) -> bool:
+        return all(run.is_well for run in self.runs)
+
+
+def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], options: StopOptions) -> StopReport:
+    """`studies`: those named as a whole, whose supervisors are told to leave as well."""
+    report = StopReport()
+    targets = [target for run in runs if (target := _look(run, report)) is not None]
+    who = f"pid {os.getpid()} on {processes.host_name()}"
+    why = options.reason or "stopped by the user"
+    for target in targets:  # the reason is on disk before the first signal
+        run_directory.write_stop(target.run.dir, target.status.attempt, Stop(who, why, "user", time.time()))
+    supervisors = _interrupt_supervisors(studies)
+    _cancel(targets, options.grace_s)
+    report.runs += [_conclude(target) for target in targets]
+    report.notes += [_await_leaving(*pair, options.grace_s) for pair in supervisors]
+    return report
+
+
+def _look(run: FoundRun, report: StopReport) -> _Target | None:
+    """What has to be ended; None where there is nothing, and the report says why."""
+    try:
+        status = load_status(run.dir)
+    except AssayError as error:
+        report.runs.append(Stopped(run.key, f"cannot be read: {error.message}", State.LOST, is_well=False))
+        return None
+    handle, last = status.handle, status.history.last
+    has_outcome = last is not None and last.outcome is not None
+    has_outcome = has_outcome or (status.is_of_script and status.outcome is not None)
+    if handle is None or has_outcome or (status.state.is_over and status.state is not State.LOST):
+        idle = "was not started yet" if status.state is State.QUEUED else f"was not running ({status.state})"
+        report.runs.append(Stopped(run.key, idle, status.state))
+        return None
+    if status.is_of_script:
+        where = f"a script of its own opened it on {handle.host}: end that script there with `kill {handle.pid}`"
+        report.runs.append(Stopped(run.key, where, status.state, is_well=False))
+        return None
+    if handle.executor == "local" and handle.host != processes.host_name():
+        stop_it = show_command(["stop"], *run.words)
+        where = f"runs on {handle.host} (pid {handle.pid}): stop it there with `{stop_it}`"
+        report.runs.append(Stopped(run.key, where, status.state, is_well=False))
+        return None
+    tagged = handle if handle.tag else replace(handle, tag=f"{status.record.uid}.{status.attempt}")
+    owners = find_supervisors([run.dir])
+    return _Target(run, status, tagged, owner=owners[0] if owners else None)
+
+
+# ---------------------------------------------------------------- supervisors
+
+
+def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[StudyLocation, SupervisorProcess]]:
+    """As Ctrl-C would: what waits in their queues is not started."""
+    told = []
+    for location in studies:
+        for supervisor in find_supervisors(run_directory.find_run_dirs(location.dir), location.dir):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(supervisor.pid, _choose_signal(supervisor.pid))
+                told.append((location, supervisor))
+    return told
+
+
+def _choose_signal(pid: int) -> signal.Signals:
+    """A script's background job (`assay run f.yml &`) is made deaf to Ctrl-C by its shell; TERM says the same."""
+    return signal.SIGTERM if processes.is_ignoring(pid, signal.SIGINT) else signal.SIGINT
+
+
+def _await_leaving(location: StudyLocation, supervisor: SupervisorProcess, grace_s: float) -> str:
+    if _wait_until(lambda: not supervisor.is_alive, grace_s + _LEAVE_S):
+        return f"{location.name}: its supervisor (pid {supervisor.pid}) has left; what was queued is not started"
+    return f"{location.name}: its supervisor (pid {supervisor.pid}) was told to leave, but is still there"
+
+
+def _wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+# ---------------------------------------------------------------- ending
+
+
+def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
+    """All of one executor at once, so that the graces do not add up."""
+    for target in targets:
+        handle = target.handle
+        leader = process.Attempt(handle.pid if handle.executor == "local" else 0, handle.start, handle.tag)
+        target.processes = len(process.find_members([leader])) if handle.host == processes.host_name() else 0
+    for name in sorted({target.handle.executor for target in targets}):
+        chosen = [target for target in targets if target.handle.executor == name]
+        executor = build_executor(name, **_choose_options(name))
+        try:
+            executor.cancel([(target.handle, target.run.dir) for target in chosen], grace_s)
+            for target in chosen:
+                # a job.sh that somebody started in a session of theirs ends when its watcher has seen the stop file
+                if name == "local" and _outlives(target.handle, grace_s + _LEAVE_S):
+                    target.problem = f"pid {target.handle.pid} is still there"
+        except AssayError as error:  # a farm names the directories that have not answered
+            for target in [each for each in chosen if each.run.dir in error.message] or chosen:
+                target.problem = error.message
+        finally:
+            executor.close()
+
+
+def _choose_options(name: str) -> dict[str, Farm]:
+    """An engine finds its jobs by what is in their directories."""
+    if name == "local":
+        return {}
+    return {"farm": _UNKNOWN_FARM if name == "submit" else Farm("?", cast("FarmKind", name))}
+
+
+def _outlives(handle: JobHandle, limit_s: float) -> bool:
+    return not _wait_until(lambda: not processes.is_alive(handle.pid, handle.start, handle.boot), limit_s)
+
+
+def _conclude(target: _Target) -> Stopped:
+    key, status = target.run.key, target.status
+    if target.problem:
+        text = f"told to stop, but has not confirmed it: {target.problem}"
+        return Stopped(key, text, status.state, was_running=True, is_well=False)
+    outcome = _settle(target)
+    if outcome.state is not State.STOPPED:
+        return Stopped(key, f"came to its own end before: {outcome.state}", outcome.state, was_running=True)
+    # A farm's job that ran has noted so in job.log; the token alone may be the one that we took
+    if target.handle.executor != "local" and not os.path.exists(os.path.join(target.run.dir, layout.JOB_LOG)):
+        return Stopped(key, "taken back before its farm had started it", outcome.state, was_running=True)
+    ended = outcome.ended_at or time.time()
+    after = formatting.render_clock(max(0.0, ended - (outcome.started_at or target.handle.started_at)))
+    count = formatting.render_count(target.processes, "process", "processes")
+    return Stopped(key, f"stopped after {after}, {count} ended", outcome.state, was_running=True)
+
+
+def _settle(target: _Target) -> Outcome:
+    """The outcome that stands: the supervisor's where it lives and is quick, else ours."""
+    path = os.path.join(target.run.dir, layout.outcome_name(target.status.attempt))
+    owner = target.owner
+    if owner is not None:
+        _wait_until(lambda: os.path.exists(path) or not owner.is_alive, _OWNER_S)
+    history = run_directory.load_history(target.run.dir)
+    until = run_directory.History(tuple(each for each in history.attempts if each.number <= target.status.attempt))
+    outcome = build_outcome(until.attempts[-1], target.status.commands, finished_before(until))
+    span = run_directory.find_span(target.run.dir, target.handle, outcome.codes, time.time())
+    ours = replace(outcome, started_at=span[0], ended_at=span[1])
+    run_directory.write_outcome(target.run.dir, ours)
+    last = next(a for a in run_directory.load_history(target.run.dir).attempts if a.number == target.status.attempt)
+    return last.outcome or ours

@@ -1,0 +1,876 @@
+"""The one loop: start runs on free slots, watch them, collect what they say, conclude how they ended.
+
+Nothing that matters lives only in this process. A supervisor may be killed at any instant, or work beside another on
+the same study: who starts an attempt is decided by `lease.N`, how it ended by the markers in its directory.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol
+
+from assay.errors import AssayError, FormatError, InfrastructureError, explain_refusal
+from assay.execute.base import Executor
+from assay.execute.machine_lease import MachineLease
+from assay.execute.slots import HeldSlot, SlotPool
+from assay.follow.attempts import DEATH, TAKEN_BACK, Action, Decision, RetryPolicy, decide
+from assay.launch.slot_choice import describe_holders, describe_lease
+from assay.record import run_directory
+from assay.record.received import check_executable, is_foreign, load_received
+from assay.system import processes
+from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.files import list_names
+from assay.values import layout
+from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, RunSpec, State, Stop, StopKind, Usage
+
+TICK_S = 0.25  # how often logs are read and the view is drawn
+LOOK_S = 2.0  # how often runs of other supervisors are looked at
+GRACE_S = 10.0
+_BEGUN_S = 0.02  # of a tick, for jobs that may have begun
+_MOST_LEFT = 3  # processes that a message names
+NOTHING: frozenset[str] = frozenset()  # one for all: a supervisor may have a hundred thousand runs
+
+
+@dataclass(slots=True)
+class Entry:
+    """A run as this supervisor sees it."""
+
+    spec: RunSpec
+    dir: str
+    policy: RetryPolicy
+    state: State = State.QUEUED
+    attempt: int = 0
+    handle: JobHandle | None = None
+    outcome: Outcome | None = None
+    record: run_directory.RunRecord | None = None
+    is_here: bool = False  # the directory exists
+    is_mine: bool = False  # started or adopted by this supervisor
+    reported: frozenset[str] = NOTHING  # command events of its current attempt already told
+    done_before: AbstractSet[str] = NOTHING  # commands that earlier attempts have finished
+    finished_here: bool = False  # ended while this supervisor watched
+    begun_at: float | None = None  # of a farm's job: None while it waits in the queue, as far as we have seen
+    ended_at: float | None = None  # when its job was seen to end; what it left behind may take longer
+    has_slot: bool = False  # holds one of this supervisor's slots
+    left: Sequence[str] | None = None  # processes that the ended attempt left running; None: not looked for
+    loss: str = ""  # why the ended attempt has no exit code, as far as its engine knows
+    wanted: frozenset[str] | None = None  # some of its commands; None is all
+    since: int | None = None  # --force: the next attempt after this one repeats what earlier ones finished
+    trial: int | None = None  # of a search: its number
+    search_from: int | None = None  # of a search: the number of its first trial
+    kept: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
+
+    @property
+    def is_waiting(self) -> bool:
+        """Its farm has it, and has not started it."""
+        return self.handle is not None and self.handle.executor != "local" and self.begun_at is None
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that count this time, in order."""
+        names = tuple(command.name for command in self.spec.commands)
+        return names if self.wanted is None else tuple(name for name in names if name in self.wanted)
+
+    @property
+    def skipped(self) -> AbstractSet[str]:
+        """The commands that the next attempt leaves out."""
+        unwanted = {command.name for command in self.spec.commands} - set(self.commands)
+        repeats = self.since is not None and self.attempt <= self.since + 1
+        return unwanted | (NOTHING if repeats else self.done_before)
+
+
+EventKind = Literal["started", "command_started", "command_ended", "ended", "adopted", "retried"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    kind: EventKind
+    entry: Entry
+    command: str = ""
+    code: int = 0
+
+
+class Observer(Protocol):
+    """What a flow attaches to the loop. Every call is cheap: the loop waits for it."""
+
+    def started(self, entry: Entry) -> None: ...
+    def tick(self, running: Sequence[Entry], now: float) -> None: ...
+    def usage(self, entry: Entry) -> Usage | None: ...  # what it has seen of a run's consumption
+    def ended(self, entry: Entry) -> None: ...
+    def flush(self) -> None: ...
+
+
+class RunSource(Protocol):
+    """Runs that are not known beforehand: each is decided when a slot is free for it, and no sooner."""
+
+    def count_left(self) -> int: ...  # how many may still come; 0: none, now or later
+    def prepare(self) -> None: ...  # while all slots are busy: what no result changes
+    def take(self, supervisor: Supervisor) -> Sequence[Entry]: ...  # new ones, each with its directory
+
+
+@dataclass(slots=True)
+class LoopSettings:
+    """How the loop behaves."""
+
+    create: Callable[[Entry], bool]  # write the run's directory; False: another did
+    renew: Callable[[Entry], None] = lambda _entry: None  # before an attempt begins
+    rewrite: Callable[[Entry], None] = lambda _entry: None  # if it is not the first: before a process reads its job.sh
+    remake: Callable[[Entry], None] = lambda _entry: None  # job.sh and code/ of a run that was pulled
+    listen: Callable[[Event], None] = lambda _event: None
+    draw: Callable[[Supervisor], None] = lambda _supervisor: None
+    tell: Callable[[str], None] = lambda _line: None  # what the executor has to say to people
+    env: Mapping[str, str] = field(default_factory=dict)
+    tick_s: float = TICK_S
+    grace_s: float = GRACE_S
+    counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
+    keeps_slots: bool = False  # a slot is this command's, not its job's: what a killed command leaves holds none
+    lease: MachineLease | None = None  # asked before each start; None: nothing is measured where the jobs run
+    max_wait_s: float | None = None  # for the lease, while nothing of ours runs
+    limit: int | None = None  # how many runs at once, where there is no pool
+    leaves: bool = False  # go as soon as the executor needs nobody any more
+    # asked after each tick, of runs that this supervisor looks after: why one should end early (it is `stopped` then),
+    # and which ones the study's rules end (`pruned`), directory -> reason
+    decide: Callable[[Entry], str | None] = lambda _entry: None
+    prune: Callable[[Sequence[Entry]], Mapping[str, str]] = lambda _entries: {}
+    source: RunSource | None = None
+    clock: Callable[[], float] = time.monotonic
+
+
+class Supervisor:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        executor: Executor,
+        pool: SlotPool | None,
+        observer: Observer,
+        settings: LoopSettings,
+    ) -> None:
+        self.entries = list(entries)
+        self.executor = executor
+        self.pool = pool
+        self.observer = observer
+        self.settings = settings
+        self.running: dict[str, Entry] = {}  # by directory
+        self._tagged_entries: dict[str, Entry] = {}  # the same by tag, to find one among thousands
+        self._shared: dict[Any, Any] = {}  # values that most runs have in common, each once
+        self.queue: list[tuple[int, int, Entry]] = []
+        self.interrupted: str | None = None  # the signal's name
+        self.leave = False  # go away without stopping anything
+        self.problem: InfrastructureError | None = None
+        self._order = 0
+        self._waiting_since: float | None = None  # nothing of ours runs, and no slot is free
+        self._kept: dict[str, HeldSlot] = {}  # by directory
+        self._ending: dict[str, Callable[[], bool]] = {}  # by directory: runs that are being ended meanwhile
+        self._told: set[tuple[str, int]] = set()  # directory and attempt of all that were
+        self._turn = 0  # which of the jobs that wait in a farm's queue is looked at next
+        self._leased_since: float | None = None  # others have the machine for themselves
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        """Until every run is over, or somebody says stop."""
+        present = {folder: list_names(folder) for folder in {os.path.dirname(entry.dir) for entry in self.entries}}
+        for entry in self.entries:
+            folder, name = os.path.split(entry.dir)
+            self._look(entry, is_new=name not in present[folder])
+        settings = self.settings
+        next_tick = next_look = settings.clock()
+        while (self.queue or self.running or self.count_left()) and not self.interrupted and not self.leave:
+            self._fill_slots()
+            self._count_wait()
+            if self.problem and not self.running:
+                break
+            if not (self.queue or self.running or self.count_left()):
+                break
+            self._make_ahead()
+            ended = self.executor.wait(min(settings.tick_s, max(0.0, next_tick - settings.clock())))
+            self._refill(ended)
+            self._take_ended(ended)
+            if ended and self.count_left():
+                self._fill_slots()  # what a source decides depends on what has just ended
+            has_more = self.queue or self.count_left()
+            if settings.leaves and (self.problem or not has_more) and self.executor.is_handed_over():
+                self.leave = True
+            now = settings.clock()
+            if now >= next_tick:
+                self._tick()
+                next_tick = settings.clock() + settings.tick_s
+            if now >= next_look:
+                self.look_at_others()
+                next_look = now + LOOK_S
+        if self.interrupted:
+            self.stop(list(self.running.values()), f"{self.interrupted} to the supervisor", "interrupt")
+        self.observer.flush()
+        settings.draw(self)
+
+    def count_left(self) -> int:
+        """How many runs may come that are not among the entries yet."""
+        return self.settings.source.count_left() if self.settings.source is not None else 0
+
+    def _tick(self) -> None:
+        mine = [entry for entry in self.running.values() if entry.is_mine]
+        self._note_begun(mine)
+        self.observer.tick(mine, time.time())
+        self._stop_early(mine)
+        for line in self.executor.take_messages():
+            self.settings.tell(line)
+        for entry in mine:
+            if len(entry.spec.commands) > 1:
+                self._tell_commands(entry)
+        self.settings.draw(self)
+
+    def _note_begun(self, entries: Sequence[Entry]) -> None:
+        """A thousand jobs in a queue, on a slow network disk, are looked at in turn."""
+        waiting = [entry for entry in entries if entry.is_waiting]
+        deadline = time.monotonic() + _BEGUN_S
+        for count in range(len(waiting)):
+            entry = waiting[(self._turn + count) % len(waiting)]
+            assert entry.handle is not None
+            entry.begun_at = run_directory.find_begin(entry.dir, entry.handle)
+            if time.monotonic() > deadline:
+                self._turn += count + 1
+                break
+
+    def _stop_early(self, entries: Sequence[Entry]) -> None:
+        """What a flow has seen enough of, and what the study's rules end: all at once, and nobody waits for them."""
+        found = [(self.running[path], is_ended) for path, is_ended in self._ending.items() if path in self.running]
+        self._take_ending([entry for entry, is_ended in found if is_ended()])
+        going = [entry for entry in entries if entry.dir in self.running and entry.dir not in self._ending]
+        stops = {entry.dir: self._build_stop(why, "early") for entry in going if (why := self.settings.decide(entry))}
+        stops |= {path: self._build_stop(why, "rule") for path, why in self.settings.prune(going).items()}
+        chosen = [entry for entry in going if entry.dir in stops]
+        self._begin_ending([entry for entry in chosen if self._write_stop(entry, stops[entry.dir])])
+
+    def _begin_ending(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._told.add((entry.dir, entry.attempt))
+            try:
+                job = (self._tagged(entry, entry.handle), entry.dir)
+                self._ending[entry.dir] = self.executor.begin_cancel([job], self.settings.grace_s)
+            except AssayError as error:
+                self.problem = InfrastructureError(error.message, error.hint)
+        self._take_ending([entry for entry in entries if entry.dir in self._ending and self._ending[entry.dir]()])
+
+    def _take_ending(self, entries: Sequence[Entry]) -> None:
+        """Nothing of them is left: now their files say how they ended."""
+        if not entries:
+            return
+        for entry in entries:
+            del self._ending[entry.dir]
+        self._take_ended(self.executor.wait(0))
+        for entry in entries:
+            if entry.dir in self.running:
+                entry.finished_here = True
+                self._look(entry)
+
+    # ------------------------------------------------------------ starting
+
+    def _is_full(self) -> bool:
+        limit = self.settings.limit
+        return (limit is not None and len(self.running) >= limit) or not self.executor.has_room()
+
+    def _fill_slots(self) -> None:
+        try:
+            with self.executor.together():
+                self._start_all()
+        except InfrastructureError as error:
+            self.problem = error
+
+    def _start_all(self) -> None:
+        while (self.queue or self.count_left()) and not (self.problem or self.interrupted or self.leave):
+            if self._is_full():
+                return
+            wants_more = len(self.queue) + self.count_left() > 1
+            held = self.pool.acquire(self._count_held(), wants_more=wants_more) if self.pool else None
+            if held is None and self.pool is not None:
+                return
+            may_start = self._may_start()
+            if not may_start or not (self.queue or self._take_new()):
+                if held is not None:
+                    held.let_go()
+                if not may_start:
+                    return
+                continue
+            entry = heapq.heappop(self.queue)[2]
+            try:
+                self._try(self._start, entry, held)
+            finally:
+                if held is not None:
+                    self._hand_over(entry, held)
+        if not self.queue:
+            self._leased_since = None
+        if self.problem and self.pool:
+            self.pool.withdraw_want()
+
+    def _take_new(self) -> bool:
+        """Ask the source; whether something waits for a start now. What another supervisor made is only followed."""
+        assert self.settings.source is not None
+        try:
+            found = self.settings.source.take(self)
+        except AssayError as error:
+            self.problem = InfrastructureError(error.message, error.hint)
+            return False
+        self.entries += found
+        for entry in found:
+            self._look(entry)
+        return bool(self.queue)
+
+    def _hand_over(self, entry: Entry, held: HeldSlot) -> None:
+        if self.settings.keeps_slots and entry.has_slot:
+            self._kept[entry.dir] = held
+        else:
+            held.let_go()
+
+    def _may_start(self) -> bool:
+        """With the slot in hand: nobody waits for the lease and keeps a slot from others, or the other way round."""
+        lease = self.settings.lease
+        if lease is None or lease.try_enter():
+            self._leased_since = None
+            return True
+        if self._leased_since is None:
+            self._leased_since = self.settings.clock()
+        self._waiting_since = None
+        return False
+
+    @property
+    def leased_s(self) -> float:
+        """How long a start has waited for the machine lease."""
+        return 0.0 if self._leased_since is None else self.settings.clock() - self._leased_since
+
+    @property
+    def waited_s(self) -> float:
+        """How long everything here has waited for a slot that others hold."""
+        return 0.0 if self._waiting_since is None else self.settings.clock() - self._waiting_since
+
+    def _count_wait(self) -> None:
+        if self._leased_since is not None:
+            self._count_lease()
+            return
+        if self.running or not (self.queue or self.count_left()) or self.pool is None:
+            self._waiting_since = None
+            return
+        if self._waiting_since is None:
+            self._waiting_since = self.settings.clock()
+        limit_s = self.queue[0][2].spec.timeout_s if self.settings.counts_wait and self.queue else None
+        if limit_s is not None and self.waited_s >= limit_s:
+            self.problem = InfrastructureError(
+                f"no slot came free within the time limit of {limit_s:g} s: {describe_holders(self.pool)}",
+                "end what holds it, choose another slot (--slots), or allow more time (--timeout)",
+            )
+
+    def _count_lease(self) -> None:
+        lease, limit_s = self.settings.lease, self.settings.max_wait_s
+        if lease is None or limit_s is None or self.running or self.leased_s < limit_s:
+            return
+        self.problem = InfrastructureError(
+            f"nothing was started within {limit_s:g} s: {describe_lease(lease)}",
+            "end that process, or set ASSAY_MAX_WAIT=4h to wait longer",
+        )
+
+    def _count_held(self) -> int:
+        return sum(entry.has_slot for entry in self.running.values())
+
+    def _try(self, step: Callable[..., None], entry: Entry, *more: HeldSlot | None) -> None:
+        try:
+            step(entry, *more)
+        except InfrastructureError as error:
+            self.problem = error
+        except FormatError as error:
+            self._set_damaged(entry, error.message)
+        except OSError as error:  # a full disk, a root that became read-only
+            self.problem = InfrastructureError(
+                f"cannot start {entry.spec.name} in {entry.dir}: {explain_refusal(error)}"
+            )
+
+    def _refill(self, ended: Sequence[JobHandle]) -> None:
+        """Slots that have just come free go to the next runs first: concluding the ended ones takes a while."""
+        if not ended or self.pool is None or not self.queue:
+            return
+        for handle in ended:
+            if (entry := self._entry_of(handle)) is not None and self._is_rid_of(entry):
+                entry.has_slot = False
+                self._tell_commands(entry)  # how it ended comes before what starts in its place
+        self._fill_slots()
+
+    def _is_rid_of(self, entry: Entry) -> bool:
+        """Whether an ended attempt holds its slot no longer: nothing of it is left, or what is left may stay."""
+        assert entry.handle is not None
+        entry.left = self.executor.leftovers(entry.handle, entry.dir)
+        is_free = not entry.left or (entry.spec.leave_running and self._has_done_marker(entry))
+        if is_free and self.pool is not None:
+            self.pool.note_ended(entry.handle.tag, is_left=bool(entry.left))
+        return is_free
+
+    def _has_done_marker(self, entry: Entry) -> bool:
+        marker = layout.exit_marker_name(entry.commands[-1], entry.attempt, 0)
+        return os.path.exists(os.path.join(entry.dir, marker))
+
+    def _make_ahead(self) -> None:
+        """Write the directories of the next runs while the slots are busy: without a lease they are merely queued.
+
+        Never of what a source decides: it would be decided before the results that are still to come.
+        """
+        if self.problem or not self.running:
+            return
+        if self.settings.source is not None:
+            self.settings.source.prepare()
+        for _, _, entry in (*self.queue[:1], *sorted(self.queue[1:3])[:1]):  # the first two of the heap
+            if not entry.is_here:
+                self._try(self._create, entry)
+
+    def _create(self, entry: Entry) -> None:
+        self.settings.create(entry)
+        entry.is_here = True
+
+    def _start(self, entry: Entry, held: HeldSlot | None) -> None:
+        if not entry.is_here:
+            self._create(entry)
+        if entry.record is None:
+            entry.record = run_directory.load_record(entry.dir)
+        if self._is_taken(entry):
+            self._look(entry)
+            return
+        if (received := load_received(entry.dir)) is not None:
+            if received.how == "pull":
+                self.settings.remake(entry)
+            check_executable(entry.dir)
+        if entry.attempt > 1:
+            self.settings.rewrite(entry)
+        request = self._build_request(entry, entry.record.uid, held)
+        handle = self.executor.submit(request, lambda handle: self._claim(entry, handle, held))
+        if handle is None:  # another supervisor was faster
+            self._look(entry)
+            return
+        entry.handle, entry.state, entry.is_mine, entry.outcome = handle, State.RUNNING, True, None
+        entry.has_slot, entry.left, entry.ended_at, entry.begun_at = held is not None, None, None, None
+        entry.reported = NOTHING
+        self._put_running(entry, handle)
+        self.observer.started(entry)
+        self.settings.listen(Event("started", entry))
+        self._tell_command_started(entry, next((name for name in entry.commands if name not in entry.skipped), None))
+
+    def _put_running(self, entry: Entry, handle: JobHandle) -> None:
+        self.running[entry.dir] = entry
+        if handle.tag:
+            self._tagged_entries[handle.tag] = entry
+
+    def _is_taken(self, entry: Entry) -> bool:
+        """By another supervisor, or by somebody who called job.sh by hand while the run waited here."""
+        lease, token = layout.lease_name(entry.attempt), layout.token_name(entry.attempt)
+        return os.access(f"{entry.dir}/{lease}", os.F_OK) or os.access(f"{entry.dir}/{token}", os.F_OK)
+
+    def _claim(self, entry: Entry, handle: JobHandle, held: HeldSlot | None) -> bool:
+        """From the lease to the gate the attempt is ours and nothing of it runs: the time to renew its code."""
+        if self._is_taken(entry) or not run_directory.publish_lease(entry.dir, handle):
+            return False
+        if held is not None and not self.settings.keeps_slots:
+            held.name_occupant(handle, entry.dir)
+        self.settings.renew(entry)
+        return True
+
+    def _build_request(self, entry: Entry, uid: str, held: HeldSlot | None) -> JobRequest:
+        env = dict(self.settings.env)
+        slot = held.entry.label if held else None
+        if held and held.entry.devices:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(held.entry.devices)
+        if slot is not None:
+            env[layout.ENV_SLOT] = slot
+        if self.settings.lease is not None:
+            env |= self.settings.lease.env
+        if self.settings.counts_wait and self.waited_s >= 1:
+            env[layout.ENV_WAITED] = str(int(self.waited_s))
+        env[layout.ENV_TIME] = _choose_time(entry)
+        env[layout.ENV_DONE] = "".join(f":{name}:" for name in sorted(entry.skipped))
+        return JobRequest(
+            dir=entry.dir,
+            name=f"{os.path.basename(os.path.dirname(entry.dir))}_{entry.spec.name}",
+            attempt=entry.attempt,
+            env=env,
+            slot=slot,
+            slot_fds=self._choose_fds(held),
+            tag=f"{uid}.{entry.attempt}",
+            command_line=" && ".join(command.text for command in entry.spec.commands),
+            farm_resources=entry.spec.farm_resources,
+            label=entry.spec.name if entry.spec.tag else "",
+        )
+
+    def _choose_fds(self, held: HeldSlot | None) -> tuple[int, ...]:
+        """The locks that the job holds: they are as old as it is."""
+        shared = self.settings.lease.shared_fds if self.settings.lease is not None else ()
+        return shared if held is None or self.settings.keeps_slots else (*held.fds, *shared)
+
+    # ------------------------------------------------------------ looking
+
+    def _look(self, entry: Entry, *, is_new: bool = False) -> None:
+        """Decide from the files what this run needs, and do it. `is_new`: it had no directory a moment ago."""
+        entry.is_here = entry.is_here or (not is_new and _is_there(entry.dir))
+        try:
+            history, decision = self._decide(entry)
+            if decision.action in (Action.CLOSE, Action.CLEAN):
+                if decision.state is State.LOST and decision.handle is not None and not entry.finished_here:
+                    entry.attempt = decision.attempt
+                    self._note_cause(entry, decision.handle)  # it ended while nobody watched
+                # it is gone, and what it wrote between our reading and its end was not read: only now the files say all
+                history, decision = self._decide(entry)
+        except FileNotFoundError:
+            self._give_up(entry)
+            return
+        except OSError as error:
+            self._set_damaged(entry, f"{entry.dir} cannot be read: {error.strerror}")
+            return
+        self._accept_conclusion(entry, history)
+        entry.state, entry.attempt, entry.handle = decision.state, decision.attempt, decision.handle
+        entry.outcome = decision.outcome
+        self._act(entry, decision)
+        is_watched = decision.action is Action.FOLLOW and entry.is_mine and entry.dir in self.running
+        if is_watched and _is_pruned(history) and (entry.dir, entry.attempt) not in self._told:
+            self._begin_ending([entry])  # whoever decided so died before it was ended
+
+    def _decide(self, entry: Entry) -> tuple[run_directory.History, Decision]:
+        history = run_directory.load_history(entry.dir) if entry.is_here else run_directory.History()
+        entry.done_before = history.finished_commands() or NOTHING
+        if entry.policy.interrupted is None:
+            policy = entry.policy.begin(history)
+            entry.policy = self._shared.setdefault(policy, policy)
+        return history, decide(
+            history, entry.commands, lambda handle: self.executor.liveness(handle, entry.dir), entry.policy
+        )
+
+    def _accept_conclusion(self, entry: Entry, history: run_directory.History) -> None:
+        """Another supervisor concluded the attempt that is watched here: its outcome is taken, ours never written."""
+        if entry.dir not in self.running:
+            return
+        outcome = next((a.outcome for a in history.attempts if a.number == entry.attempt), None)
+        if outcome is not None:
+            entry.state, entry.outcome = outcome.state, outcome
+            self._finish(entry)
+
+    def _give_up(self, entry: Entry) -> None:
+        """Somebody removed the directory: there is nothing left to write into, only processes to end."""
+        self.running.pop(entry.dir, None)
+        if entry.handle is not None:
+            with suppress(AssayError):
+                self.executor.cancel([(entry.handle, entry.dir)], self.settings.grace_s)
+        entry.state, entry.is_here, entry.has_slot = State.LOST, False, False
+        entry.outcome = Outcome(State.LOST, entry.attempt, {}, "its directory was removed")
+        self.settings.listen(Event("ended", entry))
+
+    def _set_damaged(self, entry: Entry, reason: str) -> None:
+        """One run whose files cannot be used does not stop the others."""
+        self.running.pop(entry.dir, None)
+        entry.state, entry.has_slot = State.DAMAGED, False
+        entry.outcome = Outcome(State.DAMAGED, entry.attempt, {}, reason)
+        self.settings.listen(Event("ended", entry))
+
+    def _act(self, entry: Entry, decision: Decision) -> None:
+        if decision.action is Action.START:
+            self.running.pop(entry.dir, None)
+            if entry.attempt > 1:
+                self.settings.listen(Event("retried", entry))
+            self._order += 1
+            heapq.heappush(self.queue, (-entry.spec.priority, self._order, entry))
+        elif decision.action is Action.FOLLOW:
+            self._follow(entry)
+        elif decision.action in (Action.CLOSE, Action.CLEAN):
+            if decision.action is Action.CLEAN:
+                self._clean(entry, self._tagged(entry, decision.handle))
+            self._close(entry, decision)
+
+    def _follow(self, entry: Entry) -> None:
+        assert entry.handle is not None
+        was_mine = entry.is_mine and entry.dir in self.running
+        entry.is_mine = not self._has_other_owner(entry.handle)
+        if entry.state is State.LOST:
+            self.running.pop(entry.dir, None)
+            return
+        if entry.dir not in self.running:
+            entry.begun_at = run_directory.find_begin(entry.dir, entry.handle)
+            self._put_running(entry, entry.handle)
+            self.settings.listen(Event("adopted", entry))
+        if entry.is_mine and not was_mine:  # found without an owner, or its owner has died since
+            self.observer.started(entry)
+        self.executor.watch(entry.handle, entry.dir)
+
+    def _has_other_owner(self, handle: JobHandle) -> bool:
+        if handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
+            return False
+        return processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
+
+    def look_at_others(self) -> None:
+        for entry in list(self.running.values()):
+            if not entry.is_mine:
+                self._look(entry)
+
+    # ------------------------------------------------------------ ending
+
+    def _take_ended(self, handles: Sequence[JobHandle]) -> None:
+        for handle in handles:
+            if (entry := self._entry_of(handle)) is None:
+                continue
+            entry.finished_here, entry.ended_at = True, entry.ended_at or self.executor.find_end(handle) or time.time()
+            if entry.dir in self._ending:
+                if not self._ending[entry.dir]():
+                    continue  # its job.sh has ended, something that it started has not
+                del self._ending[entry.dir]
+            self._note_refusal(entry, handle)
+            if self._begin_leftovers(entry, handle):
+                continue
+            if len(entry.spec.commands) == 1 and self._close_if_done(entry):
+                continue
+            self._look(entry)
+
+    def _begin_leftovers(self, entry: Entry, handle: JobHandle) -> bool:
+        """What an ended attempt left running is ended while the others go on; then the attempt is concluded."""
+        if (entry.dir, entry.attempt) in self._told or entry.spec.leave_running:
+            return False
+        if entry.left is None:
+            entry.left = self.executor.leftovers(handle, entry.dir)
+        if not entry.left:
+            return False
+        self._begin_ending([entry])
+        return entry.dir in self._ending or entry.dir not in self.running
+
+    def _note_refusal(self, entry: Entry, handle: JobHandle) -> None:
+        """A farm that refuses one job is not asked for the next; the runs are continued by a later call."""
+        refusal = self.executor.refusal(handle, entry.dir)
+        if refusal is not None:
+            self.problem = self.problem or InfrastructureError(refusal)
+            run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(refusal, "interrupt"))
+        else:
+            self._note_cause(entry, handle)
+
+    def _note_cause(self, entry: Entry, handle: JobHandle) -> None:
+        if (said := self.executor.explain_end(handle, entry.dir)) is None:
+            return
+        kind, why = said
+        if kind == "lost":
+            entry.loss = f"{DEATH}; {why}"
+        elif kind == "taken back":
+            entry.loss = f"{TAKEN_BACK}; {why}"
+        elif kind != "interrupt" or entry.finished_here:  # what was refused before is tried again now
+            run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(why, kind))
+
+    def _entry_of(self, handle: JobHandle) -> Entry | None:
+        entry = self._tagged_entries.get(handle.tag)
+        if entry is not None and entry.handle == handle and entry.dir in self.running:
+            return entry
+        return next((entry for entry in self.running.values() if entry.handle == handle), None)
+
+    def _close_if_done(self, entry: Entry) -> bool:
+        """The common end, in one look at the names: the only command ended with 0."""
+        name = entry.commands[0]
+        begin = layout.exit_marker_name(name, entry.attempt, 0)[:-1]
+        try:
+            if [each for each in os.listdir(entry.dir) if each.startswith(begin)] != [f"{begin}0"]:
+                return False
+        except FileNotFoundError:
+            return False
+        entry.state = State.DONE
+        self._close(
+            entry, Decision(Action.CLOSE, State.DONE, entry.attempt, Outcome(State.DONE, entry.attempt, {name: 0}))
+        )
+        return True
+
+    def _tagged(self, entry: Entry, handle: JobHandle | None) -> JobHandle:
+        """All of an attempt is found by its tag, also where its lease cannot be read or job.sh was called by hand."""
+        if entry.record is None:
+            entry.record = run_directory.try_record(entry.dir)
+        tag = f"{entry.record.uid}.{entry.attempt}" if entry.record else ""
+        if handle is None:
+            here, boot = processes.host_name(), processes.boot_id()
+            return JobHandle("local", "0", here, 0, 0, boot, None, entry.attempt, 0.0, tag=tag)
+        return handle if handle.tag else replace(handle, tag=tag)
+
+    def _clean(self, entry: Entry, handle: JobHandle) -> None:
+        """What a dead, failed or stopped attempt left behind must not outlive it."""
+        if self.executor.liveness(handle, entry.dir) is not Liveness.GONE:
+            return
+        if entry.left is None:
+            entry.left = self.executor.leftovers(handle, entry.dir)
+        if entry.left or entry.state is not State.FAILED:  # what was killed may still be forking
+            self.executor.cancel([(handle, entry.dir)], self.settings.grace_s)
+
+    def _end_leftovers(self, entry: Entry) -> str:
+        """What a finished run left running is ended, unless its study permits it; the names of both."""
+        if entry.handle is None or entry.left == ():
+            return ""
+        if self.executor.liveness(entry.handle, entry.dir) is not Liveness.GONE:
+            return ""
+        handle = self._tagged(entry, entry.handle)
+        left = self.executor.leftovers(handle, entry.dir) if entry.left is None else entry.left
+        if not left:
+            return ""
+        if entry.spec.leave_running:
+            return _describe_left(left, "as leave_running permits")
+        with suppress(AssayError):
+            self.executor.cancel([(handle, entry.dir)], self.settings.grace_s)
+        return _describe_left(left, "which Assay ended")
+
+    def _close(self, entry: Entry, decision: Decision) -> None:
+        assert decision.outcome is not None
+        usage = self._usage(entry)  # before what it left behind is ended: that counts with it
+        reason = decision.outcome.reason
+        if decision.outcome.state is State.DONE:
+            reason = self._end_leftovers(entry)
+        elif reason == DEATH and entry.loss:
+            reason = entry.loss
+        elif decision.outcome.state is State.FAILED and entry.left:
+            reason = f"{reason}; it {_describe_left(entry.left, 'which Assay ended')}"
+        started_at, ended_at = None, _find_end(entry, decision.outcome)
+        if entry.handle is not None:
+            started_at, ended_at = run_directory.find_span(entry.dir, entry.handle, decision.outcome.codes, ended_at)
+        outcome = replace(
+            decision.outcome,
+            reason=reason,
+            started_at=started_at,
+            ended_at=ended_at,
+            peak_rss_bytes=(usage.peak_rss_bytes or None) if usage else None,
+            cpu_s=usage.cpu_s if usage else None,
+        )
+        is_written = self._write_outcome(entry, outcome)
+        self._finish(entry)
+        if is_written and (entry.state is not State.DONE or entry.attempt <= entry.policy.base):
+            self._look(entry)  # perhaps another attempt, also of one that was finished before this call: --force
+
+    def _finish(self, entry: Entry) -> None:
+        """The attempt is concluded, by this supervisor or by another: nothing of it is watched any longer."""
+        entry.has_slot, entry.left, entry.loss = False, None, ""
+        self.running.pop(entry.dir, None)
+        self._ending.pop(entry.dir, None)
+        if entry.dir in self._kept:
+            self._kept.pop(entry.dir).let_go()
+        if entry.handle is not None:
+            self._tagged_entries.pop(entry.handle.tag, None)
+            if self.pool is not None:
+                self.pool.note_ended(entry.handle.tag)
+        self._tell_commands(entry)
+        self.observer.ended(entry)
+        self.settings.listen(Event("ended", entry))
+
+    def _write_outcome(self, entry: Entry, outcome: Outcome) -> bool:
+        """Of two supervisors the first decides; the other takes what is in the file. False: it cannot be written."""
+        entry.outcome = outcome
+        try:
+            if not run_directory.write_outcome(entry.dir, outcome):
+                entry.outcome = run_directory.load_outcome(entry.dir, outcome.attempt) or outcome
+        except OSError as error:  # the markers still say it; a later command concludes again
+            self.problem = InfrastructureError(f"cannot write into {entry.dir}: {error.strerror}")
+            return False
+        entry.state = entry.outcome.state
+        return True
+
+    def _usage(self, entry: Entry) -> Usage | None:
+        """The kernel's figure knows the largest process exactly, the observer has seen the whole tree at times."""
+        exact = self.executor.usage(entry.handle) if entry.handle else None
+        seen = self.observer.usage(entry)
+        if exact is None or seen is None:
+            return exact or seen
+        return Usage(max(exact.cpu_s, seen.cpu_s), max(exact.peak_rss_bytes, seen.peak_rss_bytes))
+
+    def stop(self, entries: Iterable[Entry], why: str, kind: StopKind = "user") -> None:
+        """End runs and everything they started; the reason is on disk before the first signal."""
+        chosen = [entry for entry in entries if entry.is_mine and entry.handle]
+        self._ending.clear()
+        for entry in chosen:
+            self._write_stop(entry, self._build_stop(why, kind))
+        jobs = [(self._tagged(entry, entry.handle), entry.dir) for entry in chosen]
+        try:
+            self.executor.cancel(jobs, self.settings.grace_s)
+        except AssayError as error:
+            self.problem = InfrastructureError(error.message, error.hint)
+        self._take_ended(self.executor.wait(0))
+        for entry in chosen:
+            if entry.dir in self.running:
+                self._look(entry)
+
+    def _build_stop(self, why: str, kind: StopKind) -> Stop:
+        return Stop(f"pid {os.getpid()} on {processes.host_name()}", why, kind, time.time())
+
+    def _write_stop(self, entry: Entry, stop: Stop) -> bool:
+        """False: it cannot be written. What is ended all the same counts as dead: the next call goes on with it."""
+        try:
+            run_directory.write_stop(entry.dir, entry.attempt, stop)
+        except OSError as error:
+            self.problem = InfrastructureError(f"cannot write into {entry.dir}: {error.strerror}")
+            return False
+        return True
+
+    # ------------------------------------------------------------ telling
+
+    def _tell_command_started(self, entry: Entry, name: str | None) -> None:
+        if name and f"+{name}" not in entry.reported:
+            self._note_told(entry, f"+{name}")
+            self.settings.listen(Event("command_started", entry, name))
+
+    def _note_told(self, entry: Entry, what: str) -> None:
+        told = entry.reported | {what}
+        entry.reported = self._shared.setdefault(told, told)
+
+    def _tell_commands(self, entry: Entry) -> None:
+        """Which commands began and ended since the last look, in order."""
+        codes = self._codes(entry)
+        for name in entry.commands:
+            if name in entry.skipped and name not in codes:
+                continue
+            self._tell_command_started(entry, name)
+            if name not in codes:
+                return
+            if f"-{name}" not in entry.reported:
+                self._note_told(entry, f"-{name}")
+                self.settings.listen(Event("command_ended", entry, name, codes[name]))
+            if codes[name] != 0:
+                return
+
+    def _codes(self, entry: Entry) -> Mapping[str, int]:
+        if entry.outcome is not None:
+            return entry.outcome.codes
+        with suppress(FileNotFoundError):
+            markers = (layout.parse_exit_marker(name) for name in os.listdir(entry.dir))
+            return {marker[0]: marker[2] for marker in markers if marker and marker[1] == entry.attempt}
+        return {}
+
+
+def _is_there(run_dir: str) -> bool:
+    """An upload gives its name to a run of this study."""
+    return os.path.exists(os.path.join(run_dir, layout.RUN_FILE)) and not is_foreign(run_dir)
+
+
+def _choose_time(entry: Entry) -> str:
+    """What the names of mlrunner's logs end with; another second where an earlier attempt has a log of this one."""
+    moment, template = datetime.now(), entry.spec.log_name  # noqa: DTZ005 a log name in local time
+    names = list_names(entry.dir) if "{time}" in template else frozenset()
+    while True:
+        stamp = moment.strftime("%Y%m%d.%H%M%S")
+        if not any(layout.log_name(template, c.name, entry.attempt, stamp) in names for c in entry.spec.commands):
+            return stamp
+        moment += timedelta(seconds=1)
+
+
+def _is_pruned(history: run_directory.History) -> bool:
+    return history.last is not None and history.last.stop is not None and history.last.stop.kind == "rule"
+
+
+def _describe_left(left: Sequence[str], how: str) -> str:
+    count = "1 process" if len(left) == 1 else f"{len(left)} processes"
+    return f"left {count} running, {how}: {', '.join(left[:_MOST_LEFT])}{', …' if len(left) > _MOST_LEFT else ''}"
+
+
+def _find_end(entry: Entry, outcome: Outcome) -> float:
+    """Now, where we saw it end; else when its last marker was made or, without one, its last line was written: nobody
+    may have looked for days."""
+    if entry.finished_here:
+        return entry.ended_at or time.time()
+    return outcome.ended_at or _find_last_line(entry.dir) or time.time()
+
+
+def _find_last_line(run_dir: str) -> float | None:
+    try:
+        logs = [each.stat().st_mtime for each in os.scandir(run_dir) if ".log" in each.name and each.is_file()]
+    except OSError:
+        return None
+    return max(logs, default=None)

@@ -1,0 +1,701 @@
+"""`assay run FILE`: from a file to finished runs, as one list of named steps."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from assay.compat.runx import sets as run_sets
+from assay.config.load import load_study
+from assay.config.settings import Settings, load_settings
+from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageError
+from assay.execute.machine_lease import MachineLease, Use
+from assay.execute.registry import build_executor
+from assay.execute.slots import SlotPool, build_entries, slots_directory
+from assay.farms.choice import choose_farm
+from assay.follow.attempts import RetryPolicy
+from assay.follow.collect import Collector, closing_quietly
+from assay.follow.locations import StudyLocation, choose_root, show_command
+from assay.follow.opening import open_index
+from assay.follow.run_status import load_status
+from assay.judge.bounds import judge_checks
+from assay.launch.prepared import (
+    Prepared,
+    Report,
+    RunOptions,
+    check_prepared,
+    describe_kept,
+    describe_unfinished,
+    find_pass,
+    find_repeat,
+)
+from assay.launch.run_dir_builder import DirBuilder
+from assay.launch.slot_choice import Slots, WaitNotice, choose_slots
+from assay.launch.supervise import Entry, Event, LoopSettings, Observer, Supervisor
+from assay.plan.expand import NameSource, build_plan, select
+from assay.record import presence, run_directory
+from assay.record.index.base import Index
+from assay.record.received import is_foreign, set_aside
+from assay.show.console import SILENT, Console
+from assay.show.formatting import render_count
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.files import list_names
+from assay.system.terminal import find_terminals
+from assay.values import layout
+from assay.values.run import Plan, RunSpec, State, replace_texts
+from assay.values.secrets import hide_assignment, hide_spec
+from assay.values.state import RETRY
+from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Pattern, Problem, Study, is_study_name
+from assay.values.units import CPU
+from assay.values.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from assay.execute.base import Executor
+    from assay.search.early_stop import EarlyStop
+    from assay.search.source import SearchSource
+
+
+# ---------------------------------------------------------------- before anything is written
+
+
+def prepare(options: RunOptions) -> Prepared:
+    settings = load_settings(os.getcwd(), os.environ)
+    if any(hide_assignment(text, settings.secrets) != text for text in (*options.overrides, *options.settings)):
+        options = replace(options, again=None)  # a command that is printed shows no secret
+    load = replace(options.load, overrides=options.overrides, settings=options.settings)
+    study = _adjust(load_study(options.file, load), options)
+    # some of the commands are a part of the same run, so they are chosen when it runs, not when it is planned
+    known = [command.name for command in study.commands]
+    for name in options.commands or ():
+        if name not in known:
+            raise NotFoundError("command", name, known)
+    study = select(study, options.titles, None, options.sample, options.seed)
+    if study.search is not None:
+        return _prepare_search(study, options, settings)
+    if options.search is not None:
+        raise UsageError(f"{study.source} has no search", "leave out --search")
+    names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
+    root, asked = choose_root(options.root, study.root, settings)
+    location = StudyLocation(root, study.name)
+    plan = _build_plan(study, names, settings, location)
+    prepared = Prepared(study, plan, location, asked, choose_farm(study, options.on, settings), settings, options)
+    if study.is_runx:
+        return _choose_runs(run_sets.enter_set(prepared))
+    prepared = _choose_runs(replace(prepared, plan=find_known(plan, location)))
+    return fill_output(prepared) if study.is_mlrunner else prepared
+
+
+def _build_plan(study: Study, names: NameSource, settings: Settings, location: StudyLocation) -> Plan:
+    """A subset that an earlier version of Assay drew and ran stays that subset."""
+    plan = build_plan(study, names, settings.secrets)
+    if study.subset is None or study.is_runx or not os.path.isdir(location.dir):
+        return plan
+    earlier = build_plan(replace(study, subset=replace(study.subset, by_count=True)), names, settings.secrets)
+    if {spec.id for spec in earlier.runs} == {spec.id for spec in plan.runs}:
+        return plan
+    there = {_id_of(path) for path in run_directory.find_run_dirs(location.dir)}
+    return max((plan, earlier), key=lambda each: sum(spec.id in there for spec in each.runs))
+
+
+def _choose_runs(prepared: Prepared) -> Prepared:
+    """--where: what else is planned is neither started nor judged."""
+    if prepared.options.where is None:
+        return prepared
+    from assay.reading.choosing import choose_planned
+
+    runs = tuple(choose_planned(prepared.options.where, prepared.plan.runs, prepared.location))
+    names = {spec.name for spec in runs}
+    links = tuple((name, target) for name, target in prepared.plan.links if target in names)
+    return replace(prepared, plan=replace(prepared.plan, runs=runs, links=links))
+
+
+def _prepare_search(study: Study, options: RunOptions, settings: Settings) -> Prepared:
+    from assay.search.source import prepare_search
+
+    root, asked = choose_root(options.root, study.root, settings)
+    location, farm = StudyLocation(root, study.name), choose_farm(study, options.on, settings)
+    return prepare_search(Prepared(study, Plan(study, ()), location, asked, farm, settings, options))
+
+
+def fill_output(prepared: Prepared) -> Prepared:
+    """mlrunner's {_output} is text, as in `s3://bucket/{_output}`: a path relative to this folder."""
+
+    def fill(spec: RunSpec) -> RunSpec:
+        output = prepared.output_of(spec)
+        return replace_texts(spec, lambda text: layout.fill_reference(text, OUTPUT_REFERENCE, output))
+
+    return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
+
+
+def _adjust(study: Study, options: RunOptions) -> Study:
+    study = _rename(study, options)
+    if options.code is not None:
+        study = replace(study, code=replace(study.code, kind="live" if options.code == "live" else "snapshot"))
+    return study
+
+
+def _rename(study: Study, options: RunOptions) -> Study:
+    """The name that the command line gives, or the file's own; neither leads out of the root or hides the study."""
+    if options.load.dialect == "mlrunner":  # -o names a folder by its path, wherever it is
+        return replace(study, name=options.study or study.name)
+    given = options.study if options.study is not None else options.load.exp_name
+    name = study.name if options.study is None else options.study
+    if not is_study_name(name, from_file=given is None):
+        flag = "--exp_name" if options.load.dialect == "runx" else "--study"
+        more = "" if given is not None else f"; choose another with {flag} NAME"
+        raise UsageError(f"{name!r} cannot name a study", f"{STUDY_NAME_RULE}{more}")
+    return replace(study, name=name)
+
+
+def find_known(plan: Plan, location: StudyLocation) -> Plan:
+    """Runs that are on disk already, also under a name that an earlier version of the file gave them."""
+    if not os.path.isdir(location.dir):
+        return plan
+    by_id: dict[str, str] | None = None
+    names: dict[str, str] = {}
+    for spec in plan.runs:
+        path = os.path.join(location.dir, spec.name)
+        taken_by = _id_of(path)
+        if taken_by == spec.id:
+            continue
+        if by_id is None:
+            found = ((_id_of(path), os.path.basename(path)) for path in run_directory.find_run_dirs(location.dir))
+            by_id = {run_id: name for run_id, name in found if run_id is not None}
+        is_free = taken_by is None and not (plan.study.is_mlrunner and _holds_another(path, spec))
+        names[spec.name] = by_id.get(spec.id) or (spec.name if is_free else f"{spec.name}~{spec.id[:8]}")
+    changed = [new for old, new in names.items() if new.startswith(f"{old}~")]
+    added = [name for name in changed if _id_of(os.path.join(location.dir, name)) is None]
+    if added:  # the commands are a part of what a run is: changed ones make another run
+        runs = "1 run has" if len(added) == 1 else f"{len(added)} runs have"
+        hint = f"what is new runs next to what was there, as {added[0]}{' …' if len(added) > 1 else ''}"
+        problem = Problem(f"{runs} the parameters of an earlier run and another command", "", None, hint)
+        plan = replace(plan, warnings=(*plan.warnings, problem))
+    renamed = tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in plan.runs)
+    return replace(plan, runs=renamed, links=tuple((name, names.get(target, target)) for name, target in plan.links))
+
+
+def _holds_another(path: str, spec: RunSpec) -> bool:
+    from assay.compat.mlrunner import files as mlrunner_files
+
+    return mlrunner_files.holds_another(path, spec)
+
+
+def _id_of(run_dir: str) -> str | None:
+    """Where run.json is damaged, job.sh knows it as well. An upload is not a run of the study's file, nor is one
+    without a command, whatever id it has."""
+    if is_foreign(run_dir):
+        return None
+    record = run_directory.try_record(run_dir)
+    if record is not None:
+        return record.spec.id if record.spec.commands else ""
+    return run_directory.load_job_field(run_dir, layout.ENV_RUN_ID)
+
+
+# ---------------------------------------------------------------- running
+
+
+_MAX_WAIT_S: dict[Use, float] = {"run": 86_400, "check": 3600, "benchmark": 3600}  # for the machine lease
+
+Listen = Callable[[Event], None]
+Draw = Callable[[Supervisor], None]
+
+
+@dataclass(slots=True)
+class RunHooks:
+    """What a command wants to see and to add while the study runs."""
+
+    listen: Listen = lambda _event: None
+    draw: Draw = lambda _supervisor: None
+    finish: Draw = lambda _supervisor: None
+    console: Console = SILENT
+    owns_process: bool = False  # a command of ours: this process may take in what jobs leave behind
+    counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
+    echo: Callable[[bytes], None] | None = None
+    tick_s: float = 0.25
+    one_by_one: bool = False  # no slots: one run after another, devices untouched (runx -i)
+    leaves: bool = False  # go when the farm has everything
+    slots_name: str | None = None  # of slots apart from those of trainings
+    at_once: int | None = None  # runs on a farm at a time; None: all, and the farm decides
+    use: Use = "run"  # what it is to the machine lease
+    max_wait_s: float | None = None  # for the machine lease; None: as the settings have it
+    observe: Callable[[Observer], Observer] = lambda observer: observer  # put something of its own around the collector
+    decide: Callable[[Entry], str | None] = lambda _entry: None  # why a running run should end early
+
+
+def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
+    """Run what is planned and not finished. The caller has shown the warnings."""
+    prepared = _hide_secrets(prepared)
+    check_prepared(prepared)
+    slots = choose_slots(prepared.study, _ask_slots(prepared, hooks), prepared.settings)
+    os.makedirs(os.path.join(prepared.location.dir, layout.STUDY_META_DIR), exist_ok=True)
+    with _held_back(), presence.supervise(prepared.location.dir):
+        return _supervise(prepared, hooks, slots)
+
+
+def _hide_secrets(prepared: Prepared) -> Prepared:
+    """Plans that were not made from a study file: recordings, benchmarks, models, repeated runs."""
+    plan = prepared.plan
+    if plan.is_hidden:
+        return prepared
+    runs = tuple(hide_spec(spec, prepared.settings.secrets) for spec in plan.runs)
+    return replace(prepared, plan=replace(plan, runs=runs, is_hidden=True))
+
+
+def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
+    prepared = run_sets.pin(prepared)
+    _set_uploads_aside(prepared, hooks.console)
+    with run_sets.held(prepared):
+        return _supervise_planned(prepared, hooks, slots)
+
+
+def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
+    _link_shared(prepared)
+    with suppress(OSError):  # a full disk: what matters is written, or refused, later
+        if not prepared.options.names_runs:  # those are there already
+            planned = {spec.name: spec.id for spec in prepared.plan.runs}
+            run_directory.write_plan(prepared.location.dir, planned, prepared.plan_key)
+    builder = DirBuilder(prepared)
+    builder.tell = hooks.console.error
+
+    def warn(line: str) -> None:
+        hooks.console.message(f"warning: {line}")
+
+    for line in (*slots.warnings, *builder.describe_size()):
+        warn(line)
+    with closing_quietly(open_index(prepared.location.root, hooks.console.warning, is_needed=False)) as index:
+        collector = Collector(index, prepared.location, slots.devices, hooks.echo)
+        repairs = builder.repair(prepared.plan.runs)
+        if prepared.study.is_mlrunner:
+            builder.adopt(prepared.plan.runs)
+            builder.update(prepared.plan.runs)
+        builder.renew_secrets(prepared.plan.runs)
+        entries = _build_entries(prepared, builder, hooks)
+        _forget_removed(prepared, entries, index)
+        executor, pool, limit = _choose_executor(prepared, slots, hooks)
+        if hooks.one_by_one:
+            pool, limit = None, 1
+        loop = replace(
+            _build_loop(prepared, hooks, builder),
+            env=_build_env(prepared, slots, hooks),
+            limit=limit,
+            tell=warn,
+            keeps_slots=hooks.slots_name is not None,
+            lease=MachineLease(hooks.use) if prepared.farm is None else None,
+            max_wait_s=hooks.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[hooks.use],
+        )
+        source = None
+        if prepared.search is not None:
+            source = _begin_search(prepared, index, entries, builder, collector)
+            loop = replace(loop, source=source, limit=limit or _limit_search(prepared, pool))
+        early_stop = _build_early_stop(prepared, index, collector)
+        if early_stop is not None:
+            loop.prune = early_stop.prune
+        supervisor = Supervisor(entries, executor, pool, hooks.observe(collector), loop)
+        _run(supervisor, hooks, collector)
+        entries = supervisor.entries
+        is_over = all(entry.state.is_over for entry in entries)
+        if is_over and not prepared.options.names_runs:
+            run_directory.remove_plan(prepared.location.dir, prepared.plan_key)
+        if is_over and not any(map(_is_interrupted, entries)):
+            _leave_passes(prepared, entries)
+        verdict, doubts = _judge(prepared, entries, index)
+        doubts += early_stop.describe_missing(entries) if early_stop is not None else []
+        doubts += _describe_unmatched(prepared, entries, index)
+        doubts += _describe_not_finite(prepared, entries, index)
+        result = source.build_result() if source is not None else None
+    report = replace(_build_report(prepared, supervisor, builder), verdict=verdict, search=result)
+    report.notes += [*repairs, *builder.notes, *([collector.failure] if collector.failure else []), *doubts]
+    unfinished = describe_unfinished(prepared, _list_attempts(entries)) if is_over else []
+    report.notes += [note for note, _ in unfinished]
+    report.advice += [command for _, command in unfinished]
+    return report
+
+
+def _set_uploads_aside(prepared: Prepared, console: Console) -> None:
+    """A planned run has its name for itself; what a token uploaded under it is kept next to it."""
+    present = list_names(prepared.location.dir)
+    for spec in prepared.plan.runs:
+        moved = set_aside(prepared.dir_of(spec)) if spec.name in present else None
+        if moved is not None:
+            command = show_command(["show"], prepared.location, moved)
+            console.message(f"{spec.name} was uploaded and is not continued; it is kept as {moved}, see it: {command}")
+
+
+def _build_env(prepared: Prepared, slots: Slots, hooks: RunHooks) -> Mapping[str, str]:
+    """What suits this machine says nothing about a farm's; and checks share the cores as they like."""
+    if prepared.farm is not None:
+        return {layout.ENV_PYTHON: sys.executable}
+    return slots.env if hooks.slots_name is None else {}
+
+
+def _begin_search(
+    prepared: Prepared, index: Index, entries: Sequence[Entry], builder: DirBuilder, collector: Collector
+) -> SearchSource:
+    from assay.search.source import SearchSource, begin_search
+
+    def settle() -> bool:
+        collector.flush()
+        return collector.failure is None
+
+    begin_search(prepared)
+    return SearchSource(
+        prepared, index, entries, builder.create, lambda spec: _build_entry(spec, prepared, frozenset(), 0), settle
+    )
+
+
+def _limit_search(prepared: Prepared, pool: SlotPool | None) -> int | None:
+    """A farm takes any number of jobs; a search that proposes all of them at once would search nothing."""
+    return len(prepared.options.slots or prepared.study.slots or (CPU,)) if pool is None else None
+
+
+def _build_early_stop(prepared: Prepared, index: Index, collector: Collector) -> EarlyStop | None:
+    if not prepared.study.stop:
+        return None
+    from assay.follow.refresh import refresh_study
+    from assay.search.early_stop import EarlyStop
+
+    with suppress(AssayError, OSError):  # of what cannot be read now, less is known to compare with
+        refresh_study(index, prepared.location)  # runs of earlier calls that a new index has not read yet
+    early_stop = EarlyStop(prepared.study.stop, index, prepared.location)
+    collector.listen = early_stop.note
+    return early_stop
+
+
+def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> LoopSettings:
+    return LoopSettings(
+        create=builder.create,
+        renew=builder.renew,
+        rewrite=builder.rewrite_env,
+        remake=builder.remake_entry,
+        listen=_choose_listener(prepared, _unheard(hooks.listen)),
+        draw=_build_draw(builder, _unheard(hooks.draw), hooks.console),
+        counts_wait=hooks.counts_wait,
+        tick_s=hooks.tick_s,
+        grace_s=prepared.options.grace_s,
+        leaves=hooks.leaves,
+        decide=hooks.decide,
+    )
+
+
+def _build_draw(builder: DirBuilder, draw: Draw, console: Console) -> Draw:
+    notice = WaitNotice(console)
+
+    def drawn(supervisor: Supervisor) -> None:
+        builder.flusher.tick()
+        notice.look(supervisor.leased_s, supervisor.settings.lease, supervisor.waited_s, supervisor.pool)
+        draw(supervisor)
+
+    return drawn
+
+
+def _run(supervisor: Supervisor, hooks: RunHooks, collector: Collector) -> None:
+    """However it ends, what was collected is written, and slots and jobs are let go."""
+    with _signals(supervisor):
+        try:
+            supervisor.run()
+        finally:
+            _unheard(hooks.finish)(supervisor)
+            collector.flush()
+            if supervisor.pool is not None:
+                supervisor.pool.close()
+            if supervisor.settings.lease is not None:
+                supervisor.settings.lease.close()
+            supervisor.executor.close()
+
+
+def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[Verdict | None, list[str]]:
+    """The study's checks on every run that is done; a run that is not done has no result to judge.
+
+    Recorded are the verdicts on runs that ended during this call. Also returned: warnings of what was not recorded.
+    """
+    done = {prepared.location.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
+    checks = prepared.study.checks
+    if not checks or not done:
+        return None, []
+    from assay.follow.verdicts import record_verdicts
+
+    summaries = index.load_summaries(keys=list(done))
+    if not all(summaries.get(key) or entry.finished_here for key, entry in done.items()):
+        from assay.follow.refresh import refresh_study  # a new index has not read the runs of earlier calls yet
+
+        refresh_study(index, prepared.location)
+        summaries = index.load_summaries(keys=list(done))
+    verdicts = {key: judge_checks(checks, entry.spec.name, summaries.get(key, {})) for key, entry in done.items()}
+    new = {os.path.basename(done[key].dir): verdicts[key] for key in done if done[key].finished_here}
+    warnings = record_verdicts(prepared.location, "checks", new, index)
+    findings = [finding for verdict in verdicts.values() for finding in verdict.findings]
+    return Verdict.of(findings, sum(verdict.comparisons for verdict in verdicts.values())), warnings
+
+
+def _ask_slots(prepared: Prepared, hooks: RunHooks) -> tuple[str, ...] | None:
+    """A farm gives its own devices and threads: what this machine has does not matter."""
+    if prepared.farm is None and not hooks.one_by_one:
+        return prepared.options.slots
+    from assay.farms.submit_lines import is_shell
+
+    is_here = prepared.farm is None or is_shell(prepared.farm)
+    return prepared.options.slots if is_here and not hooks.one_by_one else (CPU,)
+
+
+def _choose_listener(prepared: Prepared, listen: Listen) -> Listen:
+    if not prepared.study.is_mlrunner:
+        return listen
+    from assay.compat.mlrunner import files as mlrunner_files
+
+    return mlrunner_files.keep_files(listen, prepared.output_of)
+
+
+def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple[Executor, SlotPool | None, int | None]:
+    if prepared.farm is None:
+        directory = _find_slots(hooks.slots_name)
+        pool = SlotPool(build_entries(slots.labels), directory, slots.usable, prepared.study.priority)
+        return build_executor("local", owns_process=hooks.owns_process), pool, None
+    if prepared.farm.is_engine:
+        return build_executor(prepared.farm.kind, farm=prepared.farm), None, hooks.at_once
+    from assay.farms.submit_lines import is_shell
+
+    limit = len(slots.labels) if is_shell(prepared.farm) else None
+    return build_executor("submit", farm=prepared.farm), None, hooks.at_once or limit
+
+
+def _find_slots(name: str | None) -> str:
+    """Model checks have slots of their own: a check never waits for a training, nor a training for a check."""
+    folder = slots_directory()
+    if name is None:
+        return folder
+    own = os.path.join(folder, name)
+    os.makedirs(own, mode=0o700, exist_ok=True)
+    return own
+
+
+def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> list[Entry]:
+    options, runs = prepared.options, prepared.plan.runs
+    last = {spec.name: _load_last(prepared.dir_of(spec)) if options.force or options.retry else None for spec in runs}
+    codes = builder.choose_codes([spec for spec in runs if _takes_current_code(prepared, spec, last[spec.name])])
+    if not options.force:
+        _tell_codes(builder, hooks, codes, runs)
+        return [_build_entry(spec, prepared, options.retry, _number(last[spec.name])) for spec in runs]
+    begun, path = {name: _number(attempt) for name, attempt in last.items()}, find_pass(prepared, codes=codes)
+    with suppress(OSError):  # a full disk: an interrupted pass would be repeated as a whole
+        begun = run_directory.join_pass(path, begun)
+    code = builder.snapshot.hash if options.new_code and builder.snapshot else None
+    found = {spec.name: find_repeat(prepared, spec, last[spec.name], begun, code) for spec in runs}
+    if kept := sum(repeat.is_kept for repeat in found.values()):
+        hooks.console.message(describe_kept(prepared, kept, path))
+    repeated = [spec for spec in runs if not found[spec.name].is_kept]
+    _tell_codes(builder, hooks, [spec.name for spec in repeated], repeated)
+    return [
+        _build_entry(spec, prepared, frozenset(State), found[spec.name].base, since=found[spec.name].begun)
+        for spec in runs
+    ]
+
+
+def _takes_current_code(prepared: Prepared, spec: RunSpec, last: run_directory.Attempt | None) -> bool:
+    """A failed run that a person repeats; automatic retries and what is continued keep the code they have."""
+    options = prepared.options
+    if last is None or options.old_code:
+        return False
+    state = last.outcome.state if last.outcome else load_status(prepared.dir_of(spec)).state
+    is_repeated = options.force or state in options.retry
+    return is_repeated and (options.new_code or state in RETRY["failed"])
+
+
+def _tell_codes(builder: DirBuilder, hooks: RunHooks, names: Collection[str], specs: Sequence[RunSpec]) -> None:
+    for line in filter(None, (builder.describe_newer(names), builder.describe_recorded(specs))):
+        hooks.console.error(line)
+
+
+def _build_entry(
+    spec: RunSpec, prepared: Prepared, again: frozenset[State], base: int, since: int | None = None
+) -> Entry:
+    options = prepared.options
+    abandons = State.LOST in options.retry
+    policy = RetryPolicy(retries=spec.retries, again=again, base=base, abandons=abandons)
+    return Entry(spec, prepared.dir_of(spec), policy, wanted=_wanted(spec, options.commands), since=since)
+
+
+def _load_last(run_dir: str) -> run_directory.Attempt | None:
+    return run_directory.load_history(run_dir).last if os.path.isdir(run_dir) else None
+
+
+def _number(attempt: run_directory.Attempt | None) -> int:
+    return attempt.number if attempt else 0
+
+
+def _list_attempts(entries: Sequence[Entry]) -> dict[str, int]:
+    return {entry.spec.name: entry.attempt for entry in entries}
+
+
+def _is_interrupted(entry: Entry) -> bool:
+    """By Ctrl-C to this supervisor or to another: a later call continues it."""
+    if entry.state is not State.STOPPED:
+        return False
+    last = _load_last(entry.dir)
+    return last is not None and last.stop is not None and last.stop.kind == "interrupt"
+
+
+def _leave_passes(prepared: Prepared, entries: Sequence[Entry]) -> None:
+    """A --force is at its end when all its runs have been repeated, whichever call did so."""
+    for path in run_directory.find_passes(prepared.location.dir):
+        with suppress(OSError):
+            run_directory.leave_pass(path, _list_attempts(entries))
+
+
+def _wanted(spec: RunSpec, asked: tuple[str, ...] | None) -> frozenset[str] | None:
+    """mlrunner: -c takes the place of a document's _cmd."""
+    names = asked or spec.chosen
+    return None if names is None else frozenset(names)
+
+
+def _link_shared(prepared: Prepared) -> None:
+    """mlrunner: a second name for the same full parameter set is a link to the first one's folder."""
+    for name, target in prepared.plan.links:
+        path = os.path.join(prepared.location.dir, name)
+        if not os.path.lexists(path):
+            os.symlink(target, path)
+
+
+T = TypeVar("T")
+
+
+def _unheard(tell: Callable[[T], None]) -> Callable[[T], None]:
+    """A terminal or a reader that has gone does not end the supervision."""
+
+    def told(news: T) -> None:
+        with suppress(OSError):
+            tell(news)
+
+    return told
+
+
+def _leave_terminal(fds: Sequence[int]) -> None:
+    """After a hangup every word to the terminal is an error."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in fds:
+        os.dup2(null, fd)
+    os.close(null)
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Who can be found as a supervisor can be told to stop: what comes before the loop can hear it waits until then."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _signals(supervisor: Supervisor) -> Iterator[None]:
+    """Ctrl-C and TERM stop the runs; HUP leaves them running."""
+    terminals = find_terminals()  # before one hangs up
+
+    def interrupt(number: int, _frame: object) -> None:
+        supervisor.interrupted = signal.Signals(number).name
+
+    def leave(_number: int, _frame: object) -> None:
+        supervisor.leave = True
+        _leave_terminal(terminals)
+
+    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt, signal.SIGHUP: leave}
+    for number in [number for number in handlers if signal.getsignal(number) == signal.SIG_IGN]:
+        del handlers[number]  # nohup, or a shell's background job: whoever started us has decided
+    if threading.current_thread() is not threading.main_thread():
+        handlers = {}  # a caller's thread (do_convergence_test): signals are the main thread's own affair
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _build_report(prepared: Prepared, supervisor: Supervisor, builder: DirBuilder) -> Report:
+    report = Report(
+        prepared=prepared,
+        entries=supervisor.entries,
+        interrupted=supervisor.interrupted,
+        left=supervisor.leave,
+        problem=supervisor.problem.render() if supervisor.problem else None,
+    )
+    report.notes += builder.describe_other_code(supervisor.entries)
+    report.advice += builder.advice
+    report.notes += _describe_leftovers(prepared, supervisor.entries)
+    return report
+
+
+def _forget_removed(prepared: Prepared, entries: Sequence[Entry], index: Index) -> None:
+    """What the index holds of directories that were removed is not mixed with that of the new ones."""
+    location = prepared.location
+    present = list_names(location.dir)
+    new = [location.key(entry.dir) for entry in entries if entry.spec.name not in present]
+    with suppress(InfrastructureError):
+        known = index.load_runs(
+            [location.name] if prepared.search is not None else None, None if prepared.search else new
+        )
+        gone = [row.key for row in known if not os.path.isdir(os.path.join(location.root, row.key))]
+        if gone:
+            index.forget_runs(gone)
+
+
+def _describe_unmatched(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:
+    """Metrics of the file's patterns that none of the runs that finished here has: the pattern is probably wrong."""
+    ended = [entry for entry in entries if entry.finished_here and entry.state is State.DONE]
+    done = {prepared.location.key(entry.dir): entry for entry in ended}
+    wanted = [p for p in prepared.study.metrics if isinstance(p, Pattern) and not p.labels and "(?P<" not in p.regex]
+    names = dict.fromkeys(pattern.metric for pattern in wanted if pattern.metric not in ("step", "epoch"))
+    if not done or not names:
+        return []
+    with suppress(InfrastructureError):
+        seen = {metric for found in index.load_summaries(keys=list(done)).values() for metric in found}
+        example = show_command(["logs"], prepared.location, os.path.basename(next(iter(done.values())).dir))
+        return [
+            f"metrics.{name} matched no line of any run; compare its pattern with a log: {example}"
+            for name in names
+            if name not in seen
+        ]
+    return []
+
+
+def _describe_not_finite(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:
+    """Metrics that ended as NaN or infinite in runs that are done: a training that diverged ends with exit code 0."""
+    done = {prepared.location.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
+    found: dict[str, list[str]] = {}
+    with suppress(InfrastructureError):
+        for key, summaries in index.load_summaries(keys=list(done)).items() if done else ():
+            for metric, summary in summaries.items():
+                if not math.isfinite(summary.last):
+                    found.setdefault(metric, []).append(done[key].spec.name)
+    lines = []
+    for metric, names in found.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        runs = "1 run is" if len(names) == 1 else f"{len(names)} runs are"
+        lines.append(f"{runs} done, and {metric} is not finite at the end: {', '.join(names[:3])}{more}")
+    return lines
+
+
+def _describe_leftovers(prepared: Prepared, entries: Sequence[Entry]) -> list[str]:
+    """Runs that finished here and left processes running; who asked for quiet reads it at the end."""
+    found = [
+        entry
+        for entry in entries
+        if entry.finished_here and entry.state is State.DONE and entry.outcome is not None and entry.outcome.reason
+    ]
+    if not found or prepared.study.leave_running:
+        return []
+    outcome = found[0].outcome
+    example = f"{found[0].spec.name} {outcome.reason}" if outcome else ""
+    runs = render_count(len(found), "run")
+    return [f"{runs} left processes running when finished: {example} (to keep such processes: leave_running: true)"]

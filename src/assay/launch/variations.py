@@ -1,0 +1,284 @@
+"""`assay rerun RUN NAME=VALUE`: new runs with the parameters of others and some changes, from the kept study file."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from assay.code.snapshot import load_snapshot
+from assay.config.load import LoadOptions, load_study
+from assay.config.settings import Settings, load_settings
+from assay.errors import AssayError, ConfigError, FormatError, UsageError
+from assay.follow.locations import FoundRun, StudyLocation, show_command
+from assay.follow.run_status import RunStatus, load_status
+from assay.launch.prepared import Origin, Prepared, RunOptions
+from assay.launch.rerun import choose_rerun_farm, find_damaged, refuse_received, refuse_uncommanded, store_of
+from assay.launch.sweep import fill_output, find_known
+from assay.plan.expand import NameSource, build_plan
+from assay.record.run_directory import RunRecord, load_file
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.files import TEMPORARY_SUFFIX
+from assay.values import layout
+from assay.values.run import Plan, RunSpec, build_command
+from assay.values.secrets import HIDDEN, hide_assignment
+from assay.values.state import RETRY
+from assay.values.study import CHECKPOINT_FILES, Choices, Random, Study
+
+_TAG = "RUNX.TAG"
+_WILD = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+_TEMPORARY = (TEMPORARY_SUFFIX, ".part", ".partial", ".incomplete", ".swp", "~")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What the new runs have that their parents have not."""
+
+    overrides: tuple[str, ...] = ()  # NAME=VALUE
+    settings: tuple[str, ...] = ()  # KEY=VALUE of --set
+    from_checkpoint: bool = False  # the newest one of the parent, by the study's `resume:` key
+    new_code: bool = False
+    old_code: bool = False  # the parent's also where that has failed
+
+
+def prepare_variations(
+    runs: Sequence[FoundRun],
+    change: Change,
+    slots: tuple[str, ...] | None,
+    command_line: tuple[str, ...],
+    on: str | None = None,
+) -> list[Prepared]:
+    """One supervised study for each study, and version of its file, that these runs belong to."""
+    refuse_received(runs)
+    found = [(run, status) for run in runs if not (status := load_status(run.dir)).is_damaged]
+    if not found:
+        raise FormatError("\n".join(find_damaged(runs)) or "no runs")
+    settings = load_settings(os.getcwd(), os.environ)
+    groups: dict[tuple[object, ...], list[tuple[Study, Plan, dict[str, Origin]]]] = {}
+    for run, status in found:
+        study, plan, origins = _vary(run, status, change, settings)
+        key = (run.location, study.text, study.folder, study.code)
+        groups.setdefault(key, []).append((study, plan, origins))
+    options = RunOptions(
+        file="",
+        overrides=change.overrides,
+        settings=change.settings,
+        slots=slots,
+        on=on,
+        new_code=change.new_code,
+        command_line=command_line,
+    )
+    statuses = [status for _, status in found]
+    return [_join(key[0], parts, settings, options, statuses) for key, parts in groups.items()]  # type: ignore[arg-type]
+
+
+def _join(
+    location: StudyLocation,
+    parts: Sequence[tuple[Study, Plan, dict[str, Origin]]],
+    settings: Settings,
+    options: RunOptions,
+    statuses: Sequence[RunStatus],
+) -> Prepared:
+    study = parts[0][0]
+    specs: dict[str, RunSpec] = {}
+    names: set[str] = set()
+    for _, plan, _ in parts:
+        for spec in plan.runs:
+            name = spec.name if spec.name not in names else f"{spec.name}~{spec.id[:8]}"
+            if spec.id not in specs:  # two runs that differ only in what was changed become one
+                specs[spec.id] = replace(spec, name=name)
+                names.add(name)
+    origins = {id_: origin for _, _, found in reversed(parts) for id_, origin in found.items()}
+    options = replace(options, file=study.source, root=location.root, origins=origins)
+    plan = replace(parts[0][1], runs=tuple(specs.values()))
+    farm = choose_rerun_farm(study, options.on, settings, statuses)
+    prepared = Prepared(study, find_known(plan, location), location, True, farm, settings, options)
+    return fill_output(prepared) if study.is_mlrunner else prepared
+
+
+def _vary(
+    run: FoundRun, status: RunStatus, change: Change, settings: Settings
+) -> tuple[Study, Plan, dict[str, Origin]]:
+    record = status.record
+    refuse_uncommanded(run.key, record)
+    folder = _find_folder(run, record)
+    study = _load(run, record, change, folder)
+    drawn = [name for name, axis in study.overrides.items() if isinstance(axis, Random)]
+    if drawn and study.subset is None:
+        raise UsageError(f"{drawn[0]} is random, and nothing says how many values are drawn", "list them: A,B,C")
+    study = replace(study, search=None, subset=study.subset if drawn else None)
+    is_live = record.code_hash is None
+    code = replace(study.code, kind="live" if is_live else "snapshot")
+    study = replace(study, name=run.location.name, code=code, source=record.source)
+    names = NameSource(random.Random(), datetime.now(), exists=os.path.exists)  # noqa: DTZ005 local time
+    plan = build_plan(study, names, settings.secrets)
+    runs = [spec for spec in plan.runs if study.is_runx or spec.ordinal == record.spec.ordinal]
+    if study.is_mlrunner:  # a document may ask for some of the commands
+        runs = [replace(spec, chosen=record.spec.chosen, title=record.spec.title) for spec in runs]
+    plan = replace(plan, runs=tuple(runs))
+    shown = [hide_assignment(text, settings.secrets) for text in change.overrides]
+    takes_current = change.new_code or (_is_repaired(run, status, folder) and not change.old_code)
+    origin = Origin(
+        parent=run.location.key(run.dir),
+        overrides=_join_assignments(record.overrides, shown),
+        settings=tuple(hide_assignment(text, settings.secrets) for text in _find_settings(run, record, change)),
+        code_hash=None if takes_current or is_live else _check_code(run, record),
+        commit=record.commit,
+        failed_code=record.code_hash if takes_current else None,
+    )
+    study, plan = replace(study, warnings=()), replace(plan, warnings=())  # about the file: known since its first call
+    return study, plan, dict.fromkeys((spec.id for spec in plan.runs), origin)
+
+
+def _is_repaired(run: FoundRun, status: RunStatus, folder: str) -> bool:
+    """Whether a new run gets the current code without --new-code: its parent has failed, and the folder is there."""
+    record = status.record
+    if status.state not in RETRY["failed"] or record.dialect == "runx" or record.code_hash is None:
+        return False
+    return bool(_check_code(run, record)) and folder != os.path.join(run.dir, layout.CODE_DIR)
+
+
+def _find_settings(run: FoundRun, record: RunRecord, change: Change) -> tuple[str, ...]:
+    """What --set said when the parent was made, and what it says now."""
+    found = _join_assignments(record.settings, change.settings)
+    for text in found:
+        if HIDDEN in text and text not in change.settings:
+            name = text.partition("=")[0]
+            raise UsageError(
+                f"{run.key}: the value of {name} is secret and was not kept", f"give it again: --set {name}=…"
+            )
+    return found
+
+
+def _join_assignments(old: Iterable[str], new: Iterable[str]) -> tuple[str, ...]:
+    """The parent's assignments with the new ones in place of those of the same name."""
+    return tuple({text.partition("=")[0].strip(): text for text in (*old, *new)}.values())
+
+
+# ---------------------------------------------------------------- the study file, as it was
+
+
+def _find_folder(run: FoundRun, record: RunRecord) -> str:
+    """Where the study was started: paths in its file are relative to it."""
+    folder = record.workdir
+    if record.code_hash is not None:
+        try:
+            folder = load_snapshot(store_of(run.location), record.code_hash).source
+        except (OSError, AssayError):
+            folder = os.getcwd()
+    return folder if os.path.isdir(folder) else os.path.join(run.dir, layout.CODE_DIR)
+
+
+def _check_code(run: FoundRun, record: RunRecord) -> str:
+    try:
+        load_snapshot(store_of(run.location), str(record.code_hash))
+    except (OSError, AssayError) as error:
+        raise UsageError(f"the code snapshot of {run.key} is gone", "use the current code: --new-code") from error
+    return str(record.code_hash)
+
+
+def _load(run: FoundRun, record: RunRecord, change: Change, folder: str) -> Study:
+    """From the kept copy, else from the file as it is now. A copy without `resume:` gives way to a file with one."""
+    texts: list[str | None] = []  # None: the file
+    if record.file_hash is not None and (kept := load_file(run.location.dir, record.file_hash)) is not None:
+        texts.append(kept)
+    current = os.path.join(folder, record.source)
+    texts += [None] if record.source and os.path.isfile(current) else []
+    if not texts:
+        hint = "write it again, and use: " + build_command(("assay", "run"), ["FILE"], change.overrides)
+        raise UsageError(f"the study file of {run.key} is gone: {record.source or 'it had none'}", hint)
+    settings = _find_settings(run, record, change)
+    options = LoadOptions(dialect=record.dialect, cwd=folder, settings=settings)  # type: ignore[arg-type]
+    for text in texts:
+        versions = replace(options, text=text)
+        params = _find_params(run, record, change, versions)
+        if not change.from_checkpoint:
+            return load_study(record.source, replace(versions, base=params, overrides=change.overrides))
+        plain = load_study(record.source, replace(versions, base=params))
+        if plain.resume is not None:
+            given = [each for each in change.overrides if each.partition("=")[0].strip() == plain.resume.param]
+            if given:
+                raise UsageError(f"{given[0]} and --from checkpoint both say where to go on", "leave out one of them")
+            params = {**params, plain.resume.param: find_checkpoint(run, plain.resume.files)}
+            return load_study(record.source, replace(versions, base=params, overrides=change.overrides))
+    by_hand = show_command(["rerun"], run.location, os.path.basename(run.dir), options=["NAME=PATH"])
+    hint = f"add `resume: NAME` with the parameter that takes the path; or give the path: {by_hand}"
+    if record.dialect != "native":
+        hint = f"{record.dialect}'s files have none; give the path: {by_hand}"
+    raise UsageError(f"{record.source} has no `resume:` key, so nothing says how a checkpoint is passed", hint)
+
+
+def _find_params(run: FoundRun, record: RunRecord, change: Change, options: LoadOptions) -> dict[str, Any]:
+    """The parent's parameters. Secret ones are not in its record: their values come from the file."""
+    params = dict(record.spec.params)
+    if record.dialect == "runx" and record.spec.tag:
+        params[_TAG] = record.spec.tag
+    given = {text.partition("=")[0].strip() for text in change.overrides}
+    secret = [name for name, value in params.items() if HIDDEN in str(value) and name not in given]
+    if not secret:
+        return params
+    before = {text.partition("=")[0].strip() for text in record.overrides}
+    try:
+        plain = load_study(record.source, options)
+    except ConfigError:  # it needs overrides
+        plain = None
+    for name in secret:
+        axes = [sweep.axes[name] for sweep in plain.sweeps if name in sweep.axes] if plain else []
+        values = [value for axis in axes if isinstance(axis, Choices) for value in axis.values]
+        values += [plain.defaults[name]] if plain and not values and name in plain.defaults else []
+        if name in before or not values or any(value != values[0] for value in values):
+            hint = f"give it again: {name}=…"
+            raise UsageError(f"{run.key}: the value of {name} is secret and was not kept", hint)
+        params[name] = values[0]
+    return params
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def find_checkpoint(run: FoundRun, patterns: Sequence[str] = CHECKPOINT_FILES) -> str:
+    """The newest checkpoint of a run. Raises UsageError where there is none."""
+    found: dict[str, tuple[int, list[int], str]] = {}
+    fits = re.compile("|".join(map(_translate, patterns))).fullmatch
+    for folder, folders, files in os.walk(run.dir):
+        if folder == run.dir:
+            away = (layout.CODE_DIR, layout.RECEIVED_DIR)
+            folders[:] = [name for name in folders if name.partition(".")[0] not in away]
+        for name in [*folders, *files]:
+            path = os.path.join(folder, name)
+            relative = os.path.relpath(path, run.dir)
+            if fits(relative) and not _is_temporary(name) and (age := _find_age(path)) is not None:
+                found[path] = (age, [int(digits) for digits in re.findall(r"\d+", relative)], relative)
+                folders[:] = [other for other in folders if other != name]  # what is in it is a part of it
+    if not found:
+        hint = (
+            f"looked for {', '.join(patterns)} in {os.path.relpath(run.dir)}; "
+            "`resume: {param: …, files: …}` names other files"
+        )
+        raise UsageError(f"{run.key} has no checkpoint", hint)
+    return os.path.abspath(max(found, key=lambda path: found[path]))
+
+
+def _translate(pattern: str) -> str:
+    """A shell pattern over paths as a regular expression: `*` stays in its folder, `**/` is any number of folders."""
+    parts = re.split(r"(\*\*/|\*|\?)", pattern.removeprefix("./"))
+    return "".join(_WILD.get(part) or re.escape(part) for part in parts)
+
+
+def _is_temporary(name: str) -> bool:
+    lowered = name.lower()
+    return lowered.startswith((".", "tmp")) or lowered.endswith(_TEMPORARY) or f"{TEMPORARY_SUFFIX}." in lowered
+
+
+def _find_age(path: str) -> int | None:
+    """When it was written; a folder when the newest file in it was. None: it is empty, or has gone."""
+    try:
+        if not os.path.isdir(path):
+            status = os.stat(path)
+            return status.st_mtime_ns if status.st_size else None
+        return max((entry.stat().st_mtime_ns for entry in os.scandir(path) if entry.is_file()), default=None)
+    except OSError:
+        return None

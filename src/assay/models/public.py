@@ -1,0 +1,42 @@
+"""`assay.check_model`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from assay.values.verdict import Judgement, build_judgement
+
+Path = str | os.PathLike[str]
+
+
+def check_model(
+    model: Path,
+    *,
+    target: str | None = None,
+    reference: str | None = None,
+    only: Sequence[str] = (),
+    samples: int | None = None,
+    seed: int | None = None,
+    tolerances: Sequence[str] = (),
+    root: Path | None = None,
+    timeout_s: float | None = None,
+) -> Judgement:
+    """Compute every layer of an ONNX model on a target and on the reference, as `assay model check` does."""
+    from assay.models.api import ModelFlags, RunChoice, build_document, build_request, run_model
+    from assay.show.terminal_report import render_terminal
+
+    flags = ModelFlags(
+        model=os.fspath(model),
+        target=target,
+        reference=reference,
+        samples=samples,
+        seed=seed,
+        tolerances=tuple(tolerances),
+        only=tuple(only),
+    )
+    choice = RunChoice(os.fspath(root) if root is not None else None, timeout_s)
+    finished = run_model(build_request(flags, "check"), choice)
+    if finished.report is None:
+        raise KeyboardInterrupt
+    return build_judgement(finished.report.verdict, render_terminal(build_document(finished.report)))

@@ -1,0 +1,169 @@
+"""Models: checks with their verdicts; one with its layers, graph and tensors; sessions of tests next to a baseline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from assay.bench.api import is_archive
+from assay.errors import NotFoundError, UsageError
+from assay.models.api import (
+    LEVELS,
+    Check,
+    build_measured_changes,
+    build_model_page,
+    build_session_page,
+    build_session_times,
+    build_tensor_blocks,
+    build_times,
+    choose_layers,
+    choose_tested,
+    group_checks,
+    is_model_study,
+    is_session_study,
+    list_checks,
+    list_sessions,
+    name_method,
+)
+from assay.web.interface import Pages
+from assay.web.routes import get
+from assay.web.site import build_address, get_site
+from assay.web.snapshots import Snapshot
+
+_MOST_COMPARED = 8
+
+
+def show_all(request: Request) -> Response:
+    """Checks of every root, and studies that hold sessions of tests."""
+    snapshots = get_site(request).snapshots
+    checks, sessions = [], []
+    for slug, (location, row) in snapshots.load_studies().items():
+        if is_model_study(location):
+            snapshot = snapshots.load(slug)
+            checks.append((snapshot, group_checks(_load_checks(snapshot)), len(snapshot.table.rows)))
+        elif row.name.startswith("torq-"):
+            snapshot = snapshots.load(slug)
+            if is_session_study(snapshot.table.rows):
+                sessions.append((snapshot, list_sessions(snapshot.table.rows)))
+    return get_site(request).render(request, "models.html", checks=checks, sessions=sessions)
+
+
+def _load_checks(snapshot: Snapshot) -> Sequence[Check]:
+    """Not remembered with the table: a report may change in its place."""
+    return list_checks(snapshot.location, snapshot.table.rows)
+
+
+def _find(request: Request) -> Snapshot:
+    snapshots, slug = get_site(request).snapshots, request.path_params["study"]
+    known = [name for name, location in snapshots.find_locations().items() if is_model_study(location)]
+    if slug not in known:
+        raise NotFoundError("study of models", slug, known)
+    return snapshots.load(slug)
+
+
+def show_check(request: Request) -> Response:
+    snapshot, run = _find(request), request.path_params["run"]
+    row = snapshot.table.rows[snapshot.get_row(run)]
+    checks = _load_checks(snapshot)
+    find, only_wrong = request.query_params.get("layer", "")[:200], request.query_params.get("wrong") == "1"
+    page = build_model_page(snapshot.location, row, checks)
+    me = next((check for check in checks if check.run == run), None)
+    same = [check for check in checks if me and check.subject == me.subject]
+    return get_site(request).render(
+        request,
+        "model.html",
+        snapshot=snapshot,
+        run=run,
+        page=page,
+        same=same,
+        me=me,
+        levels=LEVELS,
+        find=find,
+        only_wrong=only_wrong,
+        layers=choose_layers(page.layers, find, only_wrong=only_wrong),
+        times=_find_times(request, snapshot, name_method(page.report)) if page.report else "",
+    )
+
+
+def _find_times(request: Request, snapshot: Snapshot, method: str) -> str:
+    """Where the benchmarks of the same root have the times of this model; "" where they have none."""
+    snapshots = get_site(request).snapshots
+    known = snapshots.find_locations().items()
+    slugs = [slug for slug, each in known if is_archive(each) and each.root == snapshot.location.root]
+    for slug in slugs:
+        if any(row.params.get("method") == method for row in snapshots.load(slug).table.rows):
+            return build_address("benchmarks", slug, "history", method=method)
+    return ""
+
+
+def show_tensors(request: Request) -> Response:
+    snapshot, run = _find(request), request.path_params["run"]
+    snapshot.get_row(run)
+    case, number = request.query_params.get("case", ""), request.query_params.get("number", "0")
+    if not number.isdecimal() or len(number) > 6:
+        raise UsageError(f"number is not a whole number: {number!r}")
+    blocks, known = build_tensor_blocks(snapshot.location, run, case, int(number))
+    return get_site(request).render(
+        request,
+        "tensors.html",
+        snapshot=snapshot,
+        run=run,
+        case=case,
+        number=int(number),
+        blocks=blocks,
+        known=known,
+    )
+
+
+def show_times(request: Request) -> Response:
+    """Layers of several checks side by side."""
+    snapshot, runs = _find(request), request.query_params.getlist("run")[:_MOST_COMPARED]
+    for run in runs:
+        snapshot.get_row(run)
+    blocks = build_times(snapshot.location, runs)
+    return get_site(request).render(request, "times.html", snapshot=snapshot, runs=runs, blocks=blocks)
+
+
+def show_session(request: Request) -> Response:
+    site = get_site(request)
+    snapshot = site.snapshots.load(request.path_params["study"])
+    rows = snapshot.table.rows
+    query = request.query_params
+    page = build_session_page(snapshot.location, rows, request.path_params["session"], query.get("baseline") or None)
+    tests = query.getlist("test")[:_MOST_COMPARED]
+    for test in tests:
+        snapshot.get_row(os.path.basename(test))
+    numbers = {name: column.last for name, column in snapshot.table.metrics.items()}
+    blocks = build_session_times(rows, numbers, tests) if tests else ()
+    view = {name: query.get(name, "")[:200] for name in ("q", "before", "now")}
+    base = page.baseline.id if page.baseline else ""
+    changes = build_measured_changes(rows, numbers, page.card.id, base) if base else ()
+    return site.render(
+        request,
+        "session.html",
+        snapshot=snapshot,
+        page=page,
+        sessions=list_sessions(rows),
+        blocks=blocks,
+        changes=changes,
+        tests=tests,
+        view=view,
+        lines=choose_tested(page.lines, view["q"], view["before"], view["now"]),
+        address_of=lambda **new: build_address(
+            "models", snapshot.slug, "sessions", page.card.id, **{"baseline": base, **new}
+        ),
+    )
+
+
+ROUTES = [
+    get("/models", show_all),
+    get("/models/{study}/times", show_times),
+    get("/models/{study}/checks/{run}", show_check),
+    get("/models/{study}/checks/{run}/tensors", show_tensors),
+    get("/models/{study}/sessions/{session}", show_session),
+]
+_FOLDER = os.path.dirname(__file__)
+PAGES = Pages(ROUTES, os.path.join(_FOLDER, "templates"))

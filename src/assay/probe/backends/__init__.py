@@ -1,1 +1,0 @@
-"""Old import paths, kept for one version."""

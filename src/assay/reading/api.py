@@ -1,0 +1,35 @@
+"""What other packages use of reading. Names load on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assay.system.lazy import build_getattr
+
+if TYPE_CHECKING:
+    from assay.reading.best import choose_best
+    from assay.reading.choosing import FIELDS, choose_rows, match_rows
+    from assay.reading.kept_table import KeptTable, keep_made
+    from assay.reading.logs import find_log
+    from assay.reading.ranking import (
+        SortKey,
+        best_values,
+        choose_sort,
+        differing_params,
+        find_pareto_runs,
+        sort_rows,
+        sort_values,
+    )
+    from assay.reading.run_reader import LoadedRuns, load_fresh_table, load_objectives, load_points, load_study_runs
+    from assay.reading.summary import SummaryOptions, describe_unranked, leave_out_foreign, select_rows, summarise
+
+HOMES = {
+    "assay.reading.best": "choose_best",
+    "assay.reading.choosing": "FIELDS choose_rows match_rows",
+    "assay.reading.kept_table": "KeptTable keep_made",
+    "assay.reading.logs": "find_log",
+    "assay.reading.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows sort_values",
+    "assay.reading.run_reader": "LoadedRuns load_fresh_table load_objectives load_points load_study_runs",
+    "assay.reading.summary": "SummaryOptions describe_unranked leave_out_foreign select_rows summarise",
+}
+__getattr__ = build_getattr(__name__, HOMES)

@@ -1,0 +1,452 @@
+"""`assay best`: which run won, by how much, and how to repeat it.
+
+As in `assay sum`, a run goes by the best value of its metric. Only runs with a final result count: those that are done,
+and those that a rule ended since they got no better or had reached their target.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from assay.errors import NotFoundError, UsageError
+from assay.follow.locations import StudyLocation, show_adopt, show_command
+from assay.reading.ranking import (
+    Group,
+    GroupValue,
+    SortKey,
+    best_values,
+    build_groups,
+    choose_sort,
+    differing_params,
+    find_pareto_rows,
+    measure_group,
+    parse_sort,
+    row_value,
+    sort_groups,
+    sort_rows,
+)
+from assay.reading.run_reader import find_step_name
+from assay.record import run_directory
+from assay.record.index.base import MetricColumns, RunRow
+from assay.record.index.base import Table as IndexTable
+from assay.record.received import describe_facts
+from assay.show.formatting import render_count, render_number
+from assay.values import layout
+from assay.values.document import Block, Commands, Document, Facts, Heading, Notes, Only, Section, TableBlock, Text
+from assay.values.secrets import HIDDEN
+from assay.values.series import direction_of, whole_step
+from assay.values.state import has_result
+from assay.values.table import Column, Table
+
+_MOST_NAMED = 3  # runs that a note names
+_CLEAR = 2.0  # a margin of as many standard errors is more than the spread
+_LENGTHS = ("epochs", "epoch", "steps", "iterations", "iters", "max_epochs", "max_steps", "num_epochs", "num_steps")
+_WORDS = {"min": "lowest", "max": "highest"}
+
+
+class Contender(NamedTuple):
+    """A run or a group of runs, and the value that it goes by."""
+
+    name: str
+    value: float
+    run: int  # its row of the table; of a group its best run
+    group: Group | None = None
+    spread: GroupValue | None = None  # of a group
+
+
+class BestChoice(NamedTuple):
+    """What `assay best` found by one metric."""
+
+    key: SortKey
+    ranked: Sequence[Contender]  # the best first
+    uncounted: Sequence[int]  # rows that are not done and have a better value
+    without: int  # runs that are done and have no finite value
+    group_by: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Contender:
+        return self.ranked[0]
+
+    @property
+    def tied(self) -> Sequence[Contender]:
+        """Those that share the best value."""
+        return [each for each in self.ranked if each.value == self.best.value]
+
+    @property
+    def margin(self) -> float | None:
+        """How far the next is behind."""
+        return abs(self.ranked[1].value - self.best.value) if len(self.ranked) > 1 else None
+
+    @property
+    def relative_margin(self) -> float | None:
+        """As a fraction of the next."""
+        if self.margin is None or not self.ranked[1].value:
+            return None
+        return self.margin / abs(self.ranked[1].value)
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the difference of two groups' means (two samples, unequal variances)."""
+        spreads = [each.spread for each in self.ranked[:2]]
+        if len(spreads) < 2 or any(each is None or each.sd is None for each in spreads):
+            return None
+        return math.hypot(*(each.sd / math.sqrt(each.n) for each in spreads if each and each.sd is not None))
+
+
+def choose_best(
+    data: IndexTable, keep: Sequence[int], asked: str | None = None, group_by: Sequence[str] = ()
+) -> BestChoice | None:
+    """Of the rows in `keep`; None: none of them is done and has the metric. Raises NotFoundError, UsageError."""
+    key = choose_metric(data, asked)
+    column = data.metrics[key.name]
+    values = best_values(column, key.direction)
+    usable = [i for i in keep if column.count[i] > 0 and math.isfinite(values[i])]
+    done = [i for i in keep if _counts(data.rows[i])]
+    counted = [i for i in usable if _counts(data.rows[i])]
+    if not counted:
+        return None
+    ranked = _rank_groups(data, keep, counted, key, group_by) if group_by else _rank_runs(data, counted, key)
+    sign = 1 if key.direction == "min" else -1
+    best = min(sign * values[i] for i in counted)
+    uncounted = [i for i in usable if not _counts(data.rows[i]) and sign * values[i] < best]
+    ordered = sorted(uncounted, key=lambda i: sign * values[i])
+    return BestChoice(key, ranked, ordered, len(done) - len(counted), tuple(group_by))
+
+
+def _counts(row: RunRow) -> bool:
+    return has_result(row.state, row.reason) and not row.is_foreign
+
+
+def choose_metric(data: IndexTable, asked: str | None) -> SortKey:
+    """`loss` or `loss:min`; without a wish the metric that `assay sum` sorts by."""
+    if not data.metrics:
+        raise UsageError(
+            "no run has a metric", "log some with assay.log, or name patterns under `metrics:` in the study file"
+        )
+    if asked is None:
+        return choose_sort((), data, ())[0]
+    name, direction = parse_sort(asked, data.metrics)
+    if name not in data.metrics:
+        raise NotFoundError("metric", name, data.metrics)
+    return SortKey(name, direction or direction_of(name))
+
+
+def _rank_runs(data: IndexTable, counted: Sequence[int], key: SortKey) -> list[Contender]:
+    values = best_values(data.metrics[key.name], key.direction)
+    studies = {data.rows[i].study for i in counted}
+    order = sort_rows(data, counted, (key,), ())
+    return [Contender(_name(data.rows[i], len(studies) > 1), values[i], i) for i in order]
+
+
+def _name(row: RunRow, with_study: bool) -> str:
+    return row.key if with_study else row.name
+
+
+def _rank_groups(
+    data: IndexTable, keep: Sequence[int], counted: Sequence[int], key: SortKey, group_by: Sequence[str]
+) -> list[Contender]:
+    column = data.metrics[key.name]
+    values = best_values(column, key.direction)
+    usable = set(counted)
+    groups = [
+        group._replace(runs=[i for i in group.runs if i in usable]) for group in build_groups(data, keep, group_by)
+    ]
+    several = len({group.study for group in groups}) > 1
+    found = []
+    for group in sort_groups(data, [group for group in groups if group.runs], (key,)):
+        spread = measure_group(column, group, values)
+        if spread.mean is not None:
+            (first, *_) = sort_rows(data, group.runs, (key,), ())
+            found.append(Contender(_name_group(group, several), spread.mean, first, group, spread))
+    return found
+
+
+def _name_group(group: Group, with_study: bool) -> str:
+    params = ", ".join(f"{name}={_show(value)}" for name, value in group.params.items()) or "all runs"
+    return f"{group.study}: {params}" if with_study else params
+
+
+def _show(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+# ---------------------------------------------------------------- the report
+
+
+class BestRun(NamedTuple):
+    """What is known of the winning run."""
+
+    row: RunRow
+    dir: str
+    commands: Mapping[str, str]
+    differing: Sequence[str]  # names of parameters
+    hints: Sequence[tuple[str, str]]  # what a command does, and the command
+    step_name: str = "step"
+
+
+def describe_best(data: IndexTable, keep: Sequence[int], run: int, locations: Sequence[StudyLocation]) -> BestRun:
+    row = data.rows[run]
+    location = next(each for each in locations if each.name == row.study)
+    folder = row.key.partition("/")[2]
+    path = os.path.join(location.dir, folder)
+    record = run_directory.try_record(path) if row.origin == "assay" else None
+    commands = {c.name: layout.show_command(c.text, path) for c in record.spec.commands} if record else {}
+    differing = differing_params([data.rows[i].params for i in keep])
+    hints = []
+    if row.received and "adopted_at" not in row.received:  # it is repeated with code that was made here
+        hints.append(("take it as a run of your study", show_adopt(location, folder)))
+    elif commands:
+        changes = _choose_change(row, data.rows, differing)
+        again = show_command(["rerun"], location, folder, assignments=changes)
+        hints.append(("again, changed" if changes else "again", again))
+    if record is not None:
+        hints.append(("everything about it", show_command(["show"], location, folder)))
+    if commands:
+        hints.append(("its output", show_command(["logs"], location, folder)))
+    own = [name for name in differing if name in row.params]
+    return BestRun(row, path, commands, own, hints, find_step_name(locations, [row]))
+
+
+def _choose_change(row: RunRow, rows: Sequence[RunRow], differing: Sequence[str]) -> list[str]:
+    """`epochs=6`: a number that the run has, with a value that no run has yet; nothing where none can be written."""
+    numbers = {
+        name: value
+        for name, value in row.params.items()
+        if type(value) in (int, float) and value > 0 and name == name.strip() and not {"/", "="} & {*name}
+    }
+    lengths = [name for name in numbers if name.lower() in _LENGTHS]
+    fixed = [name for name in numbers if name not in differing and name != "seed"]
+    name = next(iter((*lengths, *fixed, *numbers)), None)
+    if name is None or any(HIDDEN in str(value) for value in row.params.values()):
+        return []
+    taken = {_as_number(each.params.get(name)) for each in rows}
+    values = (factor * numbers[name] for factor in (2, 3, 5, *range(6, len(rows) + 7)))
+    texts = (str(value) if isinstance(value, int) else f"{value:g}" for value in values)
+    return next(([f"{name}={text}"] for text in texts if _as_number(text) not in {*taken, math.inf}), [])
+
+
+def _as_number(value: Any) -> float | None:
+    """2 and 2.0 are one value, as are `2` and `2.0`."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
+
+
+def build_document(choice: BestChoice, run: BestRun, data: IndexTable) -> Document:
+    metric, word = choice.key.name, _WORDS[choice.key.direction]
+    what = "group" if choice.group_by else "run"
+    studies = ", ".join(dict.fromkeys(data.rows[each.run].study for each in choice.ranked))
+    title = f"{studies}: best of {render_count(len(choice.ranked), what)} by {metric} ({word})"
+    ordered = [*run.differing, *(name for name in run.row.params if name not in run.differing)]
+    params = [(name, _show(run.row.params[name])) for name in ordered]
+    sections: list[Block] = [
+        Heading(title),
+        Only(("terminal",), (Text(title, role="strong"),)),
+        Section((Facts(_describe_standing(choice, run, data.metrics[metric])),)),
+        Section((Facts(params),), "Parameters" if run.differing in ([], ordered) else "Parameters, what differs first"),
+        Section((Facts(list(run.commands.items()), folds=False),), "Commands"),
+        Section((Notes(_build_notes(choice, data)),)),
+        Section((Commands(run.hints),)),
+    ]
+    return Document(title, sections, facts=_build_facts(choice, run, data))
+
+
+def _describe_standing(choice: BestChoice, run: BestRun, column: MetricColumns) -> list[tuple[str, str]]:
+    best, metric = choice.best, choice.key.name
+    own = _describe_value(column, best.run, choice.key, run.step_name)
+    if best.group is None or best.spread is None:
+        facts = [("run", best.name), (metric, own)]
+    else:
+        facts = [
+            ("group", best.name),
+            (metric, _describe_spread(best.spread)),
+            ("best run", f"{run.row.name}: {own}"),
+        ]
+    if run.row.received:
+        facts.append(("received", describe_facts(run.row.received)))
+    if run.row.tags:
+        facts.append(("tags", ", ".join(run.row.tags)))
+    if len(choice.tied) > 1:
+        others = [each.name for each in choice.tied[1:]]
+        more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+        facts.append(("tie", f"the same value: {', '.join(others[:_MOST_NAMED])}{more}"))
+    elif choice.margin is not None:
+        following = choice.ranked[1]
+        value = _describe_spread(following.spread) if following.spread else render_number(following.value)
+        facts.append(("next", f"{following.name}: {value}"))
+        fraction = choice.relative_margin
+        relative = f" ({_round(100 * fraction)}%)" if fraction is not None else ""
+        facts.append(("margin", f"{render_number(choice.margin)}{relative}"))
+    if choice.group_by and len(choice.ranked) > 1:
+        facts.append(("spread", _describe_error(choice)))
+    return facts
+
+
+def _describe_value(column: MetricColumns, i: int, key: SortKey, step_name: str) -> str:
+    value = best_values(column, key.direction)[i]
+    step = (column.min_step if key.direction == "min" else column.max_step)[i]
+    at = f" at {step_name} {render_number(step, 12)}" if math.isfinite(step) else ""
+    last = f", {render_number(column.last[i])} at the end" if column.last[i] != value else ""
+    return f"{render_number(value)}{at}{last}"
+
+
+def _describe_spread(spread: GroupValue) -> str:
+    mean = render_number(spread.mean) if spread.mean is not None else "-"
+    sd = f" ± {render_number(spread.sd, 2)}" if spread.sd is not None else ""
+    return f"{mean}{sd} (n={spread.n})"
+
+
+def _round(value: float) -> str:
+    """Two digits, or all that are before the point: 100, not 1e+02."""
+    return f"{value:.2g}" if value < 9.95 else f"{value:.0f}"
+
+
+def _describe_error(choice: BestChoice) -> str:
+    """Whether the margin is more than what the runs of one group differ by, in plain words."""
+    over = ", ".join(choice.group_by)
+    error, margin = choice.standard_error, choice.margin or 0.0
+    if error is None:
+        return f"not known: a group of one run has no spread over {over}"
+    said = f"standard error of the difference {render_number(error, 2)}"
+    if not error:
+        return f"{said}: runs that differ in {over} alone have equal values"
+    ratio = f"the margin is {_round(margin / error)} times that"
+    if margin <= _CLEAR * error:
+        return f"{said}; {ratio}: within the spread over {over}, the order may be chance; more runs would tell"
+    return f"{said}; {ratio}: more than the spread over {over}"
+
+
+def _build_notes(choice: BestChoice, data: IndexTable) -> list[str]:
+    column = data.metrics[choice.key.name]
+    values = best_values(column, choice.key.direction)
+    notes = []
+    single = sum(each.spread is not None and each.spread.n == 1 for each in choice.ranked)
+    if single > 0 and len(choice.ranked) > 1:
+        have = "has" if single == 1 else "have"
+        notes.append(f"{single} of {len(choice.ranked)} groups {have} one run only, whose value may be chance")
+    for i in choice.uncounted[:_MOST_NAMED]:
+        row = data.rows[i]
+        value = render_number(values[i])
+        notes.append(f"{row.name} is {row.state} and does not count; it reached {choice.key.name} {value}")
+    if len(choice.uncounted) > _MOST_NAMED:
+        notes.append(f"and {len(choice.uncounted) - _MOST_NAMED} more that are not done reached a better value")
+    if choice.without:
+        notes.append(f"{render_count(choice.without, 'finished run')} without a finite {choice.key.name} did not count")
+    return notes
+
+
+# ---------------------------------------------------------------- for machines
+
+
+def _build_facts(choice: BestChoice, run: BestRun, data: IndexTable) -> dict[str, Any]:
+    column = data.metrics[choice.key.name]
+    values = best_values(column, choice.key.direction)
+    following = choice.ranked[1] if len(choice.ranked) > 1 else None
+    groups = {"best": choice.best, "next": following} if choice.group_by else {}
+    error = choice.standard_error
+    return {
+        "study": run.row.study,
+        "metric": choice.key.name,
+        "direction": choice.key.direction,
+        "counted": len(choice.ranked),
+        "best": {
+            **_run_facts(data, choice.best.run, choice.key),
+            "dir": run.dir,
+            "differing": list(run.differing),
+            "commands": dict(run.commands),
+        },
+        "next": _run_facts(data, following.run, choice.key) if following else None,
+        "margin": choice.margin,
+        "relative_margin": choice.relative_margin,
+        "tied": [each.name for each in choice.tied[1:]],
+        "group_by": list(choice.group_by),
+        "groups": {name: _group_facts(each, data) for name, each in groups.items() if each is not None},
+        "standard_error": error,
+        "within_spread": None if error is None or choice.margin is None else choice.margin <= _CLEAR * error,
+        "uncounted": [
+            {"run": data.rows[i].key, "state": str(data.rows[i].state), "value": values[i]} for i in choice.uncounted
+        ],
+        "hints": [command for _, command in run.hints],
+    }
+
+
+def _run_facts(data: IndexTable, i: int, key: SortKey) -> dict[str, Any]:
+    column, row = data.metrics[key.name], data.rows[i]
+    step = (column.min_step if key.direction == "min" else column.max_step)[i]
+    return {
+        "run": row.key,
+        "value": best_values(column, key.direction)[i],
+        "step": whole_step(step) if math.isfinite(step) else None,
+        "last": column.last[i],
+        "params": dict(row.params),
+        "tags": list(row.tags),
+        "received": row.received,
+    }
+
+
+def _group_facts(contender: Contender, data: IndexTable) -> dict[str, Any]:
+    group, spread = contender.group, contender.spread
+    assert group is not None
+    assert spread is not None
+    return {
+        "params": group.params,
+        "mean": spread.mean,
+        "sd": spread.sd,
+        "n": spread.n,
+        "runs": [data.rows[i].key for i in group.runs],
+    }
+
+
+# ---------------------------------------------------------------- several metrics
+
+
+def build_front_document(
+    data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], locations: Sequence[StudyLocation]
+) -> Document | None:
+    """The Pareto set of runs that are done; None: none of them has all the metrics."""
+    done = [i for i in keep if _counts(data.rows[i])]
+    front = find_pareto_rows(data, done, keys)
+    if not front.items:
+        return None
+    order = sort_rows(data, front.items, keys, [row.params for row in data.rows])
+    values = {key.name: [row_value(data, i, key) for i in order] for key in keys}
+    differing = differing_params([data.rows[i].params for i in keep])
+    several = len(locations) > 1
+    columns = [Column("run"), *(Column(name, digits=None) for name in differing)]
+    columns += [Column(key.name, "clock" if key.is_time else "number") for key in keys]
+    rows = [
+        [_name(data.rows[i], several), *(data.rows[i].params.get(name) for name in differing), *found]
+        for i, *found in zip(order, *values.values(), strict=True)
+    ]
+    by = ", ".join(f"{key.name} ({_WORDS[key.direction]})" for key in keys)
+    studies = ", ".join(location.name for location in locations)
+    title = f"{studies}: {len(order)} of {render_count(front.compared, 'run')} in the Pareto set by {by}"
+    first = describe_best(data, keep, order[0], locations)
+    blocks: list[Block] = [
+        Heading(title),
+        Only(("terminal",), (Text(title, role="strong"),)),
+        Section((TableBlock(Table(tuple(columns), rows)),)),
+        Text("no other run that is done is at least as good in all of them and better in one", role="soft"),
+        Section((Commands(first.hints),)),
+    ]
+    facts = {
+        "studies": [location.name for location in locations],
+        "metrics": [{"metric": key.name, "direction": key.direction} for key in keys],
+        "compared": front.compared,
+        "front": [
+            {
+                "run": data.rows[i].key,
+                "params": dict(data.rows[i].params),
+                "values": {name: found[at] for name, found in values.items()},
+            }
+            for at, i in enumerate(order)
+        ],
+        "hints": [command for _, command in first.hints],
+    }
+    return Document(title, blocks, facts=facts)

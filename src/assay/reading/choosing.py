@@ -1,0 +1,265 @@
+"""Which runs a call means: names and patterns of runs, and `--where`, over the columns of the index."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from assay.errors import NotFoundError, UsageError, did_you_mean
+from assay.follow.locations import ALL_RUNS, FoundRun, StudyLocation, find_runs
+from assay.follow.opening import open_index_of
+from assay.reading.kept_table import KeptTable, has_param, remember
+from assay.reading.ranking import best_values
+from assay.reading.run_reader import load_fresh_table
+from assay.record.index.base import RunRow, Table
+from assay.values.series import direction_of
+from assay.values.state import State
+from assay.values.where import (
+    AGGREGATES,
+    MISSING,
+    Column,
+    Kind,
+    Name,
+    Where,
+    choose,
+    find_comparisons,
+    find_names,
+    find_plain,
+    render_value,
+)
+
+if TYPE_CHECKING:
+    from assay.values.run import RunSpec
+
+_MOST_VALUES = 6  # of one name, where nothing matches
+_MOST_NAMES = 20
+_MOST_DESCRIBED = 10  # names of an expression: each is a look at all runs
+
+# What is known of every run beside its parameters and metrics; None: it has no such value.
+FIELDS: dict[str, Callable[[RunRow], Any]] = {
+    "name": lambda row: row.name,
+    "study": lambda row: row.study,
+    "state": lambda row: row.state,
+    "attempt": lambda row: row.attempt,
+    "seconds": lambda row: row.elapsed_s(time.time()),
+    "time": lambda row: row.elapsed_s(time.time()),
+    "exit_code": lambda row: row.exit_code,
+    "reason": lambda row: row.reason or None,
+    "title": lambda row: row.title,
+    "tag": lambda row: row.tags if row.tag is None else (*row.tags, row.tag),
+    "tags": lambda row: row.tags if row.tag is None else (*row.tags, row.tag),
+    "note": lambda row: row.note,
+    "parent": lambda row: row.parent,
+    "trial": lambda row: row.trial,
+    "host": lambda row: row.host,
+    "slot": lambda row: row.slot,
+    "id": lambda row: row.id,
+    "commit": lambda row: row.commit,
+    "received": lambda row: row.received["how"] if row.received else None,
+}
+_DURATIONS = ("seconds", "time")
+_SETS = ("tag", "tags")
+
+
+# ---------------------------------------------------------------- an expression
+
+
+def choose_rows(where: Where, table: Table) -> list[int]:
+    """The indexes of the rows that match. Rows beyond the columns of the metrics have no metrics."""
+    _check_states(where, table)
+    return choose(where, len(table.rows), lambda name: _resolve(where, name, table))
+
+
+def _check_states(where: Where, table: Table) -> None:
+    """A state that there is not would silently choose nothing, or everything."""
+    for name, sign, right in find_comparisons(where.expression):
+        if name.name != "state" or sign not in ("==", "!=", "in") or _find_kinds(name, table) != ["run"]:
+            continue
+        for value in right if isinstance(right, tuple) and sign == "in" else (right,):
+            if not isinstance(value, Name) and value not in list(State):
+                where.refuse(f"no state is named {value!r}", name.column, did_you_mean(str(value), map(str, State)))
+
+
+def need_rows(where: Where, table: Table, among: Sequence[int] | None = None) -> list[int]:
+    """As `choose_rows`, among these rows; where nothing matches, an error that says what there is."""
+    chosen = choose_rows(where, table)
+    if among is not None:
+        possible = set(among)
+        chosen = [i for i in chosen if i in possible]
+    if not chosen:
+        rows = range(len(table.rows)) if among is None else among
+        runs = "the only run does not match" if len(rows) == 1 else f"none of {len(rows)} runs matches"
+        if not rows:
+            raise UsageError(f"--where {where.text!r}: there are no runs to choose from")
+        raise UsageError(f"--where {where.text!r}: {runs}", "\n  ".join(_describe_values(where, table, rows)))
+    return chosen
+
+
+def _resolve(where: Where, name: Name, table: Table) -> Column:
+    kinds = _find_kinds(name, table)
+    if len(kinds) != 1:
+        _refuse_name(where, name, kinds, table)
+    (kind,) = kinds
+    if kind in ("params", "metrics"):
+        return remember(table, ("where", kind, name.name, name.aggregate), lambda: _build_column(kind, name, table))
+    read = FIELDS[name.name]
+    values = [MISSING if (value := read(row)) is None else value for row in table.rows]
+    return Column(values, is_duration=name.name in _DURATIONS, is_set=name.name in _SETS)
+
+
+def _build_column(kind: Kind, name: Name, table: Table) -> Column:
+    if kind == "params":
+        values: Sequence[Any] = [row.params.get(name.name, MISSING) for row in table.rows]
+    else:
+        values = _load_metric(name, table)
+    if not isinstance(table, KeptTable):
+        return Column(values)
+    return Column(list(values), plain=find_plain(values))  # of an array, every comparison would make the numbers anew
+
+
+_KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "field"}
+
+
+def _find_kinds(name: Name, table: Table) -> list[Kind]:
+    return [kind for kind in _KINDS if name.kind in (None, kind) and _is_known(kind, name.name, table)]
+
+
+def _is_known(kind: Kind, name: str, table: Table) -> bool:
+    if kind == "params":
+        return has_param(table, name)
+    return name in (table.metrics if kind == "metrics" else FIELDS)
+
+
+def _load_metric(name: Name, table: Table) -> Sequence[Any]:
+    column = table.metrics[name.name]
+    aggregate = name.aggregate or "last"
+    values: Sequence[float] = (
+        best_values(column, direction_of(name.name)) if aggregate == "best" else getattr(column, aggregate)
+    )
+    if 0.0 not in column.count and len(values) == len(table.rows):
+        return values
+    found = [value if count else MISSING for value, count in zip(values, column.count, strict=True)]
+    return found + [MISSING] * (len(table.rows) - len(found))
+
+
+def _refuse_name(where: Where, name: Name, kinds: Sequence[Kind], table: Table) -> None:
+    if kinds:
+        shown = name.name if name.name.replace("_", "a").isalnum() else f"`{name.name}`"
+        ways = " or ".join(f"{kind}.{shown}" for kind in kinds)
+        what = " and a ".join(_KINDS[kind] for kind in kinds)
+        where.refuse(f"{name.name} is a {what}", name.column, f"write {ways}")
+    known: dict[Kind, Iterable[str]] = {
+        "params": dict.fromkeys(chain.from_iterable(row.params for row in table.rows)),
+        "metrics": table.metrics,
+        "run": FIELDS,
+    }
+    possible = {kind: list(names) for kind, names in known.items() if name.kind in (None, kind)}
+    close = did_you_mean(name.name, [each for names in possible.values() for each in names]) or ""
+    lines = [close] if close.startswith("did") else []
+    if name.name in AGGREGATES:
+        lines = [f"write {name.name}(NAME) for the {name.name} of a metric"]
+    lines += [f"{_KINDS[kind]}s: {_join(names, _MOST_NAMES)}" for kind, names in possible.items()]
+    what = ", ".join(_KINDS[kind] for kind in possible).replace("metric, field", "metric or field")
+    where.refuse(f"no {what} is named {name.name!r}", name.column, "\n  ".join(lines))
+
+
+def _describe_values(where: Where, table: Table, rows: Sequence[int]) -> list[str]:
+    """A line for each name that was tested: which values the runs have."""
+    lines = []
+    names = {(name.kind, name.aggregate, name.name): name for name in find_names(where.expression)}
+    for name in islice(names.values(), _MOST_DESCRIBED):
+        values = _resolve(where, name, table).values
+        found = list(dict.fromkeys(map(_show, (values[i] for i in rows if not _is_missing(values[i])))))
+        title = f"{name.aggregate}({name.name})" if name.aggregate else name.name
+        numbers = [values[i] for i in rows if isinstance(values[i], int | float) and not _is_missing(values[i])]
+        if not found:
+            text = "no run has it"
+        elif len(found) > _MOST_VALUES and len(numbers) >= len(found):
+            text = f"{min(numbers):g} to {max(numbers):g}"
+        else:
+            text = _join(found, _MOST_VALUES)
+        lines.append(f"{title}: {text}")
+    return lines
+
+
+def _is_missing(value: Any) -> bool:
+    return value is MISSING or (isinstance(value, float) and math.isnan(value))
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return f"{value:g}" if isinstance(value, float) else render_value(value)
+
+
+def _join(names: Sequence[str], most: int) -> str:
+    shown = ", ".join(names[:most]) or "none"
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+# ---------------------------------------------------------------- names and patterns
+
+
+def match_rows(table: Table, patterns: Sequence[tuple[str, str]]) -> list[int]:
+    """Rows that one of the patterns fits; each must fit some run."""
+    rows = table.rows
+    chosen: set[int] = set()
+    for study, pattern in patterns:
+        fits = [i for i, row in enumerate(rows) if row.study == study and _fits(row, pattern)]
+        if not fits and pattern != ALL_RUNS:
+            raise NotFoundError("run", f"{study}/{pattern}", [row.key for row in rows if row.study == study])
+        chosen.update(fits)
+    return sorted(chosen)
+
+
+def _fits(row: RunRow, pattern: str) -> bool:
+    from fnmatch import fnmatchcase
+
+    name = row.key.partition("/")[2]
+    return (
+        pattern in (ALL_RUNS, name) or fnmatchcase(name, pattern) or (len(pattern) >= 6 and row.id.startswith(pattern))
+    )
+
+
+# ---------------------------------------------------------------- for commands that act on runs
+
+
+def choose_planned(where: Where, planned: Iterable[RunSpec], location: StudyLocation) -> list[RunSpec]:
+    """Among planned runs, by what earlier calls made of them. One without a directory is queued and has no metrics."""
+    table = Table([], {})
+    if os.path.isdir(location.dir):
+        with open_index_of([location]) as index:
+            table = load_fresh_table(index, [location])
+    rows = list(table.rows)
+    indexes = {row.key: i for i, row in enumerate(rows)}
+    specs: dict[int, RunSpec] = {}
+    for spec in planned:
+        key = f"{location.name}/{spec.name}"
+        i = indexes.get(key)
+        if i is None or rows[i].is_foreign:
+            i = len(rows)
+            rows.append(
+                RunRow(key, location.name, spec.name, spec.id, State.QUEUED, 0, spec.params, spec.title, spec.tag)
+            )
+        else:
+            rows[i] = rows[i]._replace(params=spec.params)
+        specs[i] = spec
+    chosen = set(need_rows(where, Table(rows, table.metrics), list(specs)))
+    return [spec for i, spec in specs.items() if i in chosen]
+
+
+def find_chosen_runs(names: Sequence[str], where: Where | None, root: str | None) -> list[FoundRun]:
+    """The runs that these names mean and the expression leaves; an error where it leaves none."""
+    runs = list({run.dir: run for name in names for run in find_runs(name, root)}.values())
+    if where is None or not runs:
+        return runs
+    locations = list(dict.fromkeys(run.location for run in runs))
+    with open_index_of(locations) as index:
+        table = load_fresh_table(index, locations)
+    by_key = {run.key: run for run in runs}
+    among = [i for i, row in enumerate(table.rows) if row.key in by_key]
+    return [by_key[table.rows[i].key] for i in need_rows(where, table, among)]

@@ -1,0 +1,360 @@
+"""`assay index`: look after the copy that tables and plots are made from. The run directories are never touched."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from assay.errors import NotFoundError, UsageError
+from assay.show.console import Console
+from assay.show.formatting import render_count, render_size
+from assay.values.options import Group, Request, argument, json_option, option, root_option
+
+if TYPE_CHECKING:
+    from assay.record.importers.registry import Importer
+    from assay.values.study import MetricFile, Pattern
+
+GROUP = Group(
+    """Maintain the index: a copy of what the run directories say, from which tables and plots are made.
+
+    It may be lost at any time; the run directories are what counts.
+    """,
+    {
+        "status": ("assay.reading.commands.index:status", "Show where the index is, how large, and what is in it."),
+        "query": ("assay.reading.commands.index:query", "Answer one SELECT over the tables of the index."),
+        "rebuild": ("assay.reading.commands.index:rebuild", "Build the index again from the run directories."),
+        "reparse": ("assay.reading.commands.index:reparse", "Read the metrics of STUDY again from its logs."),
+        "gc": (
+            "assay.reading.commands.index:collect_garbage",
+            "Forget runs whose directories are gone, and give back room.",
+        ),
+        "ingest": ("assay.reading.commands.index:ingest", "Add the runs of another tool in PATH."),
+    },
+)
+
+
+class StatusRequest(Request):
+    root: str | None = root_option()
+    as_json: bool = json_option()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStatus:
+    root: str
+    path: str
+    exists: bool
+    size_bytes: int
+    studies: int
+    runs: int
+    metrics: int
+    points: int
+    unread: int  # runs on disk that the index does not know yet
+    summarised: int = 0  # runs whose points are not stored yet
+    is_temporary: bool = False
+    reset_reason: str = ""
+
+
+def status(request: StatusRequest, console: Console) -> int:
+    """Show where the index is, how large, and what is in it."""
+    from assay.follow.locations import load_roots
+    from assay.values.document import Document, Facts, Section
+
+    found = [load_status(each) for each in load_roots(request.root)]
+    sections = [Section((Facts(_build_status_facts(each)),)) for each in found]
+    document = Document("assay index status", sections, facts=[asdict(each) for each in found])
+    console.write_document(document, as_json=request.as_json)
+    return 0
+
+
+def load_status(root: str) -> IndexStatus:
+    """How the index is, without bringing it up to date."""
+    from assay.follow.locations import find_studies
+    from assay.follow.opening import find_address, open_index
+    from assay.record.folders import find_foreign_dirs, find_run_dirs
+    from assay.system.files import index_path
+
+    on_disk = {
+        f"{name}/{os.path.basename(run_dir)}"
+        for name in find_studies(root)
+        for run_dir in (*find_run_dirs(os.path.join(root, name)), *find_foreign_dirs(os.path.join(root, name)))
+    }
+    path = index_path(root, os.environ)
+    if not find_address() and not os.path.exists(path):
+        return IndexStatus(root, path, False, 0, 0, 0, 0, 0, len(on_disk))
+    with open_index(root) as index:
+        table = index.load_table()
+        return IndexStatus(
+            root=root,
+            path=path if index.is_temporary else index.place,
+            exists=True,
+            size_bytes=index.load_size(),
+            studies=len(index.load_studies()),
+            runs=len(table.rows),
+            metrics=len(table.metrics),
+            points=int(sum(sum(column.count) for column in table.metrics.values())),
+            unread=len(on_disk - {row.key for row in table.rows}),
+            summarised=len(index.find_summarised()),
+            is_temporary=index.is_temporary,
+            reset_reason=index.reset_reason,
+        )
+
+
+def _build_status_facts(status: IndexStatus) -> list[tuple[str, str]]:
+    facts = [("root", status.root), ("index", status.path)]
+    if not status.exists:
+        return [*facts, ("state", f"not made yet; {render_count(status.unread, 'run')} on disk")]
+    facts.append(("size", render_size(status.size_bytes)))
+    facts += [(name, str(getattr(status, name))) for name in ("studies", "runs", "metrics")]
+    waiting = f"; those of {render_count(status.summarised, 'run')} are stored when a plot, export or query needs them"
+    facts.append(("points", f"{status.points}{waiting if status.summarised else ''}"))
+    if status.unread:
+        facts.append(("not read yet", f"{render_count(status.unread, 'run')}; the next command that looks reads them"))
+    if status.is_temporary:
+        facts.append(
+            ("note", "it cannot be kept here, so each command builds it again: set ASSAY_CACHE_DIR to a local folder")
+        )
+    if status.reset_reason:
+        facts.append(("note", f"the old one was set aside: {status.reset_reason}"))
+    return facts
+
+
+class RebuildRequest(Request):
+    root: str | None = root_option()
+
+
+def rebuild(request: RebuildRequest, console: Console) -> int:
+    """Build the index again from the run directories."""
+    from assay.follow.locations import load_roots
+    from assay.follow.opening import open_index
+    from assay.follow.refresh import refresh_root
+
+    for root in load_roots(request.root):
+        with open_index(root, renew=True) as index:
+            index.clear()
+            count = refresh_root(index, root, console, stores_points=True)
+        console.print(f"{root}: {render_count(count, 'run')} read")
+    return 0
+
+
+class GcRequest(Request):
+    root: str | None = root_option()
+
+
+def collect_garbage(request: GcRequest, console: Console) -> int:
+    """Forget runs whose directories are gone, and give back the room that they took."""
+    from assay.follow.locations import load_roots
+    from assay.follow.opening import open_index
+    from assay.follow.refresh import refresh_root
+
+    for root in load_roots(request.root):
+        with open_index(root, console.warning) as index:
+            before, size = {row.key for row in index.load_runs()}, index.load_size()
+            refresh_root(index, root, console)
+            gone = before - {row.key for row in index.load_runs()}
+            index.compact()
+            sizes = f"{render_size(size)} before, {render_size(index.load_size())} now"
+        console.print(f"{root}: {render_count(len(gone), 'run')} forgotten; {sizes}")
+    return 0
+
+
+class QueryRequest(Request):
+    statement: str = argument("SELECT")
+    as_json: bool = json_option()
+    as_csv: bool = option("--csv", default=False, help="Comma-separated values.")
+    root: str | None = root_option()
+
+
+def query(request: QueryRequest, console: Console) -> int:
+    """Answer one SELECT over the tables and views of the index, after it has been brought up to date.
+
+    It can only read. docs/reference/formats.md lists the tables and views.
+    """
+    from assay.errors import InfrastructureError
+    from assay.follow.locations import StudyLocation, find_roots
+    from assay.follow.opening import open_index
+    from assay.follow.refresh import refresh_root, store_points
+    from assay.show.table import render_csv
+    from assay.values.table import Column, Table
+
+    if request.as_json and request.as_csv:
+        raise UsageError("choose one of --json and --csv")
+    root = find_roots(request.root).main[0]
+    with open_index(root, console.warning) as index:
+        try:
+            refresh_root(index, root, console)
+            if "chunks" in request.statement.lower() or "cursors" in request.statement.lower():
+                for study in sorted({key.partition("/")[0] for key in index.find_summarised()}):
+                    store_points(index, StudyLocation(root, study))
+        except InfrastructureError as error:  # who may only read can still ask
+            console.warning(f"not up to date: {error.message}")
+        names, rows = index.query(request.statement)
+    shown = [[each.hex() if isinstance(each, bytes) else each for each in row] for row in rows]
+    if request.as_json:
+        console.write_json([dict(zip(names, row, strict=True)) for row in shown])
+        return 0
+    is_number = [
+        all(isinstance(row[i], int | float | None) for row in shown) and bool(shown) for i in range(len(names))
+    ]
+    columns = [Column(name, "number" if number else "text") for name, number in zip(names, is_number, strict=True)]
+    table = Table(tuple(columns), shown)
+    if request.as_csv:
+        console.write(render_csv(table))
+    else:
+        console.write_table(table)
+    return 0
+
+
+class ReparseRequest(Request):
+    study: str = argument()
+    file: str | None = option(
+        "--file", metavar="STUDY.yml", help="Use the metrics of this file instead of those the runs were made with."
+    )
+    root: str | None = root_option()
+
+
+def reparse(request: ReparseRequest, console: Console) -> int:
+    """Read the metrics of STUDY again from its logs; nothing is run.
+
+    With --file, its patterns replace those that the runs were made with, until the index is rebuilt.
+    """
+    from assay.follow.collect import read_sources
+    from assay.follow.locations import find_locations
+    from assay.follow.opening import open_index_of
+    from assay.follow.refresh import describe_damage, refresh_study
+    from assay.record import run_directory
+    from assay.system.fast_dataclasses import replace
+
+    (location,) = find_locations([request.study], request.root)
+    patterns = _load_patterns(request.file) if request.file else None
+    count = 0
+    with open_index_of([location]) as index:
+        refresh_study(index, location, console)
+        before = set(index.load_metric_names([location.name]))
+        for run_dir in run_directory.find_run_dirs(location.dir):
+            record = run_directory.try_record(run_dir)
+            if record is None:
+                console.warning(f"{run_dir} is damaged: {describe_damage(run_dir)}")
+                continue
+            spec = record.spec if patterns is None else replace(record.spec, patterns=patterns)
+            with index.batch():
+                index.forget_points(location.key(run_dir))
+                read_sources(index, location.key(run_dir), run_dir, spec)
+            count += 1
+        after = index.load_metric_names([location.name])
+    new, gone = sorted(set(after) - before), sorted(before - set(after))
+    changes = [f"new: {', '.join(new)}"] if new else []
+    changes += [f"gone: {', '.join(gone)}"] if gone else []
+    changed = f" ({'; '.join(changes)})" if changes else ""
+    metrics = ", ".join(after) or "no metrics"
+    console.print(f"{location.name}: {render_count(count, 'run')} read again: {metrics}{changed}")
+    return 0
+
+
+def _load_patterns(file: str) -> tuple[Pattern | MetricFile, ...]:
+    from assay.config.load import load_study
+
+    study = load_study(file)
+    if not study.metrics:
+        hint = "describe them: metrics: {loss: 'loss ({number})'}"
+        if study.dialect != "native":
+            hint = f"a file of {study.dialect} cannot describe metrics: give a native study file that does"
+        raise UsageError(f"{file} has no metrics", hint)
+    return study.metrics
+
+
+class IngestRequest(Request):
+    path: str = argument("PATH")
+    importer: str | None = option("--as", metavar="NAME", help="Read PATH as mlflow, wandb, wandb-history or optuna.")
+    study: str | None = option("--study", metavar="NAME", help="Put imported runs into this study.")
+    root: str | None = root_option("Output root of imported runs.")
+
+
+def ingest(request: IngestRequest, console: Console) -> int:
+    """Add the runs of another tool in PATH; it is recognised by its content.
+
+    What runx, logx or mlrunner left in a folder (a study, or a folder of studies) is read where it is. The runs of
+    MLflow's file store, W&B's CSV files and Optuna's journals become run directories; called again, what is new is
+    added.
+    """
+    from assay.record.importers.registry import IMPORTERS, choose_importer, describe_known
+    from assay.record.importers.sample import Sample
+
+    if not os.path.exists(request.path):
+        raise UsageError(f"{request.path} is not a folder or a file")
+    if request.importer is not None:
+        chosen = {each.name: each for each in IMPORTERS if each.gives == "runs"}
+        if request.importer not in chosen:
+            raise NotFoundError("importer of runs", request.importer, chosen)
+        return _import(chosen[request.importer], request, console)
+    found = choose_importer(Sample(request.path), ["folders", "runs", "results"])
+    if found is None:
+        raise UsageError(f"found no runs in {request.path}", describe_known(["folders", "runs"]))
+    if found.gives == "results":
+        from assay.values.run import build_command
+
+        command = build_command(("assay", "bench", "import"), [request.path])
+        raise UsageError(
+            f"{request.path} holds results of benchmarks, not runs: {found.title}", f"import it: {command}"
+        )
+    if found.gives == "runs":
+        return _import(found, request, console)
+    if request.study is not None or request.root is not None:
+        raise UsageError(
+            f"{request.path} holds {found.title}, which are read where they are", "leave out --study and --root"
+        )
+    return _add_folder(request.path, console)
+
+
+def _import(importer: Importer, request: IngestRequest, console: Console) -> int:
+    from assay.exchange.importing import import_runs
+    from assay.follow.locations import find_roots, show_command
+
+    root = os.path.abspath(request.root) if request.root else find_roots(None).main[0]
+    counts = import_runs(importer, request.path, root, request.study, console)
+    for note in counts.notes:
+        console.message(note)
+    if counts.here:
+        one = (
+            "1 run was exported from here, and is"
+            if counts.here == 1
+            else f"{counts.here} runs were exported from here, and are"
+        )
+        console.print(f"{one} here already, under {_show_root(root)}; left out")
+    if not counts.locations:
+        return 0
+    runs = render_count(counts.new + counts.updated + counts.unchanged, "run")
+    names = ", ".join(location.name for location in counts.locations)
+    numbers = f"{counts.new} new, {counts.updated} updated, {counts.unchanged} unchanged"
+    console.print(f"{names}: {runs} from {importer.name} ({numbers}) under {_show_root(root)}")
+    console.print(f"next: {show_command(['sum'], counts.locations[0])}")
+    return 0
+
+
+def _add_folder(folder: str, console: Console) -> int:
+    from collections import Counter
+
+    from assay.follow.locations import StudyLocation, find_studies, is_study, show_command
+    from assay.follow.opening import open_index
+    from assay.follow.refresh import refresh_study
+
+    path = os.path.abspath(folder)
+    root = os.path.dirname(path) if is_study(path) else path
+    names = [os.path.basename(path)] if is_study(path) else list(find_studies(path))
+    with open_index(root) as index:
+        for name in names:
+            refresh_study(index, StudyLocation(root, name), console)
+        rows = index.load_runs(names)
+        metrics = index.load_metric_names(names)
+    origins = ", ".join(f"{count} by {origin}" for origin, count in sorted(Counter(row.origin for row in rows).items()))
+    more = " …" if len(metrics) > 12 else ""
+    studies = render_count(len(names), "study", "studies")
+    console.print(f"{studies}, {len(rows)} runs ({origins}) under {_show_root(root)}")
+    console.print(f"metrics: {', '.join(metrics[:12]) or 'none'}{more}")
+    console.print(f"next: {show_command(['sum'], StudyLocation(root, names[0]))}")
+    return 0
+
+
+def _show_root(root: str) -> str:
+    relative = os.path.relpath(root)
+    return root if relative.startswith("..") else relative

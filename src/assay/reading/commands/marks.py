@@ -1,0 +1,167 @@
+"""`assay tag` and `assay note`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from assay.errors import NotFoundError, UsageError
+from assay.record.tags import Marks, MarksChange, Note, change_marks, check_tag, find_tags_file, load_marks
+from assay.show.console import Console
+from assay.values.options import Request, argument, json_option, option, root_option, where_option
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
+
+
+class _Target(NamedTuple):
+    """A study or a run that can be tagged. `name`: the study's, or `<study>/<run>`."""
+
+    name: str
+    dir: str
+    is_study: bool = False
+
+    @property
+    def file(self) -> str:
+        return find_tags_file(self.dir, of_study=self.is_study)
+
+
+def _find_targets(name: str, where: Where | None, root: str | None) -> list[_Target]:
+    """The name of a study means the study itself; anything else its runs, foreign ones included. With `where`: runs."""
+    from assay.follow.locations import find_locations, find_runs
+    from assay.reading.choosing import find_chosen_runs
+
+    if where is not None:
+        return [_Target(run.key, run.dir) for run in find_chosen_runs([name], where, root)]
+    try:
+        return [_Target(each.name, each.dir, is_study=True) for each in find_locations([name], root)]
+    except NotFoundError:
+        return [_Target(run.location.key(run.dir), run.dir) for run in find_runs(name, root, foreign=True)]
+
+
+def _add_runs(targets: Sequence[_Target]) -> list[_Target]:
+    """A study and its runs, for a list."""
+    from assay.record.folders import find_foreign_dirs, find_run_dirs
+
+    found = [*targets]
+    for each in targets:
+        if each.is_study:
+            folders = (*find_run_dirs(each.dir), *find_foreign_dirs(each.dir))
+            found += [_Target(f"{each.name}/{os.path.basename(folder)}", folder) for folder in folders]
+    return found
+
+
+def _change(targets: Sequence[_Target], change: MarksChange) -> list[tuple[_Target, Marks]]:
+    return [(each, change_marks(each.file, change)) for each in targets]
+
+
+def _load(targets: Sequence[_Target], console: Console) -> list[tuple[_Target, Marks]]:
+    found = [(each, load_marks(each.file)) for each in targets]
+    for each, marks in found:
+        if marks.problem:
+            console.warning(f"{each.name}: {marks.problem}; move the file away and give its tags again: {each.file}")
+    return found
+
+
+def _build_facts(found: Sequence[tuple[_Target, Marks]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": each.name,
+            "kind": "study" if each.is_study else "run",
+            "dir": each.dir,
+            "tags": list(marks.tags),
+            "notes": [note._asdict() for note in marks.notes],
+        }
+        for each, marks in found
+    ]
+
+
+# ---------------------------------------------------------------- tag
+
+
+class TagRequest(Request):
+    name: str = argument()
+    tags: tuple[str, ...] = argument("[TAG]...", multiple=True, required=False)
+    remove: tuple[str, ...] = option(
+        "--remove", multiple=True, metavar="TAG", help="Remove this tag; may be given again."
+    )
+    where: Where | None = where_option()
+    as_json: bool = json_option()
+    root: str | None = root_option()
+
+
+def tag(request: TagRequest, console: Console) -> int:
+    """Tag NAME: a study, STUDY/RUN, a run's name or id, a folder, or a pattern such as 'STUDY/lr=0.1*'.
+
+    Without TAG, list the tags of NAME; of a study, also those of its runs.
+    """
+    change = MarksChange(tuple(map(check_tag, request.tags)), request.remove)
+    if both := [each for each in request.tags if each in request.remove]:
+        raise UsageError(f"{both[0]!r} is to be added and removed")
+    targets = _find_targets(request.name, request.where, request.root)
+    if not request.tags and not request.remove:
+        found = _load(_add_runs(targets), console)
+    else:
+        _check_removed(targets, request.remove)
+        found = _change(targets, change)
+    if request.as_json:
+        console.write_json(_build_facts(found))
+        return 0
+    is_list = not request.tags and not request.remove
+    shown = [(each, marks) for each, marks in found if marks.tags or not is_list]
+    for each, marks in shown or found[:1]:
+        console.print(f"{each.name}: {', '.join(marks.tags) or 'no tags'}")
+    return 0
+
+
+def _check_removed(targets: Sequence[_Target], removed: Sequence[str]) -> None:
+    known = {tag for each in targets for tag in load_marks(each.file).tags} if removed else set()
+    for each in removed:
+        if each not in known:
+            raise NotFoundError("tag", each, known)
+
+
+# ---------------------------------------------------------------- note
+
+
+class NoteRequest(Request):
+    name: str = argument()
+    text: tuple[str, ...] = argument("[TEXT]...", multiple=True, required=False)
+    clear: bool = option("--clear", default=False, help="Remove the notes that are there; with TEXT, replace them.")
+    where: Where | None = where_option()
+    as_json: bool = json_option()
+    root: str | None = root_option()
+
+
+def note(request: NoteRequest, console: Console) -> int:
+    """Add TEXT with the time to the notes of NAME: a study, or runs as `assay tag` takes them.
+
+    Without TEXT, print the notes of NAME; of a study, also those of its runs.
+    """
+    text = " ".join(request.text).strip()
+    if request.text and not text:
+        raise UsageError("the note is empty", "write some text, or leave it out to print the notes")
+    targets = _find_targets(request.name, request.where, request.root)
+    if text or request.clear:
+        found = _change(targets, MarksChange(note=Note(time.time(), text) if text else None, clear_notes=request.clear))
+    else:
+        found = _load(_add_runs(targets), console)
+    if request.as_json:
+        console.write_json(_build_facts(found))
+        return 0
+    is_list = not text and not request.clear
+    shown = [(each, marks) for each, marks in found if marks.notes or not is_list]
+    for each, marks in shown or found[:1]:
+        _print_notes(each, marks, console)
+    return 0
+
+
+def _print_notes(target: _Target, marks: Marks, console: Console) -> None:
+    from assay.values.plain import render_date
+
+    console.print(f"{target.name}:{'' if marks.notes else ' no notes'}")
+    for each in marks.notes:
+        moment = f"  {render_date(each.at, '%Y-%m-%d %H:%M')}  "
+        console.print_lines(moment + each.text.replace("\n", "\n" + " " * len(moment)))

@@ -1,0 +1,206 @@
+"""`assay ls`: which studies there are, and how the runs of one stand."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from assay.follow.locations import StudyLocation, find_studies
+from assay.follow.opening import open_index
+from assay.follow.refresh import refresh_root, refresh_study
+from assay.reading.ranking import choose_sort, sort_rows
+from assay.reading.summary import build_remarks, select_rows
+from assay.record import run_directory
+from assay.record.index.base import Index, RunRow, StudyRow
+from assay.record.index.base import Table as IndexTable
+from assay.record.received import describe_facts
+from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
+from assay.show import formatting
+from assay.show.console import Console
+from assay.show.table import fit_columns, table_width
+from assay.values.run import State
+from assay.values.series import metric_priority
+from assay.values.table import Column, Table
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
+
+MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
+
+
+_REASON = "reason"
+# The ranks by which columns leave a narrow table, the highest first.
+_METRIC_RANKS = (2, 6, 7)
+
+
+# ---------------------------------------------------------------- studies
+
+
+@dataclass(frozen=True, slots=True)
+class ListedStudy:
+    root: str
+    row: StudyRow
+    marks: Marks = NO_MARKS
+
+
+def list_studies(roots: Sequence[str], console: Console) -> list[ListedStudy]:
+    """Every study under these roots, as its directories say now; one without runs is listed, too."""
+    found = []
+    for root in roots:
+        names = list(find_studies(root))
+        if not names:
+            continue
+        with open_index(root, console.warning) as index:
+            refresh_root(index, root, console)
+            known = {row.name: row for row in index.load_studies()}
+        for name in names:
+            row = known.get(name) or StudyRow(name, {}, None)
+            if planned := len(run_directory.load_planned(os.path.join(root, name))):
+                row = row._replace(counts={**row.counts, State.QUEUED: row.counts.get(State.QUEUED, 0) + planned})
+            marks = load_marks(find_tags_file(os.path.join(root, name), of_study=True))
+            if marks.problem:
+                console.warning(f"{name}: {marks.problem}")
+            found.append(ListedStudy(root, row, marks))
+    return found
+
+
+def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
+    """Counts only for states that occur, newest activity last so that the prompt is near it."""
+    states = [state for state in State if any(study.row.counts.get(state) for study in studies)]
+    several = len({study.root for study in studies}) > 1
+    columns = [Column("study"), Column("runs", "number")]
+    columns += [Column(str(state), "number", key=str(state)) for state in states]
+    columns += [Column("last activity", "age", align="left")]
+    is_tagged = any(study.marks.tags for study in studies)
+    columns += [Column("tags")] if is_tagged else []
+    columns += [Column("root")] if several else []
+    rows = []
+    for study in sorted(studies, key=lambda study: study.row.last_activity or 0.0):
+        row = study.row
+        age = now - row.last_activity if row.last_activity is not None else None
+        cells = [row.name, row.runs, *(row.counts.get(state) or None for state in states), age]
+        cells += [",".join(study.marks.tags)] if is_tagged else []
+        rows.append([*cells, os.path.relpath(study.root)] if several else cells)
+    return Table(tuple(columns), rows)
+
+
+def build_study_facts(studies: Sequence[ListedStudy]) -> Table:
+    """The same for machines: every state, absolute times."""
+    columns = ("study", "root", "dir", "runs", "counts", "last_activity", "tags", "note")
+    rows = [
+        [
+            study.row.name,
+            study.root,
+            os.path.join(study.root, study.row.name),
+            study.row.runs,
+            {str(state): study.row.counts.get(state, 0) for state in State},
+            study.row.last_activity,
+            list(study.marks.tags),
+            study.marks.note,
+        ]
+        for study in studies
+    ]
+    return Table(tuple(Column(name) for name in columns), rows)
+
+
+# ---------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRun:
+    row: RunRow
+    metrics: Mapping[str, tuple[float, float]]  # name -> last value, its step (NaN: none)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    states: frozenset[State] | None = None
+    where: Where | None = None
+    patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
+    sort: tuple[str, ...] = ()
+
+
+def list_runs(index: Index, location: StudyLocation, options: ListOptions, console: Console) -> list[ListedRun]:
+    refresh_study(index, location, console)
+    data = index.load_table([location.name])
+    # runs without a directory yet: their call waits for slots, or was interrupted or killed
+    planned = [
+        RunRow(f"{location.name}/{name}", location.name, name, run_id, State.QUEUED, 0, {})
+        for name, run_id in run_directory.load_planned(location.dir).items()
+    ]
+    count, data = len(data.rows), IndexTable([*data.rows, *planned], data.metrics)
+    keep = select_rows(data, options.where, options.patterns, options.states)
+    if options.sort:
+        params = [row.params for row in data.rows]
+        begun = sort_rows(data, [i for i in keep if i < count], choose_sort(options.sort, data, params), params)
+        keep = [*begun, *(i for i in keep if i >= count)]
+    metrics = data.metrics.items()
+    return [
+        ListedRun(data.rows[i], {name: (c.last[i], c.last_step[i]) for name, c in metrics if i < count and c.count[i]})
+        for i in keep
+    ]
+
+
+def describe_total(runs: Sequence[ListedRun]) -> str:
+    """`24 runs: 18 done, 6 queued`."""
+    counts = Counter(run.row.state for run in runs)
+    states = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
+    return f"{formatting.render_count(len(runs), 'run')}: {states}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunTable:
+    """`remarks` are lines for below the table: reasons that had no room in it."""
+
+    table: Table
+    remarks: tuple[str, ...] = ()
+
+
+def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = None) -> RunTable:
+    """Columns only where some run has something to say; with a width, only as many as leave the names readable."""
+    shown = sorted({name for run in runs for name in run.metrics}, key=metric_priority)[:MOST_METRICS]
+    attempts = [run.row.attempt for run in runs]
+    steps = [[step for _, step in run.metrics.values() if math.isfinite(step)] for run in runs]
+    candidates: list[tuple[Column, list[Any]]] = [
+        (Column("run"), [run.row.name for run in runs]),
+        (Column("state", "state"), [str(run.row.state) for run in runs]),
+        (Column("attempt", "number", rank=4), attempts if max(attempts, default=0) > 1 else [None] * len(runs)),
+        (Column("slot", rank=5), [run.row.slot for run in runs]),
+        (Column("time", "clock", rank=1), [run.row.elapsed_s(now) for run in runs]),
+        (Column("step", "number", digits=12, rank=3), [max(found, default=None) for found in steps]),
+        *(
+            (Column(name, "number", rank=_METRIC_RANKS[index]), [run.metrics.get(name, (None,))[0] for run in runs])
+            for index, name in enumerate(shown)
+        ),
+        (Column("tags", rank=8), [",".join(run.row.tags) or None for run in runs]),
+        (Column("received"), [describe_facts(run.row.received) or None for run in runs]),
+        (Column(_REASON), [run.row.reason or None for run in runs]),
+    ]
+    telling = [pair for pair in candidates if any(value is not None for value in pair[1])]
+    columns = [column for column, _ in telling]
+    cells = [["" if v is None and column.kind == "text" else v for v in values] for column, values in telling]
+    table = Table(tuple(columns), list(zip(*cells, strict=True)))
+    if width is None or table_width(table) <= width:
+        return RunTable(table)
+    if columns[-1].name == _REASON:  # half of it would be no use
+        table = Table(table.columns[:-1], [row[:-1] for row in table.rows])
+    return RunTable(fit_columns(table, width)[0], tuple(build_remarks([run.row for run in runs])))
+
+
+def build_run_facts(runs: Sequence[ListedRun], location: StudyLocation, now: float) -> Table:
+    """Everything that the index knows of these runs, for machines."""
+    fields = [name for name in RunRow._fields if name != "stamp"]
+    more = ("dir", "elapsed_s", "metrics", "overrides")
+    columns = [Column(name) for name in (*fields, *more)]
+    rows = []
+    for run in runs:
+        values = [str(value) if isinstance(value, State) else value for value in map(run.row.__getattribute__, fields)]
+        metrics = {name: value for name, (value, _) in run.metrics.items()}
+        run_dir = os.path.join(location.dir, run.row.key.partition("/")[2])
+        overrides = list(run_directory.load_overrides(run_dir))
+        rows.append([*values, run_dir, run.row.elapsed_s(now), metrics, overrides])
+    return Table(tuple(columns), rows)

@@ -1,0 +1,288 @@
+"""`assay logs`: a run's output as its commands wrote it, now or as it comes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from assay.errors import AssayError, NotFoundError, UsageError
+from assay.follow.locations import StudyLocation, show_command
+from assay.follow.run_status import SupervisorProcess, find_supervisors, load_record, load_status
+from assay.record import run_directory
+from assay.system.files import Tail
+from assay.values import layout
+from assay.values.run import RunSpec
+
+POLL_S = 0.1
+_BLOCK = 1 << 16
+
+Write = Callable[[bytes], None]
+
+
+# ---------------------------------------------------------------- which file
+
+
+def find_log(run_dir: str, command: str | None = None, attempt: int | None = None) -> str:
+    """The log asked for; by default the newest: of the command that failed, else of the last one that began."""
+    record = load_record(run_dir)
+    if record.origin:
+        raise UsageError(f"{record.spec.name} was imported from {record.tool}: there is no output of it")
+    spec = record.spec
+    names = os.listdir(run_dir)
+    if command is not None and command not in [each.name for each in spec.commands]:
+        raise NotFoundError("command", command, [each.name for each in spec.commands])
+    history = run_directory.load_history(run_dir, names)
+    if attempt is not None and attempt not in [each.number for each in history.attempts]:
+        numbers = ", ".join(str(each.number) for each in history.attempts)
+        hint = f"there is {numbers}" if numbers else "it was never started"
+        raise UsageError(f"{os.path.basename(run_dir)} has no attempt {attempt}", hint)
+    files = [name for name in names if os.path.isfile(os.path.join(run_dir, name))]
+    for each in _order(spec, history, command, attempt):
+        found = _log_of_attempt(files, spec, history, each, attempt)
+        if found is not None:
+            return os.path.join(run_dir, found)
+    if not spec.commands:
+        raise UsageError(_describe_no_log(spec, run_dir, command, attempt))
+    folder, name = os.path.split(os.path.abspath(run_dir))
+    again = show_command(["logs"], StudyLocation(*os.path.split(folder)), name, options=["--follow"])
+    raise UsageError(_describe_no_log(spec, run_dir, command, attempt), f"wait for it: {again}")
+
+
+def _describe_no_log(spec: RunSpec, run_dir: str, command: str | None, attempt: int | None) -> str:
+    if not spec.commands:
+        return f"{os.path.basename(run_dir)} was opened by a script of its own: it has no output here"
+    which = f"of {command} " if command else ""
+    tried = f"in attempt {attempt} " if attempt else ""
+    return f"{os.path.basename(run_dir)} has no output {which}{tried}yet"
+
+
+def _order(spec: RunSpec, history: run_directory.History, command: str | None, attempt: int | None) -> list[str]:
+    """Commands in the order in which their logs are of interest."""
+    if command is not None:
+        return [command]
+    chosen = history.last if attempt is None else next(a for a in history.attempts if a.number == attempt)
+    failed = [name for name, code in chosen.codes.items() if code != 0] if chosen else []
+    return [*failed, *(each.name for each in reversed(spec.commands))]
+
+
+def _log_of_attempt(
+    names: Sequence[str], spec: RunSpec, history: run_directory.History, command: str, attempt: int | None
+) -> str | None:
+    if attempt is None:
+        return layout.find_log(names, spec.log_name, command)
+    if "{suffix}" in spec.log_name:
+        name = layout.log_name(spec.log_name, command, attempt, "")
+        return name if name in names else None
+    # mlrunner's logs carry a time instead of a number: the attempts that ran the command wrote them in turn
+    logs = layout.find_logs(names, spec.log_name, command)
+    ran = [
+        each.number for each in history.attempts if command in each.codes or each.number == history.attempts[-1].number
+    ]
+    index = ran.index(attempt) if attempt in ran else -1
+    return logs[index] if 0 <= index < len(logs) else None
+
+
+# ---------------------------------------------------------------- as it is
+
+
+def copy_log(path: str, lines: int | None, write: Write) -> None:
+    """The whole file, or its last lines."""
+    with open(path, "rb") as file:
+        if lines is not None:
+            file.seek(find_last_lines(path, lines))
+        while block := file.read(_BLOCK):
+            write(block)
+
+
+def find_last_lines(path: str, lines: int) -> int:
+    """The offset where the last `lines` lines begin, without reading what comes before."""
+    if lines <= 0:
+        return os.stat(path).st_size
+    with open(path, "rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        offset, wanted = end, lines + 1  # the newline before the first of them
+        while offset > 0:
+            size = min(_BLOCK, offset)
+            offset -= size
+            file.seek(offset)
+            block = file.read(size)
+            if offset + size == end and block.endswith(b"\n"):
+                wanted += 1
+            breaks = block.count(b"\n")
+            if breaks >= wanted - 1:
+                return offset + _after_break(block, breaks - (wanted - 1))
+            wanted -= breaks
+    return 0
+
+
+def _after_break(block: bytes, skip: int) -> int:
+    end = -1
+    for _ in range(skip + 1):
+        end = block.index(b"\n", end + 1)
+    return end + 1
+
+
+# ---------------------------------------------------------------- as it comes
+
+
+@dataclass(slots=True)
+class RunFollower:
+    """Reads the logs of a run one after another, later commands and attempts included."""
+
+    run_dir: str
+    command: str | None = None
+    lines: int | None = None  # how many of what is there already; None is all
+    _spec: RunSpec | None = None
+    _tail: Tail | None = None
+    _finished: set[str] = field(default_factory=set)  # logs read to their end
+    _last: tuple[int, bool] = (-1, False)  # attempt and whether it was over, at the last look
+
+    def read(self) -> Iterator[bytes]:
+        """What is new. A log has come to its end when a newer one has appeared."""
+        logs = self._list_logs()
+        if self._tail is None and (logs := [name for name in logs if name not in self._finished]):
+            # at the log that is being written; earlier ones are history
+            self._finished.update(logs[:-1])
+            path = os.path.join(self.run_dir, logs[-1])
+            offset = find_last_lines(path, self.lines) if self.lines is not None else 0
+            self._tail = Tail(path, offset)
+        while self._tail is not None:
+            while data := self._tail.read():
+                yield data
+            current = os.path.basename(self._tail.path)
+            later = [name for name in logs if name != current and name not in self._finished]
+            if not later:
+                return
+            self._finished.add(current)
+            self._tail = Tail(os.path.join(self.run_dir, later[0]))
+
+    def skip(self) -> None:
+        """Pass over every log that is there."""
+        with suppress(OSError, AssayError):
+            self._finished.update(self._list_logs())
+
+    def look(self) -> bool:
+        """Whether the run is over. Twice in a row, since a failed attempt may be followed by another at once."""
+        status = load_status(self.run_dir)
+        before, self._last = self._last, (status.attempt, status.state.is_over)
+        return self._last[1] and before == self._last
+
+    def _list_logs(self) -> list[str]:
+        """In the order in which they are written: by attempt, then by command."""
+        if self._spec is None:
+            self._spec = load_record(self.run_dir).spec
+        names, template = os.listdir(self.run_dir), self._spec.log_name
+        commands = [each.name for each in self._spec.commands if self.command in (None, each.name)]
+        keyed = [
+            (_mark(name, template, command), index, name)
+            for index, command in enumerate(commands)
+            for name in layout.find_logs(names, template, command)
+        ]
+        return [name for _, _, name in sorted(keyed)]
+
+
+def _mark(name: str, template: str, command: str) -> tuple[int, ...]:
+    """What tells the logs of two attempts apart: the number of the attempt, or mlrunner's time."""
+    before, _, after = layout.fill_log_name(template, command, "\0", "\0").partition("\0")
+    return tuple(int(part) for part in name[len(before) : len(name) - len(after)].split(".") if part)
+
+
+def follow_run(run_dir: str, command: str | None, lines: int | None, write: Write) -> None:
+    """Until the run is over; what does not exist yet is waited for."""
+    spec = load_record(run_dir).spec
+    if command is not None and command not in [each.name for each in spec.commands]:
+        raise NotFoundError("command", command, [each.name for each in spec.commands])
+    if not spec.commands:
+        raise UsageError(_describe_no_log(spec, run_dir, None, None))
+    follower = RunFollower(run_dir, command, lines)
+    while True:
+        over = follower.look()  # before reading: what it wrote last is read then
+        for data in follower.read():
+            write(data)
+        if over:
+            return
+        time.sleep(POLL_S)
+
+
+@dataclass(slots=True)
+class _NamedOutput:
+    """One run of several: whole lines, each with the run's name before it."""
+
+    name: bytes
+    follower: RunFollower
+    partial: bytes = b""
+
+    def write_news(self, write: Write, final: bool) -> None:
+        for data in self.follower.read():
+            *whole, self.partial = (self.partial + data).split(b"\n")
+            if whole:
+                write(b"".join(b"%s | %s\n" % (self.name, line) for line in whole))
+        if final and self.partial:
+            write(b"%s | %s\n" % (self.name, self.partial))
+
+
+def follow_study(
+    study_dir: str, command: str | None, lines: int | None, write: Write, only: Sequence[str] | None = None
+) -> int:
+    """Every run of a study that is not over, new ones as they come, or only these; how many there were."""
+    followed: dict[str, _NamedOutput] = {}
+    ended: dict[str, tuple[int, _NamedOutput]] = {}  # at which attempt, and what is followed on if another begins
+    supervisors: set[SupervisorProcess] = set()
+    seen = 0
+    while True:
+        had_seen = seen > 0  # what appears later is followed from its beginning, however short it was
+        for path in run_directory.find_run_dirs(study_dir) if only is None else only:
+            if path in followed or not _begins(path, ended.get(path), had_seen):
+                continue
+            known = ended.pop(path, None)
+            followed[path] = known[1] if known else _NamedOutput(_name(path), RunFollower(path, command, lines))
+            seen += 1
+        if only is None:
+            supervisors |= set(find_supervisors(followed, study_dir))  # also one that has only queued what it repeats
+        for path, output in list(followed.items()):
+            over = output.follower.look()
+            output.write_news(write, over)
+            if over:
+                ended[path] = (_load_attempt(path), followed.pop(path))
+        if not followed and not any(supervisor.is_alive for supervisor in supervisors):
+            return seen
+        for path in run_directory.find_run_dirs(study_dir) if only is None else only:
+            if path not in followed and path not in ended:  # had ended before: followed when another attempt begins
+                ended[path] = (_load_attempt(path), _skip_to_end(path, command, lines))
+        time.sleep(POLL_S)
+
+
+def _name(run_dir: str) -> bytes:
+    return os.fsencode(os.path.basename(run_dir))
+
+
+def _begins(run_dir: str, before: tuple[int, _NamedOutput] | None, has_seen: bool) -> bool:
+    """Whether a run is to be followed from now on: it is not over, or new, or has begun another attempt."""
+    if before is not None:
+        return _load_attempt(run_dir) > before[0]
+    return has_seen or not _is_over(run_dir)
+
+
+def _skip_to_end(run_dir: str, command: str | None, lines: int | None) -> _NamedOutput:
+    """What it has written until now is history."""
+    follower = RunFollower(run_dir, command, lines)
+    follower.skip()
+    return _NamedOutput(_name(run_dir), follower)
+
+
+def _load_attempt(run_dir: str) -> int:
+    try:
+        last = run_directory.load_history(run_dir).last
+    except OSError:
+        return 0
+    return last.number if last else 0
+
+
+def _is_over(run_dir: str) -> bool:
+    try:
+        return load_status(run_dir).state.is_over
+    except AssayError:  # damaged: `assay ls` says so
+        return True

@@ -1,0 +1,455 @@
+"""Plots of what the parameters did: a point or a line for each run, instead of a curve.
+
+The value of a run is the best one that its metric reached, as in `assay sum --sort`. A run that is not done is drawn
+with a mark of its own where it has a value, and left out of what needs finished runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from assay.errors import NotFoundError, UsageError
+from assay.reading.plotting import Plot, Selection, choose_metrics, describe_value
+from assay.reading.ranking import best_values, differing_params, find_pareto_runs, parse_number, sort_values
+from assay.reading.run_reader import Declared
+from assay.record.index.base import RunRow
+from assay.show.chart import Axis, Chart, Line, Look, Scale, build_log_ticks, build_ticks
+from assay.show.formatting import render_count, render_number
+from assay.values.document import Bars
+from assay.values.series import Direction
+from assay.values.state import State
+
+MOST_PARAMS = 12  # small charts or upright axes
+_MOST_COLORS = 8  # more values than this are put together in ranges
+_RANGES = 6
+_LOG_RATIO = 30  # between the largest and the smallest value, below which no scale is logarithmic
+_MOST_CATEGORY_TICKS = 20  # of one upright axis
+_FEW = 6  # different numbers, each with a tick of its own
+_MOST_BARS = 30
+_MISSING = -0.09  # where a run without the parameter crosses its axis
+_UNSET = "(none)"
+_MOST_UNTRIED = 8  # values that are named
+_NOTHING = Declared(())
+
+
+@dataclass(frozen=True, slots=True)
+class ParamOptions:
+    metrics: tuple[str, ...] = ()
+    params: tuple[str, ...] = ()  # none: those that differ
+    color: str | None = None
+    log: bool = False
+    log_x: bool = False
+
+
+class Trial(NamedTuple):
+    row: RunRow
+    label: str
+    value: float  # finite
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    metric: str
+    direction: Direction
+    y_name: str
+    items: Sequence[Trial]
+    notes: tuple[str, ...]
+
+    @property
+    def done(self) -> list[Trial]:
+        return [trial for trial in self.items if trial.row.state is State.DONE]
+
+
+def load_trials(selection: Selection, options: ParamOptions) -> list[Trials]:
+    """For each metric the runs that have a finite value of it, and a note about those that have none."""
+    chosen, notes = choose_metrics(selection, options.metrics, makes_line=False)
+    return [_build_trials(selection, key.name, key.direction, notes, is_log=options.log) for key in chosen]
+
+
+def _build_trials(
+    selection: Selection, metric: str, direction: Direction, notes: Sequence[str], *, is_log: bool
+) -> Trials:
+    column = selection.data.metrics[metric]
+    values = best_values(column, direction)
+    several = len({row.study for row in selection.rows}) > 1
+    items = [
+        Trial(row, row.key if several else row.name, values[i])
+        for i, row in zip(selection.keep, selection.rows, strict=True)
+        if column.count[i] and math.isfinite(values[i])
+    ]
+    if not items:
+        raise UsageError(f"{selection.studies}: no run has a finite value of {metric}")
+    without = len(selection.keep) - len(items)
+    missing = [f"{render_count(without, 'run')} without a finite {metric}: not drawn"] if without else []
+    if is_log and (below := sum(trial.value <= 0 for trial in items)):
+        missing.append(f"{render_count(below, 'run')} with a {metric} of zero or below: not on a logarithmic scale")
+    is_single = selection.counts[metric] == 1
+    y_name = metric if is_single else f"{metric} ({'lowest' if direction == 'min' else 'highest'} of each run)"
+    return Trials(metric, direction, y_name, items, (*notes, *missing))
+
+
+# ---------------------------------------------------------------- one parameter against the metric
+
+
+def build_scatters(selection: Selection, param: str, options: ParamOptions) -> list[Plot]:
+    _check_params(selection, [param, *([options.color] if options.color else [])])
+    return [
+        Plot(
+            trials.metric,
+            _build_scatter(selection, trials, param, options),
+            (*trials.notes, *_describe_untried(selection, [param])),
+        )
+        for trials in load_trials(selection, options)
+    ]
+
+
+def _build_scatter(selection: Selection, trials: Trials, param: str, options: ParamOptions) -> Chart:
+    values = [trial.row.params.get(param) for trial in trials.items]
+    space = selection.get_space(param)
+    place = _choose_places([*values, *space.values], options.log_x, space.is_log)
+    lines = _color_points(trials, param, place, options.color)
+    return Chart(
+        (*lines, *_mark_unfinished(trials, lambda trial: place.at(trial.row.params.get(param)))),
+        title=f"{selection.studies}: {trials.metric} by {param}",
+        x_name=param,
+        y_name=trials.y_name,
+        scale="log" if options.log else "linear",
+        x_scale=place.scale,
+        x_ticks=place.ticks,
+        x_marks=place.marks,
+        x_bounds=[] if place.ticks else list(map(_read_number, space.values)),
+    )
+
+
+def _color_points(trials: Trials, param: str, place: _Places, color: str | None) -> list[Line]:
+    """A line of points for each value of the parameter `color`, or in shades for ranges where it has many numbers."""
+    done = trials.done
+
+    def build(label: str, chosen: Sequence[Trial], shade: float | None = None) -> Line:
+        xs = [place.at(trial.row.params.get(param)) for trial in chosen]
+        ys = [trial.value for trial in chosen]
+        return Line(label, xs, ys, names=[trial.label for trial in chosen], look="dots", shade=shade)
+
+    if color is None or not done:
+        return [build("done", done)] if done else []
+    values = [_describe(trial.row.params.get(color)) for trial in done]
+    order = sort_values([*dict.fromkeys(values)], [*dict.fromkeys(values)], "min")
+    if len(order) <= _MOST_COLORS:
+        return [
+            build(f"{color}={name}", [trial for trial, value in zip(done, values, strict=True) if value == name])
+            for name in order
+        ]
+    numbers = [_read_number(trial.row.params.get(color)) for trial in done]
+    if not all(map(math.isfinite, numbers)):
+        message = f"--color {color}: its {len(order)} different values are too many for colours"
+        raise UsageError(message, f"choose a parameter of numbers, or of at most {_MOST_COLORS} values")
+    low, high, scale = min(numbers), max(numbers), _choose_scale(numbers)
+    ranges: dict[int, list[int]] = {}
+    for index, number in enumerate(numbers):
+        ranges.setdefault(min(int(_fraction(number, low, high, scale) * _RANGES), _RANGES - 1), []).append(index)
+    lines = []
+    for part, members in sorted(ranges.items()):
+        ends = [render_number(end([numbers[index] for index in members])) for end in (min, max)]
+        lines.append(
+            build(f"{color}={'…'.join(dict.fromkeys(ends))}", [done[i] for i in members], part / (_RANGES - 1))
+        )
+    return lines
+
+
+def _mark_unfinished(trials: Trials, place: Callable[[Trial], float]) -> Iterator[Line]:
+    """Runs that failed or were stopped, by their state."""
+    others = [trial for trial in trials.items if trial.row.state is not State.DONE]
+    for state in dict.fromkeys(trial.row.state for trial in others):
+        chosen = [trial for trial in others if trial.row.state is state]
+        xs, ys = [place(trial) for trial in chosen], [trial.value for trial in chosen]
+        yield Line(str(state), xs, ys, names=[trial.label for trial in chosen], look="crosses")
+
+
+def build_slices(selection: Selection, options: ParamOptions) -> list[Plot]:
+    """A small scatter for each parameter that differs."""
+    plots = []
+    for trials in load_trials(selection, options):
+        params, notes = _choose_params(selection, options)
+        charts = tuple(_build_scatter(selection, trials, param, options) for param in params)
+        notes += _describe_untried(selection, params)
+        title = f"{selection.studies}: {trials.metric} by each parameter"
+        plots.append(Plot(trials.metric, charts, (*trials.notes, *notes), title))
+    return plots
+
+
+def _check_params(selection: Selection, names: Sequence[str]) -> None:
+    known = dict.fromkeys(name for row in selection.rows for name in row.params)
+    for name in names:
+        if name not in known:
+            raise NotFoundError("parameter", name, known)
+
+
+def _choose_params(selection: Selection, options: ParamOptions) -> tuple[list[str], list[str]]:
+    """Those asked for, or those that differ, as many as can be read; and a note about the others."""
+    _check_params(selection, options.params)
+    if options.params:
+        return list(options.params), []
+    found = differing_params([row.params for row in selection.rows])
+    if not found:
+        raise UsageError(
+            f"{selection.studies}: no parameter differs between these runs",
+            "name parameters with --params A,B, or plot curves: leave out --slices or --parallel",
+        )
+    notes = [f"the first {MOST_PARAMS} of {len(found)} parameters (choose with --params A,B)"]
+    return found[:MOST_PARAMS], notes if len(found) > MOST_PARAMS else []
+
+
+# ---------------------------------------------------------------- two metrics against each other
+
+
+def build_pareto(selection: Selection, options: ParamOptions) -> list[Plot]:
+    """A point for each run, one metric over another, and the runs that no other beats in both."""
+    found = load_trials(selection, options)
+    if len(found) != 2:
+        raise UsageError(
+            f"--pareto needs two metrics, and {'these are' if len(found) > 2 else 'this is'} {len(found)}",
+            "name two: -m loss -m time, or loss:min and acc:max",
+        )
+    across, up = found
+    heights = {trial.row.key: trial.value for trial in up.items}
+    both = [trial for trial in across.items if trial.row.key in heights]
+    done = [trial for trial in both if trial.row.state is State.DONE]
+    if not done:
+        raise UsageError(f"no finished run has both {across.metric} and {up.metric}")
+    keys = [f"{each.metric}:{each.direction}" for each in found]
+    front = {selection.data.rows[i].key for i in find_pareto_runs(selection.data, selection.keep, keys)}
+    best = sorted((trial for trial in done if trial.row.key in front), key=lambda trial: trial.value)
+
+    def build(label: str, chosen: Sequence[Trial], look: Look) -> Line:
+        xs, ys = [trial.value for trial in chosen], [heights[trial.row.key] for trial in chosen]
+        return Line(label, xs, ys, names=[trial.label for trial in chosen], look=look)
+
+    others = [trial for trial in done if trial.row.key not in front]
+    points = [build("Pareto set", best, "dots"), *([build("other runs", others, "dots")] if others else [])]
+    states = dict.fromkeys(trial.row.state for trial in both if trial.row.state is not State.DONE)
+    crosses = [build(str(state), [t for t in both if t.row.state is state], "crosses") for state in states]
+    chart = Chart(
+        (*points, *crosses),
+        title=f"{selection.studies}: {up.metric} and {across.metric}, {len(best)} of {len(done)} in the Pareto set",
+        x_name=across.y_name,
+        y_name=up.y_name,
+        scale="log" if options.log else "linear",
+        x_scale="log" if options.log_x else "linear",
+    )
+    return [Plot("pareto", chart, tuple(dict.fromkeys((*across.notes, *up.notes))))]
+
+
+# ---------------------------------------------------------------- in the order of finishing
+
+
+def build_histories(selection: Selection, options: ParamOptions) -> list[Plot]:
+    """The value of each run in the order in which they finished, and the best so far."""
+    return [_build_history(selection, trials, options) for trials in load_trials(selection, options)]
+
+
+def _build_history(selection: Selection, trials: Trials, options: ParamOptions) -> Plot:
+    ends = [trial.row.ended_at for trial in trials.items]
+    order = sort_values(trials.items, ends, "min")  # those that have not ended last
+    number = {trial.row.key: float(index + 1) for index, trial in enumerate(order)}
+    done = [trial for trial in order if trial.row.state is State.DONE]
+    lines = []
+    if done:
+        lines.append(_build_best_so_far(done, trials.direction, number, len(order)))
+        xs, names = [number[trial.row.key] for trial in done], [trial.label for trial in done]
+        lines.append(Line("done", xs, [trial.value for trial in done], names=names, look="dots"))
+    chart = Chart(
+        (*lines, *_mark_unfinished(trials, lambda trial: number[trial.row.key])),
+        title=f"{selection.studies}: {trials.metric} of each run, in the order of finishing",
+        x_name="run",
+        y_name=trials.y_name,
+        scale="log" if options.log else "linear",
+    )
+    return Plot(trials.metric, chart, trials.notes)
+
+
+def _build_best_so_far(done: Sequence[Trial], direction: Direction, number: Mapping[str, float], last: int) -> Line:
+    """Level until a run is better, then upright."""
+    xs: list[float] = []
+    ys: list[float] = []
+    names: list[str] = []
+    best = done[0]
+    for trial in done:
+        if trial is best or (trial.value < best.value if direction == "min" else trial.value > best.value):
+            x = number[trial.row.key]
+            xs += [x, x] if ys else [x]
+            ys += [best.value, trial.value] if ys else [trial.value]
+            names += [best.label, trial.label] if names else [trial.label]
+            best = trial
+    return Line("best so far", [*xs, float(last)], [*ys, best.value], names=[*names, best.label])
+
+
+# ---------------------------------------------------------------- all parameters at once
+
+
+def build_parallels(selection: Selection, options: ParamOptions) -> list[Plot]:
+    return [_build_parallel(selection, trials, options) for trials in load_trials(selection, options)]
+
+
+def _build_parallel(selection: Selection, trials: Trials, options: ParamOptions) -> Plot:
+    """A line for each finished run through its parameters to its value; the better, the darker, and on top."""
+    params, notes = _choose_params(selection, options)
+    done = sort_values(
+        trials.done, [trial.value for trial in trials.done], "max" if trials.direction == "min" else "min"
+    )
+    if not done:
+        raise UsageError(f"no finished run has {trials.metric}", "parallel coordinates are drawn of finished runs")
+    columns = [[trial.row.params.get(param) for trial in done] for param in params]
+    values = [trial.value for trial in done]
+    uprights = [
+        _build_upright(param, column, False, selection.get_space(param))
+        for param, column in zip(params, columns, strict=True)
+    ]
+    axis, places = _build_upright(trials.metric, values, options.log)
+    uprights.append((axis, places))
+    low, high = min(values), max(values)
+    scale: Scale = "log" if options.log and low > 0 else "linear"
+    lines = []
+    for index, trial in enumerate(done):
+        share = _fraction(trial.value, low, high, scale)
+        shade = 1 - share if trials.direction == "min" else share
+        ys = [found[index] for _, found in uprights]
+        lines.append(
+            Line(trial.label, range(len(ys)), ys, names=[_describe_trial(trial, params, trials.metric)], shade=shade)
+        )
+    worst, best = (high, low) if trials.direction == "min" else (low, high)
+    unfinished = len(trials.items) - len(done)
+    left_out = [f"{render_count(unfinished, 'run')} not done: not drawn"] if unfinished else []
+    chart = Chart(
+        tuple(lines),
+        title=f"{selection.studies}: {trials.metric} by {render_count(len(params), 'parameter')}",
+        x_name="",
+        axes=[axis for axis, _ in uprights],
+        shades=(trials.y_name, render_number(worst), render_number(best)),
+    )
+    return Plot(trials.metric, chart, (*trials.notes, *notes, *left_out, *_describe_untried(selection, params)))
+
+
+def _describe_untried(selection: Selection, params: Sequence[str]) -> Iterator[str]:
+    """Values that a search may choose and that no run has."""
+    for param in params:
+        space = selection.get_space(param)
+        tried = {_describe(row.params.get(param)) for row in selection.rows}
+        names = [name for name in dict.fromkeys(map(_describe, space.values)) if name not in tried]
+        if names and not space.is_range:
+            more = f" and {len(names) - _MOST_UNTRIED} more" if len(names) > _MOST_UNTRIED else ""
+            yield f"{param}: never tried: {', '.join(names[:_MOST_UNTRIED])}{more}"
+
+
+def _describe_trial(trial: Trial, params: Sequence[str], metric: str) -> str:
+    shown = [f"{name}={_describe(trial.row.params.get(name))}" for name in params]
+    return "\n".join((trial.label, *shown, f"{metric} {render_number(trial.value)}"))
+
+
+def _build_upright(name: str, values: Sequence[Any], log: bool, space: Declared = _NOTHING) -> tuple[Axis, list[float]]:
+    """The axis of a parameter or of the metric, and where each value is on it."""
+    place = _choose_places([*values, *space.values], log, space.is_log, is_upright=True)
+    ticks: list[tuple[float, str]]
+    if place.ticks:
+        step = -(-len(place.ticks) // _MOST_CATEGORY_TICKS)
+        ticks = [(_center(index, len(place.ticks)), text) for index, (_, text) in enumerate(place.ticks)][::step]
+        return Axis(name, ticks), [_center(place.at(value), len(place.ticks)) for value in values]
+    numbers = [place.at(value) for value in values]
+    known = [number for number in numbers if math.isfinite(number)]
+    reached = [*known, *map(_read_number, space.values)]
+    low, high = min(reached), max(reached)
+    marks = place.marks or (build_log_ticks(low, high, 5) if place.scale == "log" else build_ticks(low, high, 5))
+    inner = [mark for mark in marks if 0.06 < _fraction(mark, low, high, place.scale) < 0.94]
+    shown = [low, *inner, high] if high > low else [low]
+    ticks = [(_fraction(float(mark), low, high, place.scale), render_number(float(mark))) for mark in shown]
+    if len(known) < len(numbers):
+        ticks.append((_MISSING, _UNSET))
+    title = f"{name} (log)" if place.scale == "log" else name
+    places = [_fraction(each, low, high, place.scale) if math.isfinite(each) else _MISSING for each in numbers]
+    return Axis(title, ticks), places
+
+
+def _center(index: float, count: int) -> float:
+    return index / (count - 1) if count > 1 else 0.5
+
+
+# ---------------------------------------------------------------- importance
+
+
+def build_importances(selection: Selection, options: ParamOptions) -> list[Plot]:
+    """A bar for each parameter: how much it decides about the metric, as `assay importance` measures it."""
+    from assay.search.importance import describe_limits, measure_importance
+
+    chosen, notes = choose_metrics(selection, options.metrics, makes_line=False)
+    plots = []
+    for key in chosen:
+        found = measure_importance(selection.data, selection.keep, f"{key.name}:{key.direction}")
+        items = list(found.fractions.items())
+        more = [f"the {_MOST_BARS} most important of {len(items)} parameters"] if len(items) > _MOST_BARS else []
+        runs = render_count(found.runs, "finished run")
+        bars = Bars(items[:_MOST_BARS], f"{selection.studies}: importance of parameters for {key.name}, of {runs}")
+        plots.append(Plot(key.name, bars, (*notes, *more, *describe_limits(found))))
+    return plots
+
+
+# ---------------------------------------------------------------- where a value is on an axis
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """An axis of numbers, or of categories in `ticks`."""
+
+    at: Callable[[Any], float]
+    scale: Scale
+    ticks: Sequence[tuple[float, str]] = ()
+    marks: Sequence[float] = ()  # the numbers themselves, where they are few
+
+
+def _choose_places(values: Sequence[Any], log: bool, prefers_log: bool, *, is_upright: bool = False) -> _Places:
+    """Numbers where all values are numbers; otherwise a column for each value, in their order. A value that is missing
+    has a column of its own, or (`is_upright`) NaN among numbers. `prefers_log`: logarithmic where that is possible."""
+    numbers = [parse_number(value) for value in values]
+    known = [number for number in numbers if number is not None and math.isfinite(number)]
+    is_missing = [value is None for value in values]
+    if known and len(known) + sum(is_missing) * is_upright == len(values):
+        if log and min(known) <= 0:
+            raise UsageError("a logarithmic axis has no place for zero and below", "leave out --log or --log-x")
+        few = sorted({float(number) for number in known})
+        scale: Scale = "log" if log or (prefers_log and min(known) > 0) else _choose_scale(known)
+        return _Places(_read_number, scale, marks=few if len(few) <= _FEW else ())
+    if log:
+        raise UsageError("a logarithmic axis needs numbers, and these are not all numbers", "leave out --log-x")
+    texts = dict.fromkeys(_describe(value) for value in values)
+    texts.pop(_UNSET, None)
+    order = sort_values([*texts], [*texts], "min") + [_UNSET] * any(is_missing)
+    index = {text: float(number) for number, text in enumerate(order)}
+    return _Places(lambda value: index[_describe(value)], "linear", [(number, text) for text, number in index.items()])
+
+
+def _describe(value: Any) -> str:
+    return _UNSET if value is None else describe_value(value)
+
+
+def _read_number(value: Any) -> float:
+    number = parse_number(value)
+    return math.nan if number is None else float(number)
+
+
+def _choose_scale(values: Sequence[float]) -> Scale:
+    """Logarithmic where the values cover decades and their middle is in the middle of these."""
+    known = sorted(set(values))
+    low, high = known[0], known[-1]
+    if low <= 0 or high < low * _LOG_RATIO:
+        return "linear"
+    middle = known[len(known) // 2] if len(known) > 2 else math.sqrt(low * high)
+    by_log, by_value = _fraction(middle, low, high, "log"), _fraction(middle, low, high, "linear")
+    return "log" if abs(by_log - 0.5) < abs(by_value - 0.5) else "linear"
+
+
+def _fraction(value: float, low: float, high: float, scale: Scale) -> float:
+    """How far it is from the low to the high end, 0 to 1; a constant is in the middle."""
+    if scale == "log":
+        value, low, high = math.log(value), math.log(low), math.log(high)
+    return value / (high - low) - low / (high - low) if high > low else 0.5

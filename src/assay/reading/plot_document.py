@@ -1,0 +1,217 @@
+"""Plots as a document, for a page: each chart with its legend, and what the mouse shows.
+
+Logarithmic axes are decided here: the document gets places, and the numbers as the names of ticks.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from assay.reading.plotting import Plot
+from assay.show.chart import (
+    Chart,
+    Line,
+    Scale,
+    build_band_edges,
+    build_log_ticks,
+    build_shown,
+    build_ticks,
+    number_lines,
+    render_end_value,
+    render_log_ticks,
+    render_ticks,
+    thin_line,
+)
+from assay.show.formatting import render_count, render_number
+from assay.values import document as doc
+
+_COLORS, _DASHES, _SHADES = 8, 4, 10  # classes of the style sheet: c0…, d0…, s0…
+_MARKERS: tuple[Literal["dot", "square", "triangle", "diamond"], ...] = ("dot", "square", "triangle", "diamond")
+_MOST_HOVERS = 160
+_HEIGHT = 320
+_LONG = 4000
+_MANY = 150  # lines through upright axes, which are then fainter
+_MOST_SHOWN = 14  # lines that the mouse shows at once
+
+
+def build_page(title: str, note: str, plots: Sequence[Plot]) -> doc.Document:
+    blocks: list[doc.Block] = [doc.Heading(title, level=1, note=note)]
+    for plot in plots:
+        blocks += [doc.Text(note, role="soft") for note in plot.notes]
+        blocks.append(doc.Section([*_build_blocks(plot)]))
+    return doc.Document(title, blocks)
+
+
+def _build_blocks(plot: Plot) -> Iterator[doc.Block]:
+    if isinstance(plot.chart, doc.Bars):
+        yield doc.Text(doc.Span(plot.chart.label, "strong"))
+        yield plot.chart
+        return
+    if plot.title:
+        yield doc.Text(doc.Span(plot.title, "strong"))
+    is_single = isinstance(plot.chart, Chart)
+    shown = [build_shown(chart) for chart in ([plot.chart] if isinstance(plot.chart, Chart) else plot.chart)]
+    yield from (_build_chart(chart, is_single) for chart in shown)
+    keys = {(style, shape): text for chart in shown for style, shape, text in _list_keys(chart, is_single)}
+    if keys:
+        yield doc.Legend([(style, shape, text) for (style, shape), text in keys.items()])
+
+
+def _build_chart(chart: Chart, is_wide: bool) -> doc.Chart:
+    curves: list[doc.Curve] = []
+    areas = []
+    for index, (number, line) in enumerate(number_lines(chart.lines)):
+        style = _style(line, number)
+        if line.spread:
+            lower, upper = (_place(chart, line, edge) for edge in build_band_edges(line, chart.scale))
+            areas.append(doc.Area(upper, lower, f"spread {style}"))
+        if line.raw:
+            curves.append(doc.Curve(_place(chart, line, line.raw), f"raw {style}"))
+        kind = sum(each.look == line.look for each in chart.lines[:index])
+        curves.append(_build_curve(line, style, kind, _place(chart, line, line.ys), chart))
+    xs, ys = ([point[side] for curve in curves for point in curve.points] for side in (0, 1))
+    bounds = map(_transform(chart.x_scale), chart.x_bounds)
+    uprights = [doc.Curve([(index, 0.0), (index, 1.0)], "upright") for index in range(len(chart.axes))]
+    labels = [(float(index), place, text) for index, axis in enumerate(chart.axes) for place, text in axis.ticks]
+    panel = doc.Panel(
+        [*curves, *uprights],
+        areas,
+        height=_HEIGHT if is_wide else 200,
+        label=chart.y_name,
+        ticks=() if chart.axes else _build_log_axis(ys, chart.scale),
+        y_range=(-0.12, 1.04) if chart.axes else None,
+        labels=labels,
+    )
+    return doc.Chart(
+        doc.Span(chart.title, "strong") if is_wide else doc.Span(chart.x_name, "strong"),
+        [panel],
+        chart.title,
+        hovers=[] if chart.axes or any(line.look != "line" for line in chart.lines) else [*_build_hovers(chart)],
+        x_range=_find_x_range(chart),
+        x_ticks=_name_x(chart) or _build_x_axis([*xs, *bounds], chart.x_scale, is_wide),
+        is_wide=is_wide,
+        x_label=chart.x_name if is_wide else "",
+    )
+
+
+def _place(chart: Chart, line: Line, ys: Sequence[float]) -> list[doc.Point]:
+    """Of a line a few times what a page can show, since the page thins it to its width; of points all."""
+    to_x, to_y = _transform(chart.x_scale), _transform(chart.scale)
+    xs, ys = thin_line(line.xs, ys, _LONG if line.look == "line" else len(ys))
+    return [*zip(map(to_x, xs), map(to_y, ys), strict=True)]
+
+
+def _build_curve(line: Line, style: str, kind: int, points: Sequence[doc.Point], chart: Chart) -> doc.Curve:
+    """`kind`: how many lines before it are of the same look, since points of each have their own shape."""
+    if line.look == "line":
+        if sum(math.isfinite(y) for y in line.ys) == 1:  # a line of one point would not be seen
+            return doc.Curve(points, f"point {style}", line=False, marker="dot")
+        if not chart.axes:
+            return doc.Curve(points, f"curve {style}")
+        return doc.Curve(points, f"{'one many' if len(chart.lines) > _MANY else 'one'} {style}", texts=line.names)
+    name = dict(chart.x_ticks)
+    texts = [
+        f"{run}\n{chart.x_name}: {name.get(x) or render_number(float(x), 6)}\n{chart.y_name}: {render_number(y, 6)}"
+        + ("" if line.label == "done" else f"\n{line.label}")
+        for run, x, y in zip(line.names, line.xs, line.ys, strict=True)
+    ]
+    if line.look == "crosses":
+        return doc.Curve(points, f"crossed {style}", line=False, marker="cross", texts=texts)
+    return doc.Curve(points, f"point {style}", line=False, marker=_MARKERS[kind % len(_MARKERS)], texts=texts)
+
+
+def _style(line: Line, number: int) -> str:
+    if line.shade is not None:
+        return f"s{min(_SHADES - 1, int(line.shade * _SHADES))}"
+    dash = number // _COLORS % _DASHES
+    return f"c{number % _COLORS}" + (f" d{dash}" if dash else "")
+
+
+def _list_keys(chart: Chart, is_single: bool) -> Iterator[tuple[str, str, str]]:
+    """Style, shape and meaning of each line; of small charts the meaning alone, since it holds for all of them."""
+    if chart.shades is not None:
+        name, worst, best = chart.shades
+        yield "s0", "own", f"{name}: {worst}"
+        yield from ((f"s{shade}", "own", "") for shade in range(2, _SHADES - 1, 2))
+        yield f"s{_SHADES - 1}", "own", best
+        return
+    for index, (number, line) in enumerate(number_lines(chart.lines)):
+        kind = sum(each.look == line.look for each in chart.lines[:index])
+        shape = {"line": "line", "dots": _MARKERS[kind % len(_MARKERS)], "crosses": "crossed"}[line.look]
+        count = f", {render_count(len(line.ys), 'point')}" if not line.names else ""
+        text = f"{line.label}  {render_end_value(line)}{count}" if is_single else line.label
+        yield _style(line, number), f"own {shape}", text
+    if any(line.raw for line in chart.lines):
+        yield "c0", "own faint", "faint: before smoothing"
+
+
+# ---------------------------------------------------------------- axes
+
+
+def _transform(scale: Scale) -> Callable[[float], float]:
+    return (lambda value: math.log10(value) if value > 0 else math.nan) if scale == "log" else float
+
+
+def _build_log_axis(places: Sequence[float], scale: Scale) -> list[tuple[float, str]] | None:
+    """The numbers of a logarithmic axis; None where the renderer chooses round ones."""
+    known = [place for place in places if math.isfinite(place)]
+    if scale != "log" or not known:
+        return None
+    ticks = build_log_ticks(10 ** min(known), 10 ** max(known), 6)
+    return [(math.log10(tick), text) for tick, text in render_log_ticks(ticks)]
+
+
+def _build_x_axis(places: Sequence[float], scale: Scale, is_wide: bool) -> list[tuple[float, str]] | None:
+    """As above, and for numbers between the whole ones, which the renderer leaves to us."""
+    known = [place for place in places if math.isfinite(place)]
+    if scale == "log" or all(place.is_integer() for place in known):
+        return _build_log_axis(known, scale)
+    ticks = build_ticks(min(known), max(known), 12 if is_wide else 6)
+    return list(zip(ticks, render_ticks(ticks), strict=True))
+
+
+def _name_x(chart: Chart) -> list[tuple[float, str]]:
+    if chart.axes:
+        return [(float(index), axis.name) for index, axis in enumerate(chart.axes)]
+    to_x = _transform(chart.x_scale)
+    return list(chart.x_ticks) or [(to_x(mark), render_number(mark)) for mark in chart.x_marks]
+
+
+def _find_x_range(chart: Chart) -> tuple[float, float] | None:
+    """Some room around points and upright axes, so that none is cut off."""
+    if chart.axes or chart.x_ticks:
+        count = len(chart.axes or chart.x_ticks)
+        return (-0.06 * (count - 1), 1.02 * (count - 1)) if chart.axes else (-0.5, count - 0.5)
+    if all(line.look == "line" for line in chart.lines):
+        return None
+    to_x = _transform(chart.x_scale)
+    xs = [to_x(x) for line in chart.lines for x, y in zip(line.xs, line.ys, strict=True) if math.isfinite(y)]
+    xs += [place for place in map(to_x, chart.x_bounds) if math.isfinite(place)]
+    room = (max(xs) - min(xs)) * 0.03 or 0.5
+    return min(xs) - room, max(xs) + room
+
+
+# ---------------------------------------------------------------- under the mouse
+
+
+def _build_hovers(chart: Chart) -> Iterator[tuple[float, str]]:
+    """At some of the xs, evenly: the value of each line there, of its nearest point."""
+    lines = [line for line in chart.lines if len(line.xs)]
+    some = [[*range(0, len(line.xs), -(-len(line.xs) // _MOST_HOVERS)), len(line.xs) - 1] for line in lines]
+    drawn = zip(lines, some, strict=True)
+    xs = sorted({line.xs[i] for line, indexes in drawn for i in indexes if math.isfinite(line.ys[i])})
+    to_x = _transform(chart.x_scale)
+    for x in xs[:: -(-len(xs) // _MOST_HOVERS)]:
+        found = [f"{line.label}: {_read_nearest(line, x)}" for line in lines if line.xs[0] <= x <= line.xs[-1]]
+        more = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
+        yield to_x(x), "\n".join((f"{chart.x_name} {render_number(float(x), 6)}", *found[:_MOST_SHOWN], *more))
+
+
+def _read_nearest(line: Line, x: float) -> str:
+    after = min(bisect_left(line.xs, x), len(line.xs) - 1)
+    nearest = min((max(after - 1, 0), after), key=lambda index: abs(line.xs[index] - x))
+    value = render_number(line.ys[nearest], 6)
+    return f"{value} ± {render_number(line.spread[nearest], 2)}" if line.spread and line.members > 1 else value

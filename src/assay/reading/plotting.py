@@ -1,0 +1,403 @@
+"""`assay plot`: series from the index as charts."""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from operator import le
+from typing import TYPE_CHECKING, Literal
+
+from assay.errors import FormatError, NotFoundError, UsageError
+from assay.follow.locations import HOW_TO_START, StudyLocation, show_command
+from assay.reading.ranking import SortKey, build_groups, differing_params, measure_group, parse_sort, sort_groups
+from assay.reading.run_reader import Declared, find_step_name, load_fresh_table, load_objectives, load_space
+from assay.reading.summary import describe_unranked, find_left_out, is_checkpoint, leave_out_foreign, select_rows
+from assay.record import run_directory
+from assay.record.index.base import Index, RunRow, Series
+from assay.record.index.base import Table as IndexTable
+from assay.record.received import is_foreign
+from assay.show.chart import (
+    Chart,
+    Line,
+    build_bands,
+    choose_colors,
+    count_unplaced,
+    has_finite_sum,
+    resample,
+    separate_colors,
+    smooth,
+)
+from assay.show.console import Console
+from assay.show.formatting import render_count, render_number
+from assay.values.document import Bars
+from assay.values.series import Direction, direction_of, metric_priority
+from assay.values.state import State
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
+
+XName = Literal["step", "epoch", "time"]
+MOST_LINES = 12  # more lines than this say nothing; --best asks for others
+_MOST_MISSING = 3  # means of which is said what they leave out
+_GRID = 500  # points of a group's mean where its runs have none in common
+
+
+@dataclass(frozen=True, slots=True)
+class PlotOptions:
+    metrics: tuple[str, ...] = ()  # none: the most telling one
+    group_by: tuple[str, ...] = ()  # runs that differ only here become a mean and a band
+    log: bool = False
+    best: int | None = None
+    x: XName | None = None  # None: what the runs count
+    smooth: float = 0.0  # the weight of the moving average
+    log_x: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Ready to be drawn. Several charts are small ones that belong together."""
+
+    name: str  # for the names of files
+    chart: Chart | Bars | tuple[Chart, ...]
+    notes: tuple[str, ...] = ()  # what was chosen and left out
+    title: str = ""  # of several charts
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The runs to plot, as indexes into the table, and the metrics that they have."""
+
+    data: IndexTable
+    keep: Sequence[int]
+    locations: Sequence[StudyLocation]
+    counts: Mapping[str, int]  # of each metric: the points of the run that has most
+    objectives: tuple[str, ...] = ()  # of a search, as `loss:min`
+    beside: Sequence[RunRow] = ()  # all runs of the studies, where the table does not have them
+
+    @property
+    def rows(self) -> list[RunRow]:
+        return [self.data.rows[i] for i in self.keep]
+
+    @property
+    def studies(self) -> str:
+        return ", ".join(dict.fromkeys(row.study for row in self.rows))
+
+    def get_space(self, param: str) -> Declared:
+        """What a search chooses its values from; nothing where it is not about this parameter."""
+        return load_space(self.locations).get(param, Declared(()))
+
+
+def load_selection(
+    index: Index,
+    locations: Sequence[StudyLocation],
+    where: Where | None,
+    patterns: Sequence[tuple[str, str]],
+    console: Console,
+) -> Selection:
+    """`patterns`: of the runs of a study; none: all runs."""
+    data = load_fresh_table(index, locations, console)
+    chosen = select_rows(data, where, tuple(patterns)) if data.rows else []
+    keep = leave_out_foreign(data, chosen) or chosen
+    if unranked := find_left_out(data, chosen, keep):
+        console.error(f"({describe_unranked(unranked, locations)})")
+    names = ", ".join(location.name for location in locations)
+    if not keep:
+        raise UsageError(f"{names}: no runs yet", HOW_TO_START)
+    most = {name: int(max(column.count[i] for i in keep)) for name, column in data.metrics.items()}
+    counts = {name: count for name, count in most.items() if count}
+    if not counts:
+        raise UsageError(f"{names}: no metrics in these runs", describe_metrics(locations[0]))
+    return Selection(data, keep, locations, counts, load_objectives(locations, data))
+
+
+def choose_metrics(
+    selection: Selection, asked: Sequence[str], *, makes_line: bool = True
+) -> tuple[list[SortKey], list[str]]:
+    """Those asked for (`loss`, `loss:min`), or what the search is about, or the most telling one; and a note when it
+    was chosen among several."""
+    known = sorted(selection.counts)
+    least = 2 if makes_line else 1
+    asked = asked or [
+        each for each in selection.objectives if selection.counts.get(each.rpartition(":")[0], 0) >= least
+    ]
+    parsed = [parse_sort(each, selection.counts) for each in asked]
+    for metric, _ in parsed:
+        if metric not in known:
+            raise NotFoundError("metric", metric, known)
+    if asked:
+        keys = {metric: SortKey(metric, direction or direction_of(metric)) for metric, direction in parsed}
+        return list(keys.values()), []
+    metric = choose_metric(selection.counts) if makes_line else min(known, key=metric_priority)
+    others = [name for name in known if name != metric]
+    more = ", ".join(others[:8]) + (" …" if len(others) > 8 else "")
+    notes = [f"{metric} (others: {more}; choose with -m)"] if others else []
+    return [SortKey(metric, direction_of(metric))], notes
+
+
+def build_plots(index: Index, selection: Selection, options: PlotOptions) -> list[Plot]:
+    """A chart of lines for each metric. A run, or a group, has the same colour in all of them."""
+    chosen, notes = choose_metrics(selection, options.metrics)
+    plots = [_build(index, selection, key, options, notes) for key in chosen]
+    charts = [plot.chart for plot in plots if isinstance(plot.chart, Chart)]
+    numbers = separate_colors({line.label: line.number or 0 for chart in charts for line in chart.lines})
+    return [
+        replace(plot, chart=replace(chart, lines=tuple(replace(e, number=numbers[e.label]) for e in chart.lines)))
+        for plot, chart in zip(plots, charts, strict=True)
+    ]
+
+
+def describe_metrics(location: StudyLocation) -> str:
+    """How a study comes to have metrics, by the kind of its file."""
+    record = None
+    for run_dir in run_directory.find_run_dirs(location.dir):
+        if is_foreign(run_dir):  # it may name any file
+            continue
+        with suppress(FormatError, OSError):  # a damaged one has been reported
+            record = run_directory.load_record(run_dir)
+            break
+    if record is None or record.dialect != "native" or not record.source:
+        return "the script reports them: assay.log(loss=0.5, step=1), or logx.metric('val', {'loss': 0.5}, epoch=1)"
+    again = show_command(["index", "reparse"], location, options=("--file", record.source))
+    return f"describe under `metrics:` in {record.source} how the logs show them, then read the logs again: {again}"
+
+
+def choose_metric(counts: Mapping[str, int]) -> str:
+    """The most telling one that makes a line: a single point per run is for a table."""
+    return min(counts, key=lambda name: (counts[name] < 2, metric_priority(name)))
+
+
+def _build(index: Index, selection: Selection, key: SortKey, options: PlotOptions, notes: Sequence[str]) -> Plot:
+    data, keep, metric = selection.data, selection.keep, key.name
+    curves, x_name, left_out = _load_curves(index, selection, metric, options.x)
+    notes = [*notes, *left_out]
+    if options.smooth:
+        curves = {i: replace(line, ys=smooth(line.ys, options.smooth), raw=line.ys) for i, line in curves.items()}
+    if options.group_by:
+        lines, empty = _build_groups(data, keep, key, options, curves)
+        notes += describe_missing(lines, x_name)
+        notes += [f"{label}: not drawn, since none of its runs is done and has {metric}" for label in empty]
+    else:
+        labels = build_labels(selection.rows)
+        pairs = [(i, label) for i, label in zip(keep, labels, strict=True) if i in curves]
+        colors = _choose_run_colors(selection.beside or data.rows)
+        named = [replace(curves[i], label=label, number=colors[data.rows[i].key]) for i, label in pairs]
+        lines = rank_lines(named, key.direction)
+    shown = lines[: options.best or MOST_LINES]
+    if len(shown) < len(lines):
+        notes.append(f"the {len(shown)} best of {len(lines)} (choose with --best N)")
+    if options.log and (count := count_unplaced(shown)):
+        notes.append(f"{render_count(count, 'value')} of zero or below: not on a logarithmic scale")
+    chart = Chart(
+        tuple(shown),
+        title=f"{selection.studies}: {metric}",
+        x_name=x_name,
+        y_name=f"{metric} (smoothed, weight {options.smooth:g})" if options.smooth else metric,
+        scale="log" if options.log else "linear",
+        x_scale="log" if options.log_x else "linear",
+    )
+    return Plot(metric, chart, tuple(notes))
+
+
+def _build_groups(
+    data: IndexTable, keep: Sequence[int], key: SortKey, options: PlotOptions, curves: Mapping[int, Line]
+) -> tuple[list[Line], list[str]]:
+    """A line for each group, in the order and with the numbers of the table that `assay sum -g` prints."""
+    column = data.metrics[key.name]
+    built = build_groups(data, keep, options.group_by)
+    colors = _choose_group_colors(data, options.group_by)
+    groups = sort_groups(data, built, [key])
+    several = len({group.study for group in groups}) > 1
+    lines, empty = [], []
+    for group in groups:
+        params = describe_params(group.params) or "all"
+        label = f"{group.study}/{params}" if several else params
+        value = measure_group(column, group)
+        members = [curves[i] for i in group.runs if i in curves]
+        if not value.n or value.mean is None or not members:
+            empty.append(label)
+            continue
+        if options.x in ("epoch", "time"):  # no two runs have a point at the same one
+            members = resample(members, _GRID)
+        (band,) = build_bands([(label, members)])
+        if options.smooth:
+            (before,) = build_bands([(label, [replace(each, ys=each.raw) for each in members])])
+            band = replace(band, raw=before.ys)
+        lines.append(replace(band, end=(value.mean, value.sd), others=group.others, number=colors[group.runs[0]]))
+    if not lines:
+        raise UsageError(f"no finished run has {key.name}", "without -g, runs that are not done are drawn as well")
+    return lines, empty
+
+
+def _choose_run_colors(rows: Sequence[RunRow]) -> dict[str, int]:
+    """By their keys; of all runs of a study, so that no choice of runs changes a colour."""
+    studies: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: (row.created_at or 0.0, row.key)):
+        studies.setdefault(row.study, []).append(row.key.partition("/")[2])
+    colors = {study: choose_colors(names) for study, names in studies.items()}
+    return {row.key: colors[row.study][row.key.partition("/")[2]] for row in rows}
+
+
+def _choose_group_colors(data: IndexTable, group_by: Sequence[str]) -> dict[int, int]:
+    """For each run that of its group; likewise of all groups of the study."""
+    groups = build_groups(data, range(len(data.rows)), group_by, counted=frozenset(State))
+    first = {_sort_by_age(data, group.runs)[0]: group for group in groups}
+    names = {i: describe_params(first[i].params) for i in _sort_by_age(data, list(first))}
+    colors = choose_colors(names.values())
+    return {run: colors[names[i]] for i, group in first.items() for run in group.runs}
+
+
+def _sort_by_age(data: IndexTable, runs: Sequence[int]) -> list[int]:
+    return sorted(runs, key=lambda i: (data.rows[i].created_at or 0.0, data.rows[i].key))
+
+
+def describe_missing(lines: Sequence[Line], x_name: str) -> list[str]:
+    """What the means leave out: runs that are not done, and from where on, or where, runs have no finite value."""
+    notes = []
+    for line in lines:
+        told = [f"without {render_count(line.others, 'run')} not done"] if line.others else []
+        fewer = [at for at, count in enumerate(line.counts) if count < line.members]
+        if fewer and fewer == list(range(fewer[0], len(line.xs))):
+            count = min(line.counts[fewer[0] :])
+            told.append(f"from {x_name} {render_number(line.xs[fewer[0]])} on of {count} of its {line.members} runs")
+        elif fewer:
+            told.append(f"at {len(fewer):,} of {len(line.xs):,} points of fewer than its {line.members} runs")
+        notes += [f"{line.label}: mean {', '.join(told)}"] if told else []
+    more = len(notes) - _MOST_MISSING
+    return [*notes[:_MOST_MISSING], *([f"{render_count(more, 'more mean')} of fewer runs"] if more > 0 else [])]
+
+
+# ---------------------------------------------------------------- the x axis
+
+
+def _load_curves(
+    index: Index, selection: Selection, metric: str, x: XName | None
+) -> tuple[dict[int, Line], str, list[str]]:
+    """The line of each run by rising x, what x is, and which runs have to be left out."""
+    rows, column = selection.data.rows, selection.data.metrics[metric]
+    series = {i: index.load_series(rows[i].key, metric) for i in selection.keep if column.count[i]}
+    unit = find_step_name(selection.locations, selection.rows, metric)
+    xs: dict[int, Sequence[float]]
+    if x == "time":
+        starts = {i: find_start(selection.data, i) for i in series}
+        xs = {i: [time - starts[i] for time in each.times] for i, each in series.items()}
+        hint = "metrics that a script hands over with assay.log have them; -x step is there without"
+    elif x == "epoch" and unit != "epoch":
+        xs = {i: _find_epochs(index.load_series(rows[i].key, "epoch"), each.steps) for i, each in series.items()}
+        hint = f"hand them over with the steps: assay.log({metric.rpartition('/')[2]}=0.5, step=100, epoch=1)"
+    elif x == "step" and unit == "epoch":
+        raise UsageError(f"{metric} is counted by epoch in these runs, not by step", "draw it with -x epoch")
+    else:
+        xs, hint = {i: each.steps for i, each in series.items()}, "without -x, points are counted"
+    rising = {i for i in xs if _is_rising(xs[i])}
+    whole = {i for i in xs if i in rising or (xs[i] and all(map(math.isfinite, xs[i])))}
+    if x is None and len(whole) < len(xs):
+        counted = {i: Line(rows[i].key, range(1, len(each.values) + 1), each.values) for i, each in series.items()}
+        return counted, "point", []
+    if not whole:
+        raise UsageError(f"{metric} has no {x}s in these runs", hint)
+    lines = {
+        i: Line(rows[i].key, xs[i], series[i].values)
+        if i in rising
+        else _sort_line(rows[i].key, xs[i], series[i].values)
+        for i in xs
+        if i in whole
+    }
+    names = [rows[i].name for i in xs if i not in whole]
+    left_out = (
+        [f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}: not drawn, since there are no {x}s"] if names else []
+    )
+    if x != "time":
+        return lines, x or unit, left_out
+    seconds, name = choose_time_unit(max(line.xs[-1] for line in lines.values()))
+    scaled = {i: replace(line, xs=[each / seconds for each in line.xs]) for i, line in lines.items()}
+    return scaled, f"time since the start of the run ({name})", left_out
+
+
+def _is_rising(xs: Sequence[float]) -> bool:
+    """And finite: a NaN is not larger than anything."""
+    return bool(xs) and math.isfinite(xs[0]) and math.isfinite(xs[-1]) and all(map(le, xs, islice(xs, 1, None)))
+
+
+def _sort_line(label: str, xs: Sequence[float], ys: Sequence[float]) -> Line:
+    order = sorted(range(len(xs)), key=xs.__getitem__)
+    return Line(label, [xs[i] for i in order], [ys[i] for i in order])
+
+
+def find_start(data: IndexTable, i: int) -> float:
+    """When the run began; with an earlier attempt, that one. NaN without any time."""
+    times = [column.first_time[i] for column in data.metrics.values() if column.count[i]]
+    known = [time for time in (*times, data.rows[i].started_at) if time is not None and math.isfinite(time)]
+    return min(known, default=math.nan)
+
+
+def choose_time_unit(longest: float) -> tuple[float, str]:
+    units = (60.0, "min"), (3600.0, "h"), (86400.0, "days")
+    return next((unit for unit in reversed(units) if longest >= 2 * unit[0]), (1.0, "s"))
+
+
+def _find_epochs(epochs: Series, steps: Sequence[float]) -> list[float]:
+    """The epoch at each step, by the epochs that the run recorded: within one as far as the steps have gone, since an
+    epoch that is recorded as a whole number began with its first step. NaN where nothing is known."""
+    pairs = sorted((step, epoch) for step, epoch in zip(epochs.steps, epochs.values, strict=True) if step == step)  # noqa: PLR0124
+    firsts = [next(group) for _, group in groupby(pairs, key=lambda pair: pair[1])]
+    if not firsts:
+        return [math.nan] * len(steps)
+    known = [step for step, _ in firsts]
+    found = []
+    for step in steps:
+        after = min(max(bisect_right(known, step), 1), max(len(firsts) - 1, 1))
+        (step_a, epoch_a), (step_b, epoch_b) = firsts[after - 1], firsts[min(after, len(firsts) - 1)]
+        rate = (epoch_b - epoch_a) / (step_b - step_a) if step_b > step_a else 0.0
+        found.append(epoch_a + (step - step_a) * rate)
+    return found
+
+
+# ---------------------------------------------------------------- names and order
+
+
+def build_labels(rows: Sequence[RunRow]) -> list[str]:
+    """What tells the runs apart: the parameters that differ, without paths of checkpoints if possible; else names."""
+    several = len({row.study for row in rows}) > 1
+    telling = differing_params([row.params for row in rows])
+    plain = [name for name in telling if not is_checkpoint([row.params.get(name) for row in rows])]
+    labels = [row.name for row in rows]
+    for names in (plain, telling):
+        told = [describe_params({name: row.params[name] for name in names if name in row.params}) for row in rows]
+        if len(set(told)) == len(rows) and all(told):
+            labels = told
+            break
+    return [f"{row.study}/{label}" if several else label for row, label in zip(rows, labels, strict=True)]
+
+
+def describe_params(params: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={describe_value(value)}" for name, value in params.items())
+
+
+def describe_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def rank_lines(lines: Sequence[Line], direction: Direction) -> list[Line]:
+    """Best first, by the best value of each; those without a finite value last."""
+
+    def key(line: Line) -> tuple[bool, float]:
+        ys = line.raw or line.ys
+        finite = ys if has_finite_sum(ys) else [y for y in ys if math.isfinite(y)]
+        if not finite:
+            return True, 0.0
+        return False, min(finite) if direction == "min" else -max(finite)
+
+    return sorted(lines, key=key) if len(lines) > 1 else list(lines)
+
+
+def build_paths(path: str, metrics: Sequence[str]) -> list[str]:
+    """One file per metric: with several, each name carries its metric."""
+    if len(metrics) == 1:
+        return [path]
+    stem, suffix = os.path.splitext(path)
+    return [f"{stem}-{metric.replace('/', '_')}{suffix}" for metric in metrics]

@@ -1,0 +1,346 @@
+"""Which run is best: the order of a table's rows, the parameters that tell them apart, and groups of runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from operator import itemgetter, le
+from typing import Any, NamedTuple, TypeVar
+
+from assay.errors import NotFoundError, UsageError
+from assay.reading.kept_table import KeptTable, has_param, list_param, remember
+from assay.record.index.base import MetricColumns
+from assay.record.index.base import Table as IndexTable
+from assay.system.fast_dataclasses import dataclass
+from assay.values.series import Direction, direction_of, mean_and_sd, metric_priority
+from assay.values.state import State
+
+T = TypeVar("T")
+
+
+class SortKey(NamedTuple):
+    """A metric goes by the best value of each run, a parameter by its own value, `time` by how long the run took.
+
+    `direction`: which value of a metric is the best. `is_reversed` turns the order of the rows, and not what is best.
+    """
+
+    name: str
+    direction: Direction
+    is_metric: bool = True
+    is_time: bool = False
+    is_reversed: bool = False
+
+    @property
+    def order(self) -> Direction:
+        """`min`: the lowest first."""
+        return self.direction if not self.is_reversed else "max" if self.direction == "min" else "min"
+
+
+_TIME = "time"  # unless a metric or a parameter is called so
+Params = Sequence[Mapping[str, Any]]  # item i belongs to row i of the table
+
+
+def choose_sort(asked: Sequence[str], data: IndexTable, params: Iterable[Mapping[str, Any]]) -> tuple[SortKey, ...]:
+    """`acc`, `acc:max`, `loss:min`, `lr:max`, the first one first; without a wish the most telling metric."""
+    if not asked:
+        name = min(data.metrics, key=metric_priority, default=None)
+        return (SortKey(name, direction_of(name)),) if name is not None else ()
+    known = _Known(data, params)
+    return tuple(_build_sort_key(each, known) for each in asked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What can be sorted by. Mostly the first run has a parameter that is asked for."""
+
+    data: IndexTable
+    params: Iterable[Mapping[str, Any]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data.metrics or self.is_param(name)
+
+    def is_param(self, name: object) -> bool:
+        if isinstance(self.params, ParamsOf) and not has_param(self.data, name):
+            return False
+        return any(name in each for each in self.params)
+
+
+def _build_sort_key(asked: str, known: _Known) -> SortKey:
+    metrics = known.data.metrics
+    name, direction = parse_sort(asked, known)
+    if name in metrics:
+        return SortKey(name, direction or direction_of(name))
+    if known.is_param(name):
+        return SortKey(name, direction or "min", is_metric=False)
+    if name == _TIME:
+        return SortKey(name, direction or "min", is_metric=False, is_time=True)
+    params = dict.fromkeys(chain.from_iterable(known.params))
+    raise NotFoundError("metric or parameter", name, [*metrics, *params, _TIME])
+
+
+def parse_sort(asked: str, known: Container[str]) -> tuple[str, Direction | None]:
+    """A metric's or parameter's own name may hold a colon, so it is tried whole first."""
+    if asked in known:
+        return asked, None
+    name, colon, word = asked.rpartition(":")
+    if not colon:
+        return asked, None
+    directions: dict[str, Direction] = {"min": "min", "max": "max"}
+    if word not in directions:
+        raise UsageError(f"bad direction {word!r} in {asked}", f"write {name}:min or {name}:max")
+    return name, directions[word]
+
+
+def differing_params(params: Sequence[Mapping[str, Any]], ignore: Sequence[str] = ()) -> list[str]:
+    """Parameters that take more than one value over these runs, in order of appearance; missing counts as a value."""
+    names = dict.fromkeys(chain.from_iterable(params))
+    return [name for name in names if name not in ignore and _varies(params, name)]
+
+
+def _varies(params: Sequence[Mapping[str, Any]], name: str) -> bool:
+    first = params[0].get(name, _MISSING)
+    return any((value := each.get(name, _MISSING)) is not first and value != first for each in params)
+
+
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class ParamsOf:
+    """The parameters of these rows, one after another."""
+
+    data: IndexTable
+    keep: Sequence[int]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return (self.data.rows[i].params for i in self.keep)
+
+
+def find_differing(data: IndexTable, keep: Sequence[int], ignore: Sequence[str] = ()) -> list[str]:
+    """`differing_params` of these rows. What is the same in all rows of a table that is kept is not looked at again."""
+    if not isinstance(data, KeptTable) or not keep:
+        return differing_params(list(ParamsOf(data, keep)), ignore) if keep else []
+    every = remember(data, "differing", lambda: differing_params([row.params for row in data.rows]))
+    return [name for name in every if name not in ignore and _differs(list_param(data, name, _MISSING), keep)]
+
+
+def _differs(values: Sequence[Any], keep: Sequence[int]) -> bool:
+    first = values[keep[0]]
+    return any((value := values[i]) is not first and value != first for i in keep)
+
+
+def sort_some(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], start: int, end: int | None) -> list[int]:
+    """Those from `start` to `end` of these rows, sorted. The order of a whole table that is kept is made once."""
+    if not isinstance(data, KeptTable):
+        return sort_rows(data, keep, keys, [row.params for row in data.rows])[start:end]
+
+    def sort_all() -> array[int]:
+        return array("l", sort_rows(data, range(len(data.rows)), keys, [row.params for row in data.rows]))
+
+    whole = remember(data, ("order", keys), sort_all)
+    if len(keep) == len(whole):
+        return whole[start:end].tolist()
+    return list(islice(filter(frozenset(keep).__contains__, whole), start, end))
+
+
+def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], params: Params) -> list[int]:
+    """By the first key, then the second, and so on; what has no value comes last whatever the direction.
+
+    Each pass keeps the order of equals, so the last key is applied first.
+    """
+    order = list(keep)
+    for key in reversed(keys):
+        if key.is_metric:
+            order = _sort_by_metric(data, order, key)
+        else:
+            values = [data.rows[i].took_s if key.is_time else params[i].get(key.name) for i in order]
+            order = sort_values(order, values, key.order)
+    return order
+
+
+def _sort_by_metric(data: IndexTable, order: list[int], key: SortKey) -> list[int]:
+    column = data.metrics[key.name]
+    values = best_values(column, key.direction)
+    is_whole = 0.0 not in column.count and math.isfinite(sum(values))  # mostly, and soon seen
+    usable = order if is_whole else [i for i in order if column.count[i] > 0 and math.isfinite(values[i])]
+    rest = [] if is_whole else [i for i in order if not (column.count[i] > 0 and math.isfinite(values[i]))]
+    return sorted(usable, key=values.__getitem__, reverse=key.order == "max") + rest
+
+
+def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction) -> list[T]:
+    """The items by their values: numbers first, then texts, then what is missing; a direction turns none of this."""
+    numbers, texts, missing = [], [], []
+    for item, value in zip(items, values, strict=True):
+        number = parse_number(value)
+        if value is None or (number is not None and number != number):  # noqa: PLR0124
+            missing.append(item)
+        elif number is not None:
+            numbers.append((number, item))
+        else:
+            texts.append((str(value), item))
+    ordered = [
+        item for part in (numbers, texts) for _, item in sorted(part, key=itemgetter(0), reverse=direction == "max")
+    ]
+    return ordered + missing
+
+
+def parse_number(value: Any) -> float | None:
+    """Also of a text such as `1e-4`, which YAML does not take for a number."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return value if isinstance(value, float) or abs(value) < _LARGEST else math.copysign(math.inf, value > 0 or -1)
+    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else None
+
+
+_LARGEST = 1 << 1023  # a greater one is not a float
+_NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
+
+
+# ---------------------------------------------------------------- groups
+
+
+class Group(NamedTuple):
+    """Runs that differ only in what was grouped over. `runs`: those that count; `others`: how many do not."""
+
+    study: str
+    params: dict[str, Any]
+    runs: list[int]
+    others: int
+
+
+class GroupValue(NamedTuple):
+    """Over the runs of a group that have the metric, each with one value."""
+
+    mean: float | None
+    sd: float | None
+    n: int
+
+
+def build_groups(
+    data: IndexTable,
+    keep: Sequence[int],
+    group_by: Sequence[str],
+    ignore: Sequence[str] = (),
+    counted: frozenset[State] | None = None,
+) -> list[Group]:
+    """The one definition of a group, for tables and plots: same study, same parameters but for `group_by`.
+
+    Only finished runs count, unless other states were asked for.
+    """
+    known = dict.fromkeys(name for i in keep for name in data.rows[i].params)
+    for name in group_by:
+        if name not in known:
+            raise NotFoundError("parameter", name, known)
+    shown = differing_params([data.rows[i].params for i in keep], (*ignore, *group_by))
+    members: dict[tuple[str, str], list[int]] = {}
+    for i in keep:
+        row = data.rows[i]
+        members.setdefault((row.study, repr([row.params.get(name) for name in shown])), []).append(i)
+    return [_build_group(data, shown, each, counted or frozenset([State.DONE])) for each in members.values()]
+
+
+def _build_group(data: IndexTable, shown: Sequence[str], members: list[int], counted: frozenset[State]) -> Group:
+    first = data.rows[members[0]]
+    runs = [i for i in members if data.rows[i].state in counted]
+    params = {name: first.params[name] for name in shown if name in first.params}
+    return Group(first.study, params, runs, len(members) - len(runs))
+
+
+def measure_group(column: MetricColumns, group: Group, values: Sequence[float] | None = None) -> GroupValue:
+    """Mean and standard deviation of the runs' last values (or of these), and how many runs have one."""
+    chosen = column.last if values is None else values
+    found = [chosen[i] for i in group.runs if column.count[i]]
+    return GroupValue(*mean_and_sd(found), len(found))
+
+
+def sort_groups(data: IndexTable, groups: Sequence[Group], keys: Sequence[SortKey]) -> list[Group]:
+    """As rows are sorted, by the mean of the runs' best values."""
+    order = list(groups)
+    for key in reversed(keys):
+        order = sort_values(order, [_group_sort_value(data, group, key) for group in order], key.order)
+    return order
+
+
+def _group_sort_value(data: IndexTable, group: Group, key: SortKey) -> Any:
+    if key.is_time:
+        return mean_and_sd([seconds for i in group.runs if (seconds := data.rows[i].took_s) is not None])[0]
+    if not key.is_metric:
+        return group.params.get(key.name)
+    column = data.metrics[key.name]
+    mean = measure_group(column, group, best_values(column, key.direction)).mean
+    return mean if mean is not None and math.isfinite(mean) else None
+
+
+def best_values(column: MetricColumns, direction: Direction) -> Sequence[float]:
+    return column.min if direction == "min" else column.max
+
+
+# ---------------------------------------------------------------- several metrics at once
+
+
+class Front(NamedTuple):
+    """What nothing else beats, sorted by the first key, and what was not compared."""
+
+    items: list[int]
+    compared: int
+    without: int  # has no finite number for one of the keys
+
+
+def find_pareto_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey]) -> Front:
+    """Rows that no other row beats: at least as good by every key, and better by one."""
+    columns = [[row_value(data, i, key) for i in keep] for key in keys]
+    return _find_front(keep, columns, keys)
+
+
+def find_pareto_groups(data: IndexTable, groups: Sequence[Group], keys: Sequence[SortKey]) -> Front:
+    """The same of groups, by the means of their runs."""
+    columns = [[_group_sort_value(data, group, key) for group in groups] for key in keys]
+    return _find_front(range(len(groups)), columns, keys)
+
+
+def find_pareto_runs(data: IndexTable, keep: Sequence[int], names: Sequence[str]) -> list[int]:
+    """Of these rows those that are done and nothing beats, by the names of two or more keys."""
+    if len(names) < 2:
+        raise UsageError("a Pareto front weighs two or more against each other", "as in pareto('loss', 'time')")
+    done = [i for i in keep if data.rows[i].state is State.DONE and not data.rows[i].is_foreign]
+    return find_pareto_rows(data, done, choose_sort(names, data, [data.rows[i].params for i in keep])).items
+
+
+def row_value(data: IndexTable, i: int, key: SortKey) -> Any:
+    if key.is_time:
+        return data.rows[i].took_s
+    if not key.is_metric:
+        return data.rows[i].params.get(key.name)
+    column = data.metrics[key.name]
+    return best_values(column, key.direction)[i] if column.count[i] else None
+
+
+def _find_front(items: Sequence[int], columns: Sequence[Sequence[Any]], keys: Sequence[SortKey]) -> Front:
+    signs = [1 if key.direction == "min" else -1 for key in keys]
+    points = {}
+    for item, values in zip(items, zip(*columns, strict=True), strict=True):
+        numbers = list(map(parse_number, values))
+        if all(number is not None and math.isfinite(number) for number in numbers):
+            points[item] = tuple(
+                sign * number for sign, number in zip(signs, numbers, strict=True) if number is not None
+            )
+    compared = list(points)
+    return Front([compared[at] for at in find_front(list(points.values()))], len(points), len(items) - len(points))
+
+
+def find_front(points: Sequence[tuple[float, ...]]) -> list[int]:
+    """The indexes of the points that no other dominates, less being better, in the order of the points; equals stay.
+
+    In this order only an earlier point can dominate a later one, and of two coordinates only the last one found can.
+    """
+    front: list[int] = []
+    for at in sorted(range(len(points)), key=lambda at: points[at]):
+        point = points[at]
+        rivals = front[-1:] if len(point) == 2 else front
+        if not any(points[each] != point and all(map(le, points[each], point)) for each in rivals):
+            front.append(at)
+    return front

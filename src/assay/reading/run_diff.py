@@ -1,0 +1,276 @@
+"""`assay diff`: what two runs have in common, and what not."""
+
+from __future__ import annotations
+
+import difflib
+import filecmp
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.follow.locations import FoundRun
+from assay.follow.refresh import refresh_one
+from assay.follow.run_status import RunStatus, load_shown
+from assay.record import run_directory
+from assay.record.index.base import Index
+from assay.values import layout
+from assay.values.document import Block, Document, Facts, Notes, Section, TableBlock, Text
+from assay.values.series import Summary, best_of
+from assay.values.table import Column, Table
+
+_MISSING = object()
+_LARGEST_DIFF_BYTES = 1 << 20  # of a file that is compared line by line
+_CODE_FILES_SHOWN = 40
+_ENVIRONMENT = ("host", "user", "os", "cpu", "cpu_count", "memory_bytes", "python", "driver", "job_python")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One named thing that is not the same; None: it is not there."""
+
+    name: str
+    left: Any
+    right: Any
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    path: str
+    kind: str  # "only in the first", "only in the second", "differs"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPair:
+    metric: str
+    left: Summary | None
+    right: Summary | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    left: str
+    right: str
+    left_dir: str
+    right_dir: str
+    state: Difference | None
+    params: tuple[Difference, ...]
+    commands: tuple[Difference, ...]
+    environment: tuple[Difference, ...]
+    code: tuple[FileDifference, ...]
+    metrics: tuple[MetricPair, ...]
+    code_note: str = ""  # why the code could not be compared file by file
+
+
+def compare(
+    index: Index, other_index: Index, left: FoundRun, right: FoundRun, *, within_root: bool = False
+) -> Comparison:
+    """Each run is looked up in the index of its own root; the two may be the same. `within_root`: nothing is read that
+    a link leads to outside of it."""
+    first, second = load_shown(left.dir), load_shown(right.dir)
+    code, note = compare_code(first, second, left.dir, right.dir)
+    ours, theirs = _load_metrics(index, left), _load_metrics(other_index, right)
+    return Comparison(
+        left=left.key,
+        right=right.key,
+        left_dir=left.dir,
+        right_dir=right.dir,
+        state=None if first.state is second.state else Difference("state", str(first.state), str(second.state)),
+        params=differ(first.record.spec.params, second.record.spec.params),
+        commands=differ(_commands(first), _commands(second)),
+        environment=differ(
+            flatten_environment(left.dir, first.record.commit, within_root=within_root),
+            flatten_environment(right.dir, second.record.commit, within_root=within_root),
+        ),
+        code=code,
+        metrics=tuple(MetricPair(name, ours.get(name), theirs.get(name)) for name in sorted({*ours, *theirs})),
+        code_note=note,
+    )
+
+
+def differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[Difference, ...]:
+    """In the order of the first, then of the second. 1 and True, 1 and 1.0 are not the same parameter value."""
+    names = dict.fromkeys([*left, *right])
+    return tuple(
+        Difference(name, left.get(name), right.get(name))
+        for name in names
+        if not _same(left.get(name, _MISSING), right.get(name, _MISSING))
+    )
+
+
+def _same(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and (left == right or (left != left and right != right))  # noqa: PLR0124
+
+
+def _commands(status: RunStatus) -> dict[str, str]:
+    return {command.name: command.text for command in status.record.spec.commands}
+
+
+def _load_metrics(index: Index, run: FoundRun) -> dict[str, Summary]:
+    refresh_one(index, run.location, run.dir)
+    return index.load_summaries(keys=[run.key]).get(run.key, {})
+
+
+def flatten_environment(run_dir: str, commit: str | None, *, within_root: bool = False) -> dict[str, str]:
+    """The facts of environment.json that two runs are compared by, flat."""
+    is_readable = not within_root or not run_directory.leaves_root(run_dir, layout.ENVIRONMENT_FILE)
+    fields = (run_directory.load_environment(run_dir) if is_readable else None) or {}
+    flat = {name: str(fields[name]) for name in _ENVIRONMENT if fields.get(name) is not None}
+    flat.update({f"GPU {gpu.get('index')}": str(gpu.get("name")) for gpu in fields.get("gpus") or ()})
+    git = fields.get("git") or {}
+    if commit := commit or git.get("commit"):
+        flat["commit"] = f"{commit}{' (changed)' if git.get('dirty') else ''}"
+    for key, prefix in (("packages", "package"), ("job_packages", "package of the runs")):
+        flat.update({f"{prefix} {name}": str(version) for name, version in (fields.get(key) or {}).items()})
+    return flat
+
+
+# ---------------------------------------------------------------- code
+
+
+def compare_code(first: RunStatus, second: RunStatus, left: str, right: str) -> tuple[tuple[FileDifference, ...], str]:
+    hashes = first.record.code_hash, second.record.code_hash
+    if hashes[0] is not None and hashes[0] == hashes[1]:
+        return (), ""
+    folders = os.path.join(left, layout.CODE_DIR), os.path.join(right, layout.CODE_DIR)
+    without = [run for run, folder in zip((left, right), folders, strict=True) if not os.path.isdir(folder)]
+    if without:
+        names = " and ".join(os.path.basename(run) for run in without)
+        return (), f"{names} ran where the code lies, without a copy: nothing to compare"
+    return tuple(_compare_folders(*folders)), ""
+
+
+def _compare_folders(left: str, right: str) -> Iterator[FileDifference]:
+    ours, theirs = set(_list_files(left)), set(_list_files(right))
+    for path in sorted(ours | theirs):
+        if path not in theirs:
+            yield FileDifference(path, "only in the first")
+        elif path not in ours:
+            yield FileDifference(path, "only in the second")
+        elif not _is_same_file(os.path.join(left, path), os.path.join(right, path)):
+            yield FileDifference(path, "differs")
+
+
+def _list_files(folder: str) -> Iterator[str]:
+    """Links to what was too large to copy are compared as links, and not walked into."""
+    for parent, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        yield from (os.path.relpath(os.path.join(parent, name), folder) for name in [*names, *links])
+
+
+def _is_same_file(left: str, right: str) -> bool:
+    if os.path.islink(left) or os.path.islink(right):
+        return os.path.islink(left) and os.path.islink(right) and os.readlink(left) == os.readlink(right)
+    return filecmp.cmp(left, right, shallow=False)
+
+
+def render_code_diff(comparison: Comparison, largest: int = _LARGEST_DIFF_BYTES) -> Iterator[str]:
+    """Unified, as `diff -u` would print it. `largest`: a file of more bytes is only named."""
+    for each in comparison.code:
+        left = os.path.join(comparison.left_dir, layout.CODE_DIR, each.path)
+        right = os.path.join(comparison.right_dir, layout.CODE_DIR, each.path)
+        ours, theirs = _load_lines(left, largest), _load_lines(right, largest)
+        if ours is None or theirs is None:
+            yield f"{each.path}: {each.kind} (not text, or too large to show)"
+            continue
+        names = f"{comparison.left}/{each.path}", f"{comparison.right}/{each.path}"
+        yield from (line.rstrip("\n") for line in difflib.unified_diff(ours, theirs, *names))
+
+
+def _load_lines(path: str, largest: int) -> list[str] | None:
+    """Empty for a file that is not there; None for one that is not text. Of a link its target, not what is there."""
+    if not os.path.lexists(path):
+        return []
+    if os.path.islink(path):
+        return [f"link to {os.readlink(path)}\n"]
+    if not os.path.isfile(path) or os.path.getsize(path) > largest:
+        return None
+    with open(path, "rb") as file:
+        data = file.read()
+    return None if b"\0" in data else data.decode("utf-8", "replace").splitlines(keepends=True)
+
+
+# ---------------------------------------------------------------- looks
+
+
+def build_document(comparison: Comparison) -> Document:
+    state = (comparison.state,) if comparison.state else ()
+    commands = [
+        (f"{each.name}, {side}", "-" if text is None else text)
+        for each in comparison.commands
+        for side, text in (("first", each.left), ("second", each.right))
+    ]
+    blocks = (
+        Section((Facts([("first", comparison.left), ("second", comparison.right)]),)),
+        Section((TableBlock(_difference_table(state, "")),), "State"),
+        Section(_or_same(comparison.params, "parameter"), "Parameters"),
+        Section((Facts(commands),), "Commands"),
+        Section(_or_same(comparison.environment, "fact"), "Environment"),
+        Section((Notes(_code_lines(comparison)),), "Code"),
+        Section((TableBlock(_metric_table(comparison.metrics)),), "Metrics"),
+    )
+    return Document(f"{comparison.left} and {comparison.right}", blocks, facts=build_facts(comparison))
+
+
+def _or_same(differences: Sequence[Difference], what: str) -> tuple[Block]:
+    return (TableBlock(_difference_table(differences, what)) if differences else Text("(no difference)"),)
+
+
+def _difference_table(differences: Sequence[Difference], what: str) -> Table:
+    columns = (Column(what), Column("first"), Column("second"))
+    return Table(columns, [[each.name, each.left, each.right] for each in differences])
+
+
+def _code_lines(comparison: Comparison) -> list[str]:
+    if comparison.code_note:
+        return [f"({comparison.code_note})"]
+    if not comparison.code:
+        return ["(no difference)"]
+    lines = [f"{each.path}: {each.kind}" for each in comparison.code[:_CODE_FILES_SHOWN]]
+    more = len(comparison.code) - _CODE_FILES_SHOWN
+    return [*lines, f"and {more} more"] if more > 0 else lines
+
+
+def _metric_table(pairs: Sequence[MetricPair]) -> Table:
+    columns = [Column("metric")]
+    for name in ("last", "best"):
+        columns += [Column(f"{name} first", "number"), Column("second", "number"), Column("difference", "number")]
+    return Table(tuple(columns), [[pair.metric, *_triple(pair, False), *_triple(pair, True)] for pair in pairs])
+
+
+def _triple(pair: MetricPair, best: bool) -> list[float | None]:
+    left, right = (_value(summary, best) for summary in (pair.left, pair.right))
+    if left is None or right is None or not math.isfinite(left) or not math.isfinite(right):
+        return [left, right, None]
+    return [left, right, right - left]
+
+
+def _value(summary: Summary | None, best: bool) -> float | None:
+    if summary is None:
+        return None
+    return best_of(summary)[0] if best else summary.last
+
+
+def build_facts(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "first": comparison.left,
+        "second": comparison.right,
+        "state": _facts_of((comparison.state,) if comparison.state else ()).get("state"),
+        "params": _facts_of(comparison.params),
+        "commands": _facts_of(comparison.commands),
+        "environment": _facts_of(comparison.environment),
+        "code": {each.path: each.kind for each in comparison.code},
+        "code_note": comparison.code_note or None,
+        "metrics": {
+            pair.metric: {
+                name: dict(zip(("first", "second", "difference"), _triple(pair, name == "best"), strict=True))
+                for name in ("last", "best")
+            }
+            for pair in comparison.metrics
+        },
+    }
+
+
+def _facts_of(differences: Sequence[Difference]) -> dict[str, Any]:
+    return {each.name: {"first": each.left, "second": each.right} for each in differences}

@@ -1,0 +1,217 @@
+"""What the index has about studies, brought up to date first: for the tables, and for what `assay.runs` hands out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from assay.errors import UsageError
+from assay.follow.locations import StudyLocation, find_patterns
+from assay.follow.opening import open_index
+from assay.reading.ranking import best_values
+from assay.record.folders import find_changes, load_patterns
+from assay.record.index.base import Index, RunRow, Table
+from assay.show.console import SILENT, CollectingConsole, Console
+from assay.values import layout
+from assay.values.series import direction_of
+from assay.values.state import State
+
+
+class LoadedRuns(NamedTuple):
+    """`fields`: those of `assay.Run`, one for each row of the table."""
+
+    location: StudyLocation
+    patterns: tuple[tuple[str, str], ...]
+    table: Table
+    fields: list[dict[str, Any]]
+
+
+def load_study_runs(study: str, root: str | None) -> LoadedRuns:
+    """All runs of a study, of which a pattern may choose some; a damaged run is a Python warning."""
+    import warnings
+
+    from assay.follow.refresh import refresh_study
+
+    locations, patterns = find_patterns([study], root)
+    if len(locations) != 1:
+        raise UsageError(f"{study!r} names runs of {len(locations)} studies", "put the name of one study before it")
+    (location,) = locations
+    with open_index(location.root) as index:
+        console = CollectingConsole()
+        refresh_study(index, location, console)
+        for text in console.lines:
+            warnings.warn(text, stacklevel=3)
+        table = index.load_table([location.name])
+    for row in table.rows:
+        if row.state is State.DAMAGED:
+            warnings.warn(f"{row.key} is damaged: {row.reason}", stacklevel=3)
+    fields = [_build_fields(location, table, i) for i in range(len(table.rows))]
+    return LoadedRuns(location, patterns, table, fields)
+
+
+def _build_fields(location: StudyLocation, table: Table, i: int) -> dict[str, Any]:
+    row, columns = table.rows[i], [column for column in table.metrics.values() if column.count[i]]
+    return {
+        "name": row.name,
+        "state": str(row.state),
+        "params": dict(row.params),
+        "dir": os.path.join(location.dir, row.key.partition("/")[2]),
+        "metrics": {column.metric: column.last[i] for column in columns},
+        "best": {column.metric: best_values(column, direction_of(column.metric))[i] for column in columns},
+        "id": row.id,
+        "attempt": row.attempt,
+        "seconds": row.took_s,
+        "reason": row.reason,
+        "tags": row.tags,
+        "note": row.note,
+        "ended_at": row.ended_at,
+        "received": row.received,
+    }
+
+
+def load_points(root: str, key: str, metric: str) -> tuple[list[float], list[float], list[float]]:
+    with open_index(root) as index:
+        series = index.load_series(key, metric)
+    return series.steps.tolist(), series.values.tolist(), series.times.tolist()
+
+
+def load_objectives(locations: Sequence[StudyLocation], data: Table) -> tuple[str, ...]:
+    """What the searches of these studies are about, as `loss:min`; nothing where they do not share it."""
+    found = {_load_study_objectives(location, data) for location in locations}
+    objectives = found.pop() if len(found) == 1 else ()
+    return objectives if all(each.rpartition(":")[0] in data.metrics for each in objectives) else ()
+
+
+def _load_study_objectives(location: StudyLocation, data: Table) -> tuple[str, ...]:
+    if not os.path.exists(os.path.join(location.dir, layout.STUDY_META_DIR, layout.SEARCH_FILE)):
+        first = next((row for row in data.rows if row.study == location.name), None)
+        if first is None or first.origin != "optuna":
+            return ()
+        from assay.record.run_directory import try_record
+
+        record = try_record(os.path.join(location.root, first.key))
+        known = (record.origin or {}).get("objectives") if record else None
+        return tuple(map(str, known)) if isinstance(known, list) else ()
+    from assay.errors import FormatError
+    from assay.record.search_file import load_search
+
+    try:
+        search = load_search(location.dir)
+    except FormatError:  # of no importance for a table
+        return ()
+    return tuple(f"{each.metric}:{each.direction}" for each in search.objectives) if search else ()
+
+
+class Declared(NamedTuple):
+    """What a search chooses a parameter from: these values, or the numbers from the first to the last of them."""
+
+    values: tuple[Any, ...]
+    is_range: bool = False
+    is_log: bool = False
+
+    def join(self, other: Declared) -> Declared:
+        """What two sweeps of a search choose it from."""
+        values = (*self.values, *other.values)
+        return Declared(values, self.is_range and other.is_range, self.is_log or other.is_log)
+
+
+def load_space(locations: Sequence[StudyLocation]) -> dict[str, Declared]:
+    """Of the searches of these studies."""
+    from contextlib import suppress
+
+    from assay.errors import FormatError
+    from assay.record.search_file import load_search
+
+    found: dict[str, Declared] = {}
+    for location in locations:
+        with suppress(FormatError):
+            search = load_search(location.dir)
+            for name, declared in (pair for sweep in (search.space if search else ()) for pair in _read_axes(sweep)):
+                found[name] = found[name].join(declared) if name in found else declared
+    return found
+
+
+def _read_axes(sweep: Mapping[str, Any]) -> Iterator[tuple[str, Declared]]:
+    for key, values in sweep.items():
+        if isinstance(values, dict) and len(values) == 1:
+            ((kind, bounds),) = values.items()
+            if isinstance(bounds, list):
+                yield key, Declared(tuple(bounds), is_range=True, is_log=str(kind).startswith("log_"))
+        elif isinstance(values, list):
+            names = key.split(", ") if values and isinstance(values[0], list) else [key]
+            rows = [row if isinstance(row, list) and len(names) > 1 else [row] for row in values]
+            yield from ((name, Declared(tuple(column))) for name, column in zip(names, zip(*rows), strict=False))  # noqa: B905
+
+
+def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> Table:
+    """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
+    names = [location.name for location in locations]
+    data = index.load_table(names)
+    is_stale = False
+    for location in locations:
+        rows = data.rows if len(locations) == 1 else [row for row in data.rows if row.study == location.name]
+        if changes := find_changes(location.dir, location.name, rows):
+            from assay.follow.refresh import apply_changes
+
+            apply_changes(index, location, changes, console)
+            is_stale = True
+    return index.load_table(names) if is_stale else data
+
+
+def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow], metric: str | None = None) -> str:
+    """`epoch` where the runs count nothing else, or this metric is handed over with nothing else; otherwise `step`.
+    The first run of each study answers for its study."""
+    first = {row.study: row for row in reversed(rows)}
+    folders = {location.name: location.root for location in locations}
+    run_dirs = {os.path.join(folders[row.study], row.key): row for row in first.values()}
+    units = {unit for run_dir, row in run_dirs.items() for unit in _find_units(run_dir, row)}
+    if metric is not None and units == {"step", "epoch"}:
+        units = {unit for run_dir in run_dirs for unit in _find_metric_units(run_dir, metric)}
+    return "epoch" if units == {"epoch"} else "step"
+
+
+def _find_metric_units(run_dir: str, metric: str) -> Iterator[str]:
+    """How the script counts this metric: its first line in the files of `assay.log` tells."""
+    import glob
+    import json
+
+    key = f",{json.dumps(metric)}:".encode()
+    for path in sorted(glob.glob(os.path.join(glob.escape(run_dir), layout.METRICS_DIR, "*.jsonl"))):
+        if not os.path.isfile(path):
+            continue
+        with open(path, "rb") as file:
+            line = next((line for line in file if key in line), b"")
+        yield from (name for name in ("step", "epoch") if f'"{name}":'.encode() in line)
+
+
+def _find_units(run_dir: str, row: RunRow) -> set[str]:
+    if row.origin == "runx":
+        return {"epoch"}  # logx counts the validations of runx's runs by epoch
+    import re
+
+    patterns = load_patterns(run_dir)
+    if patterns is None:
+        return {"step"}
+    texts = [each for each in patterns if "regex" in each]
+    named = {str(name) for each in texts for name in (each.get("metric"), *re.findall(_GROUP_NAME, str(each["regex"])))}
+    units = {"step" if "step" in named else "epoch"} & named
+    units |= {str(each.get("step") or "step") for each in patterns if "regex" not in each}
+    return units | _find_script_units(os.path.join(run_dir, layout.METRICS_DIR))
+
+
+_GROUP_NAME = r"\(\?P<(\w+)>"
+
+
+def _find_script_units(folder: str) -> set[str]:
+    """What `assay.log` was given: the first line of each process tells."""
+    import glob
+
+    units: set[str] = set()
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.jsonl"))):
+        if not os.path.isfile(path):
+            continue
+        with open(path, "rb") as file:
+            line = file.readline(4096)
+        units.update(name for name in ("step", "epoch") if f'"{name}":'.encode() in line)
+    return units

@@ -1,0 +1,585 @@
+"""The summary table: which run won.
+
+Works on whole columns, as the index gives them: ten thousand runs are tabled in a blink.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from operator import attrgetter
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from assay.errors import NotFoundError, UsageError
+from assay.follow.locations import HOW_TO_START, StudyLocation, show_adopt
+from assay.reading.kept_table import list_param, remember
+from assay.reading.ranking import (
+    Front,
+    Group,
+    ParamsOf,
+    SortKey,
+    best_values,
+    build_groups,
+    choose_sort,
+    find_differing,
+    find_pareto_groups,
+    find_pareto_rows,
+    measure_group,
+    sort_groups,
+    sort_some,
+)
+from assay.reading.run_reader import find_step_name, load_fresh_table, load_objectives
+from assay.record.index.base import Index, MetricColumns, RunRow
+from assay.record.index.base import Table as IndexTable
+from assay.show.console import SILENT, Console
+from assay.show.formatting import clean, render_count
+from assay.show.table import drop_spare, fit_columns
+from assay.values.series import Direction, direction_of, metric_priority, whole_step
+from assay.values.state import State
+from assay.values.table import Column, Kind, Table
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
+
+T = TypeVar("T")
+_Has = Callable[[str, bool], bool]
+"""Whether there is a column for this; the second says whether it would tell something about the rows at hand."""
+MOST_REASONS = 5  # below the table, where there is no room for a column
+MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
+
+
+class SummaryOptions(NamedTuple):
+    sort: tuple[str, ...] = ()  # METRIC or PARAMETER, each with :min or :max behind it or not; the first counts most
+    group_by: tuple[str, ...] = ()
+    metrics: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()  # parameters and metrics beside those that are chosen
+    best: bool = False  # the best value of every metric, not only of the one sorted by
+    states: frozenset[State] | None = None
+    limit: int | None = None
+    offset: int = 0  # rows before the first that is shown
+    is_page: bool = False  # the columns are those of all rows, also where only some are shown
+    all_reasons: bool = False  # why runs ended, also of those that were not pruned
+    reverse: bool = False  # the order of the rows, and not what is best
+    where: Where | None = None
+    patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
+    pareto: tuple[str, ...] = ()  # only what nothing else beats in all of these; each as in `sort`
+
+
+class Unranked(NamedTuple):
+    """Uploads that nobody has adopted."""
+
+    number: int
+    first: RunRow | None  # that can be; None: for each of them there is a run that was made here
+
+
+class StudySummary(NamedTuple):
+    """Everything the table is made of; `hidden` counts metrics that were left out, `left_out` rows."""
+
+    table: Table
+    rows: list[RunRow]
+    sort: tuple[SortKey, ...]
+    hidden: int = 0
+    left_out: int = 0
+    front: Front | None = None  # --pareto; of runs or of groups
+    not_done: int = 0  # runs that --pareto did not compare, for their state
+    no_room: tuple[str, ...] = ()  # columns, metrics apart, that left a narrow table
+    remarks: tuple[str, ...] = ()  # reasons of pruned runs that had no room in it
+    total: int = 0  # rows, shown or not
+    unranked: Unranked | None = None  # after all others, and in no group or Pareto set
+
+
+def summarise(
+    index: Index, locations: Sequence[StudyLocation], options: SummaryOptions, console: Console = SILENT
+) -> StudySummary:
+    data = load_fresh_table(index, locations, console)
+    if not data.rows:
+        names = ", ".join(location.name for location in locations)
+        raise UsageError(f"{names}: no runs yet", HOW_TO_START)
+    if not options.sort and not options.pareto:
+        options = options._replace(sort=load_objectives(locations, data))
+    return build_summary(data, options, find_step_name(locations, data.rows))
+
+
+def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "step") -> StudySummary:
+    keep = select_rows(data, options.where, options.patterns, options.states)
+    ranked = leave_out_foreign(data, keep)
+    unranked = find_left_out(data, keep, ranked)
+    known = ParamsOf(data, keep)
+    shown = options.metrics[:1] if options.metrics and options.metrics[0] in data.metrics else ()  # not by a hidden one
+    sort = choose_sort(options.sort or options.pareto or shown, data, known)
+    if options.reverse:
+        sort = tuple(key._replace(is_reversed=True) for key in sort)
+    pareto = choose_sort(options.pareto, data, known) if options.pareto else ()
+    if len(pareto) == 1:
+        raise UsageError("--pareto weighs two or more against each other", f"as in --pareto {options.pareto[0]},time")
+    metrics = _choose_metrics(data, options, (*sort, *pareto))
+    hidden = len(data.metrics) - len(metrics) if options.metrics is None else 0
+    if options.group_by:
+        return _grouped(data, ranked or keep, options, sort, metrics, hidden, pareto)._replace(unranked=unranked)
+    front, not_done = None, 0
+    if pareto:
+        done = ranked if options.states else [i for i in ranked if data.rows[i].state is State.DONE]
+        front, not_done = find_pareto_rows(data, done, pareto), len(ranked) - len(done)
+        keep = ranked = front.items
+    params = find_differing(data, keep, options.ignore)
+    params += [name for name in options.show if name not in params and any(name in each for each in known)]
+    end = None if options.limit is None else options.offset + options.limit
+    order = _sort_foreign_last(data, keep, ranked, sort, options.offset, end)
+
+    def build(rows: Sequence[int], has: _Has) -> tuple[list[Column], list[list[Any]]]:
+        return _run_columns(data, rows, params, metrics, sort, options, step_name, has)
+
+    asked = options._replace(limit=None, offset=0)
+    has = _ask_all(data, keep, build, (tuple(metrics), options.ignore), asked) if options.is_page else _ask_these
+    columns, cells = build(order, has)
+    rows = list(zip(*cells, strict=True)) if order else []
+    table = Table(tuple(columns), rows)
+    rest = max(0, len(keep) - options.offset - len(order))
+    found = [data.rows[i] for i in order]
+    return StudySummary(table, found, sort, hidden, rest, front, not_done, total=len(keep), unranked=unranked)
+
+
+def _sort_foreign_last(
+    data: IndexTable, keep: list[int], ranked: list[int], sort: Sequence[SortKey], begin: int, end: int | None
+) -> list[int]:
+    if len(ranked) == len(keep):
+        return sort_some(data, keep, sort, begin, end)
+    others = sorted(set(keep) - set(ranked))
+    return [*sort_some(data, ranked, sort, 0, None), *sort_some(data, others, sort, 0, None)][begin:end]
+
+
+def _ask_these(_what: str, tells: bool) -> bool:
+    return tells
+
+
+def _ask_all(
+    data: IndexTable,
+    keep: Sequence[int],
+    build: Callable[[Sequence[int], _Has], object],
+    subject: Hashable,
+    options: SummaryOptions,
+) -> _Has:
+    """Columns are those of all rows that are kept. Mostly what the rows at hand tell is enough, or that no row of the
+    study tells it, which is found once: to look at all rows that a filter keeps takes far longer than to show some."""
+
+    def find(rows: Sequence[int]) -> dict[str, bool]:
+        found: dict[str, bool] = {}
+        build(rows, found.setdefault)
+        return found
+
+    def has(what: str, tells: bool) -> bool:
+        if tells:
+            return True
+        every: dict[str, bool] = remember(data, ("columns", subject), dict)
+        if what not in every:
+            every.update(find(range(len(data.rows))))
+        if not every[what] or len(keep) == len(data.rows):
+            return every[what]
+        return remember(data, ("columns", options), lambda: find(keep))[what]
+
+    return has
+
+
+def _cut(order: list[T], options: SummaryOptions) -> list[T]:
+    end = None if options.limit is None else options.offset + options.limit
+    return order[options.offset : end]
+
+
+def describe_front(front: Front, what: str, not_done: int) -> str:
+    """How many of how many, and which were not compared."""
+    missing = [f"{not_done} not done"] if not_done else []
+    missing += [f"{front.without} without a number for each"] if front.without else []
+    found = f"{len(front.items)} of {render_count(front.compared, what)}"
+    return f"the Pareto front: {found}" + (f"; not compared: {', '.join(missing)}" if missing else "")
+
+
+def fit_summary(summary: StudySummary, width: int) -> StudySummary:
+    """For a terminal: what is empty or said twice leaves the table first, then whole metrics, before names become
+    unreadable."""
+    table, dropped = fit_columns(drop_spare(summary.table, width), width)
+    metrics = {column.rank for column in dropped if _is_metric_rank(column.rank)}
+    others = tuple(
+        column.name
+        for column in dropped
+        if not _is_metric_rank(column.rank) and column.rank not in (_REASON_RANK, _BEST_RANK)
+    )
+    remarks: tuple[str, ...] = ()
+    if any(column.rank == _REASON_RANK for column in dropped):
+        remarks = tuple(build_remarks([row for row in summary.rows if row.state is State.PRUNED]))
+    return summary._replace(table=table, hidden=summary.hidden + len(metrics), no_room=others, remarks=remarks)
+
+
+def build_remarks(rows: Sequence[RunRow]) -> Iterator[str]:
+    """Why runs ended as they did, a line each."""
+    told = [row for row in rows if row.reason]
+    yield from (f"{row.state}: {clean(row.name)}: {clean(row.reason)}" for row in told[:MOST_REASONS])
+    if len(told) > MOST_REASONS:
+        yield f"and {len(told) - MOST_REASONS} more; `assay show` explains a single run"
+
+
+# The ranks by which columns leave a narrow table: metrics have multiples of 200, the first stays.
+_PATH_RANK = 9900
+_BEST_RANK = 1100
+_REASON_RANK = 700
+_TAGS_RANK = 500
+_STEP_TIME_RANK = 300
+_NAMED_RANK = 210  # and above: parameters that the runs' names show as well
+_TIME_RANK = 205
+_STEP_RANK = 100
+_FIRST_BEST_RANK = -100  # of the metric that is sorted by, where it tells more
+_WANTED_RANK = -200  # and below: metrics that were asked for, or that a search is about
+
+
+def _is_metric_rank(rank: int) -> bool:
+    return rank <= _WANTED_RANK or (rank > 0 and rank % 200 == 0)
+
+
+def _rank_metric(
+    columns: Sequence[Column], index: int, metrics: Sequence[str], sort: Sequence[SortKey], options: SummaryOptions
+) -> list[Column]:
+    """The columns of one metric: its values, and its best values where they are shown."""
+    is_wanted = options.metrics is not None or any(key.is_metric and key.name == metrics[index] for key in sort[1:])
+    rank = 200 * index if not is_wanted else _WANTED_RANK - (len(metrics) - 1 - index)
+    is_first = bool(sort) and sort[0].name == metrics[index] and (options.metrics is None or options.best)
+    best = _FIRST_BEST_RANK if is_first else _BEST_RANK
+    keys = (f"{metrics[index]}_best", f"{metrics[index]}_best_sd")
+    return [column._replace(rank=best if column.key in keys else rank if index else 0) for column in columns]
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def select_rows(
+    data: IndexTable,
+    where: Where | None = None,
+    patterns: Sequence[tuple[str, str]] = (),
+    states: frozenset[State] | None = None,
+) -> list[int]:
+    """The rows that a table or a plot is made of. What reads an expression is loaded where there is one."""
+    if where is not None and not states and not patterns:
+        from assay.reading.choosing import need_rows
+
+        return need_rows(where, data)
+    keep = [i for i, row in enumerate(data.rows) if row.state in states] if states else list(range(len(data.rows)))
+    if where is None and not patterns:
+        return keep
+    from assay.reading.choosing import match_rows, need_rows
+
+    if patterns:
+        matching = set(match_rows(data, patterns))
+        keep = [i for i in keep if i in matching]
+    return keep if where is None else need_rows(where, data, keep)
+
+
+def leave_out_foreign(data: IndexTable, keep: list[int]) -> list[int]:
+    """Without uploads that nobody has adopted: what is compared, ranked and counted."""
+    foreign = remember(
+        data, "foreign", lambda: {i for i, row in enumerate(data.rows) if row.received and row.is_foreign}
+    )
+    return [i for i in keep if i not in foreign] if foreign else keep
+
+
+def find_left_out(data: IndexTable, keep: Sequence[int], ranked: Sequence[int]) -> Unranked | None:
+    if len(ranked) == len(keep):
+        return None
+    rows = [data.rows[i] for i in sorted(set(keep) - set(ranked))]
+    own = {(row.study, row.id) for row in data.rows if not row.is_foreign}
+    return Unranked(len(rows), next((row for row in rows if (row.study, row.id) not in own), None))
+
+
+def describe_unranked(
+    unranked: tuple[int, RunRow | None], locations: Sequence[StudyLocation], *, others: str = " with the others"
+) -> str:
+    count, row = unranked
+    runs = f"{'1 uploaded run is' if count == 1 else f'{count} uploaded runs are'} not ranked{others}"
+    if row is None:
+        return f"{runs}; a run that was made here has the same id"
+    location = next(each for each in locations if each.name == row.study)
+    return f"{runs}; to take {'it' if count == 1 else 'one'}: {show_adopt(location, row.key.partition('/')[2])}"
+
+
+def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[SortKey]) -> list[str]:
+    if options.metrics is not None:
+        if options.metrics == ("all",):
+            return list(data.metrics)
+        for name in options.metrics:
+            if name not in data.metrics:
+                raise NotFoundError("metric", name, data.metrics)
+        return list(options.metrics)
+    names = [name for name in data.metrics if name not in options.ignore]
+    sorted_by = [key.name for key in sort if key.is_metric]
+    ranked = sorted(
+        names, key=lambda name: (sorted_by.index(name) if name in sorted_by else len(sorted_by), metric_priority(name))
+    )
+    chosen = ranked[:MOST_METRICS] + [name for name in ranked[MOST_METRICS:] if name in options.show]
+    return (
+        sorted(chosen, key=metric_priority) if options.is_page else chosen
+    )  # there the next click is at the same place
+
+
+# ---------------------------------------------------------------- one row per run
+
+
+def _run_columns(
+    data: IndexTable,
+    order: Sequence[int],
+    params: Sequence[str],
+    metrics: Sequence[str],
+    sort: Sequence[SortKey],
+    options: SummaryOptions,
+    step_name: str,
+    has: _Has,
+) -> tuple[list[Column], list[list[Any]]]:
+    several = len(set(_gather(data, "study", order))) > 1
+    columns = [Column("run")]
+    cells: list[list[Any]] = [_gather(data, "key" if several else "name", order)]
+    states = _gather(data, "state", order)
+    if has("state", states.count(State.DONE) < len(states)):
+        columns.append(Column("state", "state"))
+        cells.append(list(map(str, states)))
+    for name in params:
+        if _is_part(data, order):
+            cells.append([data.rows[i].params.get(name) for i in order])
+        else:
+            cells.append(list(map(list_param(data, name).__getitem__, order)))
+        kind: Kind = "text" if has(f"text {name}", not _NUMBERS.issuperset(map(type, cells[-1]))) else "number"
+        columns.append(Column(name, kind, digits=None))
+    columns[len(columns) - len(params) :] = _rank_params(columns, cells, params)
+    for index, name in enumerate(metrics):
+        before = len(columns)
+        _add_metric(columns, cells, data.metrics[name], order, sort, options.best, has)
+        columns[before:] = _rank_metric(columns[before:], index, metrics, sort, options)
+    _add_progress(columns, cells, data, order, metrics, step_name, has)
+    tags = _gather(data, "tags", order) if "tags" not in options.ignore else []
+    if has("tags", any(tags)):
+        columns.append(Column("tags", rank=_TAGS_RANK))
+        cells.append(list(map(",".join, tags)))
+    received = _gather(data, "received", order)
+    if has("received", any(received)):
+        from assay.record.received import describe_facts
+
+        columns.append(Column("received", rank=_TAGS_RANK))
+        cells.append([describe_facts(each) or None for each in received])
+    told = _ENDED if options.all_reasons else (State.PRUNED,)  # which rule ended it; other ends are told by `assay ls`
+    if has("every reason" if options.all_reasons else "reason", not set(told).isdisjoint(states)):
+        columns.append(Column("reason", rank=_REASON_RANK))
+        reasons = _gather(data, "reason", order)
+        cells.append([(why or None) if state in told else None for state, why in zip(states, reasons, strict=True)])
+    return columns, cells
+
+
+_ENDED = tuple(state for state in State if state.is_over and state is not State.DONE)
+
+
+def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any]:
+    """One field of these rows. Where there are many, read in the order of the table: that of memory, and so twice as
+    fast."""
+    if _is_part(data, order):
+        return [getattr(data.rows[i], field_name) for i in order]
+    values = list(map(attrgetter(field_name), data.rows))
+    return list(map(values.__getitem__, order))
+
+
+def _is_part(data: IndexTable, order: Sequence[int]) -> bool:
+    """One page of a large table."""
+    return len(order) * 4 < len(data.rows)
+
+
+_NUMBERS = {int, float, NoneType}
+
+
+def _rank_params(columns: Sequence[Column], cells: Sequence[Sequence[Any]], params: Sequence[str]) -> list[Column]:
+    """Those that the names show leave before a name is cut; of the others the last first, where nothing else helps."""
+    ranked = []
+    for index, name in enumerate(params):
+        values = cells[index - len(params)]
+        is_named = all(f"{name}=" in run for run, value in zip(cells[0], values, strict=True) if value is not None)
+        rank = min(_NAMED_RANK + 1 + 2 * index, _STEP_TIME_RANK - 1) if is_named else -(len(params) - index)
+        rank = _PATH_RANK if is_checkpoint(values) else rank
+        ranked.append(columns[index - len(params)]._replace(rank=rank))
+    return ranked
+
+
+def is_checkpoint(values: Sequence[Any]) -> bool:
+    """A path that only some runs have, as of `rerun --from checkpoint`: of little use in a narrow table."""
+    found = [value for value in values if value is not None]
+    return len(found) < len(values) and all(isinstance(value, str) and value.startswith("/") for value in found)
+
+
+def _add_metric(
+    columns: list[Column],
+    cells: list[list[Any]],
+    column: MetricColumns,
+    order: Sequence[int],
+    sort: Sequence[SortKey],
+    best: bool,
+    has: _Has,
+) -> None:
+    name = column.metric
+    columns.append(Column(name, "number"))
+    cells.append(_pick(column, column.last, order))
+    wanted = _find_direction(sort, name)
+    if best or (wanted is not None and has(f"best {name}:{wanted}", _best_tells_more(column, order, wanted))):
+        values = best_values(column, wanted or direction_of(name))
+        columns.append(Column(f"best {name}", "number", key=f"{name}_best"))
+        cells.append(_pick(column, values, order))
+
+
+def _find_direction(sort: Sequence[SortKey], metric: str) -> Direction | None:
+    """Of a metric that is sorted by."""
+    return next((key.direction for key in sort if key.is_metric and key.name == metric), None)
+
+
+def _pick(column: MetricColumns, values: Sequence[float], order: Sequence[int]) -> list[float | None]:
+    """The values of these rows; None where a run does not have the metric."""
+    if len(order) * 4 >= len(values) and 0.0 not in column.count:
+        return list(map(values.__getitem__, order))
+    return [values[i] if column.count[i] else None for i in order]
+
+
+def _best_tells_more(column: MetricColumns, order: Sequence[int], direction: Direction) -> bool:
+    values = best_values(column, direction)
+    return any(column.count[i] and values[i] != column.last[i] for i in order)
+
+
+def _add_progress(
+    columns: list[Column],
+    cells: list[list[Any]],
+    data: IndexTable,
+    order: Sequence[int],
+    metrics: Sequence[str],
+    step_name: str,
+    has: _Has,
+) -> None:
+    """How far each run came, and what a step of it costs."""
+    chosen = [data.metrics[name] for name in metrics]
+    steps = _combine([column.last_step for column in chosen], order, max)
+    if has("step", steps.count(None) < len(steps)):
+        columns.append(Column(step_name, "number", digits=12, rank=_STEP_RANK))
+        cells.append(list(map(whole_step, steps)))
+    starts, ends = _gather(data, "started_at", order), _gather(data, "ended_at", order)
+    seconds = list(map(_elapsed, starts, ends))
+    if has("time", seconds.count(None) < len(seconds)):
+        columns.append(Column("time", "clock", key="seconds", rank=_TIME_RANK))
+        cells.append(seconds)
+    per_step = _seconds_per_step(chosen, order, starts, steps, seconds)
+    if has("time of a step", any(value is not None and value >= 0.05 for value in per_step)):
+        key = f"seconds_per_{step_name}"
+        columns.append(Column(f"time/{step_name}", "duration", key=key, rank=_STEP_TIME_RANK))
+        cells.append(per_step)
+
+
+def _combine(
+    columns: Sequence[Sequence[float]], order: Sequence[int], choose: Callable[..., float]
+) -> list[float | None]:
+    """Row by row the largest or the smallest of what is finite; None where nothing is."""
+    every = [list(map(column.__getitem__, order)) for column in columns]
+    picked = [values for index, values in enumerate(every) if values not in every[:index]]  # those logged together
+    if picked and all(math.isfinite(sum(values)) for values in picked):
+        return list(map(choose, *picked)) if len(picked) > 1 else list(picked[0])
+    rows = zip(*picked, strict=True) if picked else [()] * len(order)
+    return [choose(finite) if (finite := [value for value in row if math.isfinite(value)]) else None for row in rows]
+
+
+def _elapsed(start: float | None, end: float | None) -> float | None:
+    if start is None or end is None:
+        return None
+    return end - start if end > start else 0.0
+
+
+def _seconds_per_step(
+    metrics: Sequence[MetricColumns],
+    order: Sequence[int],
+    starts: Sequence[float | None],
+    steps: Sequence[float | None],
+    seconds: Sequence[float | None],
+) -> list[float | None]:
+    """From the run's start to its last point, where points carry times; else the run's whole time."""
+    lasts = _combine([column.last_time for column in metrics], order, max)
+    firsts = _combine([column.first_time for column in metrics], order, min)
+    begun = [start or first for start, first in zip(starts, firsts, strict=True)]
+    took = [
+        whole if until is None else until for whole, until in zip(seconds, map(_elapsed, begun, lasts), strict=True)
+    ]
+    return [time / step if step and time is not None else None for time, step in zip(took, steps, strict=True)]
+
+
+# ---------------------------------------------------------------- one row per group
+
+
+def _grouped(
+    data: IndexTable,
+    keep: Sequence[int],
+    options: SummaryOptions,
+    sort: Sequence[SortKey],
+    metrics: Sequence[str],
+    hidden: int,
+    pareto: Sequence[SortKey],
+) -> StudySummary:
+    """Runs that differ only in the given parameters (a seed) become one row: mean ± sd of the last and best values."""
+    for key in (*sort, *pareto):
+        if not key.is_metric and key.name in options.group_by:
+            raise UsageError(
+                f"cannot sort by {key.name!r}, which is grouped over", "sort by a metric or by another parameter"
+            )
+    groups = build_groups(data, keep, options.group_by, options.ignore, options.states)
+    front = find_pareto_groups(data, groups, pareto) if pareto else None
+    if front is not None:
+        groups = [groups[i] for i in front.items]
+    ordered = _cut(sort_groups(data, groups, sort), options)
+    columns, cells = _group_columns(groups, ordered)
+    every = groups if options.is_page else ordered
+    common = all(len({measure_group(data.metrics[name], each).n for name in metrics}) < 2 for each in every)
+    counts = [[measure_group(data.metrics[name], group).n for group in ordered] for name in metrics]
+    if common:
+        columns.append(Column("n", "number", digits=12))
+        cells.append(counts[0] if counts else [len(group.runs) for group in ordered])
+    if any(group.others for group in every):
+        name = "not counted" if options.states else "not done"
+        columns.append(Column(name, "number", digits=12, key=name.replace(" ", "_")))
+        cells.append([group.others or None for group in ordered])
+    for index, name in enumerate(metrics):
+        before = len(columns)
+        if not common:
+            columns.append(Column("n", "number", digits=12, key=f"{name}_n"))
+            cells.append(counts[index])
+        counted = [i for group in every for i in group.runs]
+        _add_group_metric(columns, cells, data.metrics[name], ordered, sort, options.best, counted)
+        columns[before:] = _rank_metric(columns[before:], index, metrics, sort, options)
+    table = Table(tuple(columns), list(zip(*cells, strict=True)) if ordered else [])
+    first = [data.rows[group.runs[0]] for group in ordered if group.runs]
+    rest = max(0, len(groups) - options.offset - len(ordered))
+    return StudySummary(table, first, tuple(sort), hidden, rest, front, total=len(groups))
+
+
+def _group_columns(groups: Sequence[Group], ordered: Sequence[Group]) -> tuple[list[Column], list[list[Any]]]:
+    """What tells the groups apart."""
+    names = dict.fromkeys(name for group in groups for name in group.params)
+    columns = [Column(name, "text", digits=None) for name in names]
+    cells = [[group.params.get(name) for group in ordered] for name in names]
+    if len({group.study for group in groups}) > 1:
+        columns.insert(0, Column("study"))
+        cells.insert(0, [group.study for group in ordered])
+    return columns, cells
+
+
+def _add_group_metric(
+    columns: list[Column],
+    cells: list[list[Any]],
+    column: MetricColumns,
+    groups: Sequence[Group],
+    sort: Sequence[SortKey],
+    best: bool,
+    counted: Sequence[int],
+) -> None:
+    name = column.metric
+    wanted = _find_direction(sort, name)
+    looks: list[tuple[str, str, Sequence[float]]] = [(name, name, column.last)]
+    if best or (wanted is not None and _best_tells_more(column, counted, wanted)):
+        looks.append((f"best {name}", f"{name}_best", best_values(column, wanted or direction_of(name))))
+    for title, key, values in looks:
+        found = [measure_group(column, group, values) for group in groups]
+        columns += [Column(title, "number", key=key), Column("± sd", "number", digits=2, key=f"{key}_sd")]
+        cells += [[each.mean for each in found], [each.sd for each in found]]

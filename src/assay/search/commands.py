@@ -1,0 +1,52 @@
+"""`assay importance`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assay.errors import ExitCode
+from assay.show.console import Console
+from assay.show.report_files import ReportFiles, check_targets, write_document
+from assay.values.options import argument, json_option, option, root_option, where_option
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
+
+
+class ImportanceRequest(ReportFiles):
+    studies: tuple[str, ...] = argument("[STUDY]...", multiple=True, required=False)
+    metric: str | None = option(
+        "-m", "--metric", metavar="METRIC[:min|max]", help="For this metric.  [default: as `assay sum` sorts]"
+    )
+    where: Where | None = where_option()
+    as_json: bool = json_option()
+    junit = None
+    root: str | None = root_option()
+
+
+def importance(request: ImportanceRequest, console: Console) -> int:
+    """Show how much each parameter of STUDY decides about a metric, by Optuna; of a search or of any other study.
+
+    The parameters' shares add up to 1. They compare the best tenth of the runs with all (PED-ANOVA); a run goes by
+    the best value of the metric, and only runs that are done count.
+    """
+    from assay.follow.locations import find_patterns
+    from assay.follow.opening import open_index_of
+    from assay.reading.run_reader import load_fresh_table, load_objectives
+    from assay.reading.summary import describe_unranked, find_left_out, leave_out_foreign, select_rows
+    from assay.search.importance import build_importance_document, measure_importance
+
+    on_stdout = check_targets(request.md, as_json=request.as_json)
+    locations, patterns = find_patterns(request.studies, request.root)
+    with open_index_of(locations) as index:
+        data = load_fresh_table(index, locations, console)
+    chosen = select_rows(data, request.where, patterns)
+    keep = leave_out_foreign(data, chosen)
+    if unranked := find_left_out(data, chosen, keep):
+        console.error(f"({describe_unranked(unranked, locations)})")
+    asked = request.metric or next(iter(load_objectives(locations, data)), None)
+    document = build_importance_document(measure_importance(data, keep, asked))
+    write_document(document, request)
+    if not on_stdout:
+        console.write_document(document, as_json=request.as_json)
+    return int(ExitCode.OK)

@@ -1,0 +1,170 @@
+"""`stop:` while a study runs: its rules, asked about every run that has recorded something since they were asked last.
+
+Each rung of a run is judged once, with what the runs of the study had recorded there by then. What others record later
+does not end a run that has passed. A run that is taken over from a supervisor that has died was judged by that one, so
+it is judged from its next rung on.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from assay.errors import AssayError, did_you_mean
+from assay.follow.locations import StudyLocation
+from assay.launch.supervise import LOOK_S, Entry
+from assay.observe.columns import Columns
+from assay.record import run_directory
+from assay.record.index.base import Index
+from assay.search.judge import COMPARING, Curve, build_curve, judge_curve
+from assay.values.run import State
+from assay.values.study import StopRule
+
+_REST_S = 60.0  # after a failure of the index
+_LOAD_S = 0.2  # for points of other runs at one look: the loop waits for it
+_LOOK_SHARE = 20  # a look at a large study takes a while, and comes the later
+_MOST_NAMES = 8
+
+
+class EarlyStop:
+    """What the runs of a study have recorded at the rungs of its rules.
+
+    Points of the runs that are read here come as they are read. The index is asked how many points the others have,
+    and only of those that have more than is known here they are loaded.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[StopRule],
+        index: Index,
+        location: StudyLocation,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rules = rules
+        self._metrics = list(dict.fromkeys(rule.metric for rule in rules))
+        self._index = index
+        self._location = location
+        self._clock = clock
+        self._curves: list[dict[str, Curve]] = [{} for _ in rules]  # of each rule, by key
+        self._counts: dict[tuple[str, str], int] = {}  # (key, metric) -> points that the curves are made of
+        self._stale: set[tuple[str, str]] = set()  # what has to be loaded again
+        self._judged: dict[tuple[str, int], list[int]] = {}  # (key, attempt) -> rungs judged, of each rule
+        self._exempt: dict[tuple[str, int], bool] = {}  # attempts that somebody began by hand
+        self._next_look = -math.inf
+        self._is_ready = False  # all that earlier calls have recorded is known
+
+    def note(self, key: str, columns: Columns) -> None:
+        """Points that a run has just recorded."""
+        for metric in self._metrics:
+            if metric not in columns:
+                continue
+            steps, values, _ = columns[metric]
+            if (key, metric) not in self._counts or not self._add(key, metric, steps, values):
+                self._stale.add((key, metric))
+
+    def _add(self, key: str, metric: str, steps: Sequence[float], values: Sequence[float]) -> bool:
+        """False: they are not behind the points that are known."""
+        count = self._counts[key, metric]
+        numbered = [count + i if math.isnan(step) else step for i, step in enumerate(steps, 1)]
+        curves = [self._curves[i][key] for i, rule in enumerate(self._rules) if rule.metric == metric]
+        if sorted(numbered) != numbered or numbered[0] < curves[0].last_step:
+            return False
+        for curve in curves:
+            for step, value in zip(numbered, values, strict=True):
+                curve.add(step, value)
+        self._counts[key, metric] = count + len(values)
+        return True
+
+    def prune(self, entries: Sequence[Entry]) -> dict[str, str]:
+        """Which of these runs a rule ends: directory and reason."""
+        keys = {self._location.key(entry.dir): entry for entry in entries}
+        new = [key for key, entry in keys.items() if (key, entry.attempt) not in self._judged]
+        self._stale |= {(key, metric) for key in new for metric in self._metrics}  # of the attempt before
+        try:
+            self._look(keys)
+        except (AssayError, OSError):  # the index can be built again; until then no run is ended
+            self._next_look = self._clock() + _REST_S
+            return {}
+        if not self._is_ready:
+            return {}
+        reasons = {entry.dir: self._judge(entry) for entry in entries}
+        return {path: reason for path, reason in reasons.items() if reason is not None}
+
+    def _look(self, own: Collection[str]) -> None:
+        """Load the points of those that have more, or others, than are known here: first our own runs, all of them."""
+        began = self._clock()
+        if began >= self._next_look:
+            self._find_stale(own)
+            self._next_look = began + max(LOOK_S, _LOOK_SHARE * (self._clock() - began))
+        for key, metric in sorted(self._stale, key=lambda pair: pair[0] not in own):
+            if key not in own and self._clock() - began > _LOAD_S:
+                return
+            self._stale.discard((key, metric))
+            self._load(key, metric)
+        self._is_ready = True
+
+    def _find_stale(self, own: Collection[str]) -> None:
+        table = self._index.load_table([self._location.name], self._metrics)
+        compared = {rule.metric for rule in self._rules if rule.rule in COMPARING}
+        for metric, columns in table.metrics.items():
+            for row, count in zip(table.rows, columns.count, strict=True):
+                if row.is_foreign:  # an upload does not end runs of the study
+                    continue
+                if count != self._counts.get((row.key, metric), 0) and (metric in compared or row.key in own):
+                    self._stale.add((row.key, metric))
+
+    def _load(self, key: str, metric: str) -> None:
+        series = self._index.load_series(key, metric)
+        for i, rule in enumerate(self._rules):
+            if rule.metric == metric:
+                self._curves[i][key] = build_curve(rule, series.steps, series.values)
+        self._counts[key, metric] = len(series.values)
+
+    def _judge(self, entry: Entry) -> str | None:
+        key, attempt = self._location.key(entry.dir), entry.attempt
+        owns = [curves.get(key) for curves in self._curves]
+        judged = self._judged.get((key, attempt))
+        if judged is None:
+            is_ours = entry.handle is not None and entry.handle.supervisor_pid == os.getpid()
+            judged = [0 if is_ours or own is None else len(own.rungs) for own in owns]
+            self._judged[key, attempt] = judged
+        if self._is_exempt(entry, key):
+            return None
+        for i, (rule, own) in enumerate(zip(self._rules, owns, strict=True)):
+            if own is None:
+                continue
+            others = (curve for other, curve in self._curves[i].items() if other != key)
+            since, judged[i] = judged[i], len(own.rungs)
+            if reason := judge_curve(rule, own, others, since):
+                return reason
+        return None
+
+    def _is_exempt(self, entry: Entry, key: str) -> bool:
+        """Whether somebody began this attempt by hand: job.sh, or `assay rerun` of a run that a rule had ended."""
+        if (key, entry.attempt) not in self._exempt:
+            is_exempt = entry.handle is not None and entry.handle.supervisor_pid == 0
+            if not is_exempt and entry.attempt > 1 and entry.since is None:
+                attempts = run_directory.load_history(entry.dir).attempts
+                is_exempt = any(each.outcome and each.outcome.state is State.PRUNED for each in attempts)
+            self._exempt[key, entry.attempt] = is_exempt
+        return self._exempt[key, entry.attempt]
+
+    def describe_missing(self, entries: Sequence[Entry]) -> list[str]:
+        """Warnings of metrics that no run has ever recorded, once runs have ended."""
+        if not any(entry.finished_here for entry in entries):
+            return []
+        try:
+            names = self._index.load_metric_names([self._location.name])
+        except (AssayError, OSError):
+            return []
+        return [_describe_missing(metric, names) for metric in self._metrics if metric not in names]
+
+
+def _describe_missing(metric: str, names: Sequence[str]) -> str:
+    if not names:
+        return f"stop: no run has reported {metric}, nor any other metric"
+    shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+    hint = did_you_mean(metric, names)
+    return f"stop: no run has reported {metric}; the runs report: {shown}{f' ({hint})' if hint else ''}"

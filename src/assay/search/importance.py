@@ -1,0 +1,89 @@
+"""`assay importance`: how much each parameter decides about a metric, over the runs that are done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from assay.errors import UsageError
+from assay.reading.best import choose_metric
+from assay.reading.ranking import SortKey, best_values, differing_params
+from assay.record.index.base import Table as IndexTable
+from assay.show.formatting import render_count
+from assay.values.document import Block, Document, Notes, TableBlock, Text
+from assay.values.state import State
+from assay.values.table import Column, Table
+
+LEAST_RUNS = 4
+_FEW_RUNS = 20  # with fewer, what is best depends on chance
+_BAR = 30  # characters
+
+
+class Importance(NamedTuple):
+    key: SortKey
+    fractions: dict[str, float]  # parameter → its share, the largest first
+    values: dict[str, int]  # parameter → how many values it takes
+    runs: int
+    without: int  # runs that are done and have no finite value
+
+
+def measure_importance(data: IndexTable, keep: Sequence[int], asked: str | None = None) -> Importance:
+    """Over the rows in `keep` that are done. Raises UsageError where there is nothing to compare."""
+    from assay.search.optuna_proposals import compute_importance
+
+    key = choose_metric(data, asked)
+    column = data.metrics[key.name]
+    values = best_values(column, key.direction)
+    done = [i for i in keep if data.rows[i].state is State.DONE and not data.rows[i].is_foreign]
+    used = [i for i in done if column.count[i] > 0 and math.isfinite(values[i])]
+    if len(used) < LEAST_RUNS:
+        raise UsageError(
+            f"importance needs {LEAST_RUNS} finished runs with {key.name}, and there are {len(used)}",
+            "run more of them, or choose another metric with -m",
+        )
+    params = [data.rows[i].params for i in used]
+    differing = differing_params(params)
+    if not differing:
+        raise UsageError(f"all {len(used)} runs have the same parameters", "importance compares runs that differ")
+    chosen = [{name: each[name] for name in differing if name in each} for each in params]
+    fractions = compute_importance(chosen, [values[i] for i in used], key.direction)
+    counts = {name: len({repr(each.get(name)) for each in params}) for name in fractions}
+    return Importance(key, fractions, counts, len(used), len(done) - len(used))
+
+
+def build_importance_document(found: Importance) -> Document:
+    most = max(found.fractions.values(), default=0.0)
+    rows = [
+        (name, fraction, found.values[name], "█" * round(_BAR * fraction / most) if most else "")
+        for name, fraction in found.fractions.items()
+    ]
+    columns = (
+        Column("parameter"),
+        Column("importance", "number", digits=2),
+        Column("values", "number", digits=None),
+        Column("", cut="never"),
+    )
+    word = "low" if found.key.direction == "min" else "high"
+    what = f"what the best {found.key.name} ({word}) of {render_count(found.runs, 'run')} depends on"
+    blocks: list[Block] = [Text(what), TableBlock(Table(columns, rows)), Notes(describe_limits(found))]
+    return Document("importance", blocks, facts=_build_facts(found))
+
+
+def describe_limits(found: Importance) -> list[str]:
+    """What is to be known before these shares are believed."""
+    notes = []
+    if found.without:
+        notes.append(f"{render_count(found.without, 'run')} without a finite {found.key.name} left out")
+    if found.runs < _FEW_RUNS:
+        notes.append(f"only {found.runs} runs: what a few more of them would show may be different")
+    return notes
+
+
+def _build_facts(found: Importance) -> dict[str, Any]:
+    return {
+        "metric": found.key.name,
+        "direction": found.key.direction,
+        "runs": found.runs,
+        "importance": found.fractions,
+    }

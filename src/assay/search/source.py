@@ -1,0 +1,542 @@
+"""A search: its trials are the run directories `trial-0000`, `trial-0001`, …, and nothing else is known of it.
+
+A trial is claimed by making its directory, which exactly one supervisor can. Before each claim the directories are
+read again, so what any supervisor began counts as pending, and what has ended counts with its result.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from assay.errors import ConfigError, InfrastructureError, UsageError, did_you_mean
+from assay.follow.attempts import RetryPolicy
+from assay.follow.collect import read_sources
+from assay.follow.locations import show_path
+from assay.follow.refresh import refresh_study
+from assay.launch.prepared import Prepared, SearchResult, build_line
+from assay.launch.supervise import Entry, Supervisor
+from assay.record import run_directory
+from assay.record.index.base import Index
+from assay.record.received import load_received
+from assay.record.search_file import SearchFile, load_search, write_search
+from assay.search.optuna_proposals import Point, Proposal, Proposer, Space, Trial, build_trial, check_optuna
+from assay.show.console import SILENT
+from assay.show.formatting import render_count, render_number
+from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.files import blake2b
+from assay.system.locks import locked
+from assay.values import layout
+from assay.values.run import Plan, RunSpec, State
+from assay.values.series import Summary
+from assay.values.state import has_result
+from assay.values.study import CommandTemplate, Objective, Problem, Search, Study, Text
+
+MOST_FAILURES = 5  # in a row and without a single result: no more is started
+_NAMED = 8  # names in a message
+_FRONT = 20  # trials of a Pareto set that are listed
+
+
+# ---------------------------------------------------------------- before anything is written
+
+
+def prepare_search(prepared: Prepared) -> Prepared:
+    """Check the search against what was begun, and find the trials that are there."""
+    study, options = prepared.study, prepared.options
+    search = study.search
+    assert search is not None
+    _refuse_options(prepared)
+    space = Space(study.sweeps, prepared.settings.secrets)
+    if space.count is not None and space.count < 2:
+        _refuse_nothing(prepared, search)
+    check_optuna(search)
+    wanted = _build_file(prepared, search, space)
+    known = load_search(prepared.location.dir)
+    if known is not None and options.search is None:
+        _refuse_changes(prepared, known.find_changes(wanted))
+    taken = _find_numbers(prepared.location.dir)
+    first = 0 if known is None else known.first
+    wanted = replace(wanted, first=max(taken, default=-1) + 1 if options.search == "new" else first)
+    samples, warnings = _build_samples(prepared, space)
+    warnings = (*warnings, *_find_seeds(study, space), *_find_other_runs(prepared))
+    prepared = replace(prepared, search=wanted, samples=samples)
+    found = [_load_trial(prepared, space, number) for number in sorted(taken) if number >= wanted.first]
+    outside = [each.name for each in found if isinstance(each, _Outside)]
+    if outside and options.search == "continue":
+        named = ", ".join(outside[:_NAMED]) + (" …" if len(outside) > _NAMED else "")
+        message = f"{render_count(len(outside), 'earlier trial')} outside of the space, not counted: {named}"
+        warnings = (*warnings, Problem(message))
+    runs = tuple(each.spec for each in found if isinstance(each, _Found))
+    return replace(prepared, plan=Plan(study, runs, (), warnings, is_hidden=True))
+
+
+def _refuse_options(prepared: Prepared) -> None:
+    options, again = prepared.options, prepared.options.again
+    new = f": {again.build('--search', 'new')}" if again else ""
+    if options.force:
+        hint = f"repeat a trial by its name with `assay rerun`, or begin the search again{new}"
+        raise UsageError("--force does not go with a search", hint)
+    if options.sample is not None:
+        raise UsageError("--sample does not go with a search", "a search chooses its runs itself; remove --sample")
+    if options.where is not None:
+        hint = "a search chooses its runs itself; repeat some of its trials with `assay rerun STUDY --where …`"
+        raise UsageError("--where does not go with a search", hint)
+
+
+def _refuse_nothing(prepared: Prepared, search: Search) -> NoReturn:
+    given, again = ", ".join(prepared.study.overrides), prepared.options.again
+    if given:
+        hint = f"run it without a search: {again.build('--set', 'search=null') if again else '--set search=null'}"
+        raise UsageError(
+            f"there is nothing to search: with the {given} of this call every parameter has one value", hint
+        )
+    hint = "list several values for a parameter, or give it a range as in {uniform: [0, 1]}; or remove `search`"
+    message = "there is nothing to search: every parameter has a single value"
+    raise ConfigError([Problem(message, "search", search.position, hint)])
+
+
+def _refuse_changes(prepared: Prepared, changes: Sequence[str]) -> None:
+    if not changes:
+        return
+    again = prepared.options.again
+    go_on, begin = (again.build("--search", word) if again else f'search="{word}"' for word in ("continue", "new"))
+    who = prepared.study.source or f"study {prepared.study.name!r}"
+    raise UsageError(
+        f"{who} asks for another search than was begun in {show_path(prepared.location.dir)}:\n"
+        + "\n".join(f"    {line}" for line in changes),
+        f"go on, with the trials that are in the new space: {go_on}\n"
+        f"    or begin again, and keep the earlier trials as runs: {begin}",
+    )
+
+
+def _build_file(prepared: Prepared, search: Search, space: Space) -> SearchFile:
+    commands = {template.name: _hash(template) for template in prepared.study.commands}
+    return SearchFile(
+        search.sampler, search.objectives, search.seed, search.at, tuple(space.describe()), commands, first=0
+    )
+
+
+def _hash(template: CommandTemplate) -> str:
+    pieces = [piece.text if isinstance(piece, Text) else repr(piece) for piece in template.pieces]
+    return blake2b("\0".join(pieces).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _build_samples(prepared: Prepared, space: Space) -> tuple[tuple[RunSpec, ...], tuple[Problem, ...]]:
+    """Runs of each sweep: whether its commands can be filled, and which parameters they leave out."""
+    specs, warnings = [], dict.fromkeys(prepared.study.warnings)
+    for point in _choose_samples(space):
+        params = space.build_params(point)
+        spec, problems = build_trial(prepared.study, params, point.sweep, 0, prepared.settings.secrets)
+        specs.append(spec)
+        warnings.update(dict.fromkeys(problems))
+    return tuple(specs), tuple(warnings)
+
+
+def _find_seeds(study: Study, space: Space) -> Iterator[Problem]:
+    """A search takes a lucky seed for a good one."""
+    names = {name for branch in space.branches for each in branch.dimensions for name in each.names}
+    for name in sorted(each for each in names if each.lower().replace("-", "_").rpartition("_")[2] == "seed"):
+        position = next((sweep.axes[name].position for sweep in study.sweeps if name in sweep.axes), None)
+        hint = f"give it one value, and repeat the best trial with others: `assay rerun` takes {name}=1,2,3"
+        yield Problem("the search chooses the luckiest seed, not the best parameters", name, position, hint)
+
+
+def _find_other_runs(prepared: Prepared) -> Iterator[Problem]:
+    folder = prepared.location.dir
+    dirs = run_directory.find_run_dirs(folder) if os.path.isdir(folder) else ()
+    others = [name for name in map(os.path.basename, dirs) if layout.parse_trial_name(name) is None]
+    if others:
+        named = ", ".join(others[:_NAMED]) + (" …" if len(others) > _NAMED else "")
+        what = f"{render_count(len(others), 'run')} of this study that no search proposed"
+        yield Problem(f"the sampler is not given the results of {what}: {named}", "search")
+
+
+def _choose_samples(space: Space) -> Iterator[Point]:
+    """Each kind of value once: a command that takes a number may not take a null."""
+    for sweep, branch in enumerate(space.branches):
+        first = tuple(0 if each.axis is None else each.axis.low for each in branch.dimensions)
+        yield Point(sweep, first)
+        for index, dimension in enumerate(branch.dimensions):
+            kinds = {tuple(map(type, row)): place for place, row in reversed([*enumerate(dimension.rows)])}
+            for place in sorted(kinds.values())[1:]:
+                yield Point(sweep, (*first[:index], place, *first[index + 1 :]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    number: int
+    spec: RunSpec
+    point: Point
+    kept: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Outside:
+    """Not a trial of this search: it belongs to an earlier space, or its record cannot be read."""
+
+    name: str
+    is_damaged: bool = False  # nobody knows what it tried; it counts, so that no more than `trials` are started
+
+
+def _find_numbers(study_dir: str) -> set[int]:
+    """Numbers that are taken, by whatever has the name."""
+    try:
+        found = (layout.parse_trial_name(name) for name in os.listdir(study_dir))
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    return {number for number in found if number is not None}
+
+
+def _load_trial(prepared: Prepared, space: Space, number: int) -> _Found | _Outside:
+    name = layout.trial_name(number)
+    run_dir = os.path.join(prepared.location.dir, name)
+    received = load_received(run_dir)
+    if received is not None and received.is_foreign:  # an upload is not a trial
+        return _Outside(name)
+    record = run_directory.try_record(run_dir)
+    is_ours = record is not None and record.trial == number
+    if record is not None and record.search_from is not None and prepared.search is not None:
+        is_ours = is_ours and record.search_from == prepared.search.first  # a supervisor of an earlier search may go on
+    point = space.locate(record.spec.params, record.spec.sweep) if record is not None and is_ours else None
+    if record is None or point is None:
+        is_run = os.path.exists(os.path.join(run_dir, layout.JOB_FILE))  # else it is somebody's folder
+        return _Outside(name, is_damaged=record is None and is_run)
+    rules = prepared.settings.secrets
+    spec, _ = build_trial(prepared.study, space.build_params(point), point.sweep, number, rules)
+    # of other commands, which an earlier version of the file had, its own are kept; never those of another's file
+    is_of_file = spec.id == record.spec.id or (received is not None and received.needs_code)
+    return _Found(number, spec if is_of_file else record.spec, point, record.search)
+
+
+# ---------------------------------------------------------------- while it runs
+
+
+def count_wanted(search: Search, space: Space) -> int:
+    """How many trials there are in the end."""
+    return min((each for each in (search.trials, space.count) if each is not None), default=0)
+
+
+class SearchSource:
+    """Proposes trials, one for each free slot, until there are enough."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        index: Index,
+        entries: Sequence[Entry],
+        create: Callable[[Entry], bool],
+        build_entry: Callable[[RunSpec], Entry],
+        settle: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`settle` brings what was collected into the index; False: some of it is not there."""
+        assert prepared.study.search is not None
+        assert prepared.search is not None
+        self._prepared, self._index = prepared, index
+        self._create, self._build_entry, self._settle = create, build_entry, settle
+        self._search, self._first = prepared.study.search, prepared.search.first
+        self._space = Space(prepared.study.sweeps, prepared.settings.secrets)
+        self._proposer = Proposer(self._space, self._search)
+        self._wanted = count_wanted(self._search, self._space)
+        self._known: dict[int, _Known] = {}
+        self._taken: set[int] = set()  # also numbers that do not count
+        self._damaged: dict[int, str] = {}
+        for entry in entries:
+            self._note(int(entry.spec.name.removeprefix(layout.TRIAL_PREFIX)), entry)
+        self.failure: str | None = None
+        self.is_exhausted = False
+
+    def count_left(self) -> int:
+        return 0 if self.failure or self.is_exhausted else max(0, self._wanted - len(self._known) - len(self._damaged))
+
+    def take(self, supervisor: Supervisor) -> Sequence[Entry]:
+        """The trials that other supervisors made since; where there are none, a new one, claimed."""
+        found = self._find_new()
+        if found or not self.count_left():
+            return found
+        supervisor.look_at_others()
+        number = max(self._taken, default=-1) + 1
+        proposal = self._propose(number)
+        if proposal is None:
+            return ()
+        entry = self._build_entry(self._build_spec(proposal, number))
+        entry.trial, entry.search_from, entry.kept = number, self._first, proposal.kept
+        if not self._create(entry):
+            self._note(number, None)  # another supervisor was faster, or something else has the name
+            return [self._known[number].entry] if number in self._known else ()
+        entry.is_here = True
+        self._taken.add(number)
+        self._known[number] = _Known(entry, Trial(number, proposal.point, kept=proposal.kept))
+        return [entry]
+
+    def prepare(self) -> None:
+        if self.count_left():
+            self._proposer.prepare(max(self._taken, default=-1) + 1)
+
+    def propose_next(self) -> RunSpec | None:
+        """What would be tried next."""
+        self._find_new()
+        number = max(self._taken, default=-1) + 1
+        proposal = self._propose(number) if self.count_left() else None
+        return self._build_spec(proposal, number) if proposal is not None else None
+
+    def _propose(self, number: int) -> Proposal | None:
+        trials = self._load_trials()
+        self._check_results()
+        if self.failure:
+            return None
+        proposal = self._proposer.propose(trials, number)
+        self.is_exhausted = proposal is None
+        return proposal
+
+    def _build_spec(self, proposal: Proposal, number: int) -> RunSpec:
+        rules = self._prepared.settings.secrets
+        return build_trial(self._prepared.study, proposal.params, proposal.point.sweep, number, rules)[0]
+
+    def _find_new(self) -> list[Entry]:
+        numbers = sorted(_find_numbers(self._prepared.location.dir) - self._taken)
+        return [entry for number in numbers if (entry := self._note(number, None)) is not None]
+
+    def _note(self, number: int, entry: Entry | None) -> Entry | None:
+        self._taken.add(number)
+        found = _load_trial(self._prepared, self._space, number) if number >= self._first else None
+        if isinstance(found, _Outside) and found.is_damaged:
+            self._damaged[number] = found.name
+        if not isinstance(found, _Found):
+            return None
+        entry = entry or self._build_entry(found.spec)
+        entry.trial, entry.kept = number, found.kept
+        self._known[number] = _Known(entry, Trial(number, found.point, kept=found.kept))
+        return entry
+
+    # ------------------------------------------------------------ results
+
+    def _load_trials(self) -> list[Trial]:
+        """All trials by number, with the results of those that have ended since the last call."""
+        ended = [known for known in self._known.values() if known.is_news()]
+        if ended:
+            summaries = self._load_summaries([known.entry for known in ended])
+            for known in ended:
+                known.conclude(self._search, summaries.get(self._prepared.location.key(known.entry.dir), {}))
+        return [self._known[number].trial for number in sorted(self._known)]
+
+    def _load_summaries(self, entries: Sequence[Entry]) -> Mapping[str, Mapping[str, Summary]]:
+        """What ended while this supervisor watched has been read; all else is read now, before it counts."""
+        location = self._prepared.location
+        keys = {location.key(entry.dir): entry for entry in entries if entry.state in (State.DONE, State.PRUNED)}
+        found: dict[str, Mapping[str, Summary]] = {}
+        is_whole = self._settle()
+        with suppress(InfrastructureError):
+            if not all(entry.finished_here for entry in keys.values()):
+                refresh_study(self._index, location, SILENT)
+            found.update(self._index.load_summaries(keys=list(keys)))
+        metrics = {each.metric for each in self._search.objectives}
+        doubtful = {key: each for key, each in keys.items() if not is_whole or metrics - found.get(key, {}).keys()}
+        return {**found, **_read_summaries(doubtful)} if doubtful else found
+
+    def _check_results(self) -> None:
+        """What makes further trials pointless: a metric that no trial has, or failures alone."""
+        ended = [known for known in self._known.values() if known.trial.state != "running"]
+        if self.failure or any(known.trial.state in ("done", "pruned") for known in ended):
+            return
+        without = next((known for known in ended if known.missing), None)
+        if without is not None:
+            self.failure = _describe_missing(without)
+            return
+        failed = [known for known in ended if known.entry.finished_here]
+        if len(failed) >= MOST_FAILURES:
+            last = failed[-1]
+            reason = last.why or (last.entry.outcome.reason if last.entry.outcome else "")
+            self.failure = (
+                f"no trial has a result and {len(failed)} have failed, the last one with: {reason}; no more are started"
+            )
+
+    # ------------------------------------------------------------ at the end
+
+    def build_result(self) -> SearchResult:
+        trials = self._load_trials()
+        self._check_results()
+        known = [self._known[trial.number] for trial in trials]
+        best = find_best([each.trial for each in known], self._search.objectives)
+        states = [trial.state for trial in trials]
+        lines = []
+        if self.is_exhausted or (self._space.count is not None and len(known) >= self._space.count):
+            lines.append(f"every combination has been tried: {render_count(len(known), 'trial')}")
+        return SearchResult(
+            lines=(*lines, *(self._describe(trial) for trial in best[:_FRONT])),
+            failed={each.entry.spec.name: each.why for each in known if each.why},
+            damaged=tuple(self._damaged[number] for number in sorted(self._damaged)),
+            failure=self.failure,
+            best=tuple(self._build_row(trial) for trial in best),
+            trials={state: states.count(state) for state in ("done", "pruned", "failed", "running")},
+        )
+
+    def _build_row(self, trial: Trial) -> dict[str, Any]:
+        spec = self._known[trial.number].entry.spec
+        values = dict(zip((each.metric for each in self._search.objectives), trial.values, strict=True))
+        return {"trial": trial.number, "name": spec.name, "values": values, "params": dict(spec.params)}
+
+    def _describe(self, trial: Trial) -> str:
+        row = self._build_row(trial)
+        values = ", ".join(f"{name} {render_number(value)}" for name, value in row["values"].items())
+        branch = self._space.branches[trial.point.sweep]
+        # also what tells the sweeps apart, where there are several
+        fixed = [
+            name
+            for name, value in branch.fixed.items()
+            if any(other.fixed.get(name) != value for other in self._space.branches)
+        ]
+        searched = [*fixed, *(name for each in branch.dimensions for name in each.names)]
+        params = ", ".join(f"{name}={row['params'][name]}" for name in searched)
+        what = "best" if len(self._search.objectives) == 1 else "Pareto set"
+        return f"{what}: {row['name']}: {values}" + (f" ({params})" if params else "")
+
+
+def _read_summaries(entries: Mapping[str, Entry]) -> Mapping[str, Mapping[str, Summary]]:
+    """From the run directories alone: the index may be broken, and nothing that decides a search depends on it."""
+    from assay.record.index.sqlite import SqliteIndex
+
+    with SqliteIndex(":memory:") as index:
+        for key, entry in entries.items():
+            with suppress(OSError):
+                read_sources(index, key, entry.dir, entry.spec)
+        return index.load_summaries(keys=list(entries))
+
+
+@dataclass(slots=True)
+class _Known:
+    """A trial, and how far its result has been read."""
+
+    entry: Entry
+    trial: Trial
+    seen: tuple[State, int] | None = None  # state and attempt that `trial` was made of
+    why: str = ""  # of a run that is done: why it has no usable result
+    missing: tuple[str, ...] = ()  # metrics that it did not record
+    names: tuple[str, ...] = field(default=())  # metrics that it did
+
+    def is_news(self) -> bool:
+        return self.seen != (self.entry.state, self.entry.attempt)
+
+    def conclude(self, search: Search, summaries: Mapping[str, Summary]) -> None:
+        state = self.entry.state
+        self.seen, self.why, self.missing = (state, self.entry.attempt), "", ()
+        plain = replace(self.trial, state="running", values=(), step=0)
+        if not state.is_over:
+            self.trial = plain
+            return
+        self.trial = replace(plain, state="failed")
+        if has_result(state, self.entry.outcome.reason if self.entry.outcome else ""):
+            self._conclude_done(search, summaries, plain)
+        elif state is State.PRUNED:
+            summary = summaries.get(search.objectives[0].metric)
+            is_known = summary is not None and math.isfinite(summary.last)
+            values, step = ((summary.last,), int(summary.last_step or 0)) if summary and is_known else ((), 0)
+            self.trial = replace(plain, state="pruned", values=values, step=step)
+
+    def _conclude_done(self, search: Search, summaries: Mapping[str, Summary], plain: Trial) -> None:
+        self.names = tuple(summaries)
+        self.missing = tuple(each.metric for each in search.objectives if each.metric not in summaries)
+        if self.missing:
+            self.why = f"it did not record {', '.join(self.missing)}"
+            return
+        values = tuple(pick_value(summaries[each.metric], search, each) for each in search.objectives)
+        lasts = (summaries[each.metric].last for each in search.objectives)  # a training that diverged is no result
+        bad = [
+            f"{each.metric} is {value if math.isfinite(last) else last:g}"
+            for each, value, last in zip(search.objectives, values, lasts, strict=True)
+            if not math.isfinite(value) or not math.isfinite(last)
+        ]
+        self.why = ", ".join(bad)
+        if not bad:
+            self.trial = replace(plain, state="done", values=values)
+
+
+def pick_value(summary: Summary, search: Search | SearchFile, objective: Objective) -> float:
+    """The value of a series that stands for its run."""
+    at = objective.direction if search.at == "best" else search.at
+    return {"last": summary.last, "min": summary.min, "max": summary.max, "mean": summary.mean}[at]
+
+
+def find_best(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
+    """The best trial; of several objectives all that no other is better than (the Pareto set), by number."""
+    signs = [1.0 if each.direction == "min" else -1.0 for each in objectives]
+    done = [trial for trial in trials if trial.state == "done"]
+    costs = [tuple(sign * value for sign, value in zip(signs, trial.values, strict=True)) for trial in done]
+    if len(objectives) == 1:
+        return [min(zip(costs, done, strict=True), key=lambda pair: pair[0])[1]] if done else []
+    return [
+        trial for cost, trial in zip(costs, done, strict=True) if not any(_dominates(other, cost) for other in costs)
+    ]
+
+
+def _dominates(left: Sequence[float], right: Sequence[float]) -> bool:
+    return left != right and all(a <= b for a, b in zip(left, right, strict=True))
+
+
+def _describe_missing(known: _Known) -> str:
+    missing = ", ".join(known.missing)
+    there = ", ".join(known.names[:_NAMED]) or "no metric at all"
+    close = did_you_mean(known.missing[0], known.names)
+    return (
+        f"{known.entry.spec.name} is done and did not record {missing}; it recorded {there}"
+        + (f"; {close}" if close else "")
+        + "; no more trials are started"
+    )
+
+
+# ---------------------------------------------------------------- beginning, and a dry run
+
+
+def begin_search(prepared: Prepared) -> None:
+    """Write down what is searched, once. What another supervisor has begun since is compared again."""
+    assert prepared.search is not None
+    folder = prepared.location.dir
+    with locked(os.path.join(folder, layout.STUDY_META_DIR)):
+        known = load_search(folder)
+        if known is not None and prepared.options.search is None:
+            _refuse_changes(prepared, known.find_changes(prepared.search))
+        if known != prepared.search:
+            write_search(folder, prepared.search)
+
+
+def build_dry_search(prepared: Prepared) -> Iterator[str]:
+    """The space, and what would be proposed next."""
+    search, spec = prepared.study.search, find_next_trial(prepared)
+    assert search is not None
+    metrics = ", ".join(f"{each.metric} ({each.direction})" for each in search.objectives)
+    yield f"# search: {search.sampler}, {metrics}, at {search.at}, seed {search.seed}"
+    space = Space(prepared.study.sweeps, prepared.settings.secrets)
+    for sweep in space.describe():
+        yield f"# space: {', '.join(f'{name}: {json.dumps(value)}' for name, value in sweep.items())}"
+    yield f"# trials: {len(prepared.plan.runs)} of {count_wanted(search, space)}"
+    if spec is not None:
+        yield f"# next: {spec.name}"
+        for command in spec.commands:
+            yield build_line(prepared, spec, command.text)
+
+
+def find_next_trial(prepared: Prepared) -> RunSpec | None:
+    """What would be proposed next; nothing is written, not even into the index."""
+    from assay.record.index.sqlite import SqliteIndex
+
+    def build_entry(spec: RunSpec) -> Entry:
+        return Entry(spec, prepared.dir_of(spec), RetryPolicy())
+
+    with SqliteIndex(":memory:", prepared.location.root) as index:
+        refresh_study(index, prepared.location, SILENT)
+        rows = {row.name: row for row in index.load_runs([prepared.location.name])}
+        entries = [
+            replace(build_entry(spec), state=rows[spec.name].state, attempt=rows[spec.name].attempt)
+            for spec in prepared.plan.runs
+            if spec.name in rows
+        ]
+        return SearchSource(prepared, index, entries, lambda _entry: False, build_entry).propose_next()
+
+
+def add_next_trial(prepared: Prepared) -> Prepared:
+    """With the next proposal among the runs of the plan."""
+    spec = find_next_trial(prepared)
+    return replace(prepared, plan=replace(prepared.plan, runs=(*prepared.plan.runs, *([spec] if spec else ()))))

@@ -1,0 +1,304 @@
+"""`assay report STUDY`: what the page of a study shows, as one document."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from assay.errors import AssayError, UsageError
+from assay.follow.locations import HOW_TO_START, StudyLocation, show_command, show_path
+from assay.launch.report import FAILED, TAIL_BYTES, FailedRun, build_tail, find_telling_log
+from assay.reading import best, param_plots, plotting
+from assay.reading import plot_document as plot_page
+from assay.reading.ranking import SortKey, differing_params
+from assay.reading.run_description import build_environment_sections
+from assay.reading.run_reader import find_step_name, load_fresh_table, load_objectives
+from assay.reading.summary import (
+    StudySummary,
+    SummaryOptions,
+    build_summary,
+    describe_front,
+    describe_unranked,
+    leave_out_foreign,
+    select_rows,
+)
+from assay.record import run_directory
+from assay.record.folders import is_run_dir
+from assay.record.index.base import Index, RunRow
+from assay.record.index.base import Table as IndexTable
+from assay.show.console import SILENT, Console
+from assay.show.formatting import render_count, render_duration
+from assay.system.files import read_end
+from assay.values.document import (
+    Bars,
+    Block,
+    Commands,
+    Details,
+    Document,
+    Facts,
+    Heading,
+    Section,
+    Span,
+    TableBlock,
+    Text,
+)
+from assay.values.plain import render_date
+from assay.values.run import build_command
+from assay.values.series import metric_priority
+from assay.values.state import State
+
+ROWS = 200  # of the table, where nobody asks for more
+_MOST_CURVES = 3  # metrics
+_MOST_RUNS = 1000  # of which each chart of the parameters has a point: the page stays small enough for mail
+_MOST_POINTS = 4000  # of all charts of single parameters
+_MOST_FAILED = 10  # with the end of their log
+_MOST_NAMED = 100
+_TAIL_LINES = 25
+_MOST_COMMITS = 5
+
+
+def build_report(
+    index: Index, locations: Sequence[StudyLocation], options: SummaryOptions, console: Console = SILENT
+) -> Document:
+    """`options`: as for `assay sum`; without a limit the table has `ROWS` rows, and says how many there are more."""
+    data = load_fresh_table(index, locations, console)
+    names = ", ".join(location.name for location in locations)
+    if not data.rows:
+        raise UsageError(f"{names}: no runs yet", HOW_TO_START)
+    objectives = load_objectives(locations, data)
+    options = options._replace(limit=options.limit or ROWS)
+    if not options.sort and not options.pareto:
+        options = options._replace(sort=objectives)
+    chosen = select_rows(data, options.where, options.patterns, options.states)
+    keep = leave_out_foreign(data, chosen) or chosen
+    if not keep:
+        raise UsageError(f"{names}: no run matches", f"see all of them: {show_command(['ls'], locations[0])}")
+    found = build_summary(data, options, find_step_name(locations, data.rows))
+    rows = [data.rows[i] for i in keep]
+    key = next((key for key in found.sort if key.is_metric), None)
+    most = {name: int(max(column.count[i] for i in keep)) for name, column in data.metrics.items()}
+    counts = {name: count for name, count in most.items() if count}
+    selection = plotting.Selection(data, keep, locations, counts, objectives)
+    blocks = [
+        *_build_head(names, rows),
+        *_build_best(data, keep, key, options, locations),
+        *_build_table(found, options, locations),
+        *(_build_curves(index, selection, key, options) if counts else ()),
+        *(_build_param_plots(selection, key) if key and counts.get(key.name) else ()),
+        *_build_failures(rows, locations),
+        *_build_origin(rows, locations),
+    ]
+    return Document(names, blocks)
+
+
+# ---------------------------------------------------------------- how it stands
+
+
+def _build_head(names: str, rows: Sequence[RunRow]) -> Iterator[Block]:
+    yield Heading(names, level=1, note=render_date(time.time(), "%Y-%m-%d %H:%M"))
+    states = [row.state for row in rows]
+    found = [(state, states.count(state)) for state in State if state in states]
+    badges = [part for state, count in found for part in (Span(f"{count} {state}", str(state)), " ")]
+    starts = [row.started_at for row in rows if row.started_at]
+    ends = [row.ended_at for row in rows if row.ended_at]
+    took = ""
+    if starts and ends and all(state.is_over for state in states):
+        spent = render_duration(max(0.0, max(ends) - min(starts)))
+        took = f", from {render_date(min(starts), '%Y-%m-%d %H:%M')} on, {spent} until the last one ended"
+    yield Text((f"{render_count(len(rows), 'run')}{took}  ", *badges))
+
+
+def _build_best(
+    data: IndexTable,
+    keep: Sequence[int],
+    key: SortKey | None,
+    options: SummaryOptions,
+    locations: Sequence[StudyLocation],
+) -> Iterator[Block]:
+    """As `assay best`: the winner, its margin, and how to repeat it."""
+    choice = best.choose_best(data, keep, f"{key.name}:{key.direction}", options.group_by) if key else None
+    if choice is not None:
+        run = best.describe_best(data, keep, choice.best.run, locations)
+        heading, _, standing, *rest = best.build_document(choice, run, data).blocks
+        yield from (heading, standing, Details("Its parameters and commands", rest))
+
+
+def _build_table(found: StudySummary, options: SummaryOptions, locations: Sequence[StudyLocation]) -> Iterator[Block]:
+    yield Heading("Groups" if options.group_by else "Runs", note=_describe_order(found.sort))
+    yield TableBlock(found.table)
+    if found.left_out:
+        yield Text(f"{render_count(found.left_out, 'more row')} (-n N shows more)", role="soft")
+    if found.unranked:
+        yield Text(describe_unranked(found.unranked, locations), role="soft")
+    if found.hidden:
+        yield Text(f"{render_count(found.hidden, 'more metric')} (--metrics all shows them)", role="soft")
+    if found.front is not None:
+        yield Text(describe_front(found.front, "group" if options.group_by else "run", found.not_done), role="soft")
+
+
+def _describe_order(keys: Sequence[SortKey]) -> str:
+    words = {"min": "lowest", "max": "highest"}
+    return f"by {', '.join(f'{key.name}, {words[key.direction]} first' for key in keys)}" if keys else ""
+
+
+# ---------------------------------------------------------------- charts
+
+
+def _build_curves(
+    index: Index, selection: plotting.Selection, key: SortKey | None, options: SummaryOptions
+) -> Iterator[Block]:
+    """Of the metrics that make a line: those asked for, or the most telling ones, the one sorted by first."""
+    lines = [name for name, count in selection.counts.items() if count > 1]
+    if options.metrics and options.metrics != ("all",):
+        chosen = [name for name in options.metrics if name in lines]
+    else:
+        chosen = sorted(lines, key=lambda name: (key is None or name != key.name, metric_priority(name)))
+        chosen = [name for name in chosen if name not in options.ignore][:_MOST_CURVES]
+    if chosen:
+        with suppress(UsageError):  # no finished run in any group
+            wish = plotting.PlotOptions(tuple(chosen), options.group_by)
+            yield Heading("Curves")
+            yield from _show(plotting.build_plots(index, selection, wish))
+
+
+def _build_param_plots(selection: plotting.Selection, key: SortKey) -> Iterator[Block]:
+    """What the parameters did to the metric, as far as there is anything to draw."""
+    params: Sequence[str] = differing_params([row.params for row in selection.rows])
+    if not params:
+        return
+    step = -(-len(selection.keep) // _MOST_RUNS)
+    some = replace(selection, keep=selection.keep[::step])
+    options = param_plots.ParamOptions((f"{key.name}:{key.direction}",))
+    yield Heading("Parameters")
+    if step > 1:
+        yield Text(f"{len(some.keep)} of {render_count(len(selection.keep), 'run')}, evenly chosen", role="soft")
+    with suppress(UsageError):  # here and below: too few runs, or none that is done
+        plots = param_plots.build_importances(some, options)
+        yield from _show(plots)
+        params = [name for plot in plots if isinstance(plot.chart, Bars) for name, _ in plot.chart.items]
+    count = max(2, min(param_plots.MOST_PARAMS, _MOST_POINTS // len(some.keep)))
+    with suppress(UsageError):
+        yield from _show(param_plots.build_slices(some, replace(options, params=tuple(params[:count]))))
+        if len(params) > count:
+            yield Text(f"the {count} most important of {len(params)} parameters", role="soft")
+    for build in (param_plots.build_parallels, param_plots.build_histories):
+        with suppress(UsageError):
+            yield from _show(build(some, options))
+
+
+def _show(plots: Sequence[plotting.Plot]) -> Sequence[Block]:
+    """Notes without the options of `assay plot` that they name."""
+    told = [replace(plot, notes=tuple(note.partition(" (choose with")[0] for note in plot.notes)) for plot in plots]
+    return plot_page.build_page("", "", told).blocks[1:]
+
+
+# ---------------------------------------------------------------- what failed
+
+
+def _build_failures(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) -> Iterator[Block]:
+    failed = [row for row in rows if row.state in FAILED]
+    if not failed:
+        return
+    yield Heading(render_count(len(failed), "run that failed", "runs that failed"))
+    for number, row in enumerate(failed[:_MOST_NAMED]):
+        why = f" {row.key if len(locations) > 1 else row.name}: {row.reason or row.state}"
+        title = (Span(str(row.state), str(row.state)), why)
+        if number < _MOST_FAILED:
+            yield Details(title, _build_end(row, locations), is_open=number == 0)
+        else:
+            yield Text(title)
+    if len(failed) > _MOST_NAMED:
+        yield Text(f"and {len(failed) - _MOST_NAMED} more", role="soft")
+
+
+def _build_end(row: RunRow, locations: Sequence[StudyLocation]) -> list[Block]:
+    location = _find_location(row, locations)
+    run_dir, folder = os.path.join(location.root, row.key), row.key.partition("/")[2]
+    record = run_directory.try_record(run_dir)
+    if record is None:
+        return [Text("there is no readable run.json")]
+    log = find_telling_log(run_dir, record.spec.log_name, tuple(each.name for each in record.spec.commands))
+    path, tail = (show_path(log), read_end(log, TAIL_BYTES)) if log else (None, "")
+    failed = FailedRun(row.name, log_path=path, log_tail=tail)
+    again = Commands([("its output", show_command(["logs"], location, folder))] if log else [])
+    return [*build_tail(failed, _TAIL_LINES), again]
+
+
+def _find_location(row: RunRow, locations: Sequence[StudyLocation]) -> StudyLocation:
+    return next(each for each in locations if each.name == row.study)
+
+
+# ---------------------------------------------------------------- where it comes from
+
+
+def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) -> Iterator[Block]:
+    """What the newest run tells of all, and what the runs do not share."""
+    row = max(rows, key=lambda row: row.created_at or row.started_at or 0.0)
+    location = _find_location(row, locations)
+    run_dir = os.path.join(location.root, row.key)
+    record, environment = run_directory.try_record(run_dir), run_directory.load_environment(run_dir)
+    commits = list(dict.fromkeys(each.commit for each in rows if each.commit))
+    hosts = list(dict.fromkeys(each.host for each in rows if each.host))
+    more = f" and {len(commits) - _MOST_COMMITS} more" if len(commits) > _MOST_COMMITS else ""
+    facts = [
+        ("folder", ", ".join(each.dir for each in locations)),
+        ("study file", record.source if record else ""),
+        ("overrides", build_command((), record.overrides) if record else ""),
+        ("settings", build_command((), options=[f"--set={each}" for each in record.settings]) if record else ""),
+        ("commit" if len(commits) == 1 else "commits", ", ".join(commits[:_MOST_COMMITS]) + more),
+        ("host" if len(hosts) == 1 else "hosts", ", ".join(hosts[:_MOST_COMMITS])),
+    ]
+    yield Heading("Origin")
+    yield Facts([(label, text) for label, text in facts if text], folds=False)
+    if environment is not None:
+        title = "Environment" if len(rows) == 1 else f"Environment of the newest run, {row.name}"
+        yield Details(title, build_environment_sections(environment))
+    commands = [*_find_repeats(rows, location)]
+    commands += [("this table", show_command(["sum"], each)) for each in locations]
+    commands += [("this page, live", build_command(("assay", "serve"), options=[f"--root={location.root}"]))]
+    yield Section((Commands(commands),), "Commands")
+
+
+def _find_repeats(rows: Sequence[RunRow], location: StudyLocation) -> Iterator[tuple[str, str]]:
+    """What repeats these runs, and makes no others: the call that made them, or of a single run a new attempt."""
+    own = [
+        row for row in rows if row.study == location.name and not (row.received and "adopted_at" not in row.received)
+    ]
+    if not own:
+        return
+    ordered = sorted(own, key=lambda row: row.created_at or row.started_at or 0.0, reverse=True)
+    records = (run_directory.try_record(os.path.join(location.root, row.key)) for row in ordered)
+    if len(rows) == 1:
+        record = next(records)
+        if record is not None and record.spec.commands and not record.origin and rows[0].state.is_over:
+            yield "run it again, as a new attempt", show_command(["rerun"], location, rows[0].key.partition("/")[2])
+        return
+    # a run that `assay rerun RUN NAME=VALUE` made is not in the file
+    record = next((each for each in records if each and each.source and not each.parent and not each.origin), None)
+    if record is not None and (again := _find_call(record, location)):
+        yield "run it again: what is finished stays", again
+
+
+def _find_call(record: run_directory.RunRecord, location: StudyLocation) -> str | None:
+    """None: the file is not here, or is another one by now, or secrets, titles or a sample are needed."""
+    from assay.launch.prepared import RunOptions
+    from assay.launch.sweep import prepare
+
+    options = RunOptions(record.source, overrides=record.overrides, settings=record.settings)
+    root: dict[str, Any] = {"root": show_path(location.root)}
+    study: dict[str, Any] = {"study": location.name}
+    planned = run_directory.load_planned(location.dir)
+    for given in ({}, root, study, root | study):
+        with suppress(AssayError, OSError):
+            found = prepare(replace(options, **given))
+            dirs = {spec.name: found.dir_of(spec) for spec in found.plan.runs}
+            is_all = all(name in planned or is_run_dir(path) for name, path in dirs.items())
+            if dirs and is_all and os.path.realpath(found.location.dir) == os.path.realpath(location.dir):
+                words = [f"--{name}={value}" for name, value in given.items()]
+                words += [f"--set={each}" for each in record.settings]
+                return build_command(("assay", "run"), (record.source, *record.overrides), words)
+    return None

@@ -1,0 +1,236 @@
+"""The logs and files of a run, for its page: parts of them, words in them, and nothing from outside its directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.reading.logs import find_log
+from assay.values import layout
+
+LOG_BYTES = 1 << 16  # of one part of a log
+_LONGEST_SEARCH_S = 3.0
+_MOST_FOUND = 200
+_LONGEST_LINE = 4096
+_BLOCK = 1 << 20  # of a search; a longer line is searched in parts
+_MOST_FOLDERS = 5000  # that are looked into
+_PRIVATE = (layout.SECRETS_FILE,)
+_TEXTS = (
+    ".log", ".out", ".err", ".txt", ".md", ".json", ".jsonl", ".yaml", ".yml", ".toml", ".ini", ".csv", ".tsv", ".py",
+    ".sh", ".patch", ".diff",
+)  # fmt: skip
+_IMAGES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+_IMAGE_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+LARGEST_IMAGE = 32 << 20
+
+
+class LogPart(NamedTuple):
+    """Bytes `start` to `end` of `size` as text; what is not UTF-8 is replaced."""
+
+    name: str
+    text: str
+    start: int
+    end: int
+    size: int
+
+
+class Match(NamedTuple):
+    offset: int  # where its line begins
+    line: str
+
+
+class Matches(NamedTuple):
+    items: Sequence[Match]
+    start: int
+    searched: int  # up to this byte
+    size: int
+    is_whole: bool  # False: the search ended before the end of the log, by its time or its count
+
+
+class RunFile(NamedTuple):
+    name: str  # relative to the run's directory
+    size: int
+
+    @property
+    def is_text(self) -> bool:
+        return self.name.lower().endswith(_TEXTS)
+
+    @property
+    def is_image(self) -> bool:
+        return self.name.lower().endswith(_IMAGE_ENDS) and self.size <= LARGEST_IMAGE
+
+
+# ---------------------------------------------------------------- logs
+
+
+def choose_log(run_dir: str, file: str | None, command: str | None, attempt: int | None) -> str:
+    """A file by its name, or the log of a command; never one that is a link to somewhere else."""
+    if file:
+        return find_file(run_dir, file)
+    try:
+        return find_file(run_dir, os.path.basename(find_log(run_dir, command, attempt)))
+    except FormatError as error:  # nobody knows what it is; its output may be there all the same
+        logs = [each.name for each in list_files(run_dir) if each.name.endswith(".log")]
+        if not logs:
+            raise NotFoundError("log", "of a damaged run") from error
+        return find_file(run_dir, max(logs, key=lambda name: os.path.getmtime(os.path.join(run_dir, name))))
+
+
+def find_default_log(run_dir: str) -> str:
+    """ "" where there is none."""
+    try:
+        return os.path.basename(choose_log(run_dir, None, None, None))
+    except (AssayError, OSError):
+        return ""
+
+
+def load_log(path: str, start: int | None) -> LogPart:
+    """From `start` on, whole lines where possible; without it the end of the log."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        begin = max(0, size - LOG_BYTES) if start is None else min(max(0, start), size)
+        file.seek(begin)
+        data = file.read(LOG_BYTES)
+    if start is None and begin and b"\n" in data[:-1]:  # not in the middle of a line
+        cut = data.index(b"\n") + 1
+        begin, data = begin + cut, data[cut:]
+    end = begin + len(data)
+    if end < size and b"\n" in data:
+        end = begin + data.rindex(b"\n") + 1
+        data = data[: end - begin]
+    elif end < size:  # not in the middle of a character
+        cut = next((n for n in range(1, 4) if len(data) > n and data[-n] >= 0xC0), 0)
+        end, data = (end - cut, data[:-cut]) if cut else (end, data)
+    return LogPart(os.path.basename(path), data.decode("utf-8", "replace"), begin, end, size)
+
+
+def search_log(path: str, words: str, start: int = 0) -> Matches:
+    """Lines that hold these words, in any case; a log of gigabytes is searched for some seconds, and then on."""
+    if not words.strip():
+        raise UsageError("search for what?")
+    pattern = re.compile(re.escape(words.encode("utf-8", "surrogateescape")), re.IGNORECASE)
+    deadline = time.monotonic() + _LONGEST_SEARCH_S
+    found: list[Match] = []
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        offset = min(start, size)
+        file.seek(offset)
+        while offset < size and len(found) < _MOST_FOUND and time.monotonic() < deadline:
+            block = file.read(_BLOCK)
+            if not block:
+                break
+            if len(block) == _BLOCK and (end := block.rfind(b"\n") + 1):
+                file.seek(offset + end)
+                block = block[:end]
+            at, seen = 0, len(block)
+            while hit := pattern.search(block, at):
+                begin = block.rfind(b"\n", 0, hit.start()) + 1
+                end = block.find(b"\n", hit.end())
+                end = len(block) if end < 0 else end
+                if hit.start() - begin > _LONGEST_LINE // 2:  # a long line is shown around what was found
+                    begin = hit.start() - 80
+                line = block[begin : min(end, begin + _LONGEST_LINE)].decode("utf-8", "replace").rstrip()
+                found.append(Match(offset + begin, line))
+                at = end + 1
+                if len(found) >= _MOST_FOUND:
+                    seen = min(at, len(block))
+                    break
+            offset += seen
+    return Matches(found, start, offset, size, offset >= size)
+
+
+# ---------------------------------------------------------------- files
+
+
+def list_files(run_dir: str, most: int = 2000) -> list[RunFile]:
+    """Ordinary files of the run, its copy of the code apart; links and what is secret are left out."""
+    return list(islice(_walk(run_dir), most))
+
+
+def _walk(run_dir: str) -> Iterator[RunFile]:
+    for folder, folders, names in islice(os.walk(run_dir), _MOST_FOLDERS):
+        folders[:] = sorted(name for name in folders if name != layout.CODE_DIR or folder != run_dir)
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            try:
+                info = os.lstat(path)
+            except OSError:  # gone since
+                continue
+            if stat.S_ISREG(info.st_mode) and name not in _PRIVATE:
+                yield RunFile(os.path.relpath(path, run_dir), info.st_size)
+
+
+def find_file(run_dir: str, name: str) -> str:
+    """The path of a file of the run. Nothing outside of its directory, no link, nothing secret."""
+    path = os.path.join(run_dir, name.replace("\0", "?"))
+    try:
+        inside = os.path.realpath(path) == os.path.join(os.path.realpath(run_dir), os.path.normpath(name))
+        is_file = inside and stat.S_ISREG(os.lstat(path).st_mode)
+    except (OSError, ValueError):  # too long, or not a name at all
+        is_file = False
+    if os.path.isabs(name) or not is_file or os.path.basename(path) in _PRIVATE:
+        raise NotFoundError("file", name, [each.name for each in list_files(run_dir, 200)])
+    return path
+
+
+def find_image_kind(path: str) -> str | None:
+    """By its first bytes, not by its name; None: it is not a picture that a page may show."""
+    if os.path.getsize(path) > LARGEST_IMAGE:
+        return None
+    with open(path, "rb") as file:
+        head = file.read(16)
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for mark, kind in _IMAGES.items() if head.startswith(mark)), None)
+
+
+# ---------------------------------------------------------------- differences
+
+
+def split_diff(text: str, most: int = 5000) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Of a unified difference: each file with its lines, each with what it is: `+`, `-`, `@` or nothing."""
+    lines = text.splitlines()
+    found: list[tuple[str, list[tuple[str, str]]]] = []
+    is_head = False
+    for i, line in enumerate(lines[:most]):
+        if line.startswith("diff --git "):
+            found.append((line.rpartition(" b/")[2] or line, []))
+            is_head = True
+        elif line.startswith("--- ") and i + 1 < len(lines) and lines[i + 1].startswith("+++ "):
+            if not is_head:
+                found.append((_find_name(line, lines[i + 1]), []))
+            is_head = True
+        elif line.startswith("@@"):
+            is_head = False
+        if not found:
+            found.append(("", []))
+        if not is_head:
+            found[-1][1].append((line[:1] if line[:1] in ("+", "-", "@") else "", line))
+        elif not line.startswith(("diff --git ", "--- ", "+++ ", "index ")):
+            found[-1][1].append(("", line))
+    if len(lines) > most:
+        found.append((f"{len(lines) - most} more lines", []))
+    return found
+
+
+def _find_name(before: str, after: str) -> str:
+    """Of both sides what they end with: `a/train.py` and `b/train.py`."""
+    left, right = (line[4:].partition("\t")[0].strip() for line in (before, after))
+    parts = 0
+    pairs = zip(reversed(left.split("/")), reversed(right.split("/")), strict=False)
+    for one, other in pairs:
+        if one != other:
+            break
+        parts += 1
+    return "/".join(right.split("/")[-parts:]) if parts else right

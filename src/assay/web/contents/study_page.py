@@ -1,0 +1,588 @@
+"""What the page of a study shows: rows of its table, curves, plots of its parameters. `web` puts it into HTML."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+from assay.errors import UsageError
+from assay.follow.locations import StudyLocation
+from assay.reading import param_plots, plotting
+from assay.reading import plot_document as plot_page
+from assay.reading.choosing import FIELDS
+from assay.reading.kept_table import remember
+from assay.reading.ranking import (
+    SortKey,
+    best_values,
+    build_groups,
+    choose_sort,
+    differing_params,
+    measure_group,
+    sort_groups,
+    sort_values,
+)
+from assay.reading.run_reader import find_step_name, load_objectives
+from assay.reading.summary import StudySummary, build_summary, leave_out_foreign, select_rows
+from assay.record.index.base import Index, RunRow, Table
+from assay.show.chart import Chart, Line, build_band_edges, build_shown, has_finite_sum, thin_line
+from assay.show.formatting import to_json
+from assay.show.progress import estimate_eta
+from assay.values.document import Block, Text
+from assay.values.series import direction_of, metric_priority
+from assay.values.state import State
+from assay.values.table import Column
+from assay.values.where import parse_where, quote_where
+from assay.web.contents.page_view import StudyView
+
+_MOST_POINTS = 1500  # of a curve that is sent: more than a screen has columns
+_MOST_SENT = 30_000  # of all curves of a chart; each has at least a third of its points above
+_MOST_CHARTS = 6  # metrics beside each other
+_LONG_NUMBER = 11  # characters
+_MOST_SPARK = 60  # points of the small curve on a card
+MOST_DRAWN = {"scatter": 3000, "slices": 600, "parallel": 600, "history": 3000, "importance": 1500}
+"""Runs in one drawing: with more, a third of them are the best, the rest every so many-th of the others, and the page
+says so. The importance of parameters is measured of every so many-th run."""
+
+
+class Names(NamedTuple):
+    """What can be chosen. `differing`: parameters that take more than one value; `empty`: metrics without values."""
+
+    metrics: Sequence[str]
+    params: Sequence[str]
+    differing: Sequence[str]
+    empty: Sequence[str]
+    step: str
+
+
+class BestRun(NamedTuple):
+    """`history`: the best value so far, in the order in which the runs finished."""
+
+    run: str
+    metric: str
+    value: float
+    history: Sequence[float] = ()
+
+
+class Pace(NamedTuple):
+    """How a study goes on: how many runs end in an hour, and when the last will have, as far as can be known."""
+
+    per_hour: float | None
+    left_s: float | None
+
+
+def find_names(location: StudyLocation, table: Table) -> Names:
+    params = [row.params for row in table.rows]
+    every = list(dict.fromkeys(name for each in params for name in each))
+    differing = differing_params(params) if params else []
+    empty = [name for name, column in table.metrics.items() if not any(column.count)]
+    return Names(list(table.metrics), every, differing, empty, find_step_name([location], table.rows))
+
+
+def find_best(location: StudyLocation, table: Table) -> BestRun | None:
+    """Of the finished runs, by what the study's search or its most telling metric is about."""
+    done = [i for i, row in enumerate(table.rows) if row.state in (State.DONE, State.PRUNED)]
+    keys = choose_sort(load_objectives([location], table), table, [row.params for row in table.rows])
+    if not done or not keys or not keys[0].is_metric:
+        return None
+    column = table.metrics[keys[0].name]
+    values = best_values(column, keys[0].direction)
+    found = [i for i in done if column.count[i] and math.isfinite(values[i])]
+    if not found:
+        return None
+    choose = max if keys[0].direction == "max" else min
+    i = choose(found, key=values.__getitem__)
+    found.sort(key=lambda i: table.rows[i].ended_at or math.inf)
+    history = [values[found[0]]]
+    for each in found[1:]:
+        history.append(choose(history[-1], values[each]))
+    thinned = history[:: -(-len(history) // _MOST_SPARK)]
+    return BestRun(table.rows[i].key.partition("/")[2], keys[0].name, values[i], [*thinned, history[-1]])
+
+
+def count_not_finite(table: Table) -> int:
+    """Runs of which the last value of a metric is NaN or infinite."""
+    columns = [column for column in table.metrics.values() if any(column.bad)]
+    return len(
+        {i for column in columns for i, last in enumerate(column.last) if column.bad[i] and not math.isfinite(last)}
+    )
+
+
+def measure_pace(table: Table, queued: int) -> Pace | None:
+    """None where nothing runs."""
+    now = time.time()
+    running = [row.elapsed_s(now) or 0.0 for row in table.rows if row.state is State.RUNNING]
+    if not running:
+        return None
+    took = [row.took_s for row in table.rows if row.state is State.DONE and row.took_s]
+    mean = sum(took) / len(took) if took else 0.0
+    return Pace(3600 * len(running) / mean if mean else None, estimate_eta(took, running, queued, len(running)))
+
+
+# ---------------------------------------------------------------- the table
+
+ColumnKind = Literal["parameter", "metric", "other"]
+
+
+class ColumnChoice(NamedTuple):
+    """`name` is what stands in addresses: `metrics.NAME` where a parameter has the same name."""
+
+    name: str
+    kind: ColumnKind
+    is_shown: bool
+    note: str = ""
+
+
+class StudyTable(NamedTuple):
+    """`names`: for each column what it is about. `sorts`: by what a click on it sorts; "": by nothing. `members`: for
+    each row of groups the expression that chooses its runs."""
+
+    summary: StudySummary
+    names: Sequence[str]
+    sorts: Sequence[str]
+    choices: Sequence[ColumnChoice]
+    total: int
+    page: int  # the one that is shown: the last, where a later one is asked for
+    by: str = ""  # what the rows are sorted by, in words
+    members: Sequence[str] = ()
+
+
+def build_table(location: StudyLocation, table: Table, view: StudyView, names: Names) -> StudyTable:
+    """A page of the table, as `assay sum` would print it, less the columns that are hidden."""
+    summary = _build_whole(location, table, view, names)
+    last = max(1, -(-summary.total // view.rows))
+    if view.page > last:
+        return build_table(location, table, view._replace(page=last), names)
+    bases = [_find_base(column, names) for column in summary.table.columns]
+    kept = [index for index, base in enumerate(bases) if base not in view.hide or base == "run"]
+    kept.sort(key=lambda index: _find_place(summary.table.columns[index], bases, index))
+    columns = [_name_best(column, summary, location, table) for column in summary.table.columns]
+    sorts = [_find_sort(column, base, names, columns) for column, base in zip(columns, bases, strict=True)]
+    cut = summary.table._replace(
+        columns=tuple(_shorten(columns[index], [row[index] for row in summary.table.rows]) for index in kept),
+        rows=[tuple(row[index] for index in kept) for row in summary.table.rows]
+        if kept != [*range(len(columns))]
+        else summary.table.rows,
+    )
+    return StudyTable(
+        summary._replace(table=cut),
+        [bases[index] for index in kept],
+        [sorts[index] for index in kept],
+        _list_choices(bases, names, view),
+        summary.total,
+        view.page,
+        _describe_order(summary, columns),
+        [*_describe_groups(summary, bases, view)] if view.group else (),
+    )
+
+
+def _find_place(column: Column, bases: Sequence[str], index: int) -> tuple[int, bool]:
+    """The best values of a metric before the last ones: where it was clicked on is what the table is sorted by."""
+    name = bases[index].removeprefix("metrics.")
+    is_best = (column.key or "").removesuffix("_sd") == f"{name}_best"
+    return (bases.index(bases[index]) if column.digits is not None else index, not is_best)
+
+
+def _name_best(column: Column, summary: StudySummary, location: StudyLocation, table: Table) -> Column:
+    """`best loss` is always the one of the study; an address that asks for the other end says so: `highest loss`."""
+    for key in summary.sort:
+        if key.is_metric and (column.key or "").removesuffix("_sd") == f"{key.name}_best" and column.name != "± sd":
+            (told,) = _add_directions([key.name], load_objectives([location], table))
+            if not told.endswith(f":{key.direction}"):
+                return column._replace(name=f"{'highest' if key.direction == 'max' else 'lowest'} {key.name}")
+    return column
+
+
+def _describe_order(summary: StudySummary, columns: Sequence[Column]) -> str:
+    if not summary.sort:
+        return ""
+    name = summary.sort[0].name
+    by = next((column.name for column in columns if column.key == f"{name}_best" and summary.sort[0].is_metric), name)
+    return f"{by}, reversed" if summary.sort[0].is_reversed else by
+
+
+def _add_directions(names: Sequence[str], objectives: Sequence[str]) -> list[str]:
+    """Which value of a metric is the best is a fact of the study: what its search is about says it, else its name."""
+    known = dict(each.rpartition(":")[::2] for each in objectives)
+    return [f"{name}:{known.get(name) or direction_of(name)}" for name in names]
+
+
+def _shorten(column: Column, values: Sequence[Any]) -> Column:
+    """A parameter whose numbers are as long as a computer writes them; the run's page has them whole."""
+    is_long = column.kind == "number" and column.digits is None
+    if is_long and any(isinstance(value, float) and len(repr(value)) > _LONG_NUMBER for value in values):
+        return column._replace(digits=6)
+    return column
+
+
+def _build_whole(location: StudyLocation, table: Table, view: StudyView, names: Names) -> StudySummary:
+    options = view.build_options()._replace(ignore=(), show=tuple(name.removeprefix("metrics.") for name in view.show))
+    objectives = load_objectives([location], table)
+    bare = {name for name in options.sort if name in table.metrics}
+    asked = [_add_directions([name], objectives)[0] if name in bare else name for name in options.sort]
+    summary = build_summary(table, options._replace(sort=tuple(asked) or objectives, all_reasons=True), names.step)
+    if view.group or not remember(table, "has notes", lambda: any(row.note for row in table.rows)):
+        return summary
+    notes = [row.note for row in summary.rows]
+    rows = [(*row, note) for row, note in zip(summary.table.rows, notes, strict=True)]
+    return summary._replace(table=summary.table._replace(columns=(*summary.table.columns, Column("note")), rows=rows))
+
+
+def choose_columns(
+    location: StudyLocation, table: Table, view: StudyView, names: Names, chosen: Sequence[str]
+) -> StudyView:
+    """The view with these columns: what differs from those that the table has by itself is remembered, by name."""
+    plain = view._replace(show=(), hide=())
+    usual = dict.fromkeys(
+        _find_base(column, names) for column in _build_whole(location, table, plain, names).table.columns
+    )
+    usual.pop("run", None)
+    return view._replace(
+        show=tuple(name for name in chosen if name not in usual),
+        hide=tuple(name for name in usual if name not in chosen),
+    )
+
+
+_METRIC_ENDS = ("_best_sd", "_best", "_sd", "_n", "")
+
+
+def _find_base(column: Column, names: Names) -> str:
+    """The parameter, the metric or the word that a column is about."""
+    if column.digits is None:
+        return column.name
+    key = column.key or column.name
+    for end in _METRIC_ENDS:
+        name = key.removesuffix(end)
+        if name in names.metrics and (not end or key.endswith(end)):
+            return f"metrics.{name}" if name in names.params else name
+    return column.name
+
+
+def _find_sort(column: Column, base: str, names: Names, columns: Sequence[Column]) -> str:
+    """A metric goes by its best values: where they have a column, that is the one."""
+    name = base.removeprefix("metrics.")
+    if name in names.metrics and column.digits is not None:
+        is_best = column.key == f"{name}_best"
+        is_other = column.name in ("± sd", "n") or any(each.key == f"{name}_best" for each in columns)
+        return name if is_best or not is_other else ""
+    if base in names.params:  # a metric of the same name is what a sort would take
+        return "" if base in names.metrics else base
+    return "time" if column.key == "seconds" else ""
+
+
+def _list_choices(present: Sequence[str], names: Names, view: StudyView) -> list[ColumnChoice]:
+    """Parameters that differ first; other columns where there are some."""
+    shown = set(present) - set(view.hide)
+    params = [*names.differing, *(name for name in names.params if name not in set(names.differing))]
+    choices = [
+        ColumnChoice(name, "parameter", name in shown, "" if name in names.differing else "the same in all runs")
+        for name in params
+    ]
+    for name in sorted(names.metrics, key=lambda name: (name in names.empty, metric_priority(name))):
+        base = f"metrics.{name}" if name in names.params else name
+        choices.append(ColumnChoice(base, "metric", base in shown, "no values" if name in names.empty else ""))
+    known = {"run", *(choice.name for choice in choices)}
+    others = dict.fromkeys(name for name in (*present, *view.hide) if name not in known)
+    return choices + [ColumnChoice(name, "other", name in shown) for name in others]
+
+
+def _describe_groups(summary: StudySummary, bases: Sequence[str], view: StudyView) -> Iterator[str]:
+    columns = summary.table.columns
+    params = [(index, bases[index]) for index, column in enumerate(columns) if column.digits is None]
+    for row in summary.table.rows:
+        parts = [f"({view.where})"] if view.where else []
+        parts += [
+            f"params.{_quote_name(name)} == {_quote(row[index])}" for index, name in params if row[index] is not None
+        ]
+        yield " and ".join(parts)
+
+
+def build_examples(table: Table, names: Names) -> list[str]:
+    """Expressions that choose some of these runs."""
+    examples = []
+    if found := [name for name in names.differing if table.rows[0].params.get(name) is not None]:
+        value = table.rows[0].params[found[0]]
+        sign = "<=" if isinstance(value, float) else "=="
+        examples.append(f"{_quote_known(found[0], names, 'params')} {sign} {_quote(value)}")
+    if metric := min((name for name in names.metrics if name not in names.empty), key=metric_priority, default=None):
+        column = table.metrics[metric]
+        middle = sorted(best_values(column, direction_of(metric))[i] for i, count in enumerate(column.count) if count)
+        sign = "<=" if direction_of(metric) == "min" else ">="
+        limit = float(f"{middle[len(middle) // 2]:.3g}")
+        if math.isfinite(limit):
+            examples.append(f"best({_quote_known(metric, names, 'metrics')}) {sign} {limit!r}")
+    if len(examples) == 2:
+        examples.append(" or ".join(examples))
+    return [*examples, f"state in ({table.rows[0].state}, timeout)"]
+
+
+def _quote_known(name: str, names: Names, kind: str) -> str:
+    is_shared = (name in names.params and name in names.metrics) or name in FIELDS
+    plain = name if _PLAIN_NAME.fullmatch(name) and name not in _WORDS else _quote_name(name)
+    return f"{kind}.{plain}" if is_shared or plain != name else plain
+
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
+_WORDS = ("and", "or", "not", "in", "true", "false", "null", "inf", "nan")
+
+
+def _quote_name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _quote(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, int | float) else quote_where(str(value))
+
+
+# ---------------------------------------------------------------- plots
+
+
+def build_plots(location: StudyLocation, table: Table, view: StudyView, names: Names) -> Sequence[Block]:
+    """What `assay plot` draws of parameters, as blocks of a document."""
+    wanted = [name for name in (view.param, view.color) if name and name not in names.params]
+    selection = _build_selection(location, _add_metrics(table, wanted), view)
+    asked = _add_directions([view.metric], selection.objectives) if view.metric in selection.counts else [view.metric]
+    metrics = tuple(asked) if view.metric else ()
+    selection, notes = _cap(selection, view, metrics)
+    options = param_plots.ParamOptions(
+        metrics, params=view.params, color=view.color or None, log=view.log, log_x=view.log_x
+    )
+    if view.tab == "scatter":
+        param = view.param or next(iter(names.differing), "")
+        if not param:
+            raise UsageError("the runs of this study do not differ in a parameter")
+        plots = param_plots.build_scatters(selection, param, options)
+    else:
+        plots = _BUILDERS[view.tab](selection, options)
+    told = [
+        [note.replace("--params A,B", "Parameters") for note in plot.notes if "with -m" not in note] for plot in plots
+    ]
+    plots = [replace(plot, notes=tuple(notes)) for plot, notes in zip(plots, told, strict=True)]
+    return [*(Text(note, role="soft") for note in notes), *plot_page.build_page("", "", plots).blocks[1:]]
+
+
+_BUILDERS: Mapping[str, Callable[[plotting.Selection, param_plots.ParamOptions], list[plotting.Plot]]] = {
+    "slices": param_plots.build_slices,
+    "parallel": param_plots.build_parallels,
+    "history": param_plots.build_histories,
+    "importance": param_plots.build_importances,
+}
+
+
+def _add_metrics(table: Table, wanted: Sequence[str]) -> Table:
+    """The table with these metrics among the parameters, so that they can be an axis or a colour."""
+    found = {name: table.metrics[name] for name in wanted if name in table.metrics}
+    if not found:
+        return table
+    values = {name: best_values(column, direction_of(name)) for name, column in found.items()}
+
+    def extend(i: int, row: RunRow) -> RunRow:
+        own = {name: values[name][i] for name, column in found.items() if column.count[i]}
+        return row._replace(params={**row.params, **own})
+
+    return Table([extend(i, row) for i, row in enumerate(table.rows)], table.metrics)  # not one that keeps what it made
+
+
+def _cap(
+    selection: plotting.Selection, view: StudyView, metrics: Sequence[str]
+) -> tuple[plotting.Selection, list[str]]:
+    """As many runs as a drawing can show: a third of them the best, the others evenly from the rest."""
+    most, total = MOST_DRAWN.get(view.tab), len(selection.keep)
+    if most is None or total <= most:
+        return selection, []
+    (key, *_), _ = plotting.choose_metrics(selection, metrics, makes_line=False)
+    column, values = selection.data.metrics[key.name], _get_values(selection, key)
+    ranked = sort_values(
+        selection.keep, [values[i] if column.count[i] else None for i in selection.keep], key.direction
+    )
+    best, rest = ([], ranked) if view.tab == "importance" else (ranked[: most // 3], ranked[most // 3 :])
+    step = len(rest) / (most - len(best))
+    chosen = {*best, *(rest[int(number * step)] for number in range(most - len(best)))}
+    if view.tab == "history":
+        chosen |= _find_records(selection, key)
+    note = f"{len(chosen):,} of {total:,} runs, evenly from the best to the worst"
+    if best:
+        others = f"{most - len(best):,} evenly from the others"
+        note = f"{len(chosen):,} of {total:,} runs: the {len(best):,} best, and {others}"
+    return replace(selection, keep=[i for i in selection.keep if i in chosen]), [note]
+
+
+def _find_records(selection: plotting.Selection, key: SortKey) -> set[int]:
+    """The finished runs that were better than all before them."""
+    column, values = selection.data.metrics[key.name], _get_values(selection, key)
+    rows = selection.data.rows
+    done = [i for i in selection.keep if rows[i].state is State.DONE and column.count[i] and math.isfinite(values[i])]
+    records: set[int] = set()
+    best = math.inf
+    for i in sorted(done, key=lambda i: rows[i].ended_at or math.inf):
+        value = values[i] if key.direction == "min" else -values[i]
+        if value < best:
+            best = value
+            records.add(i)
+    return records
+
+
+def _get_values(selection: plotting.Selection, key: SortKey) -> Sequence[float]:
+    return best_values(selection.data.metrics[key.name], key.direction)
+
+
+def _build_selection(location: StudyLocation, table: Table, view: StudyView) -> plotting.Selection:
+    where = parse_where(view.where) if view.where else None
+    chosen = select_rows(table, where, (), view.build_options().states)
+    keep = leave_out_foreign(table, chosen) or chosen
+    most = {name: int(max((column.count[i] for i in keep), default=0)) for name, column in table.metrics.items()}
+    counts = {name: count for name, count in most.items() if count}
+    if not counts:
+        raise UsageError("none of these runs has a metric", plotting.describe_metrics(location))
+    return plotting.Selection(table, keep, [location], counts, load_objectives([location], table))
+
+
+# ---------------------------------------------------------------- curves
+
+
+def choose_charts(location: StudyLocation, table: Table, view: StudyView) -> list[str]:
+    """The metrics that are drawn beside each other where none was chosen: what a search is about first."""
+    if view.metric:
+        return [view.metric]
+    selection = _build_selection(location, table, view)
+    first = [each.rpartition(":")[0] for each in selection.objectives]
+    lines = [name for name, count in selection.counts.items() if count > 1 and name not in ("step", "epoch")]
+    lines.sort(key=lambda name: (name not in first, metric_priority(name)))
+    return lines[:_MOST_CHARTS]
+
+
+def build_curves(index: Index, location: StudyLocation, table: Table, view: StudyView) -> dict[str, Any]:
+    """The curves of one metric as JSON, thinned to what a screen shows; highs and lows are kept."""
+    return build_selected_curves(index, _build_selection(location, table, view), view)
+
+
+def build_selected_curves(index: Index, selection: plotting.Selection, view: StudyView) -> dict[str, Any]:
+    """The same of runs that are chosen already."""
+    asked = _add_directions([view.metric], selection.objectives) if view.metric in selection.counts else [view.metric]
+    (key, *_), _ = plotting.choose_metrics(selection, asked if view.metric else ())
+    rank = key
+    if view.by in selection.counts:  # several charts beside each other show the same runs
+        (rank, *_), _ = plotting.choose_metrics(selection, _add_directions([view.by], selection.objectives))
+    selection, notes = (_keep_groups if view.group else _keep_best)(selection, view, key, rank)
+    options = plotting.PlotOptions(
+        metrics=(f"{key.name}:{key.direction}",),
+        group_by=view.group,
+        log=view.log,
+        best=view.best,
+        x=view.x or None,  # type: ignore[arg-type]
+        smooth=view.smooth,
+        log_x=view.log_x,
+    )
+    (plot, *_) = plotting.build_plots(index, selection, options)
+    chart = plot.chart
+    if not isinstance(chart, Chart):
+        raise TypeError("curves are one chart")
+    drawn = _fit_scales(chart) if view.log or view.log_x else chart
+    labels = dict(zip(plotting.build_labels(selection.rows), selection.rows, strict=True)) if not view.group else {}
+    return {
+        "metric": plot.name,
+        "direction": key.direction,
+        "x": chart.x_name,
+        "y": chart.y_name,
+        "log": view.log,
+        "log_x": view.log_x,
+        "notes": notes + [note.replace(" (choose with --best N)", "") for note in plot.notes],
+        "curves": [
+            build_curve(line, chart, labels.get(line.label), key, shown)
+            for line, shown in zip(chart.lines, drawn.lines, strict=True)
+        ],
+    }
+
+
+def _fit_scales(chart: Chart) -> Chart:
+    """With gaps where a logarithmic scale has no place, and without the points before one across."""
+    shown = build_shown(chart)
+    if chart.x_scale != "log":
+        return shown
+
+    def keep(line: Line, values: Sequence[float]) -> list[float]:
+        return [value for x, value in zip(line.xs, values, strict=bool(values)) if x > 0]
+
+    return replace(
+        shown,
+        lines=tuple(
+            replace(
+                line,
+                xs=keep(line, line.xs),
+                ys=keep(line, line.ys),
+                raw=keep(line, line.raw),
+                spread=keep(line, line.spread),
+            )
+            for line in shown.lines
+        ),
+    )
+
+
+def _keep_best(
+    selection: plotting.Selection, view: StudyView, key: SortKey, rank: SortKey
+) -> tuple[plotting.Selection, list[str]]:
+    """The runs that are drawn: the series of the others need not be read."""
+    column, counts = selection.data.metrics[key.name], selection.data.metrics[rank.name].count
+    values = [value if count else math.nan for value, count in zip(_get_values(selection, rank), counts, strict=True)]
+    drawn = [i for i in selection.keep if column.count[i]]
+    if len(drawn) <= view.best:
+        return selection, []
+    ranked = sort_values(drawn, [values[i] if math.isfinite(values[i]) else None for i in drawn], rank.direction)
+    by = f" by {rank.name}" if rank.name != key.name else ""
+    return replace(selection, keep=sorted(ranked[: view.best])), [f"the {view.best} best of {len(drawn):,}{by}"]
+
+
+def _keep_groups(
+    selection: plotting.Selection, view: StudyView, key: SortKey, rank: SortKey
+) -> tuple[plotting.Selection, list[str]]:
+    groups = build_groups(selection.data, selection.keep, view.group)
+    column = selection.data.metrics[key.name]
+    found = [group for group in groups if measure_group(column, group).n]
+    if len(found) <= view.best:
+        return selection, []
+    best = sort_groups(selection.data, found, [rank])[: view.best]
+    keep = sorted(i for group in best for i in group.runs)
+    return replace(selection, keep=keep), [f"the {view.best} best of {len(found):,} groups"]
+
+
+def build_curve(
+    line: Line, chart: Chart, row: RunRow | None, key: SortKey, shown: Line | None = None
+) -> dict[str, Any]:
+    """`points`: how many there are behind what is sent; `last`, `best`: not smoothed, and of a group the mean of its
+    runs' last values. `shown`: what can be drawn of the line, where that is not all."""
+    most = max(_MOST_POINTS // 3, min(_MOST_POINTS, _MOST_SENT // len(chart.lines)))
+    values = line.raw or line.ys
+    last = line.end[0] if line.end else values[-1] if values else math.nan
+    finite = values if has_finite_sum(values) else [y for y in values if math.isfinite(y)]
+    points, line = len(line.ys), shown or line
+    xs, ys = thin_line(line.xs, line.ys, most)
+    x_raw, raw = thin_line(line.xs, line.raw, most) if line.raw else ((), ())
+    curve: dict[str, Any] = {
+        "name": line.label,
+        "run": row.key.partition("/")[2] if row else None,
+        "state": str(row.state) if row else None,
+        "runs": line.members,
+        "color": line.number or 0,
+        "points": points,
+        "last": to_json(last),
+        "best": (min if key.direction == "min" else max)(finite) if finite else None,
+        "x": _plain(xs),
+        "y": _plain(ys),
+    }
+    if line.spread and line.members > 1:
+        lower, upper = build_band_edges(line, chart.scale)
+        curve["x_low"], curve["low"] = map(_plain, thin_line(line.xs, lower, most))
+        curve["x_high"], curve["high"] = map(_plain, thin_line(line.xs, upper, most))
+    if line.raw:
+        curve["x_raw"], curve["raw"] = _plain(x_raw), _plain(raw)
+    return curve
+
+
+def _plain(values: Sequence[float]) -> list[float | None]:
+    """JSON knows neither NaN nor infinity: a gap."""
+    return [value if math.isfinite(value) else None for value in values]

@@ -1,0 +1,16 @@
+"""The page: `assay serve` and `assay report`."""
+
+from __future__ import annotations
+
+from assay.plugins import Part, Plugin
+
+PLUGIN = Plugin(
+    "web",
+    commands={
+        "report": ("assay.web.report_command:report", "Write a study or a verdict as one HTML page, for mail and CI."),
+        "serve": ("assay.web.command:serve", "Look at studies, goldens, benchmarks and models in the browser."),
+    },
+    reading=("report",),
+    doctor=(Part("starlette", "web", "the page: assay serve"),),
+    functions={"page.check": "assay.web.command:check_parts"},
+)

@@ -1,0 +1,96 @@
+"""`assay report`: the pages of `assay serve` as one file. Here, since products do not know one another."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from assay.errors import NotFoundError
+from assay.reading.commands.tables import TableRequest
+from assay.show.console import Console
+from assay.show.report_files import STDOUT, check_targets, write_text
+from assay.values.document import Document
+from assay.values.options import argument, option
+
+if TYPE_CHECKING:
+    from assay.follow.api import StudyLocation
+
+
+class ReportRequest(TableRequest):
+    studies: tuple[str, ...] = argument("[STUDY|VERDICT]...", multiple=True, required=False)
+    output: str | None = option(
+        "-o", "--output", metavar="FILE", help="The file; - for stdout.  [default: report-NAME.html]"
+    )
+
+
+def report(request: ReportRequest, console: Console) -> int:
+    """Write a study or a verdict as one HTML page for mail and CI: nothing is loaded from elsewhere, no script.
+
+    STUDY as for `assay sum`. VERDICT is STUDY[/ID] of a golden check, bench[/BENCHMARK] or bench/BASE..HEAD, and
+    model[/RUN]. Options that choose runs ask for the table of the runs. The exit code is 0 for every verdict.
+    """
+    from assay.show.html import render_html
+
+    output = request.output or _choose_name(request.studies)
+    check_targets(output)
+    document = find_verdict(request) or _build_study_report(request, console.on_stderr(output == STDOUT))
+    write_text(output, render_html(document))
+    if output != STDOUT:
+        console.print(output)
+    return 0
+
+
+def _choose_name(names: tuple[str, ...]) -> str:
+    plain = re.sub(r"[^\w=.-]+", "-", "-".join("/".join(name.split("/")[-2:]) for name in names)).strip("-.")
+    return f"report-{plain[:80]}.html" if plain else "report.html"
+
+
+def _build_study_report(request: ReportRequest, console: Console) -> Document:
+    from assay.follow.api import find_patterns, open_index_of
+    from assay.web.contents.report_page import build_report
+
+    locations, patterns = find_patterns(request.studies, request.root)
+    with open_index_of(locations) as index:
+        return build_report(index, locations, request.build_options(patterns), console)
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def find_verdict(request: ReportRequest) -> Document | None:
+    """None: runs of studies are asked for."""
+    if len(request.studies) > 1 or _chooses_runs(request):
+        return None
+    from assay.bench import api as bench
+    from assay.golden import api as golden
+    from assay.models import api as models
+
+    name = request.studies[0].rstrip("/") if request.studies else None
+    if name is not None and os.path.isfile(name):
+        return golden.build_report(*golden.find_kept(name))
+    for location, rest in _list_readings(name, request.root):
+        for build in (golden.build_report, bench.build_report, models.build_report):
+            if document := build(location, rest):
+                return document
+    return None
+
+
+def _chooses_runs(request: ReportRequest) -> bool:
+    return any(getattr(request, name) for name in request.OPTIONS if name not in ("studies", "output", "root"))
+
+
+def _list_readings(name: str | None, root: str | None) -> Iterator[tuple[StudyLocation, str | None]]:
+    """What a name may mean: a study, or a study and what stands behind one of the slashes."""
+    from assay.follow.api import find_locations
+
+    if name is None:
+        yield find_locations([], root)[0], None
+        return
+    parts = name.split("/")
+    for count in range(len(parts), 0, -1):
+        study, rest = "/".join(parts[:count]), "/".join(parts[count:]) or None
+        with suppress(NotFoundError):
+            yield from ((location, rest) for location in find_locations([study], root) if study)

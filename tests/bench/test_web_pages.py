@@ -1,0 +1,468 @@
+"""The page of the benchmarks, on an archive with a step, a creep of the environment, and results that are damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from tests.bench_laboratory import execution
+from tests.bench_repository import Repository
+from tests.web_client import READER, WRITE, open_client
+
+from assay.bench.flow.archive import write_as_run
+from assay.bench.page.contents import render_times
+from assay.bench.page.overview import JUDGED_FILE, judge_group
+from assay.bench.page.report import build_report
+from assay.bench.records import BENCH_FILE, load_triage
+from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult
+from assay.follow.api import StudyLocation
+from assay.system.fast_dataclasses import asdict, replace
+from assay.system.files import write_atomic, write_new
+from assay.values import layout
+from assay.values.document import Heading
+from assay.values.run import Outcome
+from assay.values.state import State
+from assay.values.verdict import VerdictKind
+from assay.web.snapshots import Snapshots
+
+STEP = [10.0 + 0.01 * (n % 3) for n in range(12)] + [12.0 + 0.01 * (n % 3) for n in range(12)]
+HISTORY = "/benchmarks/bench/history?method=m.C.f"
+HOSTILE = "m.<script>alert(1)</script>[1]"
+
+
+def write(root: Path, executions: Sequence[BenchExecution]) -> StudyLocation:
+    location = StudyLocation(str(root), "bench")
+    Path(location.dir).mkdir(parents=True, exist_ok=True)
+    for each in executions:
+        assert write_as_run(location, each, each.label)
+    return location
+
+
+def build(root: Path) -> StudyLocation:
+    """`m.C.f` became worse at e0012; `m.C.same` did not change; of a third one there is a single execution."""
+    found = [execution(n, value, label=None) for n, value in enumerate(STEP)]
+    found += [_named(execution(100 + n, 5.0 + 0.01 * (n % 4)), "m.C.same") for n in range(20)]
+    found += [_named(execution(200, 1.0), HOSTILE)]
+    found += [_named(execution(300 + n, 1.0 + 0.01 * n + (n >= 8), label="ab"[n >= 8]), "m.C.sides") for n in range(16)]
+    found += [_named(execution(400 + n, 2.0, setup={"cpu_model": f"cpu{n % 2}"}), "m.C.moved") for n in range(12)]
+    return write(root, found)
+
+
+def _named(each: BenchExecution, method: str, **fields: Any) -> BenchExecution:
+    return replace(each, method=method, result=replace(each.result, name=method), **fields)
+
+
+def _measuring(each: BenchExecution, **metrics: float) -> BenchExecution:
+    found = tuple(BenchMetric(name, value) for name, value in metrics.items())
+    return replace(each, result=replace(each.result, metrics=found))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("benchmarks")
+    build(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def client(root: Path) -> Iterator[TestClient]:
+    with open_client(root) as client:
+        yield client
+
+
+def get_list(client: TestClient, path: str = "/benchmarks") -> str:
+    """When everything is judged."""
+    deadline = time.monotonic() + 60
+    while "not judged yet; this page" in (text := client.get(path).text):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return text
+
+
+def find_row(text: str, name: str) -> str:
+    rows = text.partition('class="benchmarks"')[2].split("<tr>")
+    return next(row for row in rows if name in row)
+
+
+class TestList:
+    def test_verdicts(self, client: TestClient) -> None:
+        text = get_list(client)
+        assert "badge FAIL" in find_row(text, ">f<")
+        assert "badge PASS" in find_row(text, ">same<")
+        assert "no history" in find_row(text, "alert")
+        assert "PASS" not in find_row(text, "alert")
+        assert '<polyline points="3.0,' in find_row(text, ">f<")
+        assert "2 envs" in find_row(text, ">moved<")
+
+    def test_the_largest_change_that_nobody_judged_is_first(self, client: TestClient) -> None:
+        text = get_list(client)
+        first, second = text.partition("Became worse")[2].split("<tr>")[2:4]
+        assert "m.C.sides" in first, "from label a to label b"
+        assert "+104.3%" in first
+        assert 'class="badge INCONCLUSIVE">open<' in first
+        assert "code, environment or label" in first
+        assert "m.C.f" in second
+        assert "+20.0%" in second or "+19.9%" in second
+        assert 'class="badge FAIL">open<' in second
+
+    def test_it_is_shown_before_it_is_judged(self, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Nothing is guessed, and the page asks again."""
+        write(tmp_path, [execution(n, value) for n, value in enumerate(STEP)])
+        may_go = threading.Event()
+
+        def wait(*given: Any) -> Any:
+            may_go.wait(30)
+            return judge_group(*given)
+
+        monkeypatch.setattr("assay.bench.page.overview.judge_group", wait)
+        monkeypatch.setattr("assay.bench.page.overview._PATIENCE_S", 0.01)
+        with open_client(tmp_path) as client:
+            text = client.get("/benchmarks").text
+            assert "1 benchmark not judged yet" in text
+            assert 'hx-trigger="every 2s"' in text
+            row = find_row(text, ">f<")
+            assert "not judged yet" in row
+            assert not any(kind in row for kind in ("PASS", "FAIL"))
+            may_go.set()
+            assert "badge FAIL" in find_row(get_list(client), ">f<")
+            assert "every 2s" not in client.get("/benchmarks").text
+
+    def test_an_archive_that_takes_long_to_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write(tmp_path, [execution(n, value) for n, value in enumerate(STEP)])
+        may_go, read = threading.Event(), Snapshots._read
+
+        def wait(*given: Any) -> Any:
+            may_go.wait(30)
+            return read(*given)
+
+        monkeypatch.setattr(Snapshots, "_read", wait)
+        monkeypatch.setattr("assay.bench.web_pages._PATIENCE_S", 0.01)
+        with open_client(tmp_path) as client:
+            text = client.get("/benchmarks").text
+            assert "is being read for the first time" in text
+            assert 'hx-trigger="every 2s"' in text
+            assert "There is no benchmark" not in text
+            may_go.set()
+            deadline = time.monotonic() + 30
+            while "is being read" in client.get("/benchmarks").text:
+                assert time.monotonic() < deadline
+            assert "badge FAIL" in find_row(get_list(client), ">f<")
+
+    def test_what_is_judged_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """For the next server, and until there is another execution; a damaged file is made again."""
+        location = write(tmp_path, [execution(n, value) for n, value in enumerate(STEP)])
+        for path in sorted(Path(location.dir).rglob("*"), reverse=True):  # written some time ago: they are settled
+            os.utime(path, (1e9, 1e9))
+        with open_client(tmp_path) as client:
+            get_list(client)
+        kept = Path(location.dir) / ".assay" / JUDGED_FILE
+        assert "m.C.f" in json.loads(kept.read_text())["judged"]
+        asked: list[str] = []
+
+        def count(*given: Any) -> Any:
+            asked.append(given[1].method)
+            return judge_group(*given)
+
+        monkeypatch.setattr("assay.bench.page.overview.judge_group", count)
+        monkeypatch.setattr("assay.bench.page.overview._JUDGES", {})
+        with open_client(tmp_path) as client:
+            assert "badge FAIL" in find_row(client.get("/benchmarks").text, ">f<")
+            assert not asked
+            write(tmp_path, [execution(100, 12.0)])
+        with open_client(tmp_path) as client:
+            get_list(client)
+            assert asked == ["m.C.f"]
+        content = json.loads(kept.read_text())
+        content["judged"]["m.C.f"][1]["kinds"] = {"wall_time": "PASS"}
+        kept.write_text(json.dumps(content))
+        monkeypatch.setattr("assay.bench.page.overview._JUDGES", {})
+        with open_client(tmp_path) as client:
+            assert "badge FAIL" in find_row(get_list(client), ">f<")
+        kept.write_bytes(b"\xff{")
+        monkeypatch.setattr("assay.bench.page.overview._JUDGES", {})
+        with open_client(tmp_path) as client:
+            assert "badge FAIL" in find_row(get_list(client), ">f<")
+
+    def test_find_and_order(self, client: TestClient) -> None:
+        get_list(client)
+        text = client.get("/benchmarks?q=C+SAM").text
+        assert ">same<" in text
+        assert ">moved<" not in text
+        assert "1 benchmark of 5" in text
+        assert "Became worse" not in text
+        text = client.get("/benchmarks?kind=FAIL").text
+        assert "/history?method=m.C.f" in text
+        assert ">same<" not in text
+        text = client.get("/benchmarks?sort=change").text.partition('class="benchmarks"')[2]
+        assert text.index("m.C.f<") < text.index("m.C.same<")
+        assert "None matches" in client.get("/benchmarks?q=nothing").text
+        assert client.get("/benchmarks?sort=colour").status_code == 404
+        assert client.get("/benchmarks?page=x").status_code == 400
+        assert client.get("/benchmarks?page=0").status_code == 200
+
+    def test_the_worst_metric_counts(self, tmp_path: Path) -> None:
+        """Not the one that comes first; and what is asked for by verdict is found with its changes."""
+        found = [_measuring(execution(n, 10.0), latency=value) for n, value in enumerate(STEP)]
+        found += [_named(execution(100 + n, value), "m.C.better") for n, value in enumerate(reversed(STEP))]
+        write(tmp_path, found)
+        with open_client(tmp_path) as client:
+            row = find_row(get_list(client), ">f<")
+            assert "badge FAIL" in row
+            assert "<td>latency<br>" in row
+            assert "others: 1 PASS" in row
+            assert "method=m.C.f&amp;metric=latency" in row
+            text = client.get("/benchmarks?kind=FAIL").text
+            assert "badge FAIL" in find_row(text, ">f<")
+            assert "1 benchmark of 2" in text
+            assert "Became worse, 1 open" in text
+            assert "m.C.better" not in text
+            text = client.get("/benchmarks?kind=PASS").text
+            assert "badge FAIL" not in text.partition('class="benchmarks"')[2]
+            assert "1 open" not in text
+            text = client.get("/benchmarks/bench/history?method=m.C.f").text
+            assert 'aria-current="page">latency' in text  # what was asked for comes first
+            assert 'latency <span class="badge FAIL">' in text
+
+    def test_suites(self, client: TestClient) -> None:
+        text = get_list(client)
+        assert '<th scope="rowgroup" colspan="8"><a href="/benchmarks?suite=m.C">m.C</a>' in text
+        part = client.get("/benchmarks", headers={"hx-request": "true"}).text
+        assert part.lstrip().startswith('<div id="benchmarks"')
+
+    def test_names_are_escaped(self, client: TestClient) -> None:
+        assert "<script>alert" not in get_list(client)
+        assert "<script>alert" not in client.get("/benchmarks/bench/history", params={"method": HOSTILE}).text
+
+    def test_nothing(self, tmp_path: Path) -> None:
+        with open_client(tmp_path) as client:
+            assert "assay bench run" in client.get("/benchmarks").text
+
+
+class TestHistory:
+    def test_its_change(self, client: TestClient) -> None:
+        text = client.get(HISTORY).text
+        assert 'class="badge FAIL"' in text
+        assert 'class="fail"' in text  # the span of the worse level
+        assert "git log --oneline b00000000000..c00000000000" in text
+        assert "assay bench triage wall_time m.C.f e0012 ack" in text
+        assert text.count('class="c0 point"') == len(STEP)
+
+    def test_an_environment_has_its_own_chart(self, client: TestClient) -> None:
+        text = client.get("/benchmarks/bench/history?method=m.C.moved").text
+        assert "cpu_model cpu0" in text
+        assert "cpu_model cpu1" in text
+        assert text.count("<svg") == 2
+
+    def test_links_elsewhere_are_apart(self, client: TestClient) -> None:
+        text = client.get(HISTORY).text
+        assert text.partition('aria-label="Where this page is"')[2].partition("</nav>")[0].count("<a ") == 1
+        assert text.partition('aria-label="See also"')[2].partition("</nav>")[0].count("<a ") == 2
+
+    def test_a_range_of_it(self, client: TestClient) -> None:
+        text = client.get(f"{HISTORY}&from=b0000000&to=d0000000").text
+        assert 'class="badge FAIL"' in text  # of the whole history
+        few = text.count('class="c0 point"')
+        assert 1 <= few < len(STEP)
+        assert f"{few} of 24 executions" in text
+        assert client.get(f"{HISTORY}&from=2001-01-01&to=2101-01-01").text.count('class="c0 point"') == len(STEP)
+        assert "is in this range" in client.get(f"{HISTORY}&from=2101-01-01").text
+
+    def test_the_axis_of_a_single_day_has_times(self) -> None:
+        noon = time.mktime((2026, 11, 16, 12, 0, 0, 0, 0, -1))
+        assert render_times([noon, noon + 3600, noon + 7200]) == ["12:00", "13:00", "14:00"]
+        assert render_times([noon, noon + 1, noon + 2]) == ["12:00:00", "12:00:01", "12:00:02"]
+        assert render_times([noon, noon + 3600, noon + 86400]) == ["11-16", "13:00", "11-17"]
+        assert render_times([None, noon]) == ["", "11-16"]
+
+    def test_open_looks_as_in_the_list(self, client: TestClient) -> None:
+        badge = '<span class="badge FAIL">open</span>'
+        assert badge in client.get(HISTORY).text
+        assert badge in get_list(client)
+
+    def test_log_scale(self, client: TestClient) -> None:
+        assert "log scale</text>" in client.get(f"{HISTORY}&log=1").text
+        assert "log scale</text>" not in client.get(HISTORY).text
+
+    @pytest.mark.parametrize(
+        ("path", "said"),
+        [
+            (f"{HISTORY}&from=nothing", "no date or commit"),
+            ("/benchmarks/bench/history?method=m.C.g", "m.C.f"),
+            ("/benchmarks/bench/history?method=m.C.f&metric=wall_tim", "wall_time"),
+            ("/benchmarks/bench/history", "no benchmark"),
+            ("/benchmarks/fit/history?method=m.C.f", "no archive"),
+            ("/benchmarks/bench/environments?by=cpu_mode", "cpu_model"),
+            ("/benchmarks/bench/environments?method=nothing", "no benchmark"),
+            ("/benchmarks/bench/compare?base=aaaa1&head=b", "label or commit"),
+        ],
+    )
+    def test_unknown_names(self, client: TestClient, path: str, said: str) -> None:
+        answer = client.get(path)
+        assert answer.status_code == 404
+        assert said in answer.text
+
+
+def test_environments(client: TestClient) -> None:
+    text = client.get("/benchmarks/bench/environments?method=m.C.moved&by=cpu_model").text
+    assert "cpu0" in text.partition("<tbody>")[2]
+    assert "cpu1" in text.partition("<tbody>")[2]
+    assert client.get("/benchmarks/bench/environments").status_code == 200
+
+
+def test_two_sides_with_their_distributions(client: TestClient, root: Path) -> None:
+    text = client.get("/benchmarks/bench/compare?base=a&head=b&method=m.C.sides").text
+    assert "badge FAIL" in text
+    shares = text.partition("Distributions")[2]
+    assert shares.count('class="c0 point"') == shares.count('class="c1 point"') == 8
+    interval = text.partition("Change with its interval")[2].partition("</svg>")[0]
+    assert interval.count('class="c1 point"') == 1
+    assert 'class="first"' in interval  # no change
+    assert "assay bench compare a b --method m.C.sides" in text
+    assert not (root / "bench" / ".assay" / "verdicts.jsonl").exists()  # a page that is looked at records nothing
+    assert client.get("/benchmarks/bench/compare").status_code == 200
+
+
+FORM = {"metric": "wall_time", "method": "m.C.f", "change": "e0012", "judgement": "ack", "note": "known; --root=/x"}
+
+
+class TestTriage:
+    PATH = "/api/benchmarks/bench/triage"
+
+    def test_it_is_the_command(self, tmp_path: Path) -> None:
+        location = write(tmp_path, [execution(n, value) for n, value in enumerate(STEP)])
+        with open_client(tmp_path) as client:
+            assert "badge FAIL" in client.get(HISTORY).text
+            answer = client.post(self.PATH, data=FORM, headers=WRITE)
+            assert answer.status_code == 200, answer.text
+            (said,) = load_triage(location.dir)
+            assert (said.execution_id, said.judgement, said.note) == ("e0012", "ack", "known; --root=/x")
+            text = client.get(HISTORY).text
+            assert "badge FAIL" not in text
+            assert "badge FAIL" not in get_list(client)
+            assert "known; --root=/x" in text
+            again = client.post(self.PATH, data={**FORM, "judgement": "open"}, headers=WRITE)
+            assert again.status_code == 200
+            assert "badge FAIL" in client.get(HISTORY).text
+
+    @pytest.mark.parametrize(
+        "headers", [{}, {"authorization": f"Bearer {READER}"}, {**WRITE, "origin": "http://other"}]
+    )
+    def test_who_may_not(self, client: TestClient, root: Path, headers: dict[str, str]) -> None:
+        assert client.post(self.PATH, data=FORM, headers=headers).status_code in (401, 403)
+        assert client.get(self.PATH).status_code in (404, 405)
+        assert load_triage(str(root / "bench")) == []
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"judgement": "fine"}, {"method": "m.C.g"}, {"change": ""}, {"change": "e9999"}, {"note": "x" * 3000}],
+    )
+    def test_mistakes(self, client: TestClient, root: Path, change: dict[str, str]) -> None:
+        answer = client.post(self.PATH, data={**FORM, **change}, headers=WRITE)
+        assert 400 <= answer.status_code < 500
+        assert load_triage(str(root / "bench")) == []
+
+
+def test_damaged_results(tmp_path: Path) -> None:
+    """They are named, the others are shown."""
+    location = write(tmp_path, [execution(n, value) for n, value in enumerate(STEP[:12])])
+    names = sorted(Path(location.dir).glob("e*"))
+    (names[0] / BENCH_FILE).write_text("{")
+    (names[1] / BENCH_FILE).write_bytes(b"\xff\x00")
+    with open_client(tmp_path) as client:
+        text = get_list(client)
+        assert names[0].name in text
+        assert "2 executions cannot be read" in text
+        assert client.get(HISTORY).status_code == 200
+
+
+@pytest.mark.parametrize("damage", ["file", "run"])
+def test_the_newest_execution_proves_nothing(tmp_path: Path, damage: str) -> None:
+    """Its file is damaged, or is that of an attempt before the one that failed: not the PASS of those before it."""
+    location = write(tmp_path, [execution(n, 10 + n % 3 / 100) for n in range(40)])
+    newest = max(Path(location.dir).glob("e*"))
+    with open_client(tmp_path) as client:
+        assert "badge PASS" in find_row(get_list(client), ">f<")
+    if damage == "file":
+        write_atomic(str(newest / BENCH_FILE), "{")
+    else:
+        outcome = Outcome(State.FAILED, 1, reason="killed", started_at=1e9 + 39, ended_at=1e9 + 40)
+        write_new(str(newest / layout.outcome_name(1)), json.dumps(asdict(outcome)))
+    with open_client(tmp_path) as client:
+        for text in (find_row(get_list(client), ">f<"), client.get(HISTORY).text):
+            assert "badge PASS" not in text
+            assert "badge ERROR" in text
+    for wanted in (None, "m.C.f"):
+        document = build_report(location, wanted)
+        assert document is not None
+        (heading,) = [block for block in document.blocks if isinstance(block, Heading) and block.level == 1]
+        assert heading.kind is VerdictKind.ERROR
+
+
+def test_a_benchmark_that_failed_never_passes(tmp_path: Path) -> None:
+    bad = replace(execution(1, 1.0), result=BenchResult("m.C.f", False, wall_time=float("nan")))
+    write(tmp_path, [replace(bad, execution_id=f"e{n:04d}", started_at=1e9 + n) for n in range(8)])
+    with open_client(tmp_path) as client:
+        for text in (get_list(client), client.get(HISTORY).text):
+            assert "badge PASS" not in text
+            assert "no history" in text
+
+
+def test_parameters_are_axes(tmp_path: Path) -> None:
+    """asv's, with their names: each value is a link, and numbers become a chart."""
+    found = []
+    for size in (10, 100, 1000):
+        for kind in ("'f4'", "'f8'"):
+            name = f"m.C.time({size}, {kind})"
+            extra = {"parameters": {"size": str(size), "kind": kind}}
+            found += [
+                _named(execution(len(found) + n, size * (1 + 0.001 * (n % 3))), name, extra=extra) for n in range(8)
+            ]
+    write(tmp_path, found)
+    with open_client(tmp_path) as client:
+        get_list(client)
+        text = client.get("/benchmarks/bench/history", params={"method": "m.C.time(100, 'f4')"}).text
+        size = text.partition('<nav aria-label="size">')[2].partition("</nav>")[0]
+        assert [size.count(f">{value}</a>") for value in (10, 100, 1000)] == [1, 1, 1]
+        assert 'aria-current="page">100<' in size
+        assert "m.C.time%2810%2C%20%27f4%27%29" in size
+        chart = text.partition("By parameter</h2>")[2]
+        assert chart.count("<svg") == 1  # the other parameter is not a number
+        assert chart.count('class="c0 point"') == 3
+
+
+def test_commits_of_a_change(tmp_path: Path) -> None:
+    """Counted where the root lies in their repository."""
+    repository = Repository(tmp_path)
+    hashes = [repository.commit(text, text) for text in ("one", "two", "<b>three", "four")]
+    root = tmp_path / "runs"
+    found = [replace(execution(n, value), commit=hashes[0] if n < 12 else hashes[3]) for n, value in enumerate(STEP)]
+    write(root, found)
+    with open_client(root) as client:
+        text = client.get(HISTORY).text
+        assert "3 commits: <code>" in text
+        assert "&lt;b&gt;three" in text
+
+
+def test_commits_of_the_folder_it_ran_in(tmp_path: Path) -> None:
+    """The root lies elsewhere. A repository inside of the root may have been uploaded: it is not used."""
+    (tmp_path / "code").mkdir()
+    repository = Repository(tmp_path / "code")
+    hashes = [repository.commit(text, text) for text in ("one", "<b>two")]
+    root = tmp_path / "runs"
+    found = [replace(execution(n, value), commit=hashes[n >= 12]) for n, value in enumerate(STEP)]
+    location = write(root, found)
+    first = next(Path(location.dir).glob("*e0012*")) / "run.json"
+    for folder, is_used in ((tmp_path / "code", True), (root / "code", False)):
+        record = json.loads(first.read_text())
+        first.write_text(json.dumps(record | {"workdir": str(folder)}))
+        with open_client(root) as client:
+            assert ("&lt;b&gt;two" in client.get(HISTORY).text) == is_used
+        if is_used:
+            (tmp_path / "code").rename(root / "code")

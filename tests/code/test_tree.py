@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import fnmatch
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.code.tree import FileEntry, Selection, build_matcher, load_tree
+
+
+@given(st.lists(st.text("ab*?[].", max_size=4), max_size=4), st.text("ab.", min_size=1, max_size=5))
+def test_patterns_mean_what_fnmatch_means(patterns, name):
+    wanted = any(pattern and fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    assert build_matcher(patterns)(name, f"folder/{name}") == wanted
+
+
+def test_a_pattern_with_a_slash_is_held_against_the_path():
+    matches = build_matcher(["data/raw", "/top.py", "lib/*.bin", "./here/x/"])
+    assert matches("raw", "data/raw")
+    assert not matches("raw", "other/data/raw")
+    assert matches("w.bin", "lib/deep/w.bin")
+    assert matches("x", "here/x")
+    assert not matches("top.py", "lib/top.py")
+
+
+def test_no_patterns_match_nothing():
+    assert not build_matcher([])("a", "a")
+    assert not build_matcher(["", "  "])("a", "a")
+
+
+def test_the_walk_is_ordered_and_counts(tmp_path):
+    for name in ("b", "a", "Z"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/c").write_text("1234")
+    tree = load_tree(tmp_path, Selection())
+    assert [file.path for file in tree.files] == ["Z", "a", "b"]
+    assert [folder.path for folder in tree.walk()] == ["", "sub"]
+    assert (tree.count, tree.bytes) == (4, 7)
+    assert isinstance(tree.files[0], FileEntry)
+    assert not tree.is_empty
+
+
+def test_a_single_file_can_be_left_out(tmp_path):
+    (tmp_path / "study.yml").write_text("x")
+    (tmp_path / "train.py").write_text("y")
+    tree = load_tree(tmp_path, Selection(exclude=(tmp_path / "study.yml",)))
+    assert [file.path for file in tree.files] == ["train.py"]
+    assert tree.linked == []

@@ -1,0 +1,190 @@
+"""`from assay.convergence import do_convergence_test`: as the convergence harness's users call it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.golden_lab import Lab
+
+from assay.convergence import (
+    ConvergenceFailure,
+    MissingConfigurationOptionException,
+    MissingMandatoryFlagException,
+    do_convergence_test,
+)
+from assay.errors import ConfigError, UsageError
+from assay.values.verdict import VerdictKind
+
+SOURCE = Path(__file__).parents[3] / "src"
+NAME = "convergence_harness_manifest.json"
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    monkeypatch.setenv("ASSAY_ROOT", str(tmp_path / "runs"))
+    monkeypatch.setenv("ASSAY_SLOTS", "cpu:2")
+    return Lab(tmp_path)
+
+
+def test_it_gathers_and_checks(lab: Lab) -> None:
+    do_convergence_test(lab.store, NAME, lab.file, do_gather=True)
+    assert lab.manifest_path.exists()
+    do_convergence_test(str(lab.store), NAME, str(lab.file))
+
+
+def test_a_regression_raises_an_assertion_error_with_the_findings(lab: Lab) -> None:
+    do_convergence_test(lab.store, NAME, lab.file, True)
+    lab.change(scale=2.0)
+    with pytest.raises(AssertionError, match="FAIL segment") as caught:
+        do_convergence_test(lab.store, NAME, lab.file)
+    failure = caught.value
+    assert isinstance(failure, ConvergenceFailure)
+    assert any(finding.kind is VerdictKind.FAIL for finding in failure.findings)
+    assert failure.report.tests[0].segments[0].verdict.kind is VerdictKind.FAIL
+
+
+def test_what_is_not_a_pass_is_a_failure(lab: Lab) -> None:
+    with pytest.raises(ConvergenceFailure, match="there is no golden recording"):
+        do_convergence_test(lab.store, NAME, lab.file)
+    lab.change(exit=3)
+    with pytest.raises(ConvergenceFailure, match="exit code 3"):
+        do_convergence_test(lab.store, NAME, lab.file, do_gather=True)
+
+
+def test_missing_sections_and_flags_are_key_errors(lab: Lab) -> None:
+    flag = lab.test["flags"]["run"].pop("run_for")
+    lab.write()
+    with pytest.raises(MissingMandatoryFlagException, match="run_for is missing"):
+        do_convergence_test(lab.store, NAME, lab.file)
+    lab.test["flags"]["run"]["run_for"] = flag
+    del lab.test["flags"]["gather"]
+    lab.write()
+    with pytest.raises(MissingConfigurationOptionException, match="the section gather is missing") as caught:
+        do_convergence_test(lab.store, NAME, lab.file, do_gather=True)
+    assert isinstance(caught.value, KeyError)
+    assert isinstance(caught.value, ConfigError)
+    assert caught.value.problems
+    assert issubclass(MissingMandatoryFlagException, KeyError)
+
+
+SECTIONS = {"gather": ("checkpoint_output",), "run": ("checkpoint_input", "start_step", "run_for")}
+
+
+def _build_flags(common: bool, misc: tuple[str, ...], without: tuple[str, ...], flags: str) -> dict[str, Any]:
+    """The part `flags` of a file; `without` these sections, and with all, none, or all but the last of our flags."""
+    found: dict[str, Any] = {"common": {"log": {"key": "--log", "value": 1}}} if common else {}
+    for mode, names in SECTIONS.items():
+        kept = {"all": names, "none": (), "all but the last": names[:-1]}[flags]
+        section: dict[str, Any] = {name: {"key": f"--{name}", "set_in_script": True} for name in kept}
+        found[mode] = {**section, "misc": {"x": {"key": "--x"}}} if mode in misc else section
+    return {name: section for name, section in found.items() if name not in without}
+
+
+@pytest.mark.parametrize("flags", ["all", "none", "all but the last"])
+@pytest.mark.parametrize("mode", ["gather", "run"])
+def test_the_originals_192_cases_of_flags_raise_what_the_original_raises(lab: Lab, mode: str, flags: str) -> None:
+    """Both sections must be there, whatever the mode; then the mode's own flags, and only those."""
+    lab.store.write_text("no folder: a file that is accepted is not run")
+    cases = [
+        (common, misc, without)
+        for common in (False, True)
+        for misc in ((), ("gather",), ("run",), ("gather", "run"))
+        for without in ((), ("gather",), ("run",), ("gather", "run"))
+    ]
+    for common, misc, without in cases:
+        lab.test["flags"] = _build_flags(common, misc, without, flags)
+        lab.write()
+        expected = ConvergenceFailure if flags == "all" else MissingMandatoryFlagException
+        with pytest.raises(MissingConfigurationOptionException if without else expected) as caught:
+            do_convergence_test(lab.store, NAME, lab.file, do_gather=mode == "gather")
+        assert type(caught.value) is (MissingConfigurationOptionException if without else expected)
+    assert len(cases) * 6 == 192
+
+
+@pytest.mark.parametrize("mode", ["gather", "run"])
+def test_a_flag_that_only_the_other_mode_needs_is_not_missed(lab: Lab, mode: str) -> None:
+    lab.store.write_text("no folder: a file that is accepted is not run")
+    other = "run" if mode == "gather" else "gather"
+    lab.test["flags"][other] = {}
+    lab.write()
+    with pytest.raises(ConvergenceFailure):
+        do_convergence_test(lab.store, NAME, lab.file, do_gather=mode == "gather")
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        (("flag", "section"), MissingMandatoryFlagException),
+        (("section", "flag"), MissingConfigurationOptionException),
+    ],
+)
+def test_of_several_tests_the_first_that_lacks_something_decides(
+    lab: Lab, broken: tuple[str, str], expected: type[Exception]
+) -> None:
+    paths = {"flag": ("flags", "run", "start_step"), "section": ("flags", "gather")}
+    for name, kind in zip(("one", "two"), broken, strict=True):
+        test = lab.config[name] = copy.deepcopy(lab.test)
+        *above, last = paths[kind]
+        for key in above:
+            test = test[key]
+        del test[last]
+    del lab.config["demo"]
+    lab.write()
+    with pytest.raises(expected):
+        do_convergence_test(lab.store, NAME, lab.file)
+
+
+def test_other_mistakes_are_config_errors(lab: Lab) -> None:
+    lab.test["metrics"]["loss"]["comparison"] = "=>"
+    lab.write()
+    with pytest.raises(ConfigError) as caught:
+        do_convergence_test(lab.store, NAME, lab.file)
+    assert not isinstance(caught.value, KeyError)
+    assert "did you mean '>='?" in str(caught.value)
+    with pytest.raises(UsageError, match="there is no file"):
+        do_convergence_test(lab.store, NAME, lab.folder / "none.yml")
+
+
+def test_the_callers_surroundings_stay_as_they_were(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lab.folder)
+    before = (dict(os.environ), os.getcwd(), list(sys.path))
+    do_convergence_test("relative/store", NAME, "config.yml", do_gather=True)
+    lab.change(scale=2.0)
+    with pytest.raises(ConvergenceFailure):
+        do_convergence_test("relative/store", NAME, "config.yml")
+    assert (dict(os.environ), os.getcwd(), list(sys.path)) == before
+
+
+def test_in_a_one_line_test_function_it_fails_when_it_should(lab: Lab) -> None:
+    """Under `python -O`, where an assertion would not."""
+    lab.use_golden()
+    test = lab.folder / "test_one.py"
+    call = f"do_convergence_test({str(lab.store)!r}, {NAME!r}, {str(lab.file)!r})"
+    test.write_text(f"from assay.convergence import do_convergence_test\n\n\ndef test_it():\n    {call}\n")
+    options = ("-q", "-p", "no:cacheprovider", "-W", "ignore", "--rootdir", str(lab.folder))
+    command = [sys.executable, "-O", "-m", "pytest", *options, str(test)]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+    def run() -> str:
+        done = subprocess.run(command, env=environment, cwd=lab.folder, capture_output=True, text=True, check=False)
+        return done.stdout
+
+    assert "1 passed" in run()
+    lab.change(scale=2.0)
+    output = run()
+    assert "1 failed" in output
+    assert "ConvergenceFailure" in output
+
+
+def test_importing_it_is_light() -> None:
+    code = "import sys, assay.convergence\nprint(sorted({'numpy', 'yaml', 'click', 'pytest'} & set(sys.modules)))"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

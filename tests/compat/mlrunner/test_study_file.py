@@ -1,0 +1,455 @@
+"""mlrunner's params.yaml."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from assay.compat.mlrunner.study_file import parse_mlrunner
+from assay.config.load import LoadOptions, load_study
+from assay.config.source import parse_documents
+from assay.errors import ConfigError, ExitCode
+from assay.plan.expand import build_plan, select
+from assay.values.layout import fill_reference
+from assay.values.run import Plan
+from assay.values.study import OUTPUT_REFERENCE, Study
+
+
+class Project:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def load(self, text: str, file: str = "params.yaml") -> Study:
+        (self.folder / file).write_text(text)
+        return load_study(file, LoadOptions(cwd=str(self.folder), home=str(self.folder)))
+
+    def plan(self, text: str, **selection: object) -> Plan:
+        return build_plan(select(self.load(text), **selection))
+
+    def commands(self, text: str, **selection: object) -> list[str]:
+        """What would run this time."""
+        runs = self.plan(text, **selection).runs
+        return [c.text for run in runs for c in run.commands if run.chosen is None or c.name in run.chosen]
+
+    def problems(self, text: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            self.load(text)
+        assert caught.value.exit_code is ExitCode.USAGE
+        return caught.value.message
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)
+
+
+def one(template: str, params: str = "", head: str = "") -> str:
+    """A file with a single command."""
+    return f"template:\n  train: {template}\nresource: [0]\n{head}\n---\n{params}\n"
+
+
+README = """
+---
+template:
+  train: >
+    python train.py data-bin/{data} --seed 1
+      --save-dir {_output}
+      --tensorboard-logdir {_output}
+      --max-epochs 80
+      --normalization {norm}
+      [moment] [early-stop]
+
+  avg: >
+    python scripts/average_checkpoints.py --inputs {_output}
+      --num-epoch-checkpoints 5 --output {_output}/averaged_model.pt
+
+  test: >
+    python generate.py data-bin/{data}
+        --max-tokens 4096 --beam 5 --lenpen 1.0 --remove-bpe
+        --path {_output}/averaged_model.pt --gen-subset test
+
+default:
+  data: iwslt14
+  norm: batch
+  moment: 0.1
+  early-stop: False
+
+resource: [ 0, 1, 2, 3 ]
+
+
+---
+norm: [ new, batch ]
+moment: [ 0.1, 0.05 ]
+
+---
+norm: [ batch ]
+early-stop: [ True, False ]
+
+"""
+
+
+def test_the_documents_example(project):
+    plan = project.plan(README)
+    assert [run.name for run in plan.runs] == [
+        "Norm_new-Moment_0.1",
+        "Norm_new-Moment_0.05",
+        "Norm_batch-Moment_0.1",
+        "Norm_batch-Moment_0.05",
+        "Norm_batch-EaStop_T",
+    ]
+    assert plan.links == (("Norm_batch-EaStop_F", "Norm_batch-Moment_0.1"),)
+    assert sum(len(run.commands) for run in plan.runs) == 15
+    train, avg, _ = plan.runs[0].commands
+    assert [command.name for command in plan.runs[0].commands] == ["train", "avg", "test"]
+    assert fill_reference(train.text, OUTPUT_REFERENCE, "output/Norm_new-Moment_0.1") == (
+        "python train.py data-bin/iwslt14 --seed 1 --save-dir output/Norm_new-Moment_0.1 "
+        "--tensorboard-logdir output/Norm_new-Moment_0.1 --max-epochs 80 --normalization new --moment 0.1"
+    )
+    assert fill_reference(avg.text, OUTPUT_REFERENCE, "o").endswith("--output o/averaged_model.pt")
+    assert "--early-stop" in plan.runs[4].commands[0].text
+    assert plan.warnings == ()
+
+
+def test_what_the_file_says_about_the_study(project):
+    study = project.load(README)
+    assert (study.name, study.dialect, study.root, study.slots) == ("params", "mlrunner", None, ("0", "1", "2", "3"))
+    assert study.code.kind == "live"
+    assert study.folder == str(project.folder)
+    assert study.defaults == {"data": "iwslt14", "norm": "batch", "moment": 0.1, "early-stop": False}
+    assert [sweep.named for sweep in study.sweeps] == [("norm", "moment"), ("norm", "early-stop")]
+
+
+def test_logs_are_named_after_command_and_time(project):
+    assert {run.log_name for run in project.plan(README).runs} == {"log.{command}.{time}"}
+
+
+# ---------------------------------------------------------------- resource
+
+
+def test_resources_may_be_numbers_or_lists_and_may_repeat(project):
+    study = project.load("template: {a: b}\nresource: [0, '1,2', 0, [3, 4], '5, 6']\n")
+    assert study.slots == ("0", "1,2", "0", "3,4", "5,6")
+
+
+@pytest.mark.parametrize("resource", ["[]", "3", "[null]", "[true]"])
+def test_resources_of_another_shape_are_refused(project, resource):
+    assert "resource" in project.problems(f"template: {{a: b}}\nresource: {resource}\n")
+
+
+def test_a_file_without_resource_says_so(project):
+    study = project.load("template: {a: b}\n")
+    assert study.slots is None
+    assert "there is no resource" in str(study.warnings[0])
+
+
+# ---------------------------------------------------------------- templates
+
+
+@pytest.mark.parametrize(
+    ("value", "place", "flag"),
+    [
+        ("1", "1", "--p 1"),
+        ("0.5", "0.5", "--p 0.5"),
+        ("1e-4", "1e-4", "--p 1e-4"),
+        ("0.00001", "1e-05", "--p 1e-05"),
+        ("abc", "abc", "--p abc"),
+        ("'a b'", "'a b'", "--p 'a b'"),
+        ('"it\'s"', "'it'\"'\"'s'", "--p 'it'\"'\"'s'"),
+        ("'$HOME'", "'$HOME'", "--p '$HOME'"),
+        ("''", "''", "--p ''"),
+        ("true", "True", "--p"),
+        ("false", "False", ""),
+        ("[[1, 2]]", "1 2", "--p 1 2"),
+    ],
+)
+def test_values_in_places_and_flags(project, value, place, flag):
+    assert project.commands(one("run {p} end", f"p: {value}")) == [f"run {place} end"]
+    assert project.commands(one("run [p] end", f"p: {value}")) == [f"run {flag} end".replace("  ", " ")]
+
+
+def test_null_leaves_the_flag_out(project):
+    assert project.commands(one("run [p]", "p: [null, 1]")) == ["run", "run --p 1"]
+
+
+def test_lists_as_values_work(project):
+    assert project.commands(one("run [p]", "p: [[1, 2], [3, 4]]")) == ["run --p 1 2", "run --p 3 4"]
+
+
+def test_shell_variables_and_indices_are_left_to_the_shell(project):
+    text = one("'echo ${HOME} ${l[0]} x[0] [0] {1..3} [ -f {p} ] $(( a[1] ))'", "p: 1")
+    assert project.commands(text) == ["echo ${HOME} ${l[0]} x[0] [0] {1..3} [ -f 1 ] $(( a[1] ))"]
+
+
+def test_a_literal_can_be_said(project):
+    assert project.commands(one("'echo {{p}} [[p]] {p}'", "p: 1")) == ["echo {p} [p] 1"]
+
+
+def test_a_dotted_name_is_no_place(project):
+    assert project.commands(one("'echo {a.b} [a.b] {p}'", "p: 1")) == ["echo {a.b} [a.b] 1"]
+
+
+def test_line_breaks_become_spaces(project):
+    text = "template:\n  train: |\n    cd x &&\n      python a.py\n\n        {p}\nresource: [0]\n---\np: 1\n"
+    assert project.commands(text) == ["cd x && python a.py 1"]
+
+
+def test_the_runs_own_values(project):
+    text = one("run {_output}/x {_name} {_time} '{p}'", "p: 1")
+    (command,) = project.commands(text)
+    done = subprocess.run(
+        ["bash", "-c", command.replace("run ", "printf '<%s>' ", 1)],
+        env={"ASSAY_OUTPUT": "/o/a b", "ASSAY_RUN_NAME": "P_1", "ASSAY_TIME": "20220316.030151"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "</o/a b/x><P_1><20220316.030151><1>"
+
+
+def test_a_place_inside_quotes_stays_one_word(project):
+    (command,) = project.commands(one("\"printf '<%s>' 'x {p}' \\\"y {p}\\\"\"", 'p: "it\'s $HOME"'))
+    done = subprocess.run(["bash", "-c", command], env={}, capture_output=True, text=True, check=True)
+    assert done.stdout == "<x it's $HOME><y it's $HOME>"
+
+
+def test_the_same_parameter_in_both_forms_is_refused(project):
+    message = project.problems(one("run {p} [p]", "p: 1"))
+    assert message.startswith("params.yaml:2:10 template.train: p is here as {p} and as [p]")
+
+
+def test_both_forms_in_different_commands_are_fine(project):
+    text = "template:\n  a: run {p}\n  b: run [p]\nresource: [0]\n---\np: 1\n"
+    assert project.commands(text) == ["run 1", "run --p 1"]
+
+
+def test_an_alias_in_a_template_is_refused(project):
+    message = project.problems(one("run {arch} [x]", "arch: a", "alias: {arch: {a: {x: 1}}}"))
+    assert "template.train: arch is an alias" in message
+    assert "use x here" in message
+
+
+def test_a_place_without_a_value_is_refused_with_its_position(project):
+    message = project.problems(one("run {data} [moment]", "dat: 1\nx: 2"))
+    assert "params.yaml:2:10 template.train: data has no value" in message
+    assert "did you mean 'dat'?\n    give it a value" in message
+    assert "moment has no value" in message
+
+
+def test_a_command_that_no_document_runs_may_lack_values(project):
+    text = "template:\n  train: run {p}\n  test: run {ckpt}\nresource: [0]\n---\n_cmd: train\np: 1\n"
+    assert project.commands(text) == ["run 1"]
+
+
+def test_a_document_that_lacks_a_value_is_refused_when_it_runs(project):
+    text = "template:\n  train: run {p}\nresource: [0]\n---\n_title: a\np: 1\n---\n_title: b\nq: 1\n"
+    assert project.commands(text, titles=["a"]) == ["run 1"]
+    with pytest.raises(ConfigError, match=r"params\.yaml:2:10 .*p has no value"):
+        project.plan(text)
+
+
+def test_a_document_that_lacks_a_flag_is_refused_when_it_runs(project):
+    text = "template:\n  train: run [p]\nresource: [0]\n---\n_title: a\np: 1\n---\n_title: b\nq: 1\n"
+    assert project.commands(text, titles=["a"]) == ["run --p 1"]
+    with pytest.raises(ConfigError, match=r"params\.yaml:2:10 .*p has no value"):
+        project.plan(text)
+
+
+def test_an_unclosed_quote_is_refused(project):
+    assert "never closed" in project.problems(one('"run \'{p}"', "p: 1"))
+
+
+@pytest.mark.parametrize("template", ["3", "[a]", "text", "{}", "{train: [a]}", "{train: null}", "{train: ''}"])
+def test_templates_of_another_shape_are_refused(project, template):
+    assert "template" in project.problems(f"template: {template}\nresource: [0]\n")
+
+
+def test_a_name_that_cannot_name_a_log_is_refused(project):
+    assert "cannot name a command" in project.problems("template: {'a/b': run}\nresource: [0]\n")
+
+
+# ---------------------------------------------------------------- documents
+
+
+def test_titles_and_commands(project):
+    text = """
+template: {train: 't {p}', avg: a, test: 'e {p}'}
+resource: [0]
+---
+_title: one
+_cmd: [test, train]
+p: [1, 2]
+---
+_title: one
+_cmd: avg
+p: 3
+---
+_title: two
+p: 4
+"""
+    study = project.load(text)
+    assert [sweep.title for sweep in study.sweeps] == ["one", "one", "two"]
+    assert [sweep.commands for sweep in study.sweeps] == [("train", "test"), ("avg",), None]
+    assert project.commands(text, titles=["one"]) == ["t 1", "e 1", "t 2", "e 2", "a"]
+    assert project.commands(text, titles=["two"], commands=["test"]) == ["e 4"]
+    assert [run.name for run in project.plan(text).runs] == ["P_1", "P_2", "P_3", "P_4"]
+
+
+def test_documents_that_share_their_parameters_share_their_directory(project):
+    text = "template: {train: 't {p}', test: 'e {p}'}\nresource: [0]\n---\n_cmd: train\np: 1\n---\n_cmd: test\np: 1\n"
+    (run,) = project.plan(text).runs
+    assert run.name == "P_1"
+    assert [command.name for command in run.commands] == ["train", "test"]
+
+
+def test_an_unknown_command_is_refused_with_a_suggestion(project):
+    message = project.problems("template: {train: t}\nresource: [0]\n---\n_cmd: trian\np: 1\n")
+    assert "_cmd: there is no command 'trian'" in message
+    assert "did you mean 'train'?" in message
+
+
+def test_an_empty_choice_of_commands_is_all(project):
+    for choice in ("[]", "null", ""):
+        assert project.commands(f"template: {{a: x, b: y}}\nresource: [0]\n---\n_cmd: {choice}\n") == ["x", "y"]
+
+
+def test_empty_documents_are_passed_over_with_a_word(project):
+    study = project.load("---\n---\ntemplate: {a: 'x {p}'}\nresource: [0]\n---\n---\np: 1\n---\n")
+    assert len(study.sweeps) == 1
+    said = [str(warning) for warning in study.warnings]
+    assert len(said) == 3
+    assert all("this document is empty" in text for text in said)
+
+
+def test_a_file_without_documents_is_one_run_of_the_defaults(project):
+    plan = project.plan("template: {a: 'x {p}'}\nresource: [0]\ndefault: {p: 7}\n")
+    assert [(run.name, run.commands[0].text) for run in plan.runs] == [("default", "x 7")]
+
+
+def test_documents_without_parameters_are_one_run(project):
+    plan = project.plan("template: {a: x, b: y}\nresource: [0]\n---\n_title: t\n---\n_title: u\n")
+    assert [run.name for run in plan.runs] == ["default"]
+
+
+def test_an_empty_list_is_refused(project):
+    assert "params.yaml:5:4 p: the list of values is empty" in project.problems(
+        one("x [p]", "p: []").replace("\n\n", "\n")
+    )
+
+
+def test_reserved_names_are_refused(project):
+    for key in ("_output", "_name", "_time", "_scripts"):
+        assert f"{key}: this name is taken" in project.problems(one("x", f"{key}: 1"))
+    assert "default._output" in project.problems(one("x", "p: 1", "default: {_output: x}"))
+
+
+def test_a_key_said_twice_is_a_warning_and_the_last_one_counts(project):
+    text = one("x [p]", "p: 1\np: 2")
+    assert project.commands(text) == ["x --p 2"]
+    assert "this key is here twice" in str(project.load(text).warnings[0])
+
+
+def test_orphan_parameters_are_a_warning_and_still_name_the_directory(project):
+    plan = project.plan(one("x {p}", "p: 1\nseed: 5"))
+    assert [run.name for run in plan.runs] == ["P_1-Seed_5"]
+    assert [warning.key for warning in plan.warnings] == ["seed"]
+
+
+def test_unknown_keys_of_the_first_document_are_refused(project):
+    message = project.problems("template: {a: x}\nresource: [0]\ndefaults: {p: 1}\n")
+    assert "defaults: unknown key" in message
+    assert "did you mean 'default'?" in message
+
+
+def test_numbers_that_share_a_name_in_the_original_get_their_own_directories(project):
+    plan = project.plan(one("x [lr]", "lr: [0.1234567, 0.12345671]"))
+    assert [run.name for run in plan.runs] == ["Lr_0.123457", "Lr_0.12345671"]
+
+
+def test_a_value_listed_twice_is_one_run(project):
+    assert [run.name for run in project.plan(one("x [p]", "p: [1, 1]")).runs] == ["P_1"]
+
+
+def test_a_sample_of_mixed_types_works(project):
+    plan = project.plan(one("x [p] [q]", "p: [1, a, 2.5, null]\nq: [true, 3]"), sample=3, seed=1)
+    assert len(plan.runs) == 3
+
+
+# ---------------------------------------------------------------- aliases
+
+ALIAS = """
+template:
+  train: run [enc] [dec] [lr]
+resource: [0]
+alias:
+  arch:
+    pre: {enc: true, dec: 1}
+    post: {enc: false, dec: 2}
+default: {enc: false, dec: 0, lr: 1}
+---
+arch: [pre, post]
+lr: 3
+---
+lr: 4
+"""
+
+
+def test_an_alias_names_the_directory_and_gives_way_to_what_it_stands_for(project):
+    plan = project.plan(ALIAS)
+    assert [(run.name, run.commands[0].text) for run in plan.runs] == [
+        ("Arch_pre-Lr_3", "run --enc --dec 1 --lr 3"),
+        ("Arch_post-Lr_3", "run --dec 2 --lr 3"),
+        ("Lr_4", "run --dec 0 --lr 4"),
+    ]
+    assert "arch" not in plan.runs[0].params
+
+
+def test_an_alias_among_the_defaults_changes_no_command(project):
+    """As in mlrunner: defaults fill what is missing after aliases have given way."""
+    head = "template: {a: 'run [enc] [dec]'}\nresource: [0]\nalias: {arch: {pre: {enc: 1, dec: 1}}}\n"
+    text = f"{head}default: {{arch: pre, enc: 0, dec: 0}}\n---\nenc: [9, 8]\n"
+    assert project.commands(text) == ["run --enc 9 --dec 0", "run --enc 8 --dec 0"]
+    plan = project.plan(text)
+    assert plan.runs[0].params["arch"] == "pre"
+    assert [problem.key for problem in plan.warnings if "no command uses" in problem.message] == ["arch"]
+    with pytest.raises(ConfigError, match="dec"):  # nothing else gives it a value
+        project.plan(text.replace(", dec: 0", ""))
+
+
+def test_defaults_that_no_command_uses_are_orphans(project):
+    text = "template: {a: 'run [x]', b: 'test [y]'}\nresource: [0]\ndefault: {x: 1, y: 2, z: 3}\n"
+    plan = project.plan(f"{text}---\n_cmd: a\nx: [1, 2]\n---\n_cmd: b\ny: [5]\n")
+    assert [problem.key for problem in plan.warnings if "no command uses" in problem.message] == ["z"]
+
+
+def test_the_cases_of_an_alias_set_the_same_parameters(project):
+    message = project.problems(ALIAS.replace("post: {enc: false, dec: 2}", "post: {enc: false}"))
+    assert "alias.arch.post: this case sets other parameters than the first" in message
+    assert "every case sets enc, dec" in message
+
+
+@pytest.mark.parametrize("alias", ["3", "{}", "{a: {}}", "{a: [x, y]}", "{a: {b: 1}}", "{a: {b: {}}}"])
+def test_aliases_of_another_shape_are_refused(project, alias):
+    assert "alias" in project.problems(f"template: {{a: x}}\nresource: [0]\nalias: {alias}\n")
+
+
+def test_a_case_that_an_alias_does_not_have_is_refused(project):
+    message = project.problems(ALIAS.replace("arch: [pre, post]", "arch: [pre, pos]"))
+    assert "arch: the alias has no case 'pos'" in message
+    assert "did you mean 'post'?" in message
+
+
+def test_numbers_may_be_cases(project):
+    text = one("run [x]", "size: [1, 2]", "alias: {size: {1: {x: 10}, 2: {x: 20}}}")
+    assert project.commands(text) == ["run --x 10", "run --x 20"]
+
+
+def test_every_problem_is_said_at_once(project):
+    message = project.problems("template: {a: 'x {p} [p]'}\nresource: []\nalias: {q: 1}\n---\n_cmd: b\nz: []\n")
+    assert len([line for line in message.splitlines() if line.startswith("params.yaml:")]) == 6
+
+
+def test_the_parser_can_be_called_with_nodes(tmp_path):
+    nodes = parse_documents(README, "p.yaml", flavour="originals")
+    assert parse_mlrunner(nodes, "some/p.yaml", LoadOptions(cwd=str(tmp_path))).name == "p"

@@ -1,0 +1,548 @@
+"""Archives: what is in them arrives, and nothing of a hostile or damaged one does."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.compat.perfzero.archive import Archive, ArchiveError, choose_limit, find_kind, parse_kind, place, unpack
+from assay.errors import UsageError
+
+Tree = dict[str, bytes]
+
+
+def read_tree(folder: Path) -> dict[str, bytes | str]:
+    """Files with their bytes, links with `-> target`, empty folders with `/`."""
+    found: dict[str, bytes | str] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = f"-> {os.readlink(path)}"
+        elif path.is_file():
+            found[name] = path.read_bytes()
+        elif not any(path.iterdir()):
+            found[name] = "/"
+    return found
+
+
+def member(name: str, content: bytes = b"", **more: object) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    for key, value in more.items():
+        setattr(info, key, value)
+    return info, content
+
+
+def link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    return member(name, type=tarfile.SYMTYPE, linkname=target)
+
+
+def hard_link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    return member(name, type=tarfile.LNKTYPE, linkname=target)
+
+
+def folder(name: str) -> tuple[tarfile.TarInfo, bytes]:
+    return member(name, type=tarfile.DIRTYPE, mode=0o755)
+
+
+def write_tar(path: Path, *members: tuple[tarfile.TarInfo, bytes], mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for info, content in members:
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def write_zip(path: Path, tree: Tree) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in tree.items():
+            file.writestr(name, content)
+    return path
+
+
+def unpack_to(path: Path, kind: Archive | None = None) -> Path:
+    aside = path.parent / "aside"
+    unpack(str(path), kind or parse_kind(path.name) or Archive.TAR, str(aside), path.name)
+    return aside
+
+
+# ---------------------------------------------------------------- what is an archive
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("cifar-10-binary.tar.gz", Archive.TAR),
+        ("x.tgz", Archive.TAR),
+        ("x.tar", Archive.TAR),
+        ("x.TAR.BZ2", Archive.TAR),
+        ("x.tar.xz", Archive.TAR),
+        ("x.zip", Archive.ZIP),
+        ("train.csv.gz", Archive.GZIP),
+        ("train.csv", None),
+        ("tar", None),
+        ("gz", None),
+        ("model.gzip.bin", None),
+    ],
+)
+def test_the_ending_tells_the_kind(name: str, kind: Archive | None) -> None:
+    assert parse_kind(name) is kind
+
+
+# ---------------------------------------------------------------- good archives
+
+
+@pytest.mark.parametrize(
+    ("ending", "mode"), [("tar", "w"), ("tar.gz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")]
+)
+def test_a_tar_arrives_whole(tmp_path: Path, ending: str, mode: str) -> None:
+    members = (
+        folder("data"),
+        folder("data/empty"),
+        member("data/run.sh", b"#!/bin/sh\n", mode=0o755, mtime=1_500_000_000),
+        member("data/deep/er/x.bin", b"x" * 100_000, mode=0o4644),
+        link("data/latest", "deep/er/x.bin"),
+        hard_link("data/same.sh", "data/run.sh"),
+    )
+    aside = unpack_to(write_tar(tmp_path / f"a.{ending}", *members, mode=mode))
+    assert read_tree(aside) == {
+        "data/empty": "/",
+        "data/run.sh": b"#!/bin/sh\n",
+        "data/same.sh": b"#!/bin/sh\n",
+        "data/deep/er/x.bin": b"x" * 100_000,
+        "data/latest": "-> deep/er/x.bin",
+    }
+    status = (aside / "data/run.sh").stat()
+    assert status.st_mode & 0o111
+    assert status.st_mtime == 1_500_000_000
+    assert not (aside / "data/deep/er/x.bin").stat().st_mode & (stat.S_ISUID | 0o111)
+
+
+def test_a_zip_arrives_whole(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "a.zip", {"data/x.txt": b"hello", "empty/": b"", "y": b""})
+    with zipfile.ZipFile(path, "a") as file:
+        info = zipfile.ZipInfo("data/link")
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        file.writestr(info, "x.txt")
+    assert read_tree(unpack_to(path)) == {"data/x.txt": b"hello", "data/link": "-> x.txt", "empty": "/", "y": b""}
+
+
+def test_a_plain_gzip_loses_its_ending(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n1,2\n"))
+    assert read_tree(unpack_to(path)) == {"train.csv": b"a,b\n1,2\n"}
+
+
+def test_a_tar_that_is_only_called_gz_is_unpacked_as_tar_did(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "data.gz", member("data/x", b"1"), mode="w:gz")
+    assert read_tree(unpack_to(path)) == {"data/x": b"1"}
+
+
+def test_a_tar_need_not_be_compressed_as_its_name_says(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar.gz", member("x", b"1"), mode="w:xz")
+    assert read_tree(unpack_to(path)) == {"x": b"1"}
+
+
+def test_a_later_member_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", member("x", b"old"), link("y", "x"), member("x", b"new"), member("y", b"file"))
+    assert read_tree(unpack_to(path)) == {"x": b"new", "y": b"file"}
+
+
+def test_a_hard_link_to_a_link_is_that_link(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", member("x", b"1"), link("y", "x"), hard_link("z", "y"), hard_link("y", "y"))
+    assert read_tree(unpack_to(path)) == {"x": b"1", "y": "-> x", "z": "-> x"}
+
+
+names = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=("Cs",)), min_size=1, max_size=8).filter(
+    lambda name: name not in {".", ".."}
+)
+trees = st.dictionaries(
+    st.lists(names, min_size=1, max_size=3).map("/".join), st.binary(max_size=200), max_size=6
+).filter(lambda tree: not any(other.startswith(name + "/") for name in tree for other in tree))
+
+
+@given(tree=trees, kind=st.sampled_from([Archive.TAR, Archive.ZIP]))
+def test_whatever_was_packed_comes_out(tree: Tree, kind: Archive) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "archive"
+        if kind is Archive.ZIP:
+            write_zip(path, tree)
+        else:
+            write_tar(path, *(member(key, value) for key, value in tree.items()), mode="w:gz")
+        assert read_tree(unpack_to(path, kind)) == tree
+
+
+# ---------------------------------------------------------------- hostile ones
+
+HOSTILE = {
+    "a name that climbs": ([member("fine", b"1"), member("../evil", b"x")], "outside"),
+    "one that climbs and comes back": ([member("a/../../other/x", b"x")], "outside"),
+    "an absolute name that climbs": ([member("/../../evil", b"x")], "outside"),
+    "a link to an absolute place": ([link("x", "/etc/passwd")], "absolute"),
+    "a link that climbs out": ([folder("a"), link("a/x", "../../secret")], "outside"),
+    "a link that climbs out and comes back": ([link("x", "../aside/y"), member("y", b"1")], "leaves"),
+    "a file behind a link": ([link("x", "a"), folder("a"), member("x/evil", b"x")], "at once"),
+    "a link behind a link": ([folder("a"), link("x", "a"), link("x/y", "b")], "a link and a folder at once"),
+    "a hard link to a link that leaves from there": (
+        [folder("a"), link("a/x", "../y"), hard_link("z", "a/x")],
+        "leaves",
+    ),
+    "links in a circle": ([link("a", "b"), link("b", "a")], "symbolic links"),
+    "more links than the system follows": ([link(f"l{n}", f"l{n + 1}") for n in range(50)], "symbolic links"),
+    "a hard link outside": ([hard_link("x", "../../etc/passwd")], "outside"),
+    "a hard link to an absolute place": ([hard_link("x", "/etc/passwd")], "absolute"),
+    "a hard link to nothing": ([hard_link("x", "y"), member("y", b"1")], "does not come before"),
+    "a device": ([member("null", type=tarfile.CHRTYPE, devmajor=1, devminor=3)], "special file"),
+    "a pipe": ([member("pipe", type=tarfile.FIFOTYPE)], "special file"),
+    "a file where a folder has to be": ([member("x", b"1"), member("x/y", b"2")], "a file and a folder at once"),
+    "a folder of a file's name": ([member("x", b"1"), folder("x")], "a file and a folder at once"),
+    "a folder where a file is": ([folder("x/y"), member("x", b"1")], "a file and a folder at once"),
+    "a file without a name": ([member("./", b"1")], "a file and a folder at once"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_nothing_of_a_hostile_tar_is_kept(tmp_path: Path, case: str) -> None:
+    members, words = HOSTILE[case]
+    (tmp_path / "work").mkdir()
+    path = write_tar(tmp_path / "work" / "a.tar", member("before", b"1"), *members)
+    with pytest.raises(ArchiveError, match=r"a\.tar was not unpacked: .*" + words) as caught:
+        unpack_to(path)
+    assert caught.value.exit_code == 2
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["work", "a.tar"]
+
+
+def test_an_absolute_name_lands_inside(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", member("/etc/x", b"1"))
+    assert read_tree(unpack_to(tmp_path / "a.tar")) == {"etc/x": b"1"}
+    shutil.rmtree(tmp_path / "aside")
+    write_zip(tmp_path / "a.zip", {"/etc/x": b"1"})
+    assert read_tree(unpack_to(tmp_path / "a.zip")) == {"etc/x": b"1"}
+
+
+@pytest.mark.parametrize("name", ["../evil", "/../evil", "a/../../evil"])
+def test_nothing_of_a_hostile_zip_is_kept(tmp_path: Path, name: str) -> None:
+    (tmp_path / "work").mkdir()
+    path = write_zip(tmp_path / "work" / "a.zip", {"before": b"1", name: b"x"})
+    with pytest.raises(ArchiveError, match="not unpacked"):
+        unpack_to(path)
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["work", "a.zip"]
+
+
+def test_a_zip_with_a_link_that_leaves_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        info = zipfile.ZipInfo("link")
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        file.writestr(info, "../secret")
+    with pytest.raises(ArchiveError, match="outside the destination"):
+        unpack_to(path)
+
+
+def test_a_zip_with_a_device_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        info = zipfile.ZipInfo("pipe")
+        info.external_attr = (stat.S_IFIFO | 0o600) << 16
+        file.writestr(info, "")
+    with pytest.raises(ArchiveError, match="special file"):
+        unpack_to(path)
+
+
+@pytest.mark.parametrize(
+    "header", [{"path": "a\0b"}, {"mtime": "1e300"}, {"mtime": "nan"}, {"linkpath": "a\0b"}], ids=str
+)
+def test_what_no_file_can_have_is_refused(tmp_path: Path, header: dict[str, str]) -> None:
+    kind = {"type": tarfile.SYMTYPE} if "linkpath" in header else {}
+    path = write_tar(tmp_path / "a.tar", member("x", **kind, pax_headers=header))
+    with pytest.raises(ArchiveError, match=r"a\.tar cannot be unpacked"):
+        unpack_to(path)
+    assert not (tmp_path / "aside").exists()
+
+
+steps = st.sampled_from(["a", "b", "c", "..", ".", "a/b", "../..", "../a", "a/..", "../aside"])
+link_lists = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3).map("/".join),
+        st.lists(steps, min_size=1, max_size=4).map("/".join),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(links=link_lists, behind=st.sampled_from(["a/f", "b/f", "a/b/f"]))
+def test_no_link_leaves_whatever_the_others_are(links: list[tuple[str, str]], behind: str) -> None:
+    """In any order, and where the archive lies in the end: every one that was not refused ends inside."""
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name).resolve() / "1" / "2" / "3"
+        (work / "data").mkdir(parents=True)
+        path = write_tar(work / "x.tar", *(link(*each) for each in links), member(behind, b"1"))
+        try:
+            aside = unpack_to(path)
+        except ArchiveError:
+            return
+        place(str(aside), str(work / "data"), "a")
+        for found in (work / "data").rglob("*"):
+            assert found.resolve().is_relative_to(work / "data"), os.readlink(found)
+
+
+def write_long_chain(path: Path) -> Path:
+    """CVE-2025-4517: the real path of l0/l1/…/l15 is longer than PATH_MAX, and Python's realpath stops resolving there."""
+    members, at, names = [], "", "abcdefghijklmnop"
+    for letter in names:
+        members += [folder(f"{at}{'d' * 247}"), link(f"{at}{letter}", "d" * 247)]
+        at += "d" * 247 + "/"
+    chain = "/".join(names)
+    members.append(link(f"{chain}/{'l' * 254}", "../" * len(names)))
+    members.append(link("escape", f"{chain}/{'l' * 254}/../../evil"))
+    return write_tar(
+        path, *members, member("escape", b"x")
+    )  # Python 3.11.7's filter alone writes `evil` beside `aside`
+
+
+def test_a_chain_of_links_that_is_too_long_to_follow_does_not_lead_outside(tmp_path: Path) -> None:
+    work = tmp_path / "1" / "2" / "3"
+    work.mkdir(parents=True)
+    path = write_long_chain(work / "a.tar")
+    with pytest.raises(ArchiveError, match="at once"):
+        unpack_to(path)
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["1", "2", "3", "a.tar"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_links_that_would_leave_only_together_stay_inside(tmp_path: Path, first: int) -> None:
+    pair = [link("d/e/f/up", "../../.."), link("out", "d/e/f/up/../..")]
+    aside = unpack_to(write_tar(tmp_path / "a.tar", pair[first], pair[1 - first]))
+    assert (aside / "d/e/f/up").resolve() == aside
+    assert (aside / "out").resolve() == aside / "d" / "e"
+
+
+def test_a_link_inside_is_let_through(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", link("a/up", "../b/./c"), link("later", "not/here"), member("b/c", b"1"))
+    assert read_tree(unpack_to(path)) == {"a/up": "-> ../b/c", "later": "-> not/here", "b/c": b"1"}
+
+
+# ---------------------------------------------------------------- damaged ones
+
+
+def damage_nothing(content: bytes) -> bytes:
+    return b"<html><body>Please log in</body></html>" * 30
+
+
+def cut_in_half(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flip_in_the_middle(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes(byte ^ 0xFF for byte in content[middle : middle + 64]) + content[middle + 64 :]
+
+
+def empty(content: bytes) -> bytes:
+    return b""
+
+
+def build_samples(folder: Path) -> Iterator[Path]:
+    noise = os.urandom(50_000)
+    for ending, mode in [("tar.gz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")]:
+        yield write_tar(folder / f"a.{ending}", member("x", noise), member("y", noise), mode=mode)
+    yield write_zip(folder / "a.zip", {"x": noise, "y": noise})
+    (folder / "a.csv.gz").write_bytes(gzip.compress(noise))
+    yield folder / "a.csv.gz"
+
+
+@pytest.mark.parametrize("harm", [damage_nothing, cut_in_half, flip_in_the_middle, empty])
+def test_a_damaged_archive_is_named_and_nothing_is_kept(tmp_path: Path, harm: Callable[[bytes], bytes]) -> None:
+    for path in build_samples(tmp_path):
+        path.write_bytes(harm(path.read_bytes()))
+        with pytest.raises(ArchiveError, match=path.name):
+            unpack_to(path)
+        assert not (tmp_path / "aside").exists()
+
+
+def test_a_tar_with_a_broken_header_in_the_middle_is_not_taken_for_a_short_one(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", member("x", b"1"), member("y", b"2"), member("z", b"3"))
+    content = bytearray(path.read_bytes())
+    content[1024 + 20] ^= 0xFF  # inside the header of y
+    path.write_bytes(content)
+    with pytest.raises(ArchiveError, match="damaged at byte 1024"):
+        unpack_to(path)
+
+
+def test_a_tar_cut_inside_a_header_is_not_taken_for_a_short_one(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", member("x", b"1"), member("y", b"2"))
+    path.write_bytes(path.read_bytes()[: 1024 + 100])
+    with pytest.raises(ArchiveError, match="damaged at byte 1024"):
+        unpack_to(path)
+
+
+def test_bz2_that_is_damaged_says_so_without_a_number(tmp_path: Path) -> None:
+    """The library raises a bare OSError, which must not pass for a full disk."""
+    path = tmp_path / "a.tar.bz2"
+    write_tar(tmp_path / "b.tar", member("x", os.urandom(2_000_000)))
+    content = bytearray(bz2.compress((tmp_path / "b.tar").read_bytes(), 1))
+    content[1_500_000] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(ArchiveError, match="not a readable tar archive"):
+        unpack_to(path)
+
+
+def test_an_encrypted_zip_says_so(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "a.zip", {"x": b"secret"})
+    content = bytearray(path.read_bytes())
+    content[6] |= 1  # the flag in the local header and in the directory
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(content)
+    with pytest.raises(ArchiveError, match="encrypted"):
+        unpack_to(path)
+
+
+def test_a_full_disk_is_not_a_damaged_archive(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", member("n" * 250 + "x" * 250, b"1"))
+    with pytest.raises(OSError, match="too long"):
+        unpack_to(path)
+    assert not (tmp_path / "aside").exists()
+
+
+# ---------------------------------------------------------------- into place
+
+
+def fill(folder: Path, tree: Tree) -> Path:
+    for name, content in tree.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_folders_are_filled_up_and_files_replaced(tmp_path: Path) -> None:
+    aside = fill(tmp_path / "aside", {"data/b": b"new", "data/c/d": b"1", "top": b"2"})
+    parent = fill(tmp_path / "parent", {"data/a": b"kept", "data/b": b"old"})
+    place(str(aside), str(parent), "data")
+    assert read_tree(parent) == {"data/a": b"kept", "data/b": b"new", "data/c/d": b"1", "top": b"2"}
+    assert not aside.exists()
+
+
+def test_what_says_that_all_is_there_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[str] = []
+    real = os.rename
+
+    def rename(source: str, target: str) -> None:
+        moved.append(os.path.basename(target))
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    aside = fill(tmp_path / "aside", {"b": b"", "a": b"", "c": b""})
+    (tmp_path / "parent").mkdir()
+    place(str(aside), str(tmp_path / "parent"), "a")
+    assert moved == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("new", "old"), [({"x/y": b""}, {"x": b""}), ({"x": b""}, {"x/y": b""}), ({"a/b/c": b"", "z": b""}, {"a/b": b""})]
+)
+def test_an_obstacle_is_seen_before_anything_moves(tmp_path: Path, new: Tree, old: Tree) -> None:
+    aside, parent = fill(tmp_path / "aside", {"0": b"first", **new}), fill(tmp_path / "parent", old)
+    with pytest.raises(UsageError, match="is in the way"):
+        place(str(aside), str(parent), "x")
+    assert read_tree(parent) == old
+
+
+def test_a_folder_that_the_user_linked_in_is_filled_where_it_lies(tmp_path: Path) -> None:
+    big = fill(tmp_path / "big", {"old": b"1"})
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    (parent / "data").symlink_to(big)
+    place(str(fill(tmp_path / "aside", {"data/new": b"2"})), str(parent), "data")
+    assert read_tree(big) == {"old": b"1", "new": b"2"}
+    assert (parent / "data").is_symlink()
+
+
+def test_names_that_the_download_needs_are_refused(tmp_path: Path) -> None:
+    aside = fill(tmp_path / "aside", {"a.tar.lock": b"", "x": b""})
+    (tmp_path / "parent").mkdir()
+    with pytest.raises(UsageError, match=r"a\.tar\.lock"):
+        place(str(aside), str(tmp_path / "parent"), "a.tar", frozenset({"a.tar.lock"}))
+    assert read_tree(tmp_path / "parent") == {}
+    shutil.rmtree(aside)
+
+
+# ---------------------------------------------------------------- bombs
+
+
+def write_bomb(path: Path, kind: str) -> None:
+    content = b"0" * 3_000_000
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("zeros", content)
+    elif kind == "gz":
+        path.write_bytes(gzip.compress(content))
+    else:
+        with tarfile.open(path, f"w:{kind}") as archive:
+            archive.addfile(tarfile.TarInfo("small"))
+            info, data = member("zeros", content)
+            archive.addfile(info, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("kind", ["zip", "gz", "bz2", "xz"])
+def test_an_archive_that_becomes_too_large_is_refused_and_nothing_is_kept(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb"
+    write_bomb(path, kind)
+    form = {"zip": Archive.ZIP, "gz": Archive.GZIP}.get(kind, Archive.TAR)
+    monkeypatch.setenv("ASSAY_UNPACK_LIMIT", "2000000")
+    with pytest.raises(ArchiveError, match=r"more than 2000000 bytes would come out of it; ASSAY_UNPACK_LIMIT=none"):
+        unpack(str(path), form, str(tmp_path / "aside"), "bomb")
+    assert not (tmp_path / "aside").exists()
+    monkeypatch.setenv("ASSAY_UNPACK_LIMIT", "none")
+    unpack(str(path), form, str(tmp_path / "aside"), "bomb")
+    assert sum(file.stat().st_size for file in (tmp_path / "aside").iterdir()) == 3_000_000
+
+
+def test_many_members_without_content_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
+        for number in range(200):
+            archive.writestr(str(number), b"")
+    monkeypatch.setenv("ASSAY_UNPACK_LIMIT", "100000")
+    with pytest.raises(ArchiveError, match="more than 100000 bytes"):
+        unpack(str(tmp_path / "many.zip"), Archive.ZIP, str(tmp_path / "aside"), "many.zip")
+
+
+def test_large_archives_may_become_larger_than_small_ones() -> None:
+    assert choose_limit(1000, {}) == 2 << 30
+    assert choose_limit(10**9, {}) == 200 * 10**9
+    with pytest.raises(UsageError, match="is not a number of bytes"):
+        choose_limit(1, {"ASSAY_UNPACK_LIMIT": "lots"})
+
+
+@pytest.mark.parametrize("kind", [Archive.TAR, Archive.GZIP])
+def test_an_extended_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: Archive) -> None:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, 1 << 40
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT)))
+    assert find_kind(str(path)) is Archive.TAR
+    with pytest.raises(ArchiveError, match="an extended header has"):
+        unpack(str(path), kind, str(tmp_path / "aside"), "a.tar.gz")
+
+
+def test_a_link_in_a_zip_that_is_no_path_is_refused(tmp_path: Path) -> None:
+    info = zipfile.ZipInfo("link")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "l.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(info, bytes(10_000))
+    with pytest.raises(ArchiveError, match="the link 'link' has 10000 bytes"):
+        unpack(str(tmp_path / "l.zip"), Archive.ZIP, str(tmp_path / "aside"), "l.zip")

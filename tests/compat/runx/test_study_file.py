@@ -1,0 +1,732 @@
+"""runx's experiment files and their .runx."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import re
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.compat.runx.study_file import parse_runx
+from assay.config.load import LoadOptions, load_study
+from assay.config.source import parse_documents
+from assay.errors import ConfigError, ExitCode, UsageError
+from assay.plan.expand import NameSource, build_plan
+from assay.values.layout import show_command
+from assay.values.run import Plan
+from assay.values.study import Study
+
+
+class Project:
+    """A folder in which runx would be called, and a home."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "project"
+        self.home = folder / "home"
+        (self.home / ".config").mkdir(parents=True)
+        self.folder.mkdir()
+
+    def write(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return name
+
+    def load(self, text: str, runx: str | None = None, file: str = "sweep.yml", **options: str) -> Study:
+        if runx is not None:
+            self.write(".runx", runx)
+        self.write(file, text)
+        return load_study(file, LoadOptions(cwd=str(self.folder), home=str(self.home), **options))
+
+    def plan(self, text: str, runx: str | None = None, **options: str) -> Plan:
+        names = NameSource(random.Random(1), datetime(2020, 2, 6, 14, 19))  # noqa: DTZ001
+        return build_plan(self.load(text, runx, **options), names)
+
+    def commands(self, text: str, runx: str | None = None) -> list[str]:
+        """What runx would print, with /logs/NAME for the directories."""
+        return [show_command(run.commands[0].text, "/logs/run") for run in self.plan(text, runx).runs]
+
+    def problems(self, text: str, runx: str | None = None, **options: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            self.load(text, runx, **options)
+        assert caught.value.exit_code is ExitCode.USAGE
+        return caught.value.message
+
+    def farm_problems(self, text: str, runx: str, **options: str) -> str:
+        """What is wrong with the farm that would be submitted to; the file itself is read."""
+        study = self.load(text, runx, **options)
+        assert study.farm is not None
+        return "\n".join(map(str, study.farms[study.farm].problems))
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)
+
+
+def tags(plan: Plan) -> list[str | None]:
+    return [run.tag for run in plan.runs]
+
+
+# ---------------------------------------------------------------- the document's examples
+
+INTRO = """
+CMD: 'python train.py'
+
+HPARAMS:
+  lr: [0.01, 0.02]
+  solver: ['sgd', 'adam']
+"""
+
+
+def test_the_intro_works_without_a_runx_file(project):
+    assert project.commands(INTRO) == [
+        "python train.py --lr 0.01 --solver sgd",
+        "python train.py --lr 0.01 --solver adam",
+        "python train.py --lr 0.02 --solver sgd",
+        "python train.py --lr 0.02 --solver adam",
+    ]
+    study = project.load(INTRO)
+    assert (study.name, study.dialect, study.root, study.farm) == ("sweep", "runx", None, None)
+    assert study.folder == str(project.folder)
+    assert [command.name for command in study.commands] == ["train"]
+    assert study.warnings == ()
+
+
+BIGFARM = """
+LOGROOT: /home/logs
+CODE_IGNORE_PATTERNS: '.git,*.pyc,docs*,test*'
+FARM: bigfarm
+
+# Farm resource needs
+bigfarm:
+    SUBMIT_CMD: 'submit_job'
+    RESOURCES:
+        image: mydocker-image-big:1.0
+        gpu: 8
+        cpu: 64
+        mem: 450
+
+smallfarm:
+    SUBMIT_CMD: 'submit_small'
+    RESOURCES:
+        image: mydocker-image-small:1.2
+        gpu: 4
+"""
+
+
+def test_the_documents_own_bigfarm_is_a_farm(project):
+    study = project.load(INTRO, BIGFARM)
+    assert study.farm == "bigfarm"
+    assert study.root == "/home/logs"
+    assert list(study.farms) == ["bigfarm", "smallfarm"]
+    farm = study.farms["bigfarm"]
+    assert (farm.kind, farm.submit) == ("generic", "submit_job")
+    assert farm.resources == (("image", "mydocker-image-big:1.0"), ("gpu", 8), ("cpu", 64), ("mem", 450))
+
+
+def test_the_farm_of_the_command_line_wins(project):
+    assert project.load(INTRO, BIGFARM, farm="smallfarm").farm == "smallfarm"
+
+
+NGC = """
+LOGROOT: /path/to/logroot
+
+FARM: ngc
+
+ngc:
+    NGC_LOGROOT: /path/to/ngc_logroot
+    WORKSPACE: my_workspace
+    SUBMIT_CMD: 'ngc batch run'
+    RESOURCES:
+       image: nvidian/pytorch:19.10-py3
+       instance: dgx1v.16g.1.norm
+       ace: nv-us-west-2
+       result: /result
+"""
+
+
+def test_the_documents_ngc_file(project):
+    farm = project.load(INTRO, NGC).farms["ngc"]
+    assert (farm.kind, farm.submit, farm.workspace) == ("ngc", "ngc batch run", "my_workspace")
+    assert farm.remote_root == "/path/to/ngc_logroot"
+    assert farm.resources[0] == ("image", "nvidian/pytorch:19.10-py3")
+
+
+INHERITANCE = """
+PYTHONPATH: LOGDIR/code:LOGDIR/code/lib
+CMD: "python train.py"
+
+HPARAMS: [
+  {
+   logdir: LOGDIR,
+   adam: true,
+   arch: alexnet,
+   lr: [0.01, 0.02],
+   epochs: 10,
+   RUNX.TAG: 'alexnet',
+  },
+  {
+   arch: resnet50,
+   lr: [0.002, 0.005],
+   RUNX.TAG: 'resnet50',
+  },
+  {
+   RUNX.SKIP: true,
+   arch: resnet50,
+   lr: [0.002, 0.005],
+   RUNX.TAG: 'resnet50',
+  }
+]
+"""
+
+
+def test_the_documents_list_inherits_from_its_first_item(project):
+    assert project.commands(INHERITANCE) == [
+        "python train.py --logdir /logs/run --adam --arch alexnet --lr 0.01 --epochs 10",
+        "python train.py --logdir /logs/run --adam --arch alexnet --lr 0.02 --epochs 10",
+        "python train.py --logdir /logs/run --adam --arch resnet50 --lr 0.002 --epochs 10",
+        "python train.py --logdir /logs/run --adam --arch resnet50 --lr 0.005 --epochs 10",
+    ]
+    plan = project.plan(INHERITANCE)
+    assert tags(plan) == ["alexnet", "alexnet", "resnet50", "resnet50"]
+    assert [run.name.split("_")[0] for run in plan.runs] == tags(plan)
+    assert plan.study.pythonpath == "${ASSAY_RUN_DIR}/code:${ASSAY_RUN_DIR}/code/lib"
+
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("true", " --k"),
+        ("false", ""),
+        ("[true, false]", " --k"),
+        ("'True'", " --k True"),
+        ("None", ""),
+        ("'None'", ""),
+        ("null", ""),
+        ("~", ""),
+        ("", ""),
+        ("1e-4", " --k 1e-4"),
+        ("5e-3", " --k 5e-3"),
+        ("1.0e-4", " --k 0.0001"),
+        ("0.00001", " --k 1e-05"),
+        ("1_000", " --k 1000"),
+        ("010", " --k 8"),
+        ("yes", " --k"),
+        ("off", ""),
+        ("2020-02-06", " --k 2020-02-06"),
+        ("a b", " --k a b"),
+        ("''", " --k"),
+        ("[[1, 2]]", " --k [1, 2]"),
+        ("[['a', 'b']]", " --k ['a', 'b']"),
+        ("{a: 1}", " --k {'a': 1}"),
+        ("0", " --k 0"),
+        ("0.0", " --k 0.0"),
+        ("[[]]", " --k []"),
+    ],
+)
+def test_values_reach_the_command_as_runx_writes_them(project, value, expected):
+    command = project.commands(f"CMD: run\nHPARAMS:\n  k: {value}\n  z: 1\n")[0]
+    assert re.sub(" +", " ", command) == f"run{expected} --z 1"
+
+
+def test_null_leaves_the_flag_out(project):
+    assert project.commands("CMD: run\nHPARAMS: {a: null, b: [null, 1]}\n") == ["run", "run --b 1"]
+
+
+def test_a_block_text_does_not_cut_the_command(project):
+    text = "CMD: >\n  python train.py\nHPARAMS:\n  k: |\n    a\n    b\n  z: 1\n"
+    assert project.commands(text) == ["python train.py --k a b --z 1"]
+
+
+def test_inner_lists_are_swept_whole(project):
+    assert project.commands("CMD: run\nHPARAMS: {k: [[1, 2], [3, 4]]}\n") == ["run --k [1, 2]", "run --k [3, 4]"]
+
+
+def test_hparams_may_be_empty(project):
+    assert project.commands("CMD: run\nHPARAMS: {}\n") == ["run"]
+    assert project.commands("CMD: run\nHPARAMS:\n") == ["run"]
+
+
+def test_a_command_that_ends_in_a_quote_stays_apart_from_its_flags(project):
+    assert project.commands("CMD: python 'my train.py'\nHPARAMS: {lr: 1}\n") == ["python 'my train.py' --lr 1"]
+
+
+# ---------------------------------------------------------------- configurations as they are found in the wild
+
+
+def test_a_list_of_one_item(project):
+    assert project.commands("CMD: run\nHPARAMS: [{lr: [1, 2], RUNX.TAG: x}]\n") == ["run --lr 1", "run --lr 2"]
+
+
+def test_a_tag_made_of_a_value_with_dots(project):
+    text = "CMD: run\nHPARAMS: {arch: [network.ocrnet.HRNet, deepv3.WRN38], RUNX.TAG: '{arch}'}\n"
+    assert tags(project.plan(text)) == ["network.ocrnet.HRNet", "deepv3.WRN38"]
+    assert project.commands(text)[0] == "run --arch network.ocrnet.HRNet"
+
+
+def test_comma_joined_texts_stay_whole(project):
+    assert project.commands("CMD: run\nHPARAMS: {scales: '0.5,1.0,2.0'}\n") == ["run --scales 0.5,1.0,2.0"]
+
+
+def test_four_items_that_expand_to_234_runs(project):
+    text = """
+CMD: python main.py
+HPARAMS:
+  - {logdir: LOGDIR, model: [a, b, c], lr: [0.1, 0.01], seed: [1, 2, 3], wd: 1e-4, RUNX.TAG: '{model}'}
+  - {model: d, wd: [1e-3, 1e-4, 1e-5], drop: [0.1, 0.2, 0.3, 0.4]}
+  - {lr: [0.1, 0.2, 0.3], seed: [1, 2, 3, 4], aug: [flip, crop, none]}
+  - {model: [x, y, z], lr: 1.0, seed: [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]}
+"""
+    plan = project.plan(text)
+    assert len(plan.runs) == 18 + 72 + 108 + 36 == 234
+    assert len({run.name for run in plan.runs}) == len(plan.runs)
+    assert project.commands(text)[18] == (
+        "python main.py --logdir /logs/run --model d --lr 0.1 --seed 1 --wd 1e-3 --drop 0.1"
+    )
+
+
+def test_a_command_with_an_environment_in_front(project):
+    text = "CMD: CUDA_VISIBLE_DEVICES=0 python main.py\nHPARAMS: {lr: 0.1}\n"
+    assert project.commands(text) == ["CUDA_VISIBLE_DEVICES=0 python main.py --lr 0.1"]
+
+
+def test_values_that_carry_further_flags(project):
+    text = "CMD: run\nHPARAMS: {config: 'a.py --config.x --config.y v'}\n"
+    assert project.commands(text) == ["run --config a.py --config.x --config.y v"]
+
+
+def test_dotted_keys_are_flags_like_others(project):
+    assert project.commands("CMD: run\nHPARAMS: {model.depth: [1, 2]}\n") == [
+        "run --model.depth 1",
+        "run --model.depth 2",
+    ]
+
+
+def test_none_inside_a_list(project):
+    assert project.commands("CMD: run\nHPARAMS: {k: [None], j: [None, 3]}\n") == ["run", "run --j 3"]
+
+
+def test_a_key_said_twice_is_a_warning_and_the_last_one_counts(project):
+    text = "CMD: run\nHPARAMS:\n  lr: 1\n  bs: 2\n  lr: 3\n"
+    assert project.commands(text) == ["run --lr 3 --bs 2"]
+    (warning,) = project.load(text).warnings
+    assert str(warning).startswith("sweep.yml:5:3 HPARAMS.lr: this key is here twice")
+
+
+def test_a_value_listed_twice_is_two_runs(project):
+    plan = project.plan("CMD: run\nHPARAMS: {bs: [48, 48, 64]}\n")
+    assert [run.commands[0].text for run in plan.runs] == ["run --bs 48", "run --bs 48", "run --bs 64"]
+    assert [run.ordinal for run in plan.runs] == [0, 1, 0]
+    assert len({run.id for run in plan.runs}) == 3
+
+
+@pytest.mark.parametrize("submit", ["bash", "rlaunch"])
+def test_other_submit_commands(project, submit):
+    farm = project.load(INTRO, f"LOGROOT: /l\nFARM: mine\nmine:\n  SUBMIT_CMD: {submit}\n  RESOURCES: {{}}\n").farms[
+        "mine"
+    ]
+    assert (farm.kind, farm.submit, farm.resources) == ("generic", submit, ())
+
+
+def test_the_older_lower_case_spelling(project):
+    text = "cmd: python main.py\nhparams:\n  lr: [1, 2]\n"
+    assert project.commands(text) == ["python main.py --lr 1", "python main.py --lr 2"]
+
+
+def test_upper_case_wins_over_the_older_spelling(project):
+    assert project.commands("cmd: old\nCMD: new\nHPARAMS: {}\n") == ["new"]
+
+
+def test_a_farm_may_be_called_farm(project):
+    study = project.load(INTRO, "logroot: /old\nFARM: farm\nfarm: {SUBMIT_CMD: bash}\n")
+    assert (study.farm, study.root) == ("farm", "/old")
+
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["None", "a b", "1e-4", "x.y", "", "no"])
+)
+GRIDS = st.dictionaries(
+    st.sampled_from(["lr", "bs", "model.depth", "a-b"]),
+    st.one_of(SCALARS, st.lists(st.one_of(SCALARS, st.lists(SCALARS, max_size=2)), min_size=1, max_size=3)),
+)
+
+
+def expected_commands(hparams: dict) -> list[str]:
+    """The rules of the reference page in their plainest form."""
+    axes = [value if isinstance(value, list) else [value] for value in hparams.values()]
+    rows = [dict(zip(hparams, row, strict=True)) for row in itertools.product(*axes)]
+    kept = [{k: v for k, v in row.items() if v is not None and v is not False and v != "None"} for row in rows]
+    return [" ".join(["run", *(f"--{k}" if v is True else f"--{k} {v}" for k, v in row.items())]) for row in kept]
+
+
+@given(GRIDS)
+def test_any_grid_expands_as_runx_expands_it(tmp_path_factory, hparams):
+    text = yaml.safe_dump({"CMD": "run", "HPARAMS": hparams}, sort_keys=False)
+    project = Project(tmp_path_factory.mktemp("grid"))
+    expected = expected_commands(yaml.safe_load(text)["HPARAMS"])
+    assert [command.split() for command in project.commands(text)] == [command.split() for command in expected]
+
+
+# ---------------------------------------------------------------- inheritance, tags, skips
+
+
+def test_inherited_keys_keep_their_place_and_new_ones_follow(project):
+    text = "CMD: run\nHPARAMS: [{a: 1, b: 2}, {c: 3, a: 9}]\n"
+    assert project.commands(text) == ["run --a 1 --b 2", "run --a 9 --b 2 --c 3"]
+
+
+def test_a_list_in_an_item_replaces_the_inherited_one(project):
+    assert len(project.commands("CMD: run\nHPARAMS: [{a: [1, 2, 3]}, {a: [4]}]\n")) == 4
+
+
+def test_a_tag_does_not_leak_into_the_next_item(project):
+    plan = project.plan("CMD: run\nHPARAMS: [{a: 1}, {a: 2, RUNX.TAG: two}, {a: 3}]\n")
+    assert tags(plan) == [None, "two", None]
+    assert [run.name.startswith("two_") for run in plan.runs] == [False, True, False]
+
+
+def test_the_tag_of_the_first_item_is_inherited_like_its_other_keys(project):
+    plan = project.plan("CMD: run\nHPARAMS: [{a: 1, RUNX.TAG: base}, {a: 2, RUNX.TAG: two}, {a: 3}]\n")
+    assert tags(plan) == ["base", "two", "base"]
+
+
+def test_an_inherited_tag_can_be_taken_away(project):
+    plan = project.plan("CMD: run\nHPARAMS: [{a: 1, RUNX.TAG: base}, {a: 2, RUNX.TAG: None}, {a: 3, RUNX.TAG: null}]\n")
+    assert tags(plan) == ["base", None, None]
+
+
+def test_a_list_of_tags_is_swept_and_not_passed_on(project):
+    plan = project.plan("CMD: run\nHPARAMS: {a: 1, RUNX.TAG: [x, y]}\n")
+    assert tags(plan) == ["x", "y"]
+    assert [run.commands[0].text for run in plan.runs] == ["run --a 1", "run --a 1"]
+
+
+def test_tags_take_values_with_backslashes_and_metacharacters(project):
+    plan = project.plan("CMD: run\nHPARAMS: {'a.b': ['x\\1', '(y'], RUNX.TAG: '<{a.b}>'}\n")
+    assert tags(plan) == ["<x\\1>", "<(y>"]
+
+
+def test_a_number_may_be_a_tag(project):
+    assert tags(project.plan("CMD: run\nHPARAMS: {RUNX.TAG: 7}\n")) == ["7"]
+
+
+def test_a_skipped_first_item_is_a_template_for_the_others(project):
+    text = (
+        "CMD: run\nHPARAMS: [{a: 1, b: 2, RUNX.SKIP: true}, {a: 3}, {a: 4, RUNX.SKIP: yes}, {a: 5, RUNX.SKIP: false}]\n"
+    )
+    assert project.commands(text) == ["run --a 3 --b 2", "run --a 5 --b 2"]
+
+
+def test_a_skip_that_says_no_is_not_passed_on(project):
+    for value in ("false", "0", "null", "None", "''"):
+        assert project.commands(f"CMD: run\nHPARAMS: {{a: 1, RUNX.SKIP: {value}}}\n") == ["run --a 1"]
+
+
+def test_a_file_in_which_everything_is_skipped_is_refused(project):
+    assert "every item is skipped" in project.problems("CMD: run\nHPARAMS: {a: 1, RUNX.SKIP: true}\n")
+    assert "every item is skipped" in project.problems("CMD: run\nHPARAMS: [{RUNX.SKIP: 1}, {RUNX.SKIP: 1}]\n")
+
+
+def test_nodes_and_partition_are_for_the_farm(project):
+    plan = project.plan("CMD: run\nHPARAMS: {lr: 1, SUBMIT_JOB.NODES: [1, 2], SUBMIT_JOB.PARTITION: batch}\n")
+    assert [run.commands[0].text for run in plan.runs] == ["run --lr 1", "run --lr 1"]
+    assert [dict(run.farm_resources) for run in plan.runs] == [
+        {"nodes": 1, "partition": "batch"},
+        {"nodes": 2, "partition": "batch"},
+    ]
+
+
+def test_a_mistyped_magic_word_is_passed_on_with_a_warning(project):
+    text = "CMD: run\nHPARAMS: {RUNX.TAGS: x}\n"
+    assert project.commands(text) == ["run --RUNX.TAGS x"]
+    (warning,) = project.load(text).warnings
+    assert "RUNX.TAG" in (warning.hint or "")
+
+
+# ---------------------------------------------------------------- LOGDIR
+
+
+def test_logdir_is_the_run_directory_wherever_a_string_stands(project):
+    text = "CMD: python LOGDIR/code/train.py\nHPARAMS: {out: LOGDIR/out, deep: [[LOGDIR, 1]], n: 3}\n"
+    run = project.plan(text).runs[0]
+    assert "LOGDIR" not in run.commands[0].text
+    assert show_command(run.commands[0].text, "/l/r").startswith("python /l/r/code/train.py --out /l/r/out --deep [")
+    assert run.params["out"] == "LOGDIR/out"
+
+
+def test_logdir_with_spaces_and_quotes_reaches_the_script_in_one_piece(project, tmp_path):
+    """Run by a real shell in a directory with a hostile name."""
+    import subprocess
+
+    text = "CMD: \"printf '<%s>' a 'LOGDIR'\"\nHPARAMS: {x: LOGDIR/y, z: '\"LOGDIR\"'}\n"
+    command = project.plan(text).runs[0].commands[0].text
+    folder = '/no such/it\'s "here" $HOME'
+    done = subprocess.run(
+        ["bash", "-c", command], env={"ASSAY_RUN_DIR": folder}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"<a><{folder}><--x><{folder}/y><--z><{folder}>"
+
+
+# ---------------------------------------------------------------- .runx
+
+
+def test_the_file_of_the_command_line_comes_first(project):
+    project.write("other.yml", "LOGROOT: /other\n")
+    assert project.load(INTRO, "LOGROOT: /here\n", runx_config="other.yml").root == "/other"
+
+
+def test_a_missing_file_of_the_command_line_is_an_error(project):
+    with pytest.raises(UsageError, match=r"there is no configuration file 'nofile'") as caught:
+        project.load(INTRO, "LOGROOT: /here\n", runx_config="nofile")
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_the_folder_comes_before_the_home(project):
+    (project.home / ".config" / "runx.yml").write_text("LOGROOT: /from/home\n")
+    assert project.load(INTRO).root == "/from/home"
+    assert project.load(INTRO, "LOGROOT: /here\n").root == "/here"
+
+
+def test_an_empty_runx_file_says_nothing(project):
+    for text in ("", "# nothing\n", "---\n", "\n\n"):
+        assert project.load(INTRO, text).root is None
+
+
+def test_a_broken_runx_file_is_named(project):
+    assert project.problems(INTRO, "LOGROOT: [\n").startswith(".runx:1:10")
+
+
+def test_a_relative_logroot_is_relative_to_the_file_that_names_it(project):
+    assert project.load(INTRO, "LOGROOT: logs\n").root == str(project.folder / "logs")
+    (project.folder / ".runx").unlink()
+    study = project.load(f"LOGROOT: ../out\n{INTRO}", file="exps/sub/a.yml")
+    assert study.root == str(project.folder / "exps" / "out")
+    assert study.name == "a"
+    (project.home / ".config" / "runx.yml").write_text("LOGROOT: logs\n")
+    assert project.load(INTRO).root == str(project.home / ".config" / "logs")
+
+
+def test_a_logroot_may_lie_inside_the_source_tree(project):
+    assert project.load(INTRO, "LOGROOT: .\n").root == str(project.folder)
+
+
+def test_a_logroot_may_use_the_home_and_variables(project, monkeypatch):
+    monkeypatch.setenv("SCRATCH", "/scratch")
+    assert project.load(INTRO, "LOGROOT: ~/logs\n").root == str(project.home / "logs")
+    assert project.load(INTRO, "LOGROOT: $SCRATCH/logs\n").root == "/scratch/logs"
+
+
+def test_an_experiment_may_override_the_logroot(project):
+    assert project.load(f"LOGROOT: /mine\n{INTRO}", BIGFARM).root == "/mine"
+
+
+def test_an_experiment_may_override_the_resources(project):
+    study = project.load(f"RESOURCES: {{gpu: 1, exclusive: true}}\n{INTRO}", BIGFARM)
+    assert study.farms["bigfarm"].resources == (("gpu", 1), ("exclusive", True))
+    assert study.farms["bigfarm"].submit == "submit_job"
+
+
+def test_an_experiment_may_override_farm_and_submit_command(project):
+    study = project.load(f"FARM: smallfarm\nSUBMIT_CMD: other\n{INTRO}", BIGFARM)
+    assert study.farm == "smallfarm"
+    assert study.farms["smallfarm"].submit == "other"
+
+
+def test_the_experiments_name_can_be_given(project):
+    assert project.load(INTRO, exp_name="better").name == "better"
+
+
+# ---------------------------------------------------------------- farms
+
+
+def test_without_a_farm_runs_are_local(project):
+    for text in ("LOGROOT: /l\n", "LOGROOT: /l\nFARM: null\n", "FARM: None\n", "FARM: ''\n"):
+        study = project.load(INTRO, text)
+        assert (study.farm, study.farms) == (None, {})
+
+
+def test_a_farm_that_names_no_section_is_an_error_with_a_suggestion(project):
+    message = project.farm_problems(INTRO, BIGFARM.replace("FARM: bigfarm", "FARM: bigfram"))
+    assert message.startswith(".runx:4:7 FARM: there is no farm 'bigfram'")
+    assert "did you mean 'bigfarm'?" in message
+    assert "--farm: there is no farm 'smalfarm'" in project.farm_problems(INTRO, BIGFARM, farm="smalfarm")
+    assert "add a section `x:`" in project.farm_problems(INTRO, "FARM: x\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "kind"),
+    [
+        ("myngc2", "NGC_LOGROOT: /n, WORKSPACE: w,", "ngc"),
+        ("draco-rno", "", "draco"),
+        ("cluster", "", "generic"),
+        ("cluster", "SUBMIT_TEMPLATE: 'qsub {script}',", "template"),
+    ],
+)
+def test_the_kind_of_a_farm(project, name, extra, kind):
+    study = project.load(INTRO, f"FARM: {name}\n{name}: {{ {extra} SUBMIT_CMD: submit_job }}\n")
+    farm = study.farms[name]
+    assert farm.kind == kind
+    assert farm.submit == ("qsub {script}" if kind == "template" else "submit_job")
+
+
+def test_a_template_needs_no_submit_command(project):
+    farm = project.load(INTRO, "FARM: pbs\npbs: {SUBMIT_TEMPLATE: 'qsub {script}', CANCEL_CMD: 'qdel {id}'}\n").farms[
+        "pbs"
+    ]
+    assert (farm.kind, farm.cancel) == ("template", "qdel {id}")
+
+
+def test_a_farm_without_a_submit_command_is_refused_where_it_is_used(project):
+    runx = "FARM: {}\na: {{SUBMIT_CMD: x}}\nb: {{RESOURCES: {{gpu: 1}}}}\n"
+    assert "the farm lacks SUBMIT_CMD" in project.farm_problems(INTRO, runx.format("b"))
+    study = project.load(INTRO, runx.format("a"))
+    assert study.farms["a"].problems == ()
+    assert study.warnings == (), "nobody uses the other"
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "{SUBMIT_CMD: ''}",
+        "{SUBMIT_CMD: }",
+        "{SUBMIT_CMD: [a, b]}",
+        "{SUBMIT_CMD: x, RESOURCES: 3}",
+        "{}",
+        "{WORKSPACE: {}}",
+    ],
+)
+@pytest.mark.parametrize("name", ["f", "ngc", "draco"])
+def test_a_farm_section_that_cannot_be_used_is_in_nobodys_way(project, section, name):
+    runx = f"LOGROOT: logs\nFARM: {name}\n{name}: {section}\n"
+    study = project.load(INTRO, runx)
+    assert study.root == str(project.folder / "logs")
+    problems = project.farm_problems(INTRO, runx)
+    assert problems, "whoever submits to it is told"
+    assert problems.startswith(".runx:")
+
+
+def test_ngc_needs_its_workspace_and_its_logroot(project):
+    message = project.farm_problems(INTRO, "FARM: ngc\nngc: {SUBMIT_CMD: ngc batch run}\n")
+    assert "the farm lacks NGC_LOGROOT and WORKSPACE" in message
+
+
+def test_a_farm_section_may_stand_in_the_experiment(project):
+    study = project.load(f"FARM: here\nhere: {{SUBMIT_CMD: bash}}\n{INTRO}")
+    assert study.farms["here"].submit == "bash"
+
+
+def test_a_submit_command_without_a_farm_is_said(project):
+    study = project.load(INTRO, "SUBMIT_CMD: submit_job\nRESOURCES: {gpu: 1}\n")
+    assert study.farm is None
+    assert "nothing is submitted" in str(study.warnings[0])
+
+
+def test_resources_must_be_a_mapping(project):
+    assert "f.RESOURCES: must be a mapping" in project.farm_problems(
+        INTRO, "FARM: f\nf: {SUBMIT_CMD: x, RESOURCES: 3}\n"
+    )
+
+
+@pytest.mark.parametrize("value", ["5", "0.1", "true", "{a: b}", "[logs]"])
+def test_a_logroot_that_is_no_path_is_refused(project, value):
+    assert "LOGROOT: must be the path of a folder" in project.problems(INTRO, f"LOGROOT: {value}\n")
+    assert project.load(INTRO, "LOGROOT: '5'\n").root == str(project.folder / "5")
+
+
+@pytest.mark.parametrize("tag", ["{arch: x}", "[a, {b: c}]", "[[a, b]]"])
+def test_a_tag_that_is_a_mapping_or_a_list_of_lists_is_refused(project, tag):
+    message = project.problems(f"CMD: x\nHPARAMS:\n  lr: 1\n  RUNX.TAG: {tag}\n")
+    assert "HPARAMS.RUNX.TAG: must be a text, or a list of texts" in message
+    for well in ("a", "5", "null", "None", "[a, 5]", "'{lr}'"):
+        project.load(f"CMD: x\nHPARAMS:\n  lr: 1\n  RUNX.TAG: {well}\n")
+
+
+# ---------------------------------------------------------------- code and PYTHONPATH
+
+
+def test_the_pythonpath_is_the_copied_code_with_and_without_a_farm(project):
+    assert project.load(INTRO).pythonpath == "${ASSAY_RUN_DIR}/code"
+    assert project.load(INTRO, BIGFARM).pythonpath == "${ASSAY_RUN_DIR}/code"
+
+
+def test_the_pythonpath_of_the_experiment_counts_without_a_farm(project):
+    assert project.load(f"PYTHONPATH: LOGDIR/code:/lib\n{INTRO}").pythonpath == "${ASSAY_RUN_DIR}/code:/lib"
+
+
+def test_the_pythonpath_comes_from_the_nearest_place(project):
+    runx = "PYTHONPATH: /top\nFARM: f\nf: {SUBMIT_CMD: x, PYTHONPATH: /farm}\ng: {SUBMIT_CMD: y}\n"
+    assert project.load(INTRO, runx).pythonpath == "/farm"
+    assert project.load(INTRO, runx, farm="g").pythonpath == "/top"
+    assert project.load(f"PYTHONPATH: /exp\n{INTRO}", runx).pythonpath == "/exp"
+
+
+def test_the_code_is_copied_without_checkpoints(project):
+    code = project.load(INTRO).code
+    assert (code.kind, code.link_ignored) == ("snapshot", False)
+    assert code.ignore == (".git", "*.pyc", "docs*", "test*", "*.pth")
+
+
+def test_ignore_patterns_come_from_either_file(project):
+    assert project.load(INTRO, "CODE_IGNORE_PATTERNS: 'a*, b*'\n").code.ignore == ("a*", "b*", "*.pth")
+    text = f"CODE_IGNORE_PATTERNS: [c, '*.pth']\n{INTRO}"
+    assert project.load(text, "CODE_IGNORE_PATTERNS: 'a*, b*'\n").code.ignore == ("c", "*.pth")
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_every_problem_is_said_at_once_with_its_place(project):
+    message = project.problems("CMD: [a]\nHPARAMS: {lr: [], x: 1}\nLOGROOT: {}\n")
+    assert [line.split(":")[:3] for line in message.splitlines() if not line.startswith(" ")] == [
+        ["sweep.yml", "1", "6 CMD"],
+        ["sweep.yml", "2", "15 HPARAMS.lr"],
+        ["sweep.yml", "3", "10 LOGROOT"],
+    ]
+
+
+def test_a_missing_command_or_hparams_names_what_was_probably_meant(project):
+    assert "'HPARAM' is not known; did you mean 'HPARAMS'?" in project.problems("CMD: x\nHPARAM: {lr: 1}\n")
+    assert "there are no HPARAMS" in project.problems("CMD: x\n")
+    assert "there is no CMD" in project.problems("HPARAMS: {lr: 1}\n")
+
+
+@pytest.mark.parametrize("hparams", ["3", "text", "[]", "[1]", "[{a: 1}, null]", "[[a]]"])
+def test_hparams_of_another_shape_are_refused(project, hparams):
+    assert "HPARAMS" in project.problems(f"CMD: x\nHPARAMS: {hparams}\n")
+
+
+def test_unknown_keys_are_ignored_with_a_word(project):
+    study = project.load(f"NOTES: mine\nbase: &base {{lr: 1}}\nPYTHONPAHT: x\n{INTRO}", "LOGROOTS: /x\n")
+    said = {warning.key: warning.hint for warning in study.warnings}
+    assert said == {
+        "NOTES": None,
+        "base": None,
+        "PYTHONPAHT": "did you mean 'PYTHONPATH'?",
+        "LOGROOTS": "did you mean 'LOGROOT'?",
+    }
+
+
+def test_a_second_document_is_refused(project):
+    assert "holds one document" in project.problems(f"{INTRO}---\nCMD: y\n")
+
+
+def test_anchors_and_merge_keys_work(project):
+    text = "base: &base {lr: 1, bs: 2}\nCMD: run\nHPARAMS: {<<: *base, lr: 3}\n"
+    assert sorted(project.commands(text)[0].split(" --")) == ["bs 2", "lr 3", "run"]
+
+
+def test_the_parser_can_be_called_with_nodes(tmp_path):
+    nodes = parse_documents(INTRO, "x.yml", flavour="originals")
+    study = parse_runx(nodes, os.fspath(tmp_path / "x.yml"), LoadOptions(cwd=str(tmp_path), home=str(tmp_path)))
+    assert study.name == "x"

@@ -1,0 +1,264 @@
+"""What runx, logx and mlrunner wrote, read from sample trees; and what we write in their place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.compat.originals import (
+    fill_logdir,
+    load_hparams,
+    load_mlrunner_logs,
+    load_mlrunner_run,
+    load_mlrunner_stat,
+    write_hparams,
+    write_mlrunner_param,
+    write_mlrunner_stat,
+)
+
+SAMPLES = Path(__file__).parents[1] / "formats" / "originals"
+SWEEP = SAMPLES / "runx" / "logs" / "sweep"
+OUTPUT = SAMPLES / "mlrunner" / "output"
+
+
+# ---------------------------------------------------------------- hparams.json
+
+
+def read_hparams(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    problems: list[str] = []
+    return load_hparams(str(folder), problems), problems
+
+
+@pytest.mark.parametrize(
+    ("name", "some", "complaint"),
+    [
+        ("athletic-wallaby", {"lr": 0.01, "solver": "sgd"}, ""),
+        ("quiet-otter", {}, ""),
+        ("damaged-lobster", {}, "hparams.json: not JSON"),
+    ],
+)
+def test_hparams_of_the_original(name, some, complaint):
+    (folder,) = SWEEP.glob(f"{name}_*")
+    found, problems = read_hparams(folder)
+    assert found.items() >= some.items()
+    assert bool(found) == bool(some)
+    assert [text.startswith(complaint) for text in problems] == [True] * bool(complaint)
+    assert load_hparams(str(folder)) == found
+
+
+def test_hparams_of_another_shape_are_a_problem(tmp_path):
+    (tmp_path / "hparams.json").write_text("[1]")
+    assert read_hparams(tmp_path) == ({}, ["hparams.json: a mapping was expected"])
+
+
+def test_hparams_that_cannot_be_opened_are_a_problem(tmp_path):
+    (tmp_path / "hparams.json").mkdir()
+    found, (problem,) = read_hparams(tmp_path)
+    assert found == {}
+    assert problem.startswith("hparams.json: ")
+
+
+def test_hparams_are_written_as_logx_writes_them(tmp_path):
+    params = {"lr": 0.01, "solver": "sgd", "logdir": "LOGDIR/x", "deep": ["LOGDIR", {"a": "LOGDIR"}], "no": None}
+    assert write_hparams(str(tmp_path), params, logdir="/logs/run")
+    text = (tmp_path / "hparams.json").read_text()
+    expected = {**params, "logdir": "/logs/run/x", "deep": ["/logs/run", {"a": "/logs/run"}]}
+    assert text == json.dumps(expected, indent=4)
+    assert load_hparams(str(tmp_path)) == expected
+
+
+def test_hparams_are_never_written_over(tmp_path):
+    (tmp_path / "hparams.json").write_text('{"lr": 1}')
+    assert not write_hparams(str(tmp_path), {"lr": 2})
+    assert load_hparams(str(tmp_path)) == {"lr": 1}
+
+
+def test_filling_leaves_other_values_alone():
+    value = {"a": 1, "b": None, "c": True, "d": 0.5}
+    assert fill_logdir(value, "/x") == value
+
+
+# ---------------------------------------------------------------- mlrunner directories
+
+
+def test_a_finished_run_of_mlrunner():
+    run = load_mlrunner_run(str(OUTPUT / "Norm_new-Moment_0.1"))
+    assert (run.name, run.output, run.time) == ("Norm_new-Moment_0.1", "output/Norm_new-Moment_0.1", "20220316.030151")
+    assert run.params == {"data": "iwslt14", "early-stop": False, "moment": 0.1, "norm": "new"}
+    assert run.stat == {"train": "finished", "test": "finished"}
+    assert list(run.scripts) == ["test", "train"]
+    assert [(log.command, log.time) for log in run.logs] == [
+        ("test", "20220316.030151"),
+        ("train", "20220316.030151"),
+        ("test", "20220317.101010"),
+    ]
+    assert run.problems == ()
+
+
+def test_half_done_runs_of_mlrunner():
+    stats = {folder.name: load_mlrunner_run(str(folder)).stat for folder in OUTPUT.iterdir() if folder.is_dir()}
+    assert stats == {
+        "Norm_new-Moment_0.1": {"train": "finished", "test": "finished"},
+        "Norm_new-Moment_0.05": {"train": "finished", "test": "failed"},
+        "Norm_batch-Moment_0.1": {"train": "running"},
+        "Norm_batch-Moment_0.05": {"train": "finished", "test": "running"},
+        "Norm_batch-EaStop_T": {},
+    }
+
+
+def test_the_names_of_the_original_are_found_again():
+    """The plan of the sample's params.yaml names the directories that the sample holds."""
+    from assay.config.load import LoadOptions, load_study
+    from assay.plan.expand import build_plan
+
+    plan = build_plan(load_study("params.yaml", LoadOptions(cwd=str(SAMPLES / "mlrunner"))))
+    names = {run.name: dict(run.params) for run in plan.runs}
+    assert set(names) == {folder.name for folder in OUTPUT.iterdir() if folder.is_dir()}
+    for name, params in names.items():
+        assert load_mlrunner_run(str(OUTPUT / name)).params in (params, {})
+
+
+def test_empty_files_of_mlrunner_are_nothing():
+    run = load_mlrunner_run(str(OUTPUT / "Norm_batch-EaStop_T"))
+    assert (run.params, run.stat, run.problems) == ({}, {}, ())
+
+
+def test_logs_without_subdirectories_carry_the_name(tmp_path):
+    for name in ("log.train.20220316.030151.Norm_new-Moment_0.1", "log.a.b.20220316.030152", "log.txt", "catalog.x"):
+        (tmp_path / name).touch()
+    logs = load_mlrunner_logs(str(tmp_path))
+    assert [(log.command, log.name) for log in logs] == [("train", "Norm_new-Moment_0.1"), ("a.b", None)]
+    assert load_mlrunner_logs(str(tmp_path / "missing")) == ()
+
+
+@pytest.mark.parametrize("text", ["train: [\n", "- a\n", "\x00"])
+def test_a_damaged_param_is_a_problem_and_no_traceback(tmp_path, text):
+    (tmp_path / "param").write_text(text)
+    (tmp_path / "stat").write_text("train: finished\n")
+    run = load_mlrunner_run(str(tmp_path))
+    assert run.params == {}
+    assert run.stat == {"train": "finished"}
+    assert run.problems[0].startswith("param: ")
+
+
+def test_a_word_that_is_no_state_is_left_out_and_said(tmp_path):
+    (tmp_path / "stat").write_text("train: done\ntest: failed\n")
+    run = load_mlrunner_run(str(tmp_path))
+    assert run.stat == {"test": "failed"}
+    assert run.problems == ("stat: train: 'done' is not a state",)
+    assert load_mlrunner_stat(str(tmp_path)) == {"test": "failed"}
+
+
+def test_tuples_of_the_original_are_read(tmp_path):
+    (tmp_path / "param").write_text("shape: !!python/tuple\n- 1\n- 2\n")
+    assert load_mlrunner_run(str(tmp_path)).params == {"shape": [1, 2]}
+
+
+def test_other_objects_are_not_built(tmp_path):
+    (tmp_path / "param").write_text("x: !!python/object/apply:os.system ['false']\n")
+    assert "not YAML" in load_mlrunner_run(str(tmp_path)).problems[0]
+
+
+# ---------------------------------------------------------------- writing param and stat
+
+
+def write_param(folder: Path, name: str = "P_1", **more: object) -> None:
+    values = {"output": f"output/{name}", "time": "20220316.030151", "scripts": {"train": "run 1"}, "params": {"p": 1}}
+    write_mlrunner_param(str(folder), name=name, **(values | more))
+
+
+def test_param_is_written_as_the_original_writes_it(tmp_path):
+    sample = (OUTPUT / "Norm_new-Moment_0.1" / "param").read_text()
+    run = load_mlrunner_run(str(OUTPUT / "Norm_new-Moment_0.1"))
+    write_mlrunner_param(
+        str(tmp_path), name=run.name, output=run.output, time=run.time, scripts=run.scripts, params=run.params
+    )
+    assert (tmp_path / "param").read_text() == sample
+
+
+def test_a_second_start_keeps_the_scripts_of_other_commands(tmp_path):
+    write_param(tmp_path, params={"p": 1, "old": True})
+    write_param(tmp_path, scripts={"test": "check 1"}, time="20220317.000000", params={"p": 2})
+    run = load_mlrunner_run(str(tmp_path))
+    assert run.scripts == {"train": "run 1", "test": "check 1"}
+    assert run.time == "20220317.000000"
+    assert run.params == {"p": 2, "old": True}
+
+
+def test_a_damaged_param_is_written_anew(tmp_path):
+    (tmp_path / "param").write_text("{")
+    write_param(tmp_path)
+    assert load_mlrunner_run(str(tmp_path)).params == {"p": 1}
+
+
+def test_a_script_of_many_lines_and_letters_survives(tmp_path):
+    script = "cd 'größe 数据' &&\n  python x.py: # {a} [b] > 'log' 2>&1" + " x" * 500
+    write_param(tmp_path, scripts={"train": script}, params={"p": None, "q": [1, [2]], "r": "1e-4"})
+    run = load_mlrunner_run(str(tmp_path))
+    assert run.scripts == {"train": script}
+    assert run.params == {"p": None, "q": [1, [2]], "r": "1e-4"}
+
+
+def test_stat_is_written_as_the_original_writes_it(tmp_path):
+    write_mlrunner_stat(str(tmp_path), {"train": "finished", "avg": "running"})
+    assert (tmp_path / "stat").read_text() == "avg: running\ntrain: finished\n"
+
+
+def test_stat_keeps_the_words_of_other_commands(tmp_path):
+    shutil.copy(OUTPUT / "Norm_batch-Moment_0.05" / "stat", tmp_path)
+    write_mlrunner_stat(str(tmp_path), {"test": "failed"})
+    assert load_mlrunner_stat(str(tmp_path)) == {"train": "finished", "test": "failed"}
+
+
+@given(
+    st.dictionaries(
+        st.text("abno-_ yesfrul:#1é", min_size=1, max_size=6), st.sampled_from(["running", "finished", "failed"])
+    )
+)
+def test_any_command_name_survives(tmp_path_factory, stat):
+    folder = tmp_path_factory.mktemp("stat")
+    write_mlrunner_stat(str(folder), stat)
+    assert load_mlrunner_stat(str(folder)) == stat
+    assert (yaml.safe_load((folder / "stat").read_text()) or {}) == stat
+
+
+def test_nothing_else_is_left_in_the_directory(tmp_path):
+    write_param(tmp_path)
+    write_mlrunner_stat(str(tmp_path), {"train": "running"})
+    write_hparams(str(tmp_path), {"a": 1})
+    assert sorted(os.listdir(tmp_path)) == ["hparams.json", "param", "stat"]
+
+
+def test_two_writers_lose_no_word(tmp_path):
+    def write(command: str) -> None:
+        for word in ("running", "failed", "finished"):
+            write_mlrunner_stat(str(tmp_path), {command: word})
+
+    threads = [threading.Thread(target=write, args=(f"c{i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert load_mlrunner_stat(str(tmp_path)) == {f"c{i}": "finished" for i in range(8)}
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    write_mlrunner_stat(str(tmp_path), {"train": "running"})
+
+    def refuse(*_paths: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="No space"):
+        write_mlrunner_stat(str(tmp_path), {"train": "finished"})
+    assert (tmp_path / "stat").read_text() == "train: running\n"
+    assert os.listdir(tmp_path) == ["stat"]

@@ -1,0 +1,231 @@
+"""`assay export csv`, `json` and `parquet`: what another tool reads back is what the runs hold."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from tests.command_line import Cli
+from tests.workbench import BAD, GOOD, Bench
+
+from assay.record import run_directory
+from assay.values.run import RunSpec
+
+
+def make_run(
+    bench: Bench, name: str, params: dict[str, object], lines: list[dict[str, object]], study: str = "made"
+) -> None:
+    """A run that a script opened: run.json and a series."""
+    spec = RunSpec(name, name, params, ())
+    record = run_directory.RunRecord(spec, study, run_directory.new_uid(), 1_700_000_000.5)
+
+    def fill(aside: str) -> None:
+        os.mkdir(f"{aside}/metrics")
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        Path(aside, "metrics", "a1-r0-host-1-1.jsonl").write_text(text)
+
+    (bench.root / study).mkdir(parents=True, exist_ok=True)
+    run_directory.write_run_dir(str(bench.root / study / name), record, "", fill)
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_runs_as_csv(cli: Cli) -> None:
+    result = cli("export", "csv", "fit")
+    assert (result.code, result.err) == (0, "")
+    rows = {row["name"]: row for row in csv.DictReader(result.out.splitlines())}
+    assert len(rows) == 4
+    good, bad = rows[GOOD], rows[BAD]
+    assert (good["key"], good["study"], good["state"], good["lr"], good["n"]) == (
+        f"fit/{GOOD}",
+        "fit",
+        "done",
+        "0.1",
+        "7",
+    )
+    assert (good["loss"], good["loss_best"], good["test.acc"]) == ("1.7", "1.7", "0.7")
+    assert (bad["state"], bad["exit_code"], bad["test.acc"]) == ("failed", "1", "")
+    assert good["started_at"].endswith("Z")
+    start, end = (datetime.fromisoformat(good[name]).timestamp() for name in ("started_at", "ended_at"))
+    assert start + float(good["seconds"]) == pytest.approx(end, abs=0.002)
+
+
+def test_runs_as_json(cli: Cli, bench: Bench) -> None:
+    result = cli("export", "json", "fit", "-o", "runs.json")
+    assert (result.code, result.out) == (0, "")
+    assert "runs.json: 4 runs" in result.err
+    rows = {row["name"]: row for row in json.loads((bench.folder / "runs.json").read_text())}
+    assert rows[GOOD]["params"] == {"lr": 0.1, "n": 7}
+    loss = rows[GOOD]["metrics"]["loss"]
+    assert (loss["last"], loss["best"], loss["best_step"], loss["count"]) == (1.7, 1.7, 3, 3)
+    assert "test.acc" not in rows[BAD]["metrics"]
+
+
+def test_parquet_keeps_types(cli: Cli, own_bench: Bench) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    make_run(
+        own_bench, "a", {"n": 1, "lr": 0.1, "flag": True, "mixed": 1, "list": [1, 2], "huge": 2**80}, [{"loss": 1}]
+    )
+    make_run(own_bench, "b", {"n": 2, "lr": 1, "flag": False, "mixed": "x", "huge": 1}, [{"loss": math.nan}])
+    assert cli("export", "parquet", "made", "-o", "runs.parquet").code == 0
+    table = parquet.read_table(own_bench.folder / "runs.parquet")
+    kinds = {field.name: str(field.type) for field in table.schema}
+    assert (kinds["n"], kinds["lr"], kinds["flag"], kinds["mixed"]) == ("int64", "double", "bool", "string")
+    assert (kinds["list"], kinds["huge"], kinds["created_at"]) == ("string", "string", "timestamp[us, tz=UTC]")
+    a, b = table.to_pylist()
+    assert (a["n"], a["lr"], a["flag"], a["mixed"], a["list"]) == (1, 0.1, True, "1", "[1, 2]")
+    assert a["created_at"].timestamp() == 1_700_000_000.5
+    assert b["list"] is None
+    assert math.isnan(b["loss"])
+
+
+def test_a_parameter_and_a_metric_of_one_name(cli: Cli, own_bench: Bench) -> None:
+    make_run(own_bench, "a", {"loss": "l1", "state": 3, "params.loss": 0}, [{"loss": 0.5, "acc": 1}])
+    (row,) = csv.DictReader(cli("export", "csv").out.splitlines())
+    assert (row["metrics.loss"], row["metrics.loss_best"], row["acc"]) == ("0.5", "0.5", "1.0")
+    assert (row["state"], row["params.state"]) == ("done", "3")
+    assert {row["params.loss"], row["params.loss_2"]} == {"l1", "0"}
+
+
+def test_formulas_are_guarded_and_left_alone_on_request(cli: Cli, own_bench: Bench) -> None:
+    make_run(own_bench, "a", {"text": "=1+1", "low": -1, "+name": 1}, [])
+    assert "'=1+1" in cli("export", "csv").out
+    assert "'+name" in cli("export", "csv").out
+    raw = cli("export", "csv", "--raw").out
+    assert "=1+1" in raw
+    assert "'" not in raw
+
+
+def test_tags_and_notes(cli: Cli, own_bench: Bench) -> None:
+    make_run(own_bench, "a", {}, [])
+    cli("tag", "made/a", "good", "baseline")
+    cli("note", "made/a", "kept for the paper")
+    (row,) = csv.DictReader(cli("export", "csv").out.splitlines())
+    assert row["tags"] == "good,baseline"
+    assert "kept for the paper" in row["note"]
+    assert json.loads(cli("export", "json").out)[0]["tags"] == ["good", "baseline"]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    cli("export", "parquet", "-o", "a.parquet")
+    assert parquet.read_table(own_bench.folder / "a.parquet")["tags"].to_pylist() == [["good", "baseline"]]
+
+
+# ---------------------------------------------------------------- series
+
+
+def test_series_as_csv_and_json(cli: Cli) -> None:
+    rows = list(csv.DictReader(cli("export", "csv", "--series", "fit").out.splitlines()))
+    assert [(row["step"], row["value"]) for row in rows if row["run"] == f"fit/{GOOD}" and row["metric"] == "loss"] == [
+        ("1", "3.7"),
+        ("2", "2.7"),
+        ("3", "1.7"),
+    ]
+    points = json.loads(cli("export", "json", "--series", "fit").out)
+    assert len(points) == len(rows) == 4 * 3 + 2
+    assert points[0] == {"run": f"fit/{GOOD}", "metric": "loss", "step": 1, "value": 3.7, "time": None}
+
+
+def test_series_that_are_no_numbers_have_no_step_or_no_time(cli: Cli, own_bench: Bench) -> None:
+    lines: list[dict[str, object]] = [{"time": 12.5, "loss": math.nan}, {"step": 0.5, "loss": math.inf}]
+    make_run(own_bench, "a", {}, lines)
+    first, second = json.loads(cli("export", "json", "--series").out)
+    assert (first["step"], first["value"], first["time"]) == (None, "NaN", 12.5)
+    assert (second["step"], second["value"], second["time"]) == (0.5, "Infinity", None)
+    rows = list(csv.DictReader(cli("export", "csv", "--series").out.splitlines()))
+    assert [(row["step"], row["value"]) for row in rows] == [("", "nan"), ("0.5", "inf")]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    cli("export", "parquet", "--series", "-o", "series.parquet")
+    got = parquet.read_table(own_bench.folder / "series.parquet").to_pylist()
+    assert (got[0]["step"], got[0]["time"].timestamp(), got[1]["time"]) == (None, 12.5, None)
+
+
+def test_many_points_are_written_in_pieces(cli: Cli, own_bench: Bench) -> None:
+    """More points than one batch holds, in every format."""
+    make_run(own_bench, "a", {}, [{"step": i, "loss": i / 2} for i in range(12_001)])
+    assert cli("export", "csv", "--series").out.count("\n") == 12_002
+    assert len(json.loads(cli("export", "json", "--series").out)) == 12_001
+    parquet = pytest.importorskip("pyarrow.parquet")
+    cli("export", "parquet", "--series", "-o", "s.parquet")
+    table = parquet.read_table(own_bench.folder / "s.parquet")
+    assert (table.num_rows, table["value"][12_000].as_py()) == (12_001, 6000.0)
+
+
+# ---------------------------------------------------------------- chosen runs
+
+
+def test_where_and_patterns(cli: Cli) -> None:
+    rows = json.loads(cli("export", "json", "fit", "--where", "n==7 and state==done").out)
+    assert [row["name"] for row in rows] == [GOOD]
+    points = json.loads(cli("export", "json", "--series", "fit", "--where", "lr==0.5").out)
+    assert {point["run"] for point in points} == {f"fit/{BAD}", "fit/lr=0.5,n=8"}
+    named = csv.DictReader(cli("export", "csv", "fit/lr=0.1*").out.splitlines())
+    assert [row["n"] for row in named] == ["7", "8"]
+    nothing = cli("export", "csv", "fit", "--where", "lr>3")
+    assert (nothing.code, nothing.out) == (2, "")
+    assert "none of 4 runs matches" in nothing.err
+    assert "lr: 0.1, 0.5" in nothing.err
+
+
+# ---------------------------------------------------------------- what cannot be exported
+
+
+def test_nothing_to_export(cli: Cli, own_bench: Bench) -> None:
+    (own_bench.root / "empty" / ".assay").mkdir(parents=True)
+    result = cli("export", "csv", "empty")
+    assert (result.code, result.out) == (2, "")
+    assert "no runs yet" in result.err
+    make_run(own_bench, "a", {}, [])
+    result = cli("export", "json", "--series", "made")
+    assert result.code == 2
+    assert "the only run has no metric" in result.err
+    assert "empty, made" in cli("export", "csv", "nothing-like-it").err
+
+
+def test_a_file_that_cannot_be_written(cli: Cli, bench: Bench) -> None:
+    assert cli("export", "csv", "fit", "-o", "gone/x.csv").code == 2
+    assert cli("export", "parquet", "fit", "-o", "-").code == 2
+    assert cli("export", "parquet", "fit").code == 2
+    assert not list(bench.folder.glob("*.tmp"))
+
+
+def test_an_old_file_stays_until_the_new_one_is_complete(
+    cli: Cli, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bench.folder / "old.csv").write_text("old")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("assay.exchange.export.build_csv_row", fail)
+    result = cli("export", "csv", "fit", "-o", "old.csv")
+    assert result.code == 4
+    assert "old.csv cannot be written: No space left" in result.err
+    assert (bench.folder / "old.csv").read_text() == "old"
+    assert [path.name for path in bench.folder.glob("old.csv*")] == ["old.csv"]
+
+
+def test_without_pyarrow_the_message_says_what_to_install(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    result = cli("export", "parquet", "fit", "-o", "x.parquet")
+    assert result.code == 2
+    assert "pip install 'assay[parquet]'" in result.err
+
+
+def test_a_reader_that_stops_reading(bench: Bench) -> None:
+    command = f"{sys.executable} -m assay export csv --series fit | head -1"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=bench.folder,
+        env=os.environ | bench.extra,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("run,metric,step,value,time\n", "")

@@ -1,0 +1,356 @@
+"""Object stores: the same promises for all three, each against its own emulator, reached by environment alone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.compat.perfzero.download import Fetched, fetch
+from assay.errors import InfrastructureError, UsageError
+from assay.exchange.store import object_store
+from assay.exchange.store.object_store import StoredObject
+
+TREE = {"a.bin": b"1" * 1000, "sub/b.bin": b"2" * 2000, "sub/deep/er/c": b"", "ümlaut and space#1.txt": b"3"}
+
+
+def fill(store: Any, prefix: str, tree: dict[str, bytes]) -> None:
+    for name, content in tree.items():
+        store.put(f"{prefix}/{name}", content)
+
+
+def read_tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+# ---------------------------------------------------------------- bringing in
+
+
+def test_an_object_arrives(store: Any, tmp_path: Path) -> None:
+    content = os.urandom(300_000)
+    store.put("deep/x.bin", content)
+    for scheme in store.schemes:
+        target = tmp_path / scheme / "renamed.bin"
+        assert fetch(store.url("deep/x.bin", scheme), str(target)) == Fetched(str(target), 300_000, cached=False)
+        assert target.read_bytes() == content
+        assert names_in(target.parent) == ["renamed.bin"]
+
+
+@pytest.mark.parametrize("ending", ["", "/", "/*"])
+def test_a_folder_arrives_whole(store: Any, tmp_path: Path, ending: str) -> None:
+    fill(store, "data/set", TREE)
+    store.put("data/set-2/other", b"not ours")
+    fetched = fetch(store.url(f"data/set{ending}"), str(tmp_path / "set"))
+    assert fetched == Fetched(str(tmp_path / "set"), 3001, cached=False)
+    assert read_tree(tmp_path / "set") == TREE
+    assert names_in(tmp_path) == ["set"]
+    assert fetch(store.url(f"data/set{ending}"), str(tmp_path / "set")).cached
+
+
+def test_a_whole_bucket_arrives(store: Any, tmp_path: Path) -> None:
+    store.put("x", b"1")
+    store.put("d/y", b"2")
+    fetch(store.url()[:-1], str(tmp_path / "all"))
+    assert read_tree(tmp_path / "all") == {"x": b"1", "d/y": b"2"}
+
+
+def test_an_archive_is_unpacked(store: Any, tmp_path: Path) -> None:
+    store.put("x.csv.gz", gzip.compress(b"a,b"))
+    fetch(store.url("x.csv.gz"), str(tmp_path / "x.csv.gz"))
+    assert names_in(tmp_path) == ["x.csv", "x.csv.gz"]
+
+
+@pytest.mark.parametrize("path", ["none", "none/", "none/*", "data/se"])
+def test_nothing_there(store: Any, tmp_path: Path, path: str) -> None:
+    store.put("data/set/x", b"1")
+    with pytest.raises(UsageError, match=f"there is nothing at {re.escape(store.url(path))}\n"):
+        fetch(store.url(path), str(tmp_path / "x"))
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("path", ["/x", "/x/", ""])
+def test_no_such_bucket(store: Any, tmp_path: Path, path: str) -> None:
+    with pytest.raises(UsageError, match=f"there is nothing at {store.schemes[0]}://no-such-bucket-here"):
+        fetch(f"{store.schemes[0]}://no-such-bucket-here{path}", str(tmp_path / "x"))
+    assert names_in(tmp_path) == []
+
+
+def test_a_checksum_holds_for_objects_too(store: Any, tmp_path: Path) -> None:
+    store.put("x", b"1")
+    with pytest.raises(UsageError, match="is not what was expected"):
+        fetch(store.url("x"), str(tmp_path / "x"), checksum="0" * 64)
+    assert names_in(tmp_path) == []
+
+
+def test_an_object_that_is_also_a_folder_is_the_object(s3: Any, tmp_path: Path) -> None:
+    s3.put("x", b"1")
+    s3.put("x/y", b"2")
+    fetch(s3.url("x"), str(tmp_path / "one"))
+    fetch(s3.url("x/"), str(tmp_path / "all"))
+    assert (tmp_path / "one").read_bytes() == b"1"
+    assert read_tree(tmp_path / "all") == {"y": b"2"}
+
+
+# ---------------------------------------------------------------- going on
+
+
+def test_a_folder_goes_on_where_it_stopped(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, "set", TREE)
+    brought = watch(monkeypatch)
+    break_after(monkeypatch, 2)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(store.url("set"), str(tmp_path / "set"))
+    assert not (tmp_path / "set").exists()
+    assert len(brought) == 2
+    fetch(store.url("set"), str(tmp_path / "set"))
+    assert read_tree(tmp_path / "set") == TREE
+    assert sorted(brought) == sorted(TREE)  # each came once
+    assert names_in(tmp_path) == ["set"]
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    brought: list[str] = []
+    real = object_store._bring
+
+    def bring(store: Any, objects: list[StoredObject], places: list[str]) -> None:
+        for item, place in zip(objects, places, strict=True):
+            real(store, [item], [place])
+            brought.append(item.name)
+
+    monkeypatch.setattr(object_store, "_bring", bring)
+    return brought
+
+
+def break_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Ctrl-C after so many files, once."""
+    watched = object_store._bring
+    state = {"broken": False}
+
+    def bring(store: Any, objects: list[StoredObject], places: list[str]) -> None:
+        if state["broken"]:
+            watched(store, objects, places)
+            return
+        state["broken"] = True
+        watched(store, objects[:count], places[:count])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(object_store, "_bring", bring)
+
+
+def test_what_changed_meanwhile_is_brought_again(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(s3, "set", {"a": b"old", "b": b"old", "c": b"same", "gone": b"1"})
+    break_after(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(s3.url("set"), str(tmp_path / "set"))
+    s3.put("set/a", b"new")  # of the same length
+    s3.filesystem().rm_file(f"{s3.bucket}/set/gone")
+    (tmp_path / "set.part" / "b").write_bytes(b"ol")  # as a kill in the middle leaves it
+    brought = watch(monkeypatch)
+    fetch(s3.url("set"), str(tmp_path / "set"))
+    assert read_tree(tmp_path / "set") == {"a": b"new", "b": b"old", "c": b"same"}
+    assert sorted(brought) == ["a", "b"]
+
+
+@pytest.mark.parametrize("notes", ["", "{}", "[]", '{"address": 1, "objects": {}}'])
+def test_notes_that_say_nothing_start_over(s3: Any, tmp_path: Path, notes: str) -> None:
+    s3.put("set/a", b"new")
+    (tmp_path / "set.part").mkdir()
+    (tmp_path / "set.part" / "a").write_bytes(b"old")
+    (tmp_path / "set.part.json").write_text(notes)
+    fetch(s3.url("set"), str(tmp_path / "set"))
+    assert read_tree(tmp_path / "set") == {"a": b"new"}
+
+
+def test_a_part_of_another_kind_is_removed(s3: Any, tmp_path: Path) -> None:
+    s3.put("set/a", b"1")
+    (tmp_path / "set.part").write_bytes(b"once a file")
+    fetch(s3.url("set"), str(tmp_path / "set"))
+    (tmp_path / "x.part").mkdir()
+    fetch(s3.url("set/a"), str(tmp_path / "x"))
+    assert names_in(tmp_path) == ["set", "x"]
+
+
+class StoreLayout:
+    """As much of a store as `download` uses; what it hands over may differ from what it says."""
+
+    def __init__(self, listed: dict[str, dict[str, Any]], content: bytes = b"") -> None:
+        self.listed, self.content = listed, content
+
+    def info(self, path: str) -> dict[str, Any]:
+        assert path == "bucket"
+        return {"type": "directory"}
+
+    def find(self, _path: str, detail: bool) -> dict[str, dict[str, Any]]:
+        assert detail
+        return self.listed
+
+    def get(self, _paths: list[str], places: list[str]) -> None:
+        for place in places:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            Path(place).write_bytes(self.content)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, shelf: StoreLayout) -> None:
+    monkeypatch.setattr(object_store, "_open", lambda _url: (shelf, "bucket/d/"))
+
+
+@pytest.mark.parametrize("key", ["bucket/d/../../evil", "bucket/d/a/../../../../evil"])
+def test_a_key_that_climbs_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str) -> None:
+    use(monkeypatch, StoreLayout({"bucket/d/fine": {"size": 0, "type": "file"}, key: {"size": 0, "type": "file"}}))
+    with pytest.raises(UsageError, match=r"an object cannot be a file here: .* leads elsewhere"):
+        fetch("s3://bucket/d/", str(tmp_path / "deep" / "x"))
+    assert names_in(tmp_path) == ["deep"]
+    assert names_in(tmp_path / "deep") == []
+
+
+def test_an_object_that_arrives_short_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use(monkeypatch, StoreLayout({"bucket/d/x": {"size": 5, "type": "file"}}, b"four"))
+    with pytest.raises(InfrastructureError, match="bucket/d/x arrived with 4 of 5 bytes"):
+        fetch("s3://bucket/d/", str(tmp_path / "x"))
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_object_that_the_store_unpacks_has_no_known_length(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use(
+        monkeypatch,
+        StoreLayout({"bucket/d/x": {"size": 2, "contentEncoding": "gzip"}, "bucket/d/": {"size": 0}}, b"long"),
+    )
+    fetch("gs://bucket/d/", str(tmp_path / "x"))
+    assert read_tree(tmp_path / "x") == {"x": b"long"}
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("scheme", "extra", "module"),
+    [
+        ("s3", "s3", "s3fs"),
+        ("gs", "gcs", "gcsfs"),
+        ("az", "azure", "adlfs"),
+        ("abfss", "azure", "adlfs"),
+        ("s3", "s3", "fsspec"),
+    ],
+)
+def test_a_missing_part_names_its_extra(tmp_path: Path, scheme: str, extra: str, module: str) -> None:
+    """In a process where the library cannot be imported."""
+    program = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        "from assay.errors import MissingExtraError\nfrom assay.compat.perfzero.download import fetch\n"
+        "try: fetch(*sys.argv[1:])\nexcept MissingExtraError as error: print(error)"
+    )
+    command = [sys.executable, "-c", program, f"{scheme}://bucket/x", str(tmp_path / "x")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        f"{scheme}:// needs an optional part of Assay",
+        f"  install it: pip install 'assay[{extra}]'",
+    ], done.stderr
+    assert names_in(tmp_path) == []
+
+
+def test_nobody_there(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(InfrastructureError, match=f"{s3.url('x')} cannot be reached: Could not connect") as caught:
+        fetch(s3.url("x"), str(tmp_path / "x"))
+    assert caught.value.exit_code == 4
+    assert names_in(tmp_path) == []
+
+
+def test_a_store_that_does_not_answer_is_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(object_store, "_open", lambda _url: released.wait(60))
+    monkeypatch.setattr(object_store, "_ANSWER_S", 0.1)
+    said: list[str] = []
+    with pytest.raises(InfrastructureError, match=r"gs://b/x cannot be reached: no answer within 0\.1 s"):
+        fetch("gs://b/x", str(tmp_path / "x"), notify=said.append)
+    released.set()
+    assert said == ["downloading gs://b/x", "connecting to gs://b/x (for at most 0.1 s)"]
+    assert names_in(tmp_path) == []
+
+
+def test_the_limit_is_what_was_promised() -> None:
+    assert object_store._ANSWER_S == 20
+
+
+@pytest.mark.parametrize(("name", "words"), [("s3", "AWS_ACCESS_KEY_ID"), ("azure", "AZURE_STORAGE_CONNECTION_STRING")])
+def test_no_login(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, words: str
+) -> None:
+    for variable in [key for key in os.environ if key.startswith(("AWS_", "AZURE_"))]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    pytest.importorskip({"s3": "s3fs", "azure": "adlfs"}[name])
+    with pytest.raises(UsageError, match=f"may not be used: .*\n.*{words}"):
+        fetch({"s3": "s3://bucket/x", "azure": "az://bucket/x"}[name], str(tmp_path / "x"))
+
+
+def test_options_come_from_the_environment(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fsspec reads FSSPEC_* when it is imported, so a process of its own is asked."""
+    s3.put("x", b"1")
+    s3.filesystem().chmod(f"{s3.bucket}/x", "public-read")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("FSSPEC_S3_ANON", "true")
+    program = "import sys; from assay.compat.perfzero.download import fetch; print(fetch(*sys.argv[1:]).bytes)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, s3.url("x"), str(tmp_path / "x")], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
+
+
+class ForbiddenError(Exception):
+    status_code = 403
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (FileNotFoundError(2, "No such container", "c"), UsageError, "there is nothing at gs://b/x"),
+        (PermissionError("Access Denied"), UsageError, "may not be used: Access Denied"),
+        (ForbiddenError("no"), UsageError, "may not be used: no"),
+        (
+            OSError("Forbidden: https://h/b\nno access"),
+            UsageError,
+            "may not be used: Forbidden: https://h/b\n.*gcloud auth",
+        ),
+        (RuntimeError(), InfrastructureError, "cannot be reached: RuntimeError"),
+        (OSError(111, "Connect call failed"), InfrastructureError, "cannot be reached: .*Connect call failed"),
+        (ValueError("one\ntwo"), InfrastructureError, "cannot be reached: one$"),
+    ],
+)
+def test_each_error_of_a_library_has_its_words(error: Exception, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words), object_store._named("gs://b/x"):
+        raise error
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied", "/d/x")]
+)
+def test_errors_of_the_disk_are_left_to_the_caller(error: OSError) -> None:
+    with pytest.raises(OSError) as caught, object_store._named("gs://b/x"):
+        raise error
+    assert caught.value is error
+
+
+def test_notes_of_a_folder_hold_no_address(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3.put("set/a", b"1")
+    break_after(monkeypatch, 0)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(s3.url("set"), str(tmp_path / "set"))
+    notes = json.loads((tmp_path / "set.part.json").read_text())
+    assert set(notes["objects"]) == {"a"}
+    assert s3.bucket not in json.dumps(notes)

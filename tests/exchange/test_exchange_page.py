@@ -1,0 +1,37 @@
+"""The commands of docs/how-to/exchange-with-other-tools.md work as printed, one after another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.command_line import Cli
+from tests.exchange.test_importing import CHART, CREATE, TABLE, TRIAL, write_store
+from tests.test_docs import assay_calls
+from tests.workbench import STUDY, Bench
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "exchange-with-other-tools.md"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_page(cli: Cli, own_bench: Bench) -> None:
+    pytest.importorskip("mlflow")
+    pytest.importorskip("pyarrow")
+    own_bench.run(STUDY.replace("study: fit", "study: study"))
+    write_store(own_bench.folder / "old")
+    own_bench.write("project.csv", TABLE)
+    own_bench.write("chart.csv", CHART)
+    own_bench.write("journal.log", CREATE + TRIAL)
+    calls = assay_calls(PAGE.read_text(encoding="utf-8"))
+    assert {" ".join(call[:2]) for call in calls} == {
+        *("export csv", "export json", "export parquet", "export mlflow"),
+        *("index ingest", "sum project"),
+    }
+    for call in calls:
+        if "http://localhost:5000" in call:  # no server here
+            continue
+        result = cli(*call)
+        assert result.code == 0, (call, result.err)
+    assert {path.name for path in own_bench.root.iterdir()} == {"study", "my_exp", "project", "s"}
+    for name in ("runs.json", "runs.parquet", "series.csv", "series.parquet"):
+        assert (own_bench.folder / name).stat().st_size > 0

@@ -1,0 +1,81 @@
+"""Slurm with its accounting: jobs that the controller has forgotten are explained all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contracts.executor import Runs, finish, members, start, until
+from tests.farms.test_slurm import WAITING, build, find_task
+from tests.slurm_cluster import Cluster, start_cluster
+
+from assay.execute.base import EndKind
+from assay.farms import slurm_queue
+from assay.farms.slurm_queue import load_note
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    with start_cluster(nodes=2, has_accounting=True) as cluster:
+        for name in ("SLURM_CONF", "PATH"):
+            monkeypatch.setenv(name, cluster.env[name])
+        yield cluster
+
+
+@pytest.mark.services("slurm", "slurmdbd")
+def test_jobs_that_the_controller_has_forgotten(cluster: Cluster, tmp_path: Path) -> None:
+    """One is killed, one cancelled, one loses its node, one ends by itself; then the controller loses its memory."""
+    runs, executor = Runs(tmp_path / "root"), build(flags=("--nodelist=n1",))
+    on_second = build(flags=("--nodelist=n2", "--no-requeue"))
+    killed, _, failed, orphan = made = [runs.make(WAITING) for _ in range(4)]
+    handles = [start(on_second if run is orphan else executor, run) for run in made]
+    until(lambda: all(run.path("code/ran").exists() for run in made), "all run")
+    tasks = [find_task(on_second if run is orphan else executor, run) for run in made]
+    for pid in members(killed):
+        os.kill(pid, signal.SIGKILL)
+    cluster.run("scancel", tasks[1])
+    failed.path("code/go").touch()
+    cluster.lose_node("n2")
+    cluster.find_node("n2")
+    ended = {"FAILED", "CANCELLED", "NODE_FAIL"}
+    until(lambda: {note.state for note in map(load_note, tasks) if note} == ended, "Slurm knows how all have ended")
+    until(lambda: all(load_rows(cluster, task) for task in tasks), "the accounting, too")
+    executor.close()
+    on_second.close()
+
+    cluster.stop_controller()
+    cluster.start_controller("-c")
+    cluster.await_nodes()
+    assert load_note_of_controller(tasks[0]) is None
+    later = build()
+    for run, handle in zip(made, handles, strict=True):
+        later.watch(handle, run.dir)
+    finish(later, handles)
+    said = [later.explain_end(handle, run.dir) for run, handle in zip(made, handles, strict=True)]
+    assert check(said[0]) == "lost"
+    assert "FAILED, exit code 0:9, on n1" in str(said[0])
+    assert check(said[1]) == "user"
+    assert said[2] is None
+    assert check(said[3]) == "lost"
+    assert "NODE_FAIL" in str(said[3])
+    assert [run.markers() for run in made] == [set(), set(), {"train.exit.7"}, set()]
+    later.close()
+
+
+def load_rows(cluster: Cluster, task: str) -> bool:
+    """Whether the accounting has an end for it."""
+    said = cluster.run("sacct", "--noheader", "--allocations", "--parsable2", "--format=State", "-j", task)
+    return bool(said.strip()) and "RUNNING" not in said and "PENDING" not in said
+
+
+def load_note_of_controller(task: str) -> str | None:
+    answer = slurm_queue.call(("scontrol", "show", "job", task))
+    return answer.stdout if answer.returncode == 0 else None
+
+
+def check(said: tuple[EndKind, str] | None) -> EndKind:
+    assert said is not None
+    return said[0]

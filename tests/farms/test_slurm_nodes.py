@@ -1,0 +1,189 @@
+"""Slurm on several nodes, each another host: ranks, lost nodes, preemption, and what the accounting remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
+from tests.farms.test_slurm import WAITING, build, count_starts, find_task
+from tests.slurm_cluster import Cluster, start_cluster
+
+from assay.execute.base import Executor
+from assay.farms.slurm import SlurmExecutor
+from assay.values.run import JobHandle, Liveness
+
+pytestmark = pytest.mark.services("slurm")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Cluster]:
+    with start_cluster(nodes=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, shared.env[name])
+    return shared
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path / "root")
+
+
+@pytest.fixture
+def executor(cluster: Cluster) -> Iterator[SlurmExecutor]:
+    made = build()
+    yield made
+    made.close()
+
+
+def load_host(run: Run, attempt: int = 1) -> str:
+    return run.text(f"token.{attempt}").split()[0]
+
+
+@pytest.mark.long
+class TestContract(ExecutorContract):
+    """All of it, with jobs whose processes a supervisor cannot ask its own kernel about."""
+
+    @pytest.fixture
+    def surroundings(self, cluster: Cluster) -> None:
+        """The cluster is up."""
+
+    def another(self) -> SlurmExecutor:
+        return build()
+
+    def test_liveness(self, executor: Executor, runs: Runs) -> None:
+        """Its kernel cannot be asked: as long as Slurm says nothing else, it is taken for running."""
+        run = runs.make("until [ -e go ]; do sleep 0.02; done")
+        handle = start(executor, run)
+        until(lambda: run.path("token.1").exists(), "it runs")
+        assert executor.liveness(handle, run.dir) is Liveness.UNKNOWN
+        run.path("code/go").touch()
+        finish(executor, [handle])
+        assert executor.liveness(handle, run.dir) is Liveness.GONE
+
+
+# ---------------------------------------------------------------- one run on several nodes
+
+RANKS = "RANK WORLD_SIZE NODE_RANK LOCAL_RANK MASTER_ADDR"
+
+
+class TestRanks:
+    @pytest.mark.parametrize("limit", [None, 100.0])
+    def test_a_command_is_started_on_each_node(self, cluster: Cluster, runs: Runs, limit: float | None) -> None:
+        executor = build(nodes=2)
+        words = " ".join(f"${name}" for name in RANKS.split())
+        run = runs.make(f'echo $(uname -n) {words} $MASTER_PORT > "rank$RANK"; exit $((3 * RANK))', limits=(limit,))
+        finish(executor, [start(executor, run)])
+        first, second = (run.text(f"code/rank{rank}").split() for rank in (0, 1))
+        assert first[:6] == ["n1", "0", "2", "0", "0", "n1"]
+        assert second[:6] == ["n2", "1", "2", "1", "0", "n1"]
+        assert first[6] == second[6]
+        assert run.markers() == {"train.exit.3"}
+        executor.close()
+
+    @pytest.mark.parametrize("text", ["python3 train.py", "python3 train.py; exit $?", "bash train.sh"])
+    def test_a_signal_before_the_limit_reaches_every_rank(self, cluster: Cluster, runs: Runs, text: str) -> None:
+        executor = build(nodes=2, signal="USR1@1m")
+        run = runs.make(text)
+        run.path("code/train.sh").write_text("python3 train.py\nexit $?\n")
+        run.path("code/train.py").write_text(
+            "import os, pathlib, signal, sys, time\n"
+            "save = lambda *_: (pathlib.Path('saved' + os.environ['RANK']).touch(), sys.exit(5))\n"
+            "signal.signal(signal.SIGUSR1, save)\n"
+            "pathlib.Path('up' + os.environ['RANK']).touch()\ntime.sleep(100)\n"
+        )
+        handle = start(executor, run)
+        until(lambda: all(run.path(f"code/up{rank}").exists() for rank in (0, 1)), "both ranks run")
+        cluster.run("scancel", "--batch", "--signal=USR1", find_task(executor, run))
+        finish(executor, [handle])
+        assert all(run.path(f"code/saved{rank}").exists() for rank in (0, 1))
+        assert run.markers() == {"train.exit.5"}
+        executor.close()
+
+
+# ---------------------------------------------------------------- taken back
+
+
+def start_on(executor: SlurmExecutor, run: Run, name: str) -> JobHandle:
+    handle = start(executor, run)
+    until(lambda: (executor.wait(0.05), run.path("code/ran").exists())[1], "it runs")
+    assert load_host(run) == name
+    return handle
+
+
+class TestTakenBack:
+    def test_preempted_by_a_partition_that_matters_more(self, cluster: Cluster, runs: Runs) -> None:
+        """The first attempt's output stays, its copy does nothing, and the run goes on as its next attempt."""
+        low, high = build(cpus=8, flags=("--nodelist=n1",)), build(cpus=8, partition="urgent", flags=("--nodelist=n1",))
+        run, urgent = runs.make(f"echo said; {WAITING}"), runs.make(WAITING)
+        handle = start_on(low, run, "n1")
+        task = find_task(low, run)
+        above = start(high, urgent)
+        finish(low, [handle])
+        said = low.explain_end(handle, run.dir)
+        assert said is not None
+        assert said[0] == "taken back"
+        assert task in said[1]
+        assert members(run) == set()
+        low.cancel([(handle, run.dir)], 1.0)  # as a supervisor does with what is dead: its copy leaves the queue
+        until(lambda: task not in cluster.run("squeue", "-h", "-r", "-o", "%i"), "nothing waits in the queue")
+        second = low.submit(run.request(attempt=2), run.publish)
+        assert second is not None
+        for each in (run, urgent):
+            each.path("code/go").touch()
+        finish(high, [above])
+        finish(low, [second])
+        assert (run.markers(), urgent.markers()) == ({"train.2.exit.7"}, {"train.exit.7"})
+        assert (run.text("train.log"), run.text("train.2.log")) == ("said\n", "said\n")
+        assert count_starts(run) == 2
+        low.close()
+        high.close()
+
+    def test_a_job_that_has_just_begun_is_not_taken_for_requeued(self, cluster: Cluster, runs: Runs) -> None:
+        """The newest answer of squeue may be older than the token."""
+        executor = build(flags=("--begin=now+1hour",))
+        run = runs.make("true")
+        handle = start(executor, run)
+        task = find_task(executor, run)
+        until(lambda: (executor.wait(0.05), executor._queue.state(task) == "PENDING")[1], "squeue says that it waits")
+        run.path("token.1").write_text("n1 1 1 - 0\n")
+        assert executor.liveness(handle, run.dir) is Liveness.UNKNOWN
+        finish(executor, [handle])  # the next answer says so too
+        cluster.run("scancel", task)
+        executor.close()
+
+
+class TestLostNodes:
+    def test_one_of_two_while_the_others_go_on(self, cluster: Cluster, runs: Runs) -> None:
+        """Nothing is started in place of a job on a node that does not answer: it may still run."""
+        first, second = build(flags=("--nodelist=n1",)), build(flags=("--nodelist=n2",))
+        made = [runs.make(WAITING) for _ in range(2)]
+        handles = [
+            start_on(executor, run, name)
+            for executor, run, name in zip((first, second), made, ("n1", "n2"), strict=True)
+        ]
+        task = find_task(first, made[0])
+        cluster.lose_node("n1")
+        try:
+            more = runs.make("true")
+            finish(second, [start(second, more)])
+            until(lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", task), "Slurm has requeued it")
+            until(lambda: first._queue.state(task) == "PENDING" or first.wait(0.1), "squeue says so")
+            assert first.liveness(handles[0], made[0].dir) is Liveness.UNKNOWN
+            for run in made:
+                run.path("code/go").touch()
+            finish(second, handles[1:])
+            finish(first, handles[:1])
+        finally:
+            cluster.find_node("n1")
+        until(lambda: "COMPLETED" in cluster.run("scontrol", "show", "job", task), "the copy has left")
+        assert [run.markers() for run in made] == [{"train.exit.7"}] * 2
+        assert [count_starts(run) for run in made] == [1, 1]
+        first.close()
+        second.close()

@@ -1,0 +1,266 @@
+"""What is submitted and what is shown: texts, and the shell's opinion of them."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.errors import UsageError
+from assay.farms.submit_lines import (
+    build_cancel_command,
+    build_job_command,
+    build_job_name,
+    build_job_script,
+    build_slug,
+    build_state_dir,
+    build_submit_command,
+    find_program,
+    is_shell,
+    parse_native_id,
+    render_resources,
+    render_submit_line,
+    uses_script,
+)
+from assay.values.run import JobRequest
+from assay.values.study import Farm
+
+REQUEST = JobRequest("/home/logs/sweep/athletic-wallaby", "sweep/athletic-wallaby", 1, {"ASSAY_TIME": "t"}, tag="ab.1")
+TRAIN = "python train.py --lr 0.01 --solver sgd"
+BIG = Farm("bigfarm", "generic", "submit_job", (("gpu", 2), ("cpu", 16), ("mem", 128)))
+NGC = Farm(
+    "ngc",
+    "ngc",
+    "ngc batch run",
+    (("image", "nvidian/pytorch:19.10-py3"), ("instance", "dgx1v.16g.1.norm"), ("result", "/result")),
+    workspace="ws",
+    remote_root="/mnt/ngc",
+)
+JOB = "env ASSAY_TIME=t ASSAY_ATTEMPT_NUMBER=1 ASSAY_ATTEMPT=ab.1 bash"
+
+
+def shell_words(text: str) -> list[str]:
+    """What a program called by this text would see."""
+    ran = subprocess.run(["bash", "-c", f"printf '%s\\0' {text}"], check=True, capture_output=True)
+    return ran.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+
+class TestShownLine:
+    def test_as_the_runx_document_shows_it(self) -> None:
+        expected = 'submit_job --gpu 2 --cpu 16 --mem 128 -c "python train.py --lr 0.01 --solver sgd"'
+        assert render_submit_line(BIG, REQUEST, TRAIN) == expected
+
+    def test_a_tagged_run_shows_its_name(self) -> None:
+        tagged = replace(REQUEST, label="alexnet_2020.02.06_6.32")
+        line = render_submit_line(BIG, tagged, TRAIN)
+        assert line == (
+            "submit_job --gpu 2 --cpu 16 --mem 128 --name alexnet_2020.02.06_6.32"
+            ' -c "python train.py --lr 0.01 --solver sgd"'
+        )
+        assert "--name alexnet_2020.02.06_6.32 " in build_submit_command(BIG, tagged), "and is submitted under it"
+
+    def test_without_resources(self) -> None:
+        assert render_submit_line(Farm("x", "generic", "bash"), replace(REQUEST, label="j"), "true") == 'bash -c "true"'
+
+    def test_draco(self) -> None:
+        farm = Farm("draco-rno", "draco", "submit_job", (("gpu", 1),))
+        assert render_submit_line(farm, REQUEST, "echo 'a b'") == (
+            "submit_job --gpu 1  --name sweep_athletic-wallaby --command 'echo '\\''a b'\\'''"
+            " --logdir /home/logs/sweep/athletic-wallaby/gcf_log"
+        )
+
+    def test_ngc(self) -> None:
+        assert render_submit_line(NGC, REQUEST, TRAIN) == (
+            "ngc batch run --image nvidian/pytorch:19.10-py3 --instance dgx1v.16g.1.norm --result /result"
+            "  --name sweep_athletic-wallaby --commandline 'python train.py --lr 0.01 --solver sgd'"
+            " --workspace ws:/mnt/ngc:RW"
+        )
+
+    def test_template(self) -> None:
+        farm = Farm("pbs", "template", "qsub -N {job} -- {command}")
+        assert render_submit_line(farm, REQUEST, "a 'b'") == "qsub -N sweep_athletic-wallaby -- 'a '\"'\"'b'\"'\"''"
+
+    @given(st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=30))
+    def test_a_pasted_line_submits_the_same_command(self, command: str) -> None:
+        assert shell_words(render_submit_line(BIG, REQUEST, command))[-1] == command
+
+
+class TestSubmittedCommand:
+    def test_generic(self) -> None:
+        assert shell_words(build_submit_command(BIG, REQUEST)) == [
+            *["submit_job", "--gpu", "2", "--cpu", "16", "--mem", "128", "--name", "sweep_athletic-wallaby", "-c"],
+            f"{JOB} /home/logs/sweep/athletic-wallaby/job.sh",
+        ]
+
+    @pytest.mark.parametrize("submit", ["bash", "/bin/sh", "zsh -l", "FOO=1 bash"])
+    def test_a_bare_shell_has_no_name(self, submit: str) -> None:
+        assert "--name" not in build_submit_command(Farm("here", "generic", submit), REQUEST)
+
+    @pytest.mark.parametrize("submit", ["bash submit.sh", "rlaunch", "submit_bash"])
+    def test_what_is_no_bare_shell(self, submit: str) -> None:
+        assert "--name sweep_athletic-wallaby" in build_submit_command(Farm("there", "generic", submit), REQUEST)
+
+    def test_draco_writes_its_log_into_the_run(self) -> None:
+        words = shell_words(build_submit_command(Farm("draco", "draco", "submit_job"), REQUEST))
+        assert words[-2:] == ["--logdir", "/home/logs/sweep/athletic-wallaby/gcf_log"]
+        assert words[words.index("--command") + 1] == f"{JOB} /home/logs/sweep/athletic-wallaby/job.sh"
+
+    def test_ngc_uploads_and_runs_under_the_mounted_root(self) -> None:
+        upload, _, batch = build_submit_command(NGC, REQUEST).partition(" && ")
+        assert shell_words(upload) == [
+            *["ngc", "workspace", "upload", "--source", "/home/logs/sweep/athletic-wallaby"],
+            *["--destination", "sweep/athletic-wallaby", "ws"],
+        ]
+        words = shell_words(batch)
+        assert words[words.index("--commandline") + 1] == f"{JOB} /mnt/ngc/sweep/athletic-wallaby/job.sh"
+        assert words[-2:] == ["--workspace", "ws:/mnt/ngc:RW"]
+
+    def test_ngc_by_submit_job_replaces_the_root(self) -> None:
+        farm = Farm("ngc-x", "ngc", "submit_job", (("log", "LOGDIR/x"),), remote_root="/mnt/ngc/")
+        words = shell_words(build_submit_command(farm, REQUEST))
+        assert "ngc" not in words
+        assert words[1:3] == ["--log", "/mnt/ngc/sweep/athletic-wallaby/x"]
+        assert words[-1] == "/mnt/ngc/sweep/athletic-wallaby/gcf_log"
+
+    @pytest.mark.parametrize(("workspace", "root", "key"), [(None, "/r", "WORKSPACE"), ("ws", None, "NGC_LOGROOT")])
+    def test_ngc_without_what_it_needs(self, workspace: str | None, root: str | None, key: str) -> None:
+        farm = Farm("ngc", "ngc", "ngc batch run", workspace=workspace, remote_root=root)
+        with pytest.raises(UsageError, match=key):
+            build_submit_command(farm, REQUEST)
+
+    def test_a_template_that_submits_nothing(self) -> None:
+        with pytest.raises(UsageError, match="submits nothing") as caught:
+            build_submit_command(Farm("pbs", "template", "qsub -N {job}"), REQUEST)
+        assert "{command}" in str(caught.value.hint)
+
+    def test_later_attempts_have_names_of_their_own(self) -> None:
+        second = JobRequest(REQUEST.dir, REQUEST.name, 2, tag="ab.2")
+        assert "--name sweep_athletic-wallaby.2 " in build_submit_command(BIG, second)
+        assert "ASSAY_ATTEMPT_NUMBER=2 ASSAY_ATTEMPT=ab.2" in build_submit_command(BIG, second)
+
+    @given(
+        st.text(st.characters(blacklist_characters="\0/", blacklist_categories=("Cs",)), min_size=1, max_size=20),
+        st.sampled_from([BIG, NGC, Farm("d", "draco", "submit_job"), Farm("t", "template", 'x "{command}"')]),
+    )
+    def test_any_path_survives_the_shells(self, name: str, farm: Farm) -> None:
+        """One shell reads the submit line, the farm's shell reads the command."""
+        request = JobRequest(f"/r/{name}/{name}", f"{name}/{name}", 1, tag="ab.1")
+        words = shell_words(build_submit_command(farm, request).rpartition(" && ")[2])
+        command = next(word for word in words if word.startswith("env "))
+        assert shell_words(command)[-2:] == ["bash", f"{build_state_dir(farm, request.dir)}/job.sh"]
+
+
+class TestResources:
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (True, "--k"),
+            (False, ""),
+            (None, ""),
+            (2, "--k 2"),
+            (0, "--k 0"),
+            (0.5, "--k 0.5"),
+            ("a b --flag c", "--k a b --flag c"),  # several words or flags: unquoted, as runx hands them on
+            (["/a:/a", "/b:/b"], "--k /a:/a --k /b:/b"),
+            ([], ""),
+            ("LOGDIR/x", "--k /home/logs/sweep/athletic-wallaby/x"),
+        ],
+    )
+    def test_values(self, value: object, text: str) -> None:
+        assert render_resources(Farm("f", "generic", "s", (("k", value),)), REQUEST) == text
+
+    def test_what_the_run_asks_for_overrides_and_adds(self) -> None:
+        request = JobRequest("/r/s/x", "s/x", 1, farm_resources=(("gpu", 4), ("partition", "long"), ("mem", None)))
+        assert render_resources(BIG, request) == "--gpu 4 --cpu 16 --partition long"
+
+    @pytest.mark.parametrize("value", ["LOGDIR/x", '"LOGDIR/x"', "'LOGDIR/x'"])
+    def test_the_run_directory_is_quoted_where_it_stands(self, value: str) -> None:
+        request = JobRequest("/a b/it's/$HOME", "s/x", 1)
+        text = render_resources(Farm("f", "generic", "s", (("k", value),)), request)
+        assert shell_words(text) == ["--k", "/a b/it's/$HOME/x"]
+
+
+class TestTemplate:
+    def fill(self, template: str) -> str:
+        return build_submit_command(Farm("t", "template", template + " {command}"), REQUEST).removesuffix(
+            f" '{JOB} {REQUEST.dir}/job.sh'"
+        )
+
+    def test_every_place(self) -> None:
+        assert self.fill("{job}|{name}|{dir}|{script}|{resources}") == (
+            "sweep_athletic-wallaby|sweep/athletic-wallaby|/home/logs/sweep/athletic-wallaby|"
+            "/home/logs/sweep/athletic-wallaby/submit.sh.1|"
+        )
+
+    def test_what_is_not_ours_stays(self) -> None:
+        text = "${job} ${HOME} {other} {print $1}"
+        assert self.fill(text) == text
+
+    def test_a_literal_place(self) -> None:
+        assert self.fill("{{job}}") == "{job}"
+
+    def test_an_escaped_quote_opens_nothing(self) -> None:
+        request = JobRequest("/a b", "s/x", 1)
+        text = build_submit_command(Farm("t", "template", r"echo it\'s {dir} {command}"), request)
+        assert shell_words(text)[:3] == ["echo", "it's", "/a b"]
+
+    def test_uses_script(self) -> None:
+        assert uses_script(Farm("t", "template", "qsub {script}"))
+        assert not uses_script(Farm("t", "template", "qsub {{script}} {command}"))
+        assert not uses_script(Farm("t", "generic", "qsub {script}"))
+
+    def test_the_script_does_what_the_command_does(self) -> None:
+        assert build_job_script(BIG, REQUEST).splitlines()[1] == f"exec {build_job_command(BIG, REQUEST)}"
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "job"),
+        [("s/r", "s_r"), ("s/a b\n'c'", "s_a_b_c_"), ("-s/r", "s_r"), ("größe/r", "größe_r"), ("/", "_"), ("-", "run")],
+    )
+    def test_job_names_are_one_plain_word(self, name: str, job: str) -> None:
+        assert build_job_name(JobRequest("/d", name, 1)) == job
+
+    @given(st.text(min_size=1, max_size=100), st.integers(1, 12))
+    def test_slugs_are_labels(self, name: str, attempt: int) -> None:
+        slug = build_slug(JobRequest("/d", name, attempt))
+        assert len(slug) <= 63
+        assert slug.strip("-") == slug
+        assert all(c in "abcdefghijklmnopqrstuvwxyz0123456789-" for c in slug)
+
+    def test_slugs_tell_long_names_apart(self) -> None:
+        slugs = {build_slug(JobRequest(f"/d/{i}", "x" * 100 + str(i), a)) for i in range(5) for a in (1, 2)}
+        assert len(slugs) == 10
+
+    @pytest.mark.parametrize(
+        ("said", "native_id"),
+        [
+            ("Submitted batch job 4711\n", "4711"),
+            ("4711.server.example\n", "4711"),
+            ("Job <4711> is submitted to queue <normal>.\n", "4711"),
+            ("pod/sweep created as x7-abc\nmore", "x7-abc"),
+            ("", ""),
+        ],
+    )
+    def test_native_ids(self, said: str, native_id: str) -> None:
+        assert parse_native_id(said) == native_id
+
+    def test_cancel_command(self) -> None:
+        farm = Farm("pbs", "generic", "submit_job", cancel="qdel {native_id} # {job}")
+        assert build_cancel_command(farm, "/r/s/x", 2, "47 11") == "qdel '47 11' # s_x.2"
+        assert build_cancel_command(BIG, "/r/s/x", 1, "1") is None
+
+    @pytest.mark.parametrize(
+        ("submit", "program"),
+        [("submit_job --x", "submit_job"), ("A=1 /opt/s q", "/opt/s"), ("$TOOL x", None), ("", None), ("'", "'")],
+    )
+    def test_the_program_to_look_for(self, submit: str, program: str | None) -> None:
+        expected = None if program == "'" else program
+        assert find_program(Farm("f", "generic", submit)) == expected
+
+    def test_only_a_generic_farm_can_be_a_shell(self) -> None:
+        assert is_shell(Farm("f", "generic", "bash"))
+        assert not is_shell(Farm("f", "template", "bash"))

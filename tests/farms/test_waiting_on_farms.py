@@ -1,0 +1,55 @@
+"""Runs that wait in the queue of a farm: that they do is said, and is no part of the time that they take."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from tests.workbench import Bench, until
+
+from assay.record import run_directory
+
+STUDY = """
+study: far
+command: 'echo "loss 0.5"; touch UP; until [ -e END ]; do sleep 0.02; done'
+params: {x: [1]}
+metrics: {loss: 'loss ({number})'}
+farms: {slow: {submit: '(until [ -e BEGIN ]; do sleep 0.02; done; exec bash {script}) > /dev/null 2>&1 &'}}
+on: slow
+resources: {gpus: 0}
+"""
+
+
+def test_the_queue_is_not_part_of_a_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    text, run = STUDY, bench.root / "far" / "x=1"
+    for name in ("BEGIN", "END", "UP"):
+        text = text.replace(name, str(tmp_path / name.lower()))
+    bench.write("study.yml", text)
+    program = bench.start("run", "study.yml")
+    until((run / "submit.exit.1.0").exists, "it is submitted")
+    (row,) = json.loads(bench.assay("ls", "far", "--json").stdout)
+    assert (row["state"], row.get("seconds")) == ("queued", None)
+    assert "waits for" in bench.assay("show", "far/x=1").stdout
+    opened_at = time.time()
+    (tmp_path / "begin").touch()
+    until((tmp_path / "up").exists, "it runs")
+    assert "waited" in bench.assay("show", "far/x=1").stdout
+    assert program.stderr is not None
+    words = [line.split()[:2] for line in iter(program.stderr.readline, "started  x=1\n")]
+    assert ["submitted", "x=1"] in words
+    (tmp_path / "end").touch()
+    _, err = program.communicate(timeout=60)
+    assert program.returncode == 0, err
+    assert "finished x=1" in err
+    outcome = run_directory.load_outcome(str(run), 1)
+    assert outcome is not None
+    assert outcome.started_at is not None
+    assert outcome.ended_at is not None
+    began, ended = run_directory.load_times(str(run))["run"]
+    assert ended is not None
+    assert outcome.ended_at - outcome.started_at == pytest.approx(ended - began)
+    assert outcome.started_at > opened_at - 0.1  # a file's date is up to a clock tick old
+    assert "waited" in bench.assay("show", "far/x=1").stdout

@@ -1,0 +1,385 @@
+"""What to do about a run: every branch of the decision, and what holds for all histories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.follow.attempts import (
+    DEATH,
+    GIVEN_UP,
+    MAX_DEATHS,
+    MAX_TAKEN_BACK,
+    TAKEN_BACK,
+    Action,
+    Decision,
+    RetryPolicy,
+    build_outcome,
+    decide,
+    finished_before,
+)
+from assay.record.run_directory import Attempt, History
+from assay.values.run import JobHandle, Liveness, Outcome, State, Stop
+from assay.values.state import RETRY
+
+COMMANDS = ("train", "test")
+ALL = {"train": 0, "test": 0}
+
+
+def handle(number: int = 1, executor: str = "local", skips: str | None = None) -> JobHandle:
+    return JobHandle(executor, "1", "host", 1, 1, "boot", None, number, 0.0, skips=skips)
+
+
+def attempt(
+    number: int = 1, codes: dict[str, int] | None = None, outcome: State | None = None, **more: object
+) -> Attempt:
+    made = Outcome(outcome, number, codes or {}, DEATH if outcome is State.LOST else "") if outcome else None
+    fields: dict[str, object] = {"handle": handle(number), "codes": codes or {}, "outcome": made, **more}
+    return Attempt(number, **fields)  # type: ignore[arg-type]
+
+
+def look(
+    *attempts: Attempt,
+    alive: Liveness = Liveness.GONE,
+    policy: RetryPolicy | None = None,
+    commands: tuple[str, ...] = COMMANDS,
+) -> Decision:
+    return decide(History(attempts), commands, lambda _handle: alive, policy or RetryPolicy())
+
+
+def never(_handle: JobHandle) -> Liveness:
+    raise AssertionError("nobody needs to know whether it lives")
+
+
+# ---------------------------------------------------------------- nothing, or over
+
+
+def test_a_run_without_attempts_is_started() -> None:
+    assert look() == Decision(Action.START, State.QUEUED, 1)
+
+
+@pytest.mark.parametrize("state", [State.DONE, State.FAILED, State.TIMEOUT, State.STOPPED, State.PRUNED])
+def test_what_is_over_is_kept(state: State) -> None:
+    last = attempt(codes=ALL, outcome=state)
+    decision = decide(History((last,)), COMMANDS, never, RetryPolicy())
+    assert decision == Decision(Action.KEEP, state, 1, last.outcome, last.handle)
+
+
+def test_what_was_done_with_fewer_commands_goes_on_with_the_others() -> None:
+    assert look(attempt(codes={"train": 0}, outcome=State.DONE)) == Decision(Action.START, State.QUEUED, 2)
+    assert look(attempt(codes={"train": 0}, outcome=State.DONE), commands=("train",)).action is Action.KEEP
+
+
+def test_commands_of_earlier_attempts_count() -> None:
+    first = attempt(1, {"train": 0, "test": 1}, State.FAILED)
+    assert look(first, attempt(2, {"test": 0}, State.DONE)).action is Action.KEEP
+
+
+# ---------------------------------------------------------------- alive, or gone
+
+
+def test_what_lives_is_followed() -> None:
+    assert look(attempt(), alive=Liveness.ALIVE) == Decision(Action.FOLLOW, State.RUNNING, 1, handle=handle())
+
+
+def test_what_lives_is_followed_whatever_its_markers_say() -> None:
+    assert look(attempt(codes=ALL), alive=Liveness.ALIVE).action is Action.FOLLOW
+    assert look(attempt(codes={"train": 1}), alive=Liveness.ALIVE).action is Action.FOLLOW
+
+
+def test_what_ended_well_is_closed() -> None:
+    """With the times that lease and marker have: nobody may have seen its end."""
+    outcome = Outcome(State.DONE, 1, ALL, started_at=0.0, ended_at=7.0)
+    assert look(attempt(codes=ALL, ended_at=7.0)) == Decision(Action.CLOSE, State.DONE, 1, outcome, handle())
+
+
+def test_what_ended_badly_is_cleaned_up() -> None:
+    decision = look(attempt(codes={"train": 0, "test": 3}))
+    assert (decision.action, decision.state) == (Action.CLEAN, State.FAILED)
+    assert decision.outcome is not None
+    assert (decision.outcome.reason, decision.outcome.exit_code) == ("test ended with exit code 3", 3)
+
+
+def test_what_ended_without_a_word_is_dead() -> None:
+    for codes in ({}, {"train": 0}):
+        decision = look(attempt(codes=codes))
+        assert (decision.action, decision.state) == (Action.CLEAN, State.LOST)
+        assert decision.outcome is not None
+        assert decision.outcome.reason == DEATH
+
+
+def test_what_left_no_readable_lease_is_dead() -> None:
+    assert look(attempt(handle=None), alive=Liveness.ALIVE).state is State.LOST
+
+
+def test_death_after_every_command_is_no_death() -> None:
+    assert look(attempt(codes=ALL, handle=None)).state is State.DONE
+
+
+# ---------------------------------------------------------------- other hosts
+
+
+def test_what_runs_on_another_host_is_lost_and_not_touched() -> None:
+    assert look(attempt(), alive=Liveness.UNKNOWN) == Decision(Action.FOLLOW, State.LOST, 1, handle=handle())
+
+
+def test_what_a_farm_has_is_running() -> None:
+    farmed = attempt(handle=handle(executor="submit"))
+    assert look(farmed, alive=Liveness.UNKNOWN).state is State.RUNNING
+
+
+def test_what_ended_on_another_host_has_its_true_end() -> None:
+    assert look(attempt(codes=ALL), alive=Liveness.UNKNOWN).state is State.DONE
+    assert look(attempt(codes={"train": 7}), alive=Liveness.UNKNOWN).state is State.FAILED
+
+
+def test_only_retry_lost_gives_up_another_host() -> None:
+    force = RetryPolicy(again=frozenset(State), base=1)
+    assert look(attempt(), alive=Liveness.UNKNOWN, policy=force).action is Action.FOLLOW
+    retry = RetryPolicy(again=frozenset({State.LOST}), base=1, abandons=True)
+    given_up = look(attempt(), alive=Liveness.UNKNOWN, policy=retry)
+    assert (given_up.action, given_up.state) == (Action.CLOSE, State.LOST)
+    assert given_up.outcome is not None
+    assert given_up.outcome.reason == GIVEN_UP
+    closed = attempt(outcome=State.LOST)
+    assert look(closed, policy=retry) == Decision(Action.START, State.QUEUED, 2)
+    later = attempt(2)
+    assert look(closed, later, alive=Liveness.UNKNOWN, policy=retry).action is Action.FOLLOW
+
+
+def test_what_was_given_up_is_not_tried_again_by_itself() -> None:
+    given_up = Attempt(1, handle(), outcome=Outcome(State.LOST, 1, {}, GIVEN_UP))
+    assert look(given_up).action is Action.KEEP
+
+
+# ---------------------------------------------------------------- stops
+
+
+def test_a_stop_explains_a_death_and_a_failure() -> None:
+    stop = Stop("somebody", "enough", "user", 5.0)
+    for codes in ({}, {"train": 143}):
+        decision = look(attempt(codes=codes, stop=stop))
+        assert (decision.action, decision.state) == (Action.CLEAN, State.STOPPED)
+        assert decision.outcome is not None
+        assert decision.outcome.reason == "enough"
+
+
+def test_what_was_done_before_the_stop_is_done() -> None:
+    assert look(attempt(codes=ALL, stop=Stop("somebody", "enough"))).state is State.DONE
+
+
+def test_what_a_rule_ended_is_pruned_unless_it_finished_before() -> None:
+    stop = Stop("somebody", "asha rung 3, 41st of 60", "rule", 5.0)
+    for codes in ({}, {"train": 0}, {"train": 143}):
+        decision = look(attempt(codes=codes, stop=stop))
+        assert (decision.action, decision.state) == (Action.CLEAN, State.PRUNED)
+        assert decision.outcome is not None
+        assert decision.outcome.reason == stop.why
+    assert look(attempt(codes=ALL, stop=stop)).state is State.DONE
+    assert look(attempt(stop=stop), alive=Liveness.ALIVE).action is Action.FOLLOW
+
+
+@pytest.mark.parametrize("name", ["failed", "lost", "stopped"])
+def test_only_a_forced_repeat_begins_a_pruned_run_again(name: str) -> None:
+    last = attempt(outcome=State.PRUNED, stop=Stop("somebody", "why", "rule"))
+    policy = RetryPolicy(retries=5, again=frozenset(RETRY[name]), base=1).begin(History((last,)))
+    assert look(last, policy=policy).action is Action.KEEP
+    assert look(last, policy=replace(policy, again=frozenset(State))).action is Action.START
+
+
+@pytest.mark.parametrize(("kind", "goes_on"), [("interrupt", True), ("user", False), ("early", False)])
+@pytest.mark.parametrize("at", [5.0, 4e9])
+def test_only_an_interrupt_that_was_there_at_the_start_is_continued(kind: str, at: float, goes_on: bool) -> None:
+    """Whatever the clock showed then: it may have gone back since."""
+    stopped = attempt(outcome=State.STOPPED, stop=Stop("somebody", "why", kind, at))  # type: ignore[arg-type]
+    before = RetryPolicy().begin(History((stopped,)))
+    assert look(stopped, policy=before).action is (Action.START if goes_on else Action.KEEP)
+    for earlier in ((), (attempt(),)):  # nothing was there yet, or it still ran
+        assert look(stopped, policy=RetryPolicy().begin(History(earlier))).action is Action.KEEP
+
+
+def test_the_next_attempt_is_not_continued_because_the_first_was() -> None:
+    first = attempt(outcome=State.STOPPED, stop=Stop("somebody", "why", "interrupt", 5.0))
+    second = attempt(2, outcome=State.STOPPED, stop=Stop("another", "why", "interrupt", 4.0))
+    assert look(first, second, policy=RetryPolicy().begin(History((first,)))).action is Action.KEEP
+
+
+# ---------------------------------------------------------------- again
+
+
+def failures(count: int, state: State = State.FAILED) -> list[Attempt]:
+    return [attempt(n, {"train": 1}, state) for n in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.TIMEOUT])
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_retries_are_counted_exactly(retries: int, state: State) -> None:
+    policy = RetryPolicy(retries=retries)
+    starts = [look(*failures(count, state), policy=policy).action is Action.START for count in range(1, retries + 3)]
+    assert starts == [True] * retries + [False] * 2
+
+
+def test_retry_failed_counts_anew() -> None:
+    policy = RetryPolicy(retries=1, again=frozenset({State.FAILED}), base=2)
+    actions = [look(*failures(count), policy=policy).action for count in (2, 3, 4)]
+    assert actions == [Action.START, Action.START, Action.KEEP]
+
+
+@pytest.mark.parametrize("state", [state for state in State if state.is_over])
+def test_each_state_can_be_asked_for_again(state: State) -> None:
+    policy = RetryPolicy(again=frozenset({state}), base=1)
+    over = Attempt(1, handle(), codes=ALL, outcome=Outcome(state, 1, ALL, "somehow"))
+    assert look(over, policy=policy) == Decision(Action.START, State.QUEUED, 2)
+    again = Attempt(2, handle(2), codes=ALL, outcome=Outcome(state, 2, ALL, "somehow"))
+    assert look(over, again, policy=policy).action is Action.KEEP
+
+
+def test_five_deaths_in_a_row_are_the_end() -> None:
+    deaths = [attempt(n, outcome=State.LOST) for n in range(1, MAX_DEATHS + 1)]
+    actions = [look(*deaths[:count]).action for count in range(1, MAX_DEATHS + 1)]
+    assert actions == [Action.START] * (MAX_DEATHS - 1) + [Action.KEEP]
+
+
+@pytest.mark.parametrize(("reason", "limit"), [(DEATH, MAX_DEATHS), (TAKEN_BACK, MAX_TAKEN_BACK)])
+def test_what_an_engine_says_about_it_changes_nothing(reason: str, limit: int) -> None:
+    outcomes = [Outcome(State.LOST, n, {}, f"{reason}; job {n} says more") for n in range(1, limit + 1)]
+    ended = [Attempt(outcome.attempt, handle(outcome.attempt), outcome=outcome) for outcome in outcomes]
+    assert [look(*ended[:count]).action for count in (1, limit - 1, limit)] == [Action.START, Action.START, Action.KEEP]
+
+
+def test_deaths_count_only_in_a_row() -> None:
+    four = [attempt(n, outcome=State.LOST) for n in range(1, 5)]
+    between = attempt(5, {"train": 1}, State.FAILED)
+    later = [attempt(n, outcome=State.LOST) for n in range(6, 10)]
+    assert look(*four, between, *later).action is Action.START
+
+
+# ---------------------------------------------------------------- what counts as finished
+
+
+def test_a_repeat_does_not_lean_on_what_it_repeats() -> None:
+    """`--force` runs everything again; killed, it must not pass for done because the first attempt was."""
+    first = attempt(1, ALL, State.DONE)
+    repeat = attempt(2, handle=handle(2, skips=""))
+    assert look(first, repeat).state is State.LOST
+    assert finished_before(History((first, repeat))) == set()
+
+
+def test_an_attempt_leans_on_what_it_left_out() -> None:
+    first = attempt(1, {"train": 0, "test": 1}, State.FAILED)
+    second = attempt(2, {"test": 0}, handle=handle(2, skips=":train:"))
+    assert finished_before(History((first, second))) == {"train"}
+    assert look(first, second).state is State.DONE
+
+
+def test_where_no_lease_says_it_earlier_attempts_do() -> None:
+    first = attempt(1, {"train": 0}, State.FAILED)
+    assert finished_before(History((first, attempt(2, handle=None)))) == {"train"}
+
+
+# ---------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (1, "train ended with exit code 1"),
+        (137, "train ended with exit code 137 (SIGKILL)"),
+        (139, "train ended with exit code 139 (SIGSEGV)"),
+        (255, "train ended with exit code 255"),
+    ],
+)
+def test_the_reason_of_a_failure(code: int, said: str) -> None:
+    assert build_outcome(attempt(codes={"train": code}), COMMANDS, set()).reason == said
+
+
+def test_the_reason_of_a_timeout() -> None:
+    outcome = build_outcome(attempt(codes={"train": 124}, timeouts=frozenset({"train"})), COMMANDS, set())
+    assert (outcome.state, outcome.reason) == (State.TIMEOUT, "train ran into its time limit")
+
+
+def test_124_alone_is_no_timeout() -> None:
+    assert build_outcome(attempt(codes={"train": 124}), COMMANDS, set()).state is State.FAILED
+
+
+# ---------------------------------------------------------------- for all histories
+
+codes = st.dictionaries(st.sampled_from(COMMANDS), st.integers(0, 255))
+stops = st.none() | st.builds(
+    Stop, st.just("x"), st.just("y"), st.sampled_from(["user", "interrupt", "early"]), st.floats(0, 10)
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    count = draw(st.integers(0, 7))
+    made = []
+    for number in range(1, count + 1):
+        said = draw(codes)
+        over = number < count or draw(st.booleans())
+        one = Attempt(number, draw(st.none() | st.just(handle(number))), stop=draw(stops), codes=said)
+        outcome = build_outcome(one, COMMANDS, set()) if over else None
+        made.append(Attempt(number, one.handle, stop=one.stop, codes=said, outcome=outcome))
+    return History(tuple(made))
+
+
+policies = st.builds(
+    RetryPolicy,
+    st.integers(0, 3),
+    st.frozensets(st.sampled_from(State)),
+    st.integers(0, 7),
+    st.floats(0, 10),
+    st.booleans(),
+)
+
+
+@given(histories(), policies, st.sampled_from(Liveness))
+def test_an_attempt_number_is_never_used_twice(history: History, policy: RetryPolicy, alive: Liveness) -> None:
+    decision = decide(history, COMMANDS, lambda _handle: alive, policy)
+    used = {each.number for each in history.attempts}
+    if decision.action is Action.START:
+        assert decision.attempt == max(used, default=0) + 1
+        assert history.last is None or history.last.outcome is not None
+    else:
+        assert decision.attempt == max(used)
+
+
+@given(histories(), policies)
+def test_what_lives_is_never_closed(history: History, policy: RetryPolicy) -> None:
+    decision = decide(history, COMMANDS, lambda _handle: Liveness.ALIVE, policy)
+    last = history.last
+    if last is not None and last.outcome is None and last.handle is not None:
+        assert decision.action is Action.FOLLOW
+
+
+@given(histories(), policies, st.sampled_from(Liveness))
+def test_a_close_has_an_outcome_that_then_stands(history: History, policy: RetryPolicy, alive: Liveness) -> None:
+    """Deciding again after the outcome is written never closes again: a supervisor cannot turn in a circle."""
+    decision = decide(history, COMMANDS, lambda _handle: alive, policy)
+    if decision.action not in (Action.CLOSE, Action.CLEAN):
+        return
+    assert decision.outcome is not None
+    last = history.attempts[-1]
+    closed = Attempt(last.number, last.handle, stop=last.stop, codes=last.codes, outcome=decision.outcome)
+    after = decide(History((*history.attempts[:-1], closed)), COMMANDS, never, policy)
+    assert after.action in (Action.START, Action.KEEP)
+
+
+@given(histories(), st.integers(0, 3))
+def test_by_itself_a_run_comes_to_an_end(history: History, retries: int) -> None:
+    """However an attempt ends, the number of attempts that follow is bounded."""
+    policy = RetryPolicy(retries=retries)
+    ended = list(history.attempts)
+    for _ in range(8 + retries + MAX_DEATHS):
+        decision = decide(History(tuple(ended)), COMMANDS, lambda _handle: Liveness.GONE, policy)
+        if decision.action is Action.KEEP:
+            return
+        if decision.action is Action.START:
+            ended.append(attempt(decision.attempt, {"train": 1}, State.FAILED))
+        else:
+            last = ended[-1]
+            ended[-1] = Attempt(last.number, last.handle, stop=last.stop, codes=last.codes, outcome=decision.outcome)
+    raise AssertionError("it never ends")

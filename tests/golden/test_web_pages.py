@@ -1,0 +1,266 @@
+"""The page of the goldens, on a root with a real recording and checks that pass, change and fail."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from tests.golden_lab import Lab
+from tests.web_client import open_client
+
+from assay.follow.api import StudyLocation
+from assay.golden.page import build_drift, build_golden_page, list_goldens
+from assay.golden.records import list_ids, load_head, load_report
+from assay.golden.report.charts import build_chart
+from assay.golden.report_page import build_report
+from assay.golden.values import Track
+from assay.values.verdict import SEVERITY, VerdictKind
+
+SLUG = "golden-demo"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """A gathering, a check as it was recorded, and one of a training that became worse."""
+    lab = Lab(tmp_path_factory.mktemp("goldens"))
+    lab.store = lab.folder / "runs" / "store"
+    assert lab.gather().kind is VerdictKind.PASS
+    assert lab.check().kind is VerdictKind.PASS
+    lab.change(scale=1.5)
+    assert lab.check().kind is VerdictKind.FAIL
+    return lab
+
+
+@pytest.fixture(scope="module")
+def client(lab: Lab) -> Iterator[TestClient]:
+    with open_client(lab.folder / "runs") as client:
+        yield client
+
+
+def locate(lab: Lab) -> StudyLocation:
+    return StudyLocation(str(lab.folder / "runs"), SLUG)
+
+
+def test_the_list_has_the_last_verdict_and_those_before(client: TestClient) -> None:
+    text = client.get("/goldens").text
+    card = text.partition('<li class="card">')[2].partition("</li>")[0]
+    head, _, rest = card.partition("</h2>")
+    assert 'class="badge FAIL"' in head
+    assert "PASS" not in head
+    assert 'class="badge PASS"' in rest
+    assert "store/demo_convergence_harness_manifest.json" in text
+
+
+def test_a_check_as_its_report(client: TestClient, lab: Lab) -> None:
+    text = client.get(f"/goldens/{SLUG}").text
+    assert "Convergence check" in text
+    assert text.count("<svg") >= 3  # a curve of each segment, and the drift
+    assert 'class="first"' in text  # where it failed
+    assert "Drift over checks" in text
+    assert "The recording now" in text
+    last, before, first = [each for each, _ in list_ids(locate(lab))]
+    assert f"check={last}" in text
+    passed = client.get(f"/goldens/{SLUG}?check={before}").text
+    assert 'class="badge FAIL"' not in passed.partition('id="checks"')[0]
+    gathered = client.get(f"/goldens/{SLUG}?check={first}").text
+    assert "Golden recording" in gathered
+    report = gathered.partition("<h1")[2].partition('id="checks"')[0].partition("Drift")[0]
+    assert ">PASS<" not in report  # nothing was judged
+
+
+def test_the_reason_is_said_first_and_what_failed_is_first(client: TestClient) -> None:
+    text = client.get(f"/goldens/{SLUG}").text
+    reason = text.partition('<p class="answer">')[2].partition("</p>")[0]
+    assert "loss" in reason
+    assert "%" in reason
+    rows = text.partition("<tbody>")[2]
+    kinds = re.findall(r'class="badge (\w+)"', rows.partition("</tbody>")[0])
+    assert kinds[0] == "FAIL"
+    assert kinds == sorted(kinds, key=list(map(str, SEVERITY)).index)
+
+
+@pytest.mark.parametrize(("count", "drawn"), [(1, 0), (3, 3), (40, 0)])
+def test_recordings_are_drawn_each_if_they_are_few(count: int, drawn: int) -> None:
+    tracks = [Track((1, 2, 3), (1.0, 2.0, 3.0 + number)) for number in range(count)]
+    chart = build_chart("loss", (), tracks, tracks[:1])
+    assert sum(curve.style == "replica" for curve in chart.panels[0].curves) == drawn
+    assert len(chart.panels[0].areas) == (count > 1)
+
+
+def test_windows_say_their_verdict() -> None:
+    """Not by their colour alone; those beside each other once."""
+    track = Track((1, 2, 3, 4), (1.0, 2.0, 3.0, 1.0))
+    marks = [("fail", 1.0, 2.0), ("fail", 3.0, 3.0), ("open", 4.0, 4.0)]
+    chart = build_chart("loss", (), [track], [track], marks=marks)
+    assert list(chart.panels[0].labels) == [(3.5, 3.0, "FAIL"), (4.5, 3.0, "open")]
+
+
+def test_commands_that_go_on(client: TestClient, lab: Lab) -> None:
+    text = client.get(f"/goldens/{SLUG}").text
+    assert "assay golden check " in text
+    assert f"-s {lab.store} -t demo" in text
+    assert "assay golden rebase" in text
+
+
+def test_two_checks(client: TestClient, lab: Lab) -> None:
+    last, before, _ = [each for each, _ in list_ids(locate(lab))]
+    text = client.get(f"/goldens/{SLUG}?check={last}&with={before}").text
+    table = text.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert "badge FAIL" in table
+    assert "badge PASS" in table
+    assert text.count('class="c2 curve"') >= 1
+    assert client.get(f"/goldens/{SLUG}?check={last}&with=20200101-000000-000000").status_code == 404
+
+
+def test_runs_without_reports_have_no_verdict(tmp_path: Path, lab: Lab) -> None:
+    shutil.copytree(lab.folder / "runs" / SLUG, tmp_path / SLUG)
+    shutil.rmtree(tmp_path / SLUG / ".assay" / "golden")
+    with open_client(tmp_path) as client:
+        text = client.get("/goldens").text
+        assert "before reports were kept" in text
+        assert f'href="/studies/{SLUG}"' in text
+        assert not re.search(r"badge (PASS|FAIL)", text)
+        assert client.get(f"/goldens/{SLUG}").status_code == 404
+
+
+def test_what_is_kept_is_what_was_reported(lab: Lab) -> None:
+    location = locate(lab)
+    (last, _), (before, _), _ = list_ids(location)
+    head, report = load_report(location, last)
+    assert head.kind is report.verdict.kind is VerdictKind.FAIL
+    assert report.segments[0].metrics[0].check[""][0].values
+    assert {row.kind for row in load_head(location, before).rows} == {VerdictKind.PASS}
+
+
+def test_drift_has_a_point_for_each_check(lab: Lab) -> None:
+    heads = [load_head(locate(lab), each) for each, mode in reversed(list_ids(locate(lab))) if mode == "check"]
+    (section,) = build_drift(heads)
+    chart = section.blocks[0]  # type: ignore[union-attr]
+    line, *marked = chart.panels[0].curves  # type: ignore[union-attr]
+    assert [x for x, _ in line.points] == [1.0, 2.0]
+    ((style, low, high),) = chart.panels[0].limits  # type: ignore[union-attr]
+    assert style == "tolerance"
+    assert low == -high < 0  # what the rule allows
+    assert {curve.style for curve in marked} == {"c2 point", "c1 crossed"}
+
+
+@pytest.mark.parametrize("path", ["golden-dem", "..", ".assay", "golden-demo?check=20200101-000000-000000"])
+def test_unknown_names(client: TestClient, path: str) -> None:
+    answer = client.get(f"/goldens/{path}", follow_redirects=True)
+    assert answer.status_code == 404 or path == ".."
+    assert "Traceback" not in answer.text
+    if path == "golden-dem":
+        assert SLUG in answer.text
+
+
+def test_a_recording_of_the_store(client: TestClient) -> None:
+    text = client.get("/recordings/store/demo_convergence_harness_manifest.json").text
+    assert "<svg" in text
+    assert ">PASS<" not in text
+    for path in ("store/other.json", "../config.yml", "store/../../config.yml", "/etc/passwd"):
+        assert client.get(f"/recordings/{path}").status_code == 404
+
+
+def copy_reports(lab: Lab, root: Path) -> Path:
+    source, folder = (each / SLUG / ".assay" / "golden" for each in (lab.folder / "runs", root))
+    folder.mkdir(parents=True)
+    for path in source.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("damage", ["cut", "not gzip", "no report", "empty"])
+def test_damaged_reports(lab: Lab, tmp_path: Path, damage: str) -> None:
+    """The page shows the others, and says which one cannot be read; nothing becomes a PASS."""
+    newest = max(copy_reports(lab, tmp_path / "runs").glob("*-check*"))
+    data = newest.read_bytes()
+    head = gzip.decompress(data).partition(b"\n")[0] + b"\n"
+    newest.write_bytes(
+        {"cut": data[: len(data) // 2], "not gzip": b"{}", "no report": gzip.compress(head), "empty": b""}[damage]
+    )
+    with open_client(tmp_path / "runs") as client:
+        answer = client.get(f"/goldens/{SLUG}")
+        assert answer.status_code == 200
+        assert newest.name in answer.text
+        assert "is damaged" in answer.text or "cannot be read" in answer.text
+        card = client.get("/goldens").text.partition('<li class="card">')[2]
+        title, _, rest = card.partition("</h2>")
+        assert '<span class="badge ERROR">damaged</span>' in title  # and not the PASS before it
+        assert rest.partition("before it")[2].count("badge PASS") == 1
+        shown = answer.text.partition("<h1")[2].partition('id="checks"')[0].partition("Drift")[0]
+        assert 'class="badge PASS"' not in shown
+    location = StudyLocation(str(tmp_path / "runs"), SLUG)
+    assert not build_golden_page(location, None).blocks
+    assert len(list_goldens({SLUG: location})) == 1
+
+
+FAILED, PASSED = 0, 1  # of the checks, the newest first
+
+
+@pytest.mark.parametrize(
+    ("which", "change", "kind"),
+    [
+        (FAILED, {"kind": "PASS"}, "FAIL"),
+        (FAILED, {"kind": "PASS", "rows": []}, "FAIL"),
+        (PASSED, {"comparisons": 0, "rows": []}, "ERROR"),
+        (PASSED, {"comparisons": -5}, "ERROR"),
+        (PASSED, {"rows": [{"segment": 1, "metric": "loss", "kind": "PASS", "effect": "nan"}]}, "ERROR"),
+        (PASSED, {"rows": [{"segment": 1, "metric": "loss", "kind": "PASS", "effect": 0, "interval": ["nan", 1]}]}, "ERROR"),
+        (PASSED, {"kind": "FAIL"}, "FAIL"),
+    ],
+)  # fmt: skip
+def test_a_head_is_worth_what_its_report_supports(
+    lab: Lab, tmp_path: Path, which: int, change: dict[str, object], kind: str
+) -> None:
+    """On the list, on the page and in `assay report` alike, and the contradiction is named."""
+    path = sorted(copy_reports(lab, tmp_path).glob("*-check*"), reverse=True)[which]
+    for other in path.parent.glob("*-check*"):
+        if other != path:
+            other.unlink()
+    head, _, body = gzip.decompress(path.read_bytes()).partition(b"\n")
+    changed = json.dumps({**json.loads(head), **change, "at": 9e15, "mode": "gather"}).encode()
+    path.write_bytes(gzip.compress(changed + b"\n" + body))
+    location = StudyLocation(str(tmp_path), SLUG)
+    (card,) = list_goldens({SLUG: location})
+    assert card.checks[0].kind == kind
+    assert card.checks[0].at < time.time()  # as the name of the file tells
+    assert card.problems
+    with open_client(tmp_path) as client:
+        for address in ("/goldens", f"/goldens/{SLUG}"):
+            text = client.get(address).text
+            assert "badge PASS" not in text.partition("</h2>")[0]
+            assert "contradicts itself" in text
+        assert text.count(f'badge {kind}"') >= 3  # the report's, the test's, the list's
+    document = build_report(location, None)
+    assert document is not None
+    assert document.title.startswith(kind)
+
+
+@pytest.mark.parametrize("verdict", [{"kind": "PASS", "findings": [], "comparisons": 0}, {"kind": "PASS"}])
+def test_a_report_that_was_changed_below_its_head(lab: Lab, tmp_path: Path, verdict: dict[str, object]) -> None:
+    for path in copy_reports(lab, tmp_path).glob("*-check*"):
+        head, _, body = gzip.decompress(path.read_bytes()).partition(b"\n")
+        content = json.loads(body)
+        content["verdict"] |= verdict
+        for segment in content["segments"]:
+            segment["verdict"] |= verdict
+            for metric in segment["metrics"]:
+                metric["verdict"] |= {"kind": "PASS"}
+        path.write_bytes(gzip.compress(head + b"\n" + json.dumps(content).encode()))
+    location = StudyLocation(str(tmp_path), SLUG)
+    (card,) = list_goldens({SLUG: location})
+    shown = [str(load_report(location, head.id)[1].verdict.kind) for head in card.checks]
+    expected = ["FAIL", "ERROR"] if "comparisons" in verdict else ["FAIL", "PASS"]
+    assert [head.kind for head in card.checks] == shown == expected
+
+
+def test_nothing_is_there(tmp_path: Path) -> None:
+    with open_client(tmp_path) as client:
+        assert "assay golden gather" in client.get("/goldens").text

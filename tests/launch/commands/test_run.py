@@ -1,0 +1,590 @@
+"""`assay run`, `assay rerun`, `assay stop`, `assay runx` and `assay mlrunner` as somebody meets them who leaves, waits, mistypes or comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.golden_lab import NATIVE
+from tests.workbench import BAD, GOOD, LONG, Bench, until
+
+SWEEP = f"CMD: {sys.executable} train.py\nHPARAMS: {{logdir: LOGDIR, lr: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}}\n"
+TRAIN = """
+import sys
+from assay.logx import logx
+logx.initialize(logdir=sys.argv[sys.argv.index("--logdir") + 1])
+logx.metric("val", {"accuracy": 0.5}, 0)
+print("trained " + "x" * 300)
+"""
+TASKS = """
+template:
+  first: 'echo first >> calls; touch {_output}/begun; while [ ! -e go ]; do sleep 0.02; done'
+  second: 'echo second >> calls'
+resource: [cpu]
+---
+x: [1]
+"""
+
+
+def call_deaf(bench: Bench, *arguments: str, deaf: str = "stdout") -> int:
+    """The program, with a reader that has left before the first word."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | {deaf: writer}
+    command = [sys.executable, "-m", "assay", *arguments]
+    code = subprocess.run(command, cwd=bench.folder, env=os.environ | bench.extra, check=False, timeout=120, **streams)  # type: ignore[call-overload]
+    os.close(writer)
+    return int(code.returncode)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_runx_goes_on_when_its_reader_has_left(own_bench: Bench, failing: bool) -> None:
+    own_bench.write("train.py", TRAIN + ("sys.exit(3)" if failing else ""))
+    assert call_deaf(own_bench, "runx", own_bench.write("sweep.yml", SWEEP), "-i") == int(failing)
+    rows = json.loads(own_bench.assay("sum", "sweep", "--json").stdout)
+    assert len(rows) == 6
+    assert [row for row in rows if 0.5 not in [row.get(name) for name in row if "accuracy" in name]] == []
+
+
+@pytest.mark.parametrize(("command", "code"), [("echo {x}", 0), ("exit {x}", 1)])
+@pytest.mark.parametrize("deaf", ["stdout", "stderr"])
+def test_run_has_its_exit_code_without_a_reader(own_bench: Bench, command: str, code: int, deaf: str) -> None:
+    file = own_bench.write("s.yml", f"study: s\ncommand: {command}\nparams: {{x: [1, 2]}}\n")
+    assert call_deaf(own_bench, "run", file, "-j", "2", "--json", deaf=deaf) == code
+    assert call_deaf(own_bench, "run", file, "-j", "2", "--retry", "failed", deaf=deaf) == code
+
+
+def test_mlrunner_has_its_exit_code_without_a_reader(own_bench: Bench) -> None:
+    own_bench.write("params.yaml", "template: {train: exit 3}\nresource: [cpu]\n---\nx: [1, 2]\n")
+    assert call_deaf(own_bench, "mlrunner") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "said"),
+    [
+        ("command: pyhton x", (), "the program 'pyhton' was not found"),
+        ("command: 'true'", ("--root", "/proc/x"), "/proc"),
+    ],
+)
+def test_what_is_refused_is_not_announced(cli, own_bench: Bench, text: str, flags: tuple[str, ...], said: str) -> None:
+    result = cli("run", own_bench.write("s.yml", text), "-j", "1", *flags)
+    assert result.code == 2
+    assert said in result.err
+    assert "runs go to" not in result.err
+    assert not own_bench.root.exists()
+
+
+def test_quiet_says_nothing_of_the_root(cli, own_bench: Bench) -> None:
+    file = own_bench.write("s.yml", "command: 'true'\n")
+    assert "runs go to runs/s" in cli("run", file, "-j", "1").err
+    assert "runs go to" not in cli("run", file, "-j", "1", "--quiet").err
+
+
+def test_a_mistyped_slot_is_no_gpu(cli, own_bench: Bench) -> None:
+    result = cli("run", own_bench.write("s.yml", "command: 'true'\n"), "--slots", "cpu4")
+    assert (result.code, result.err) == (2, "assay: bad slot 'cpu4'\n  did you mean cpu:4?\n")
+
+
+def test_a_hint_is_printed_once(cli, own_bench: Bench) -> None:
+    own_bench.run("study: known\ncommand: 'true'\n")
+    assert cli("ls", "knwon").err == "assay: no study or run named 'knwon'\n  did you mean 'known'?\n"
+
+
+def kill_supervisor(bench: Bench, mark: str, *arguments: str) -> None:
+    """Start something, and kill the program when the run has begun."""
+    first = bench.start(*arguments)
+    until(lambda: list(bench.folder.glob(mark)), "the run has begun")
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+
+
+def test_a_run_that_was_found_is_not_announced_as_started(own_bench: Bench) -> None:
+    file = own_bench.write("s.yml", "command: 'touch begun; while [ ! -e go ]; do sleep 0.02; done'\ncode: live\n")
+    kill_supervisor(own_bench, "begun", "run", file, "-j", "1")
+    second = own_bench.start("run", file, "-j", "1", "--plain")
+    assert second.stderr is not None
+    lines = [second.stderr.readline() for _ in range(2)]
+    (own_bench.folder / "go").touch()
+    rest = second.communicate(timeout=60)[1]
+    said = "".join([*lines, rest])
+    assert "found run still running (attempt 1)" in said
+    assert "finished run" in said
+    assert "started" not in said
+
+
+def test_mlrunner_announces_only_what_it_starts(own_bench: Bench) -> None:
+    own_bench.write("params.yaml", TASKS)
+    kill_supervisor(own_bench, "output/*/begun", "mlrunner")
+    second = own_bench.start("mlrunner")
+    assert second.stdout is not None
+    lines = []
+    while "RUNNING" not in "".join(lines):
+        line = second.stdout.readline()
+        assert line, lines
+        lines.append(line)
+    (own_bench.folder / "go").touch()
+    out, _ = second.communicate(timeout=60)
+    words = [
+        line.split()[0] + " " + line.split(",")[1].split(":")[0].strip()
+        for line in (*lines, *out.splitlines())
+        if "gpu:" in line
+    ]
+    assert words == ["RUNNING first", "START second"]
+    assert (own_bench.folder / "calls").read_text() == "first\nsecond\n"
+
+
+def test_waiting_for_a_slot_is_said(own_bench: Bench) -> None:
+    long = own_bench.write("long.yml", "command: 'touch begun; while [ ! -e go ]; do sleep 0.02; done'\ncode: live\n")
+    first = own_bench.start("run", long, "--slots", "0", "--quiet")
+    until((own_bench.folder / "begun").exists, "the slot is taken")
+    second = own_bench.start(
+        "run", own_bench.write("s.yml", "command: 'true'\n"), "--slots", "0", "--plain", "--root", "r"
+    )
+    assert second.stderr is not None
+    said = second.stderr.readline()
+    (own_bench.folder / "go").touch()
+    said += second.communicate(timeout=60)[1]
+    assert said.startswith("waiting for a slot: the only one is taken by other runs\n")
+    assert said.count("waiting") == 1
+    first.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0)
+
+
+BAD_STUDY_NAMES = (
+    "../../x",
+    "..",
+    ".",
+    "",
+    "a/b",
+    "/abs",
+    ".hidden",
+    "-x",
+    " x",
+    "a\nb",
+    "a\x7fb",
+    "a\u202eb",
+    "é" * 101,
+)
+
+
+@pytest.mark.parametrize("name", BAD_STUDY_NAMES)
+def test_a_study_name_that_leads_elsewhere_is_refused_wherever_it_is_given(cli, own_bench: Bench, name: str) -> None:
+    file = own_bench.write("s.yml", "command: 'true'\n")
+    sweep = own_bench.write("sweep.yml", "CMD: 'true'\nHPARAMS: {lr: 1}\n")
+    before = sorted(path for path in own_bench.folder.parent.rglob("*"))
+    for flags in (["run", file, f"--study={name}"], ["runx", sweep, "-i", f"--exp_name={name}"]):
+        result = cli(*flags)
+        assert result.code == 2
+        assert f"{name!r} cannot name a study\n  the name becomes a folder: no slash" in result.err
+    assert sorted(path for path in own_bench.folder.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("stem", [".hidden", "n" * 120, "a\tb"])
+def test_a_file_whose_name_cannot_name_a_study_runs_under_another(cli, own_bench: Bench, stem: str) -> None:
+    file = own_bench.write(f"{stem}.yml", "command: 'true'\n")
+    refused = cli("run", file)
+    assert refused.code == 2
+    assert "choose another with --study NAME" in refused.err
+    assert cli("run", file, "--study", "shown", "-j", "1", "--quiet").code == 0
+    assert "shown" in cli("ls").out
+
+
+def test_a_long_name_of_few_letters_and_many_bytes_is_refused_before_anything_is_made(cli, own_bench: Bench) -> None:
+    result = cli("run", own_bench.write("s.yml", "command: 'true'\n"), "--study", "数" * 90)
+    assert result.code == 2
+    assert not own_bench.root.exists()
+
+
+def test_a_golden_is_not_recorded_outside_of_its_store(cli, own_bench: Bench) -> None:
+    file = own_bench.write("g.yml", NATIVE)
+    result = cli("golden", "gather", file, "-s", "store", "--manifest-name", "../../m.json")
+    assert result.code == 2
+    assert "'../../m.json' cannot be the end of a manifest's name" in result.out
+    assert not (own_bench.folder / "store").exists()
+
+
+# ---------------------------------------------------------------- what a snapshot holds
+
+
+def test_further_roots_and_studies_do_not_grow_the_snapshot(cli, own_bench: Bench) -> None:
+    own_bench.write("train.sh", "echo 1\n")
+    file = own_bench.write("s.yml", "command: bash train.sh\n")
+    for root in ("runs", "runs2", "runs3", "deep/er/runs4"):
+        assert cli("run", file, "-j", "1", "--quiet", "--root", root).code == 0
+    assert cli("run", file, "-j", "1", "--quiet", "--study", "other").code == 0
+    for code in own_bench.folder.rglob("code/"):
+        if code.parent.name == "run":
+            assert sorted(path.name for path in code.rglob("*")) == ["train.sh"]
+
+
+def test_a_neighbouring_study_notebook_or_result_is_no_changed_code(cli, own_bench: Bench) -> None:
+    for name in ("train.sh", "other.yml", "config.yml", "results.json"):
+        own_bench.write(name, "command: a\n" if name == "other.yml" else "x: 1\n" if name != "train.sh" else "echo\n")
+    file = own_bench.write("s.yml", "command: bash train.sh\n")
+    assert cli("run", file, "-j", "1").code == 0
+    own_bench.write("other.yml", "command: b\n")
+    own_bench.write("results.json", "{}")
+    for name in ("new.yml", "look.ipynb", "scores.csv", "out.json", "log.txt"):
+        own_bench.write(name, "study: n\n")
+    assert "changed since" not in cli("run", file, "-j", "1").err
+    own_bench.write("config.yml", "x: 2\n")
+    assert "config.yml has changed since" in cli("run", file, "-j", "1").err
+
+
+@pytest.mark.parametrize("runx", [False, True])
+def test_a_large_snapshot_is_reported_with_the_setting_that_makes_it_smaller(cli, own_bench: Bench, runx: bool) -> None:
+    (own_bench.folder / "weights").mkdir()
+    for number in range(6):
+        with open(own_bench.folder / "weights" / f"{number}.bin", "wb") as file:
+            file.truncate(9_000_000)
+    if runx:
+        result = cli("runx", own_bench.write("s.yml", "CMD: 'true'\nHPARAMS: {lr: 1}\n"), "-i")
+        setting = "CODE_IGNORE_PATTERNS: 'weights' in .runx leaves them out"
+    else:
+        result = cli("run", own_bench.write("s.yml", "command: 'true'\n"), "-j", "1")
+        setting = "`code: {ignore: [weights]}` links them instead"
+    assert result.code == 0
+    assert f"warning: the code snapshot has 54 MB (weights/ 54 MB), copied for each run; {setting}" in result.err
+
+
+def test_every_run_has_a_line_for_its_start_before_that_of_its_end(cli, own_bench: Bench) -> None:
+    file = own_bench.write("quick.yml", "command: 'true'\nparams: {x: {range: 8}}\n")
+    lines = [line.split()[:2] for line in cli("run", file, "-j", "2", "--plain").err.splitlines()]
+    for number in range(8):
+        assert lines.index(["started", f"x={number}"]) < lines.index(["finished", f"x={number}"])
+
+
+# ---------------------------------------------------------------- rerun
+
+
+@pytest.fixture
+def copied(own_bench: Bench, bench: Bench) -> Bench:
+    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+    return own_bench
+
+
+def starts(bench: Bench, run: str) -> list[str]:
+    lines = (bench.root / "fit" / run / "job.log").read_text().splitlines()
+    return [line.split()[1] for line in lines if line.endswith("start")]
+
+
+def test_a_finished_run_is_run_again_from_its_first_command(cli, copied: Bench) -> None:
+    result = cli("rerun", f"fit/{GOOD}", "--plain")
+    assert result.code == 0
+    assert "attempt 2" in result.err
+    assert starts(copied, GOOD) == ["train", "test", "train", "test"]
+    assert json.loads((copied.root / "fit" / GOOD / "outcome.2").read_text())["state"] == "done"
+    assert (copied.root / "fit" / GOOD / "train.log").exists()  # of the first attempt
+
+
+def test_the_study_file_is_not_needed(cli, copied: Bench) -> None:
+    assert not (copied.folder / "study.yml").exists()
+    assert cli("rerun", "fit", "--quiet", "-j", "2").code == 1
+    states = {row["name"]: (row["state"], row["attempt"]) for row in json.loads(cli("ls", "fit", "--json").out)}
+    assert states[GOOD] == ("done", 2)
+    assert states[BAD] == ("failed", 2)
+
+
+def test_some_commands_only(cli, copied: Bench) -> None:
+    assert cli("rerun", f"fit/{GOOD}", "-c", "test", "--quiet").code == 0
+    assert starts(copied, GOOD) == ["train", "test", "test"]
+    shown = json.loads(cli("show", GOOD, "--json").out)
+    assert shown["metrics"]["loss"]["count"] == 3  # of the attempt that trained
+    assert shown["metrics"]["test.acc"]["count"] == 1
+
+
+def test_a_command_alone_does_not_make_a_failed_run_done(cli, copied: Bench) -> None:
+    result = cli("rerun", f"fit/{BAD}", "-c", "test")
+    assert result.code == 2
+    assert "train has not finished well" in result.err
+    assert "-c train" in result.err
+    assert not (copied.root / "fit" / BAD / "lease.2").exists()
+
+
+def test_as_json(cli, copied: Bench) -> None:
+    facts = json.loads(cli("rerun", "fit/lr=0.5*", "--json").out)
+    assert facts["exit_code"] == 1
+    assert [(run["name"], run["attempt"], run["state"]) for run in facts["runs"]] == [
+        ("lr=0.5,n=7", 2, "failed"),
+        ("lr=0.5,n=8", 2, "failed"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("fit/nothing",), "no run named"),
+        ((f"fit/{GOOD}", "-c", "tset"), "did you mean 'test'?"),
+        ((f"fit/{GOOD}", "--slots", "0", "-j", "2"), "the same thing"),
+        ((f"fit/{GOOD}", "--slots", "cpu:0"), "cpu:0"),
+    ],
+)
+def test_what_is_refused(cli, bench: Bench, arguments: tuple[str, ...], said: str) -> None:
+    result = cli("rerun", *arguments)
+    assert result.code == 2
+    assert said in result.err
+    assert not (bench.root / "fit" / GOOD / "lease.2").exists()
+
+
+def test_a_run_of_a_script_cannot_be_repeated(cli, own_bench: Bench) -> None:
+    run_dir = own_bench.root / "adhoc" / "mine"
+    run_dir.mkdir(parents=True)
+    fields = {"format": 1, "study": "adhoc", "name": "mine", "params": {}}
+    (run_dir / "run.json").write_text(json.dumps(fields))
+    result = cli("rerun", "adhoc/mine")
+    assert (result.code, "opened by a script of its own" in result.err) == (2, True)
+
+
+def test_a_running_run_is_refused(cli, own_bench: Bench) -> None:
+    supervisor = own_bench.start("run", own_bench.write("long.yml", LONG), "-j", "3", "--quiet")
+    until(lambda: len(list(own_bench.root.glob("long/*/run.log"))) == 3, "they run")
+    result = cli("rerun", "long")
+    assert result.code == 2
+    assert "still running: long/x=1, long/x=2, long/x=3" in result.err
+    supervisor.send_signal(signal.SIGINT)
+    supervisor.communicate(timeout=60)
+
+
+def test_a_repeat_that_is_killed_is_not_taken_for_done(cli, own_bench: Bench) -> None:
+    """The first attempt finished the command; that says nothing about the second."""
+    gate = own_bench.folder / "gate"
+    text = f"study: k\ncommand: touch {{run.dir}}/began; while [ -e {gate} ]; do sleep 0.02; done\nresources: {{gpus: 0}}\n"
+    assert own_bench.run(text).returncode == 0
+    (run_dir,) = (path.parent for path in own_bench.root.glob("k/*/run.json"))
+    (run_dir / "began").unlink()
+    gate.touch()
+    repeat = own_bench.start("rerun", "k", "--quiet")
+    until((run_dir / "began").exists, "the repeat has begun")
+    repeat.kill()
+    repeat.communicate(timeout=60)
+    os.killpg(json.loads((run_dir / "lease.2").read_text())["pid"], signal.SIGKILL)
+    until(lambda: json.loads(cli("ls", "k", "--json").out)[0]["state"] != "running", "it is dead")
+    assert json.loads(cli("ls", "k", "--json").out)[0]["state"] == "lost"
+
+
+def test_with_new_code(cli, own_bench: Bench) -> None:
+    (own_bench.folder / "say.sh").write_text("echo old\n")
+    assert own_bench.run("study: c\ncommand: bash say.sh\nresources: {gpus: 0}\n").returncode == 0
+    (run_dir,) = (path.parent for path in own_bench.root.glob("c/*/run.json"))
+    before = json.loads((run_dir / "run.json").read_text())["code_hash"]
+    (own_bench.folder / "say.sh").write_text("echo new\n")
+    assert cli("rerun", "c", "--quiet").code == 0
+    assert (run_dir / "run.2.log").read_text() == "old\n"
+    result = cli("rerun", "c", "--quiet", "--new-code")
+    assert "1 run takes the current code: say.sh has changed since\n" in result.err
+    assert (run_dir / "run.3.log").read_text() == "new\n"
+    assert (run_dir / "code.2" / "say.sh").read_text() == "echo old\n"
+    assert json.loads((run_dir / "run.json").read_text())["code_hash"] != before
+    assert "current code" not in cli("rerun", "c", "--quiet", "--new-code").err
+
+
+# ---------------------------------------------------------------- stop
+
+
+@pytest.fixture
+def busy(own_bench: Bench) -> Iterator[Bench]:
+    """A supervisor with two runs running and one waiting."""
+    supervisor = own_bench.start("run", own_bench.write("long.yml", LONG), "-j", "2", "--quiet")
+    runs = own_bench.root / "long"
+    until(lambda: runs.is_dir() and len(list(runs.glob("x=*/*.log"))) == 4, "two runs have begun")
+    own_bench.supervisor = supervisor
+    yield own_bench
+    if supervisor.poll() is None:
+        supervisor.send_signal(signal.SIGINT)
+    supervisor.communicate(timeout=60)
+
+
+def states(cli) -> dict[str, str]:
+    return {row["name"]: row["state"] for row in json.loads(cli("ls", "long", "--json").out)}
+
+
+def test_a_run_is_stopped_with_everything_it_started(cli, busy: Bench) -> None:
+    result = cli("stop", "long/x=1", "--reason", "too slow")
+    assert result.code == 0
+    assert result.out.startswith("long/x=1: stopped after 0:0")
+    assert "processes ended" in result.out
+    outcome = json.loads((busy.root / "long" / "x=1" / "outcome.1").read_text())
+    assert (outcome["state"], outcome["reason"]) == ("stopped", "too slow")
+    assert json.loads((busy.root / "long" / "x=1" / "stop.1").read_text())["kind"] == "user"
+    until(lambda: states(cli).get("x=3") == "running", "the waiting run has its slot")
+
+
+def test_a_study_is_stopped_with_its_supervisor(cli, busy: Bench) -> None:
+    result = cli("stop", "long")
+    assert result.code == 0
+    assert "long/x=1: stopped after" in result.out
+    assert busy.supervisor is not None
+    assert f"its supervisor (pid {busy.supervisor.pid}) has left" in result.out
+    now = states(cli)
+    assert (now["x=1"], now["x=2"]) == ("stopped", "stopped")
+    assert now.get("x=3", "queued") == "queued"
+    assert not list((busy.root / "long").glob("x=3/lease.*"))
+
+
+def test_how_stopped_runs_are_continued_is_said(cli, own_bench: Bench) -> None:
+    own_bench.write("s.yml", "study: s\ncommand: sleep 100\ncode: live\nresources: {gpus: 0}\n")
+    supervisor = own_bench.start("run", "s.yml", "-j", "1", "--quiet")
+    until(lambda: any((own_bench.root / "s").glob("*/run.log")), "it has begun")
+    cli("stop", "s")
+    supervisor.communicate(timeout=60)
+    assert "assay run s.yml --retry stopped" in cli("run", "s.yml").err
+
+
+def test_a_metric_that_is_not_finite_at_the_end_is_said(cli, own_bench: Bench) -> None:
+    text = "study: n\ncommand: 'echo loss {x}'\nparams: {x: [1, nan, inf, '3']}\ncode: live\nresources: {gpus: 0}\n"
+    own_bench.write("n.yml", text + "metrics: {loss: 'loss ({number})'}\n")
+    result = cli("run", "n.yml")
+    assert result.code == 0
+    assert "2 runs are done, and loss is not finite at the end: x=nan, x=inf" in result.err
+
+
+@pytest.mark.parametrize("start", ["", "trap '' INT;"])
+def test_every_supervisor_of_a_study_leaves(cli, busy: Bench, start: str) -> None:
+    """The second has started nothing: both slots are taken. A script's background job does not hear Ctrl-C."""
+    second = subprocess.Popen(
+        [
+            "bash",
+            "-c",
+            f'{start} exec "$@"',
+            "-",
+            sys.executable,
+            "-m",
+            "assay",
+            "run",
+            "long.yml",
+            "-j",
+            "2",
+            "--quiet",
+        ],
+        cwd=busy.folder,
+        env=os.environ | busy.extra,
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: len(list((busy.root / "long" / ".assay").glob("supervisor.*.*.*"))) == 2, "both are there")
+        result = cli("stop", "long")
+        assert busy.supervisor is not None
+        for pid in (second.pid, busy.supervisor.pid):
+            assert f"its supervisor (pid {pid}) has left" in result.out
+        assert second.wait(timeout=60) == 130
+        assert not list((busy.root / "long").glob("x=3/lease.*"))
+        assert not list((busy.root / "long" / ".assay").glob("supervisor.*.*.*"))
+    finally:
+        second.kill()
+        second.wait()
+
+
+def test_a_pattern_and_json(cli, busy: Bench) -> None:
+    facts = json.loads(cli("stop", "long/x=[12]", "--json").out)
+    assert [(fact["run"], fact["state"], fact["was_running"]) for fact in facts] == [
+        ("long/x=1", "stopped", True),
+        ("long/x=2", "stopped", True),
+    ]
+
+
+def test_what_ignores_TERM_is_killed_after_the_grace(cli, own_bench: Bench) -> None:
+    text = "study: deaf\ncommand: \"trap '' TERM; touch {run.dir}/ready; while :; do sleep 0.1; done\"\nresources: {gpus: 0}\n"
+    supervisor = own_bench.start("run", own_bench.write("deaf.yml", text), "--quiet")
+    until(lambda: list(own_bench.root.glob("deaf/*/ready")), "it is deaf")
+    assert "stopped after" in cli("stop", "deaf", "--grace", "0.1").out
+    supervisor.communicate(timeout=60)
+
+
+def test_what_is_not_running(cli, bench: Bench) -> None:
+    result = cli("stop", f"fit/{GOOD}", f"fit/{BAD}")
+    assert result.code == 0
+    assert result.out.splitlines() == [f"fit/{GOOD}: was not running (done)", f"fit/{BAD}: was not running (failed)"]
+
+
+def test_a_supervisor_that_was_killed_leaves_runs_that_can_be_stopped(cli, busy: Bench) -> None:
+    assert busy.supervisor is not None
+    busy.supervisor.kill()
+    busy.supervisor.wait(30)
+    result = cli("stop", "long")
+    assert result.code == 0
+    assert result.out.count("stopped after") == 2
+    assert "supervisor" not in result.out
+
+
+def test_a_run_on_another_host(cli, busy: Bench) -> None:
+    lease = busy.root / "long" / "x=1" / "lease.1"
+    original = lease.read_text()
+    lease.write_text(json.dumps(json.loads(original) | {"host": "elsewhere"}))
+    result = cli("stop", "long/x=1")
+    assert result.code == 1
+    assert "runs on elsewhere" in result.out
+    assert not (busy.root / "long" / "x=1" / "stop.1").exists()
+    lease.write_text(original)
+
+
+def test_a_run_started_by_hand(cli, bench: Bench, own_bench: Bench) -> None:
+    supervisor = own_bench.start("run", own_bench.write("long.yml", LONG.replace("[1, 2, 3]", "1")), "--quiet")
+    until(lambda: list(own_bench.root.glob("long/*/run.log")), "it has begun")
+    (run_dir,) = (path.parent for path in own_bench.root.glob("long/*/run.log"))
+    assert cli("stop", "long").code == 0
+    supervisor.communicate(timeout=60)
+    by_hand = subprocess.Popen(["bash", "job.sh"], cwd=run_dir, stdout=subprocess.DEVNULL, start_new_session=False)
+    until((run_dir / "run.2.log").exists, "it has begun by hand")
+    result = cli("stop", f"long/{run_dir.name}")
+    assert by_hand.wait(30) != 0
+    assert result.code == 0, result.out
+    assert "stopped after" in result.out
+    assert json.loads((run_dir / "outcome.2").read_text())["state"] == "stopped"
+
+
+def test_an_unknown_name(cli, bench: Bench) -> None:
+    result = cli("stop", "fitt")
+    assert result.code == 2
+    assert "did you mean 'fit'?" in result.err
+    assert cli("stop").code == 2
+
+
+def test_a_damaged_run_is_stopped_like_the_others(cli, busy: Bench) -> None:
+    path: Path = busy.root / "long" / "x=1" / "run.json"
+    original = path.read_text()
+    path.write_text("{")
+    result = cli("stop", "long/x=*")
+    assert result.code == 0
+    assert "long/x=1: stopped after" in result.out
+    assert "long/x=2: stopped after" in result.out
+    path.write_text(original)
+
+
+SUBMIT = """#!/bin/bash
+while [ $# -gt 0 ]; do [ "$1" != -c ] || text=$2; shift; done
+{start}
+echo "job 4711"
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ('setsid bash -c "$text" > /dev/null 2>&1 < /dev/null &', "stopped after 0:0"),
+        ("", "taken back before its farm had started it"),  # it waits in the farm's queue for ever
+    ],
+)
+def test_a_farms_jobs(cli, own_bench: Bench, start: str, said: str) -> None:
+    own_bench.write("submit", SUBMIT.format(start=start))
+    (own_bench.folder / "submit").chmod(0o755)
+    submit = own_bench.folder / "submit"
+    own_bench.write(
+        ".runx", f"LOGROOT: {own_bench.folder}/logs\nFARM: f\nf: {{SUBMIT_CMD: {submit}, RESOURCES: {{x: 1}}}}\n"
+    )
+    own_bench.write("sleep.sh", "sleep 300")
+    own_bench.write("sweep.yml", "CMD: 'bash sleep.sh'\nHPARAMS: {lr: [0.1]}\n")
+    assert own_bench.assay("runx", "sweep.yml").returncode == 0
+    logs = own_bench.folder / "logs"
+    until(lambda: list(logs.glob("sweep/*/job.log" if start else "sweep/*/submit.exit.1.0")), "the farm has it")
+    result = cli("stop", "sweep")
+    assert result.code == 0, result.out
+    assert said in result.out
+    assert json.loads(cli("ls", "sweep", "--json").out)[0]["state"] == "stopped"

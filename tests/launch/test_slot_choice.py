@@ -1,0 +1,189 @@
+"""Which slots a study gets: as given, or as the machine has them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from assay.config.settings import Settings
+from assay.errors import UsageError
+from assay.execute.slots import build_entries
+from assay.launch.slot_choice import choose_slots
+from assay.observe import devices
+from assay.values.study import Resources, Study
+
+GIB = 1 << 30
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+NOTHING = Settings("/runs")
+
+
+def study(slots: tuple[str, ...] | None = None, **resources: int | None) -> Study:
+    asked = Resources(**resources)  # type: ignore[arg-type]
+    return Study("study", "native", "study.yml", "/", (), (), slots=slots, resources=asked)
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*THREADS, "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A machine with these GPUs, given by their used memory in GiB of 16; None: without a driver."""
+
+    def make(*used: float | None) -> Path:
+        path = tmp_path / "nvml.json"
+        gpus = [{"memory_bytes": 16 * GIB, "used_bytes": int(each * GIB)} for each in used if each is not None]
+        path.write_text(json.dumps({"reason": "no driver"} if None in used else {"gpus": gpus}))
+        monkeypatch.setenv("ASSAY_FAKE_NVML", str(path))
+        return path
+
+    return make
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
+
+
+class TestGiven:
+    def test_who_decides(self, machine) -> None:
+        machine(0)
+        environment = Settings("/runs", slots=("1",), slots_from="ASSAY_SLOTS")
+        file = Settings("/runs", slots=("3",), slots_from="/some/assay.toml")
+        assert choose_slots(study(("2",)), ("0",), environment).labels == ("0",)
+        assert choose_slots(study(("2",)), None, environment).labels == ("1",)
+        assert choose_slots(study(("2",)), None, file).labels == ("2",)
+        assert choose_slots(study(), None, file).labels == ("3",)
+        assert choose_slots(study(), None, NOTHING).labels == ("0",)
+
+    def test_what_was_named_is_not_looked_at(self, machine) -> None:
+        """A GPU that is busy, or that NVML does not know, is the user's business."""
+        machine(15)
+        slots = choose_slots(study(), ("0", "9"), NOTHING)
+        assert all(slots.usable(entry) for entry in build_entries(slots.labels))
+        assert slots.env == {}
+
+    @pytest.mark.parametrize(
+        ("labels", "cpus", "threads"),
+        [
+            (("cpu",) * 2, 1, "4"),
+            (("cpu",) * 3, 1, "2"),
+            (("cpu",) * 16, 1, "1"),
+            (("cpu",) * 4, 6, "6"),
+            (("cpu",), 1, None),
+            (("cpu", "0"), 1, None),
+        ],
+    )
+    def test_cpu_slots_divide_the_cores(
+        self, cores: None, labels: tuple[str, ...], cpus: int, threads: str | None
+    ) -> None:
+        env = choose_slots(study(cpus=cpus), labels, NOTHING).env
+        assert env == ({} if threads is None else dict.fromkeys(THREADS, threads))
+
+    def test_what_the_user_has_set_stays(self, cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OMP_NUM_THREADS", "5")
+        assert "OMP_NUM_THREADS" not in choose_slots(study(), ("cpu", "cpu"), NOTHING).env
+
+
+class TestCpu:
+    @pytest.mark.parametrize(("cpus", "count"), [(1, 8), (3, 2), (8, 1), (100, 1)])
+    def test_as_many_as_fit(self, machine, cores: None, cpus: int, count: int) -> None:
+        machine(None)
+        slots = choose_slots(study(cpus=cpus), None, NOTHING)
+        assert slots.labels == ("cpu",) * count
+        assert slots.env == dict.fromkeys(THREADS, str(cpus))
+
+    def test_asked_for_where_there_are_gpus(self, machine) -> None:
+        machine(0, 0)
+        assert set(choose_slots(study(gpus=0), None, NOTHING).labels) == {"cpu"}
+
+
+class TestGpus:
+    def test_one_slot_for_each(self, machine) -> None:
+        machine(0, 0, 0)
+        slots = choose_slots(study(), None, NOTHING)
+        assert slots.labels == ("0", "1", "2")
+        assert slots.env == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+    def test_the_users_order_of_devices_stays(self, machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+        machine(0)
+        assert choose_slots(study(), None, NOTHING).env == {}
+
+    def test_several_for_each_run(self, machine) -> None:
+        machine(0, 0, 0, 0, 0)
+        assert choose_slots(study(gpus=2), None, NOTHING).labels == ("0,1", "2,3")
+
+    def test_several_runs_on_each(self, machine) -> None:
+        machine(0, 0)
+        assert choose_slots(study(runs_per_gpu=2), None, NOTHING).labels == ("0", "1", "0", "1")
+
+    def test_too_few(self, machine) -> None:
+        machine(0)
+        with pytest.raises(UsageError, match="asks for 2 GPUs, this machine has 1"):
+            choose_slots(study(gpus=2), None, NOTHING)
+
+    def test_none(self, machine) -> None:
+        machine(None)
+        with pytest.raises(UsageError, match=r"none was found: .*no driver") as caught:
+            choose_slots(study(gpus=1), None, NOTHING)
+        assert "--slots" in caught.value.render()
+
+    @pytest.mark.parametrize(
+        ("used", "resources", "free"),
+        [
+            ((0.0, 1.0), {}, [True, True]),  # an idle context of somebody else
+            ((0.0, 2.0), {}, [True, False]),
+            ((12.0, 13.0), {"gpu_memory_bytes": 4 * GIB}, [True, False]),
+            ((8.0, 9.0), {"runs_per_gpu": 2}, [True, False] * 2),
+        ],
+    )
+    def test_what_is_in_use_has_to_wait(
+        self, machine, used: tuple[float, ...], resources: dict[str, int], free: list[bool]
+    ) -> None:
+        machine(*used)
+        slots = choose_slots(study(**resources), None, NOTHING)
+        assert [slots.usable(entry) for entry in build_entries(slots.labels)] == free
+
+    def test_what_becomes_free_is_used(self, machine) -> None:
+        machine(10)
+        slots = choose_slots(study(), None, NOTHING)
+        entry = build_entries(slots.labels)[0]
+        assert not slots.usable(entry)
+        machine(0)
+        assert slots.usable(entry)
+
+    def test_of_two_gpus_both_must_be_free(self, machine) -> None:
+        machine(0, 10)
+        slots = choose_slots(study(gpus=2), None, NOTHING)
+        assert not slots.usable(build_entries(slots.labels)[0])
+
+
+class TestGpusThatCannotBeUsed:
+    def test_one_that_is_visible_is_a_warning_not_a_cpu_in_silence(self, machine, tmp_path, monkeypatch) -> None:
+        machine(None)
+        (tmp_path / "nvidia0").touch()
+        monkeypatch.setattr(devices, "DEVICE_FOLDER", str(tmp_path))
+        slots = choose_slots(study(), None, NOTHING)
+        assert set(slots.labels) == {"cpu"}
+        (warning,) = slots.warnings
+        assert warning.startswith("this machine has a GPU that cannot be used, so runs use the CPU: ")
+        assert "no driver" in warning
+
+    def test_a_machine_without_one_has_nothing_to_warn_of(self, machine, tmp_path, monkeypatch) -> None:
+        machine(None)
+        monkeypatch.setattr(devices, "DEVICE_FOLDER", str(tmp_path))
+        assert choose_slots(study(), None, NOTHING).warnings == ()
+
+    def test_more_memory_than_any_gpu_has_is_an_error_and_more_than_is_free_a_wait(self, machine) -> None:
+        machine(15, 15)
+        with pytest.raises(UsageError, match="of GPU memory, and the largest GPU here has"):
+            choose_slots(study(gpu_memory_bytes=17 * GIB), None, NOTHING)
+        slots = choose_slots(study(gpu_memory_bytes=12 * GIB), None, NOTHING)
+        assert slots.labels == ("0", "1")
+        assert not any(slots.usable(entry) for entry in build_entries(slots.labels))

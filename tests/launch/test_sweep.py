@@ -1,0 +1,377 @@
+"""`assay run FILE` as a user meets it: which code a run gets, what is repeated, which devices and threads it sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
+from tests.workbench import Bench
+
+from assay.plan.grid import Grid, draw_rows
+from assay.record import run_directory
+from assay.system.files import write_atomic
+from assay.values.run import State
+from assay.values.study import Choices, Random, Subset, Sweep
+
+RUN = "run"
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Workshop]:
+    with open_workshop(tmp_path) as opened:
+        opened.env |= {"ALL": str(opened.base / "all"), "LEDGER": str(opened.base / "ledger")}
+        yield opened
+
+
+def write_study(shop: Workshop, command: str, more: str = "") -> None:
+    shop.write("study.yml", f"study: study\ncommand: {json.dumps(command)}\n{more}")
+
+
+def log(shop: Workshop, run: str = RUN, attempt: int = 1) -> str:
+    return (shop.dir(run) / ("run.log" if attempt == 1 else f"run.{attempt}.log")).read_text()
+
+
+def code_hash(shop: Workshop, run: str = RUN) -> str | None:
+    return run_directory.load_record(str(shop.dir(run))).code_hash
+
+
+# ---------------------------------------------------------------- whose code
+
+
+def test_editing_the_code_during_a_sweep_changes_nothing_for_it(shop: Workshop) -> None:
+    """Neither for the runs that wait, nor for one that is started again."""
+    wait = 'until [ -e "$ALL" ]; do sleep 0.02; done'
+    shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n[ $1 != 3 ] || [ $ASSAY_ATTEMPT_NUMBER = 2 ]")
+    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2, 3]}\nretries: 1\n")
+    program = shop.start("--plain", "--slots", "0")
+    until(lambda: (shop.dir("n=1") / "run.log").exists() and log(shop, "n=1"), "the first runs")
+    shop.write("train.sh", "echo new\n")
+    (shop.base / "all").touch()
+    assert program.wait(60) == 0
+    assert [log(shop, f"n={n}") for n in (1, 2, 3)] == ["old\n"] * 3
+    assert log(shop, "n=3", attempt=2) == "old\n"
+
+
+def test_code_that_has_changed_since_is_said_and_finished_runs_are_kept(shop: Workshop) -> None:
+    shop.write("train.sh", "echo old\n")
+    write_study(shop, "bash train.sh")
+    assert shop.run("--slots", "0").code == 0
+    unchanged = shop.run("--slots", "0")
+    assert "changed since" not in unchanged.err
+    shop.write("another.sh", "echo new\n")
+    assert "1 run kept: another.sh is new;" in shop.run("--slots", "0").err
+    shop.write("train.sh", "echo new\n")
+    again = shop.run("--slots", "0")
+    assert again.code == 0
+    assert "1 run kept: train.sh has changed since, another.sh is new" in again.err
+    steps = [line.split() for line in again.err[again.err.index("next: ") + 6 :].splitlines()]
+    assert [step[:2] for step in steps] == [["assay", "sum"], ["diff", steps[1][1]], ["assay", "run"]]
+    assert [(shop.source / path).read_text() for path in steps[1][1:]] == ["echo old\n", "echo new\n"]
+    assert steps[2][-2:] == ["--force", "--new-code"], "what has changed comes first"
+    assert shop.states(RUN) == [State.DONE]
+
+
+def test_comments_and_blank_lines_are_no_change(shop: Workshop) -> None:
+    shop.write("train.py", "x = 1\nprint(x)\n")
+    write_study(shop, "python train.py")
+    assert shop.run("--slots", "0").code == 0
+    shop.write("train.py", "# what x is\nx = 1  # one\n\n\nprint( x )\n")
+    assert "changed since" not in shop.run("--slots", "0").err
+    shop.write("train.py", "x = 2\nprint(x)\n")
+    assert "1 run kept: train.py has changed since" in shop.run("--slots", "0").err
+
+
+def test_the_study_file_and_what_is_no_code_are_no_change(shop: Workshop) -> None:
+    write_study(shop, "bash train.sh {n}", "params: {n: [1]}\n")
+    shop.write("train.sh", "echo old\n")
+    assert shop.run("--slots", "0").code == 0
+    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2]}\n")
+    shop.write("loss.png", "a picture")
+    again = shop.run("--slots", "0")
+    assert again.code == 0
+    assert "changed since" not in again.err
+
+
+def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: Workshop) -> None:
+    wait = "while [ ! -e $ALL ]; do sleep 0.02; done"
+    shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n")
+    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2, 3, 4, 5]}\n")
+    program = shop.start("--plain", "--slots", "0")
+    until(lambda: (shop.dir("n=1") / "run.log").exists() and log(shop, "n=1"), "the first run")
+    program.kill()
+    program.wait(60)
+    shop.write("train.sh", "echo new\n")
+    (shop.base / "all").touch()
+    again = shop.run("--slots", "0")
+    assert again.code == 0
+    assert [log(shop, f"n={n}") for n in (1, 2, 3, 4, 5)] == ["old\n"] * 5
+    assert "ran with the recorded snapshot: train.sh has changed since" in again.err
+
+
+def test_force_repeats_a_run_with_its_own_code(shop: Workshop) -> None:
+    shop.write("train.sh", "echo old\n")
+    write_study(shop, "bash train.sh")
+    assert shop.run("--slots", "0").code == 0
+    shop.write("train.sh", "echo new\n")
+    assert shop.run("--slots", "0", "--force").code == 0
+    assert shop.states(RUN) == [State.DONE, State.DONE]
+    assert log(shop, attempt=2) == "old\n"
+
+
+def test_new_code_replaces_the_copy_and_keeps_the_old_one(shop: Workshop) -> None:
+    shop.write("train.sh", "echo old\n")
+    write_study(shop, "bash train.sh")
+    assert shop.run("--slots", "0").code == 0
+    before = code_hash(shop)
+    shop.write("train.sh", "echo new\n")
+    assert shop.run("--slots", "0", "--force", "--new-code").code == 0
+    assert log(shop, attempt=2) == "new\n"
+    assert (shop.dir(RUN) / "code/train.sh").read_text() == "echo new\n"
+    assert (shop.dir(RUN) / "code.1/train.sh").read_text() == "echo old\n"
+    assert code_hash(shop) not in (None, before)
+    again = shop.run("--slots", "0")
+    assert (again.code, "changed since" in again.err) == (0, False)
+    assert shop.run("--slots", "0", "--force", "--new-code").code == 0  # the same code: nothing to replace
+    assert sorted(path.name for path in shop.dir(RUN).glob("code*")) == ["code", "code.1"]
+
+
+def test_new_code_is_only_for_what_is_repeated(shop: Workshop) -> None:
+    shop.write("train.sh", "echo old\n[ $1 = 1 ]\n")
+    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2]}\n")
+    assert shop.run("--slots", "0").code == 1
+    shop.write("train.sh", "echo new\n")
+    assert shop.run("--slots", "0", "--retry", "failed", "--new-code").code == 0
+    assert shop.states("n=1") == [State.DONE]
+    assert (shop.dir("n=1") / "code/train.sh").read_text().startswith("echo old")
+    assert (shop.states("n=2"), log(shop, "n=2", attempt=2)) == ([State.FAILED, State.DONE], "new\n")
+
+
+def test_new_code_for_live_code_means_nothing(shop: Workshop) -> None:
+    shop.write("train.sh", "echo old\n")
+    write_study(shop, "bash train.sh", "code: live\n")
+    assert shop.run("--slots", "0").code == 0
+    shop.write("train.sh", "echo new\n")
+    assert shop.run("--slots", "0", "--force", "--new-code").code == 0
+    assert log(shop, attempt=2) == "new\n"
+    assert not list(shop.dir(RUN).glob("code*"))
+
+
+@pytest.mark.parametrize("killed_after", ["offer", "record", "old", "new"])
+def test_new_code_survives_a_kill_in_the_middle(shop: Workshop, killed_after: str) -> None:
+    """Whatever was done of the exchange, the next attempt completes it, whoever starts it and whether asked for or not."""
+    shop.write("train.sh", "echo old\n")
+    write_study(shop, "bash train.sh")
+    assert shop.run("--slots", "0").code == 0
+    before = code_hash(shop)
+    run = shop.dir(RUN)
+    waiting = run / "code.next-0123"
+    waiting.mkdir()
+    (waiting / "train.sh").write_text("echo new\n")
+    record = run_directory.load_record(str(run))
+    if killed_after != "offer":
+        new = run_directory.render_record(run_directory.RunRecord(**{**_fields(record), "code_hash": "0123"}))
+        write_atomic(str(run / "run.json"), new)
+    if killed_after in ("old", "new"):
+        (run / "code").rename(run / "code.1")
+    if killed_after == "new":
+        waiting.rename(run / "code")
+    assert shop.run("--slots", "0", "--force").code == 0
+    assert log(shop, attempt=2) == "new\n"
+    assert (run / "code.1/train.sh").read_text() == "echo old\n"
+    assert code_hash(shop) == "0123" != before
+    assert sorted(path.name for path in run.glob("code*")) == ["code", "code.1"]
+
+
+def _fields(record: run_directory.RunRecord) -> dict[str, object]:
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+# ---------------------------------------------------------------- slots
+
+
+def env_of(shop: Workshop, run: str = RUN, attempt: int = 1) -> dict[str, str]:
+    return dict(line.partition("=")[::2] for line in log(shop, run, attempt).splitlines())
+
+
+SHOW = "env | grep -E '^(CUDA|OMP|MKL|OPENBLAS|ASSAY_SLOT)'"
+
+
+@pytest.mark.parametrize(("slots", "visible"), [("0+1", "0,1"), ("3", "3"), ("GPU-abc", "GPU-abc")])
+def test_a_run_sees_the_devices_of_its_slot(shop: Workshop, slots: str, visible: str) -> None:
+    write_study(shop, SHOW)
+    assert shop.run("--slots", slots).code == 0
+    seen = env_of(shop)
+    assert (seen["CUDA_VISIBLE_DEVICES"], seen["ASSAY_SLOT"]) == (visible, visible)
+    assert "CUDA_DEVICE_ORDER" not in seen  # named by the user, in whatever order the user counts
+
+
+def test_devices_are_set_for_the_whole_job(shop: Workshop) -> None:
+    """Not only for the first program of the command's line."""
+    (shop.source / "x").mkdir()
+    shop.write("x/here", "")
+    write_study(
+        shop, "cd x && FOO=1 true && echo CUDA=$CUDA_VISIBLE_DEVICES && bash -c 'echo in=$CUDA_VISIBLE_DEVICES'"
+    )
+    assert shop.run("--slots", "5").code == 0
+    assert log(shop) == "CUDA=5\nin=5\n"
+
+
+def test_a_slot_of_two_devices_excludes_both(shop: Workshop) -> None:
+    """Another supervisor that has only one of them waits."""
+    write_study(shop, 'echo up; until [ -e "$ALL" ]; do sleep 0.02; done')
+    shop.write("other.yml", "study: other\ncommand: 'true'\n")
+    first = shop.start("--plain", "--slots", "0+1")
+    until(lambda: (shop.dir(RUN) / "run.log").exists() and log(shop), "the first runs")
+    other = shop.start("--plain", "--slots", "1", file="other.yml")
+    wants = shop.base / "slots"
+    until(lambda: [name for name in os.listdir(wants) if name.startswith("want.")], "the other one waits")
+    assert not (shop.dir(RUN, "other") / "lease.1").exists()
+    (shop.base / "all").touch()
+    assert [first.wait(60), other.wait(60)] == [0, 0]
+
+
+def test_the_same_device_twice_is_two_places(shop: Workshop) -> None:
+    """Both runs are there at once: each waits for the other."""
+    command = 'touch "$LEDGER.{n}"; until [ -e "$LEDGER.1" ] && [ -e "$LEDGER.2" ]; do sleep 0.01; done; echo at=$CUDA_VISIBLE_DEVICES'
+    write_study(shop, command, "params: {n: [1, 2]}\n")
+    assert shop.run("--slots", "0,0").code == 0
+    assert [log(shop, f"n={n}") for n in (1, 2)] == ["at=0\n"] * 2
+
+
+def test_cpu_slots_divide_the_cores(shop: Workshop) -> None:
+    write_study(shop, SHOW)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        del shop.env[name]
+    assert shop.run("--slots", "cpu:2").code == 0
+    share = str(max(1, len(os.sched_getaffinity(0)) // 2))
+    seen = env_of(shop)
+    assert (seen["OMP_NUM_THREADS"], seen["MKL_NUM_THREADS"], seen["OPENBLAS_NUM_THREADS"]) == (share,) * 3
+    assert "CUDA_VISIBLE_DEVICES" not in seen
+    assert shop.run("--slots", "cpu:2", "--force", OMP_NUM_THREADS="17").code == 0
+    assert env_of(shop, attempt=2)["OMP_NUM_THREADS"] == "17"  # what the user has set stays
+
+
+def test_a_machine_without_gpus_gets_cpu_slots(shop: Workshop) -> None:
+    write_study(shop, SHOW)
+    del shop.env["OMP_NUM_THREADS"]
+    (shop.base / "nvml.json").write_text('{"reason": "no driver"}')
+    assert shop.run(ASSAY_FAKE_NVML=str(shop.base / "nvml.json")).code == 0
+    seen = env_of(shop)
+    assert (seen["OMP_NUM_THREADS"], seen["ASSAY_SLOT"]) == ("1", "cpu")
+
+
+# ---------------------------------------------------------------- GPUs that were found
+
+GIB = 1 << 30
+
+
+def write_gpus(shop: Workshop, *used: int) -> str:
+    path = shop.base / "nvml.json"
+    aside = shop.base / "nvml.new"
+    aside.write_text(json.dumps({"gpus": [{"memory_bytes": 16 * GIB, "used_bytes": each * GIB} for each in used]}))
+    aside.rename(path)
+    return str(path)
+
+
+def test_found_gpus_are_counted_as_nvml_counts_them(shop: Workshop) -> None:
+    write_study(shop, SHOW)
+    fake = write_gpus(shop, 0, 0)
+    del shop.env["OMP_NUM_THREADS"]
+    assert shop.run(ASSAY_FAKE_NVML=fake).code == 0
+    seen = env_of(shop)
+    assert (seen["CUDA_VISIBLE_DEVICES"], seen["CUDA_DEVICE_ORDER"]) == ("0", "PCI_BUS_ID")
+    assert "OMP_NUM_THREADS" not in seen
+    assert shop.run("--force", ASSAY_FAKE_NVML=fake, CUDA_DEVICE_ORDER="FASTEST_FIRST").code == 0
+    assert env_of(shop, attempt=2)["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
+def test_the_files_own_order_of_devices_wins(shop: Workshop) -> None:
+    write_study(shop, SHOW, "env: {CUDA_DEVICE_ORDER: FASTEST_FIRST}\n")
+    assert shop.run(ASSAY_FAKE_NVML=write_gpus(shop, 0)).code == 0
+    assert env_of(shop)["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
+def test_a_busy_gpu_is_left_alone_until_it_is_free(shop: Workshop) -> None:
+    """GPU 1 is somebody else's: the runs take turns on GPU 0. When it becomes free, it is used."""
+    command = 'echo "at=$CUDA_VISIBLE_DEVICES"; [ {n} -lt 3 ] || until [ -e "$ALL" ]; do sleep 0.02; done'
+    write_study(shop, command, "params: {n: {range: 5}}\n")
+    fake = write_gpus(shop, 0, 12)
+    program = shop.start("--plain", ASSAY_FAKE_NVML=fake)
+    until(lambda: (shop.dir("n=3") / "run.log").exists() and log(shop, "n=3"), "the fourth runs")
+    assert [log(shop, f"n={n}") for n in range(4)] == ["at=0\n"] * 4
+    assert not (shop.dir("n=4") / "lease.1").exists()
+    write_gpus(shop, 0, 0)
+    until(lambda: (shop.dir("n=4") / "run.log").exists() and log(shop, "n=4"), "the fifth runs")
+    assert log(shop, "n=4") == "at=1\n"
+    (shop.base / "all").touch()
+    assert program.wait(60) == 0
+
+
+def test_runs_of_two_gpus(shop: Workshop) -> None:
+    write_study(shop, SHOW, "resources: {gpus: 2}\n")
+    assert shop.run(ASSAY_FAKE_NVML=write_gpus(shop, 0, 0, 0)).code == 0
+    assert env_of(shop)["CUDA_VISIBLE_DEVICES"] == "0,1"
+    too_few = shop.run("--force", ASSAY_FAKE_NVML=write_gpus(shop, 0))
+    assert (too_few.code, "asks for 2 GPUs, this machine has 1" in too_few.err) == (2, True)
+
+
+# ---------------------------------------------------------------- the index says what the files say
+
+
+def test_a_second_attempt_replaces_the_points_of_the_first(shop: Workshop) -> None:
+    """Also where nobody followed it: its supervisor was killed, and it ended before the next one came."""
+    shop.write(
+        "train.sh",
+        'for i in 1 2 3; do echo "loss $ASSAY_ATTEMPT_NUMBER.$i"; done\n[ $ASSAY_ATTEMPT_NUMBER = 1 ] && exit 1\necho up > "$LEDGER"; until [ -e "$ALL" ]; do sleep 0.02; done',
+    )
+    write_study(shop, "bash train.sh", "metrics: {loss: 'loss ({number})'}\nretries: 1\n")
+    program = shop.start("--plain", "--slots", "0")
+    until((shop.base / "ledger").exists, "the second attempt runs")
+    shop.end(program, signal.SIGKILL)
+    (shop.base / "all").touch()
+    until(lambda: not shop.processes(), "it ended")
+    assert shop.run("--slots", "0").code == 0
+    table = shop.call("sum", "study", "--root", str(shop.root), "--json")
+    assert table.code == 0, table.err
+    assert load_json(shop.dir(RUN) / "outcome.2")["state"] == "done"
+    assert load_losses(shop) == [2.1, 2.2, 2.3]
+
+
+def load_losses(shop: Workshop) -> list[float]:
+    from assay.record.index.sqlite import SqliteIndex
+    from assay.system.files import index_path
+
+    with SqliteIndex(index_path(shop.root, shop.env)) as index:
+        return list(index.load_series(f"study/{RUN}", "loss").values)
+
+
+def test_checks_of_finished_runs_hold_with_a_new_index(shop: Workshop) -> None:
+    """As after an update that changes the index: it has not read the runs of earlier calls."""
+    write_study(shop, "echo loss 0.5", "metrics: {loss: 'loss {number}'}\nchecks: [{metric: loss, max: 1}]\n")
+    assert shop.run().code == 0
+    again = shop.run(ASSAY_CACHE_DIR=str(shop.base / "another cache"))
+    assert (again.code, "ERROR" in again.out + again.err) == (0, False)
+
+
+def test_a_subset_that_an_earlier_version_drew_stays(tmp_path: Path) -> None:
+    """Of runs with random axes; another count is drawn anew."""
+    bench = Bench(tmp_path)
+    axes = {"x": Random("uniform", 0, 1), "y": Choices((1, 2))}
+    rows = draw_rows([Grid(Sweep(axes), distinct=True)], Subset(3, 7, by_count=True), distinct=True)
+    listed = json.dumps([row for _, row in rows])
+    text = "study: drawn\ncommand: echo {x} {y}\nresources: {gpus: 0}\ncode: live\n"
+    assert bench.run(f"{text}sweep: {listed}\n").returncode == 0
+    names = sorted(path.parent.name for path in bench.root.glob("drawn/*/run.json"))
+    assert len(names) == 3
+    drawn = text + "params: {x: {uniform: [0, 1]}, y: [1, 2]}\nsubset: {count: 3, seed: 7}\n"
+    assert bench.run(drawn).returncode == 0
+    assert sorted(path.parent.name for path in bench.root.glob("drawn/*/run.json")) == names
+    assert bench.run(drawn.replace("count: 3", "count: 4")).returncode == 0
+    assert len(list(bench.root.glob("drawn/*/run.json"))) == 7
+    assert bench.run(drawn.replace("count: 3", "count: 5")).returncode == 0
+    assert len(list(bench.root.glob("drawn/*/run.json"))) == 8, "what was drawn once stays"

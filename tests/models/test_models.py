@@ -1,0 +1,264 @@
+"""The guide of Torq's model tests, command by command, on the example project; its board and compiler are stand-ins."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.example_models import parse
+from tests.models.backends.loopback import NEEDS_SSHD, open_board
+from tests.models.pytest_support.lab import TORQ, Project, Said, build_project
+
+pytestmark = pytest.mark.services("kills")  # a whole story: each command is a session of pytest with ONNX Runtime
+EXAMPLE = Path(__file__).parents[2] / "examples" / "models"
+BIN = os.path.dirname(sys.executable)
+NAME = "test_onnx_model_llvmcpu_torq"
+LAYER, FULL = f"{NAME}[example-matmul_layer_MatMul_0-sim-default]", f"{NAME}[example-matmul_full_model-sim-default]"
+
+
+class Desk(Project):
+    """Commands as the guide prints them."""
+
+    def type(self, command: str, **variables: str) -> Said:
+        words = shlex.split(command)
+        assert words[0] == "pytest"
+        return self.pytest(*words[1:], env=variables)
+
+
+def paste(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(command, shell=True, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    """The example as it is in the repository; its models are made by the first pytest that runs."""
+    folder = tmp_path_factory.mktemp("example") / "models"
+    leave = shutil.ignore_patterns("*.onnx", "__pycache__", ".pytest_cache", "ir_dump", "profile")
+    shutil.copytree(EXAMPLE, folder, ignore=leave)
+    return Desk(folder)
+
+
+# ---------------------------------------------------------------- the guide
+
+
+def test_the_cases_of_a_model_are_listed_as_printed(desk):
+    said = desk.type("pytest tests/test_onnx_model.py -k example-matmul --collect-only")
+    listed = [line.strip() for line in said.out.splitlines() if line.lstrip().startswith("<")]
+    assert listed[-4:] == [
+        "<Package tests>", "<Module test_onnx_model.py>", f"<Function {LAYER}>", f"<Function {FULL}>",
+    ]  # fmt: skip
+
+
+def test_the_models_tests_run(desk):
+    said = desk.type("pytest tests/test_onnx_model.py -k example-matmul -v")
+    assert said.verdicts == {LAYER: "PASSED", FULL: "PASSED"}, said.out
+    assert said.code == 0
+
+
+def test_one_test_with_the_tools_output_and_their_intermediate_representations(desk):
+    command = "pytest tests/test_onnx_model.py -s -k example-matmul_layer_MatMul_0-sim-default --debug-ir ir_dump"
+    said = desk.type(command)
+    assert said.code == 0
+    assert "compiling 1 nodes for generic" in said.out
+    folder = desk.folder / "ir_dump" / "example-matmul_layer_MatMul_0-sim-default"
+    assert "MatMul" in (folder / "0_import.txt").read_text()
+
+
+@pytest.mark.services("backends")
+@pytest.mark.parametrize("kind", ["compile", "runtime"])
+def test_profiles(desk, kind):
+    long = {"compile": "compile-time", "runtime": "runtime"}[kind]
+    folder = desk.folder / f"profile {kind}"
+    said = desk.type(
+        f"pytest tests/test_onnx_model.py -k example-matmul_layer --torq-{long}-profiling-output-dir='{folder.name}' "
+        "--recompute-cache"
+    )
+    assert said.code == 0, said.out
+    base = folder / "example-matmul_layer_MatMul_0-sim-default" / f"example-matmul_layer_MatMul_0_{kind}"
+    assert len(base.with_suffix(".csv").read_text().splitlines()) >= 3
+    assert read_slices(base.with_suffix(".pb"))
+
+
+def read_slices(path: Path) -> list[str]:
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+    trace = Trace()
+    trace.ParseFromString(path.read_bytes())
+    return [packet.track_event.name for packet in trace.packet if packet.track_event.name]
+
+
+def test_a_failure_and_the_command_that_it_prints(desk):
+    said = desk.type("pytest tests/test_onnx_model.py -v -k example-matmul_full --hardware-type sim-faulty")
+    assert set(said.verdicts.values()) == {"FAILED"}
+    (command,) = re.findall(r"show it: (assay model diff .*)", said.out)
+    done = paste(command, desk.folder)
+    assert done.returncode == 1, done.stderr
+    assert "max rel error" in done.stdout
+    expected, actual = (np.load(path) for path in shlex.split(command)[3:])
+    assert np.allclose(expected * 1.02, actual, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    with open_board(tmp_path_factory.mktemp("board")) as made:
+        yield made
+
+
+@NEEDS_SSHD
+def test_a_board(desk, board):
+    """The hardware's name is a target of the project; the address comes from the command line."""
+    path = desk.folder / "pyproject.toml"
+    before = path.read_text()
+    run = desk.folder / "sim" / "sim-run"
+    run.write_text(run.read_text().replace("#!/usr/bin/env python3", f"#!{sys.executable}"))
+    options = "".join(f"{name} = {board.options[name]!r}\n" for name in ("ssh_options", "lock", "remote_root"))
+    path.write_text(f'{before}\n[tool.assay.targets.astra_machina]\nlike = "sim"\ndeploy = ["sim/sim-run"]\n{options}')
+    address, port, key = (board.options[name] for name in ("address", "port", "key"))
+    said = desk.type(
+        "pytest tests/test_onnx_model.py -v -k example-matmul_layer --torq-runtime-hw-type=astra_machina "
+        f"--torq-addr {address} --torq-port {port} --torq-private-key '{key}'"
+    )
+    name = f"{NAME}[example-matmul_layer_MatMul_0-astra_machina-default]"
+    assert said.verdicts == {name: "PASSED"}, said.out
+    said = desk.type(
+        "pytest tests/test_onnx_model.py -v -k example-matmul_layer --torq-runtime-hw-type=astra_machina "
+        f"--torq-addr {address} --torq-port 1 --torq-private-key '{key}'"
+    )
+    assert said.verdicts == {name: "ERROR"}
+    assert "torq_" in said.section(name)
+    path.write_text(before)
+
+
+@pytest.mark.services("backends")
+def test_two_processes_come_to_the_same_verdicts_as_one(desk, tmp_path):
+    """Each with an empty cache of its own, so that all is really done; good ones and bad ones."""
+    choice = "-v -k 'example-matmul or quantised_layer_M' --hardware-type sim,sim-faulty"
+    one = desk.type(f"pytest {choice}", ASSAY_CACHE=str(tmp_path / "one"))
+    two = desk.type(f"pytest {choice} -n 2", ASSAY_CACHE=str(tmp_path / "two"))
+    assert one.verdicts == two.verdicts
+    assert len(one.verdicts) >= 8
+    assert set(one.verdicts.values()) == {"PASSED", "FAILED"}
+    assert one.code == two.code == 1
+
+
+@pytest.mark.long
+def test_every_model_of_the_example_passes_on_the_simulator(desk):
+    said = desk.type("pytest -n 2")
+    assert said.code == 0, said.out
+    assert re.search(r"\b(8|9)\d passed", said.out)
+
+
+# ---------------------------------------------------------------- the vendor's tools, found by their variables
+
+TOOL = f"""#!{sys.executable}
+import os, subprocess, sys
+kind, words = {{kind!r}}, sys.argv[1:]
+with open(os.path.join(os.path.dirname(__file__), "calls"), "a") as stream:
+    stream.write(" ".join([kind, *words]) + "\\n")
+if "--version" in words:
+    sys.exit(print("stand-in 1"))
+if kind == "torq-compile":
+    profile = [word for word in words if word.startswith("--torq-dump-profiling=")]
+    for word in profile:
+        open(word.split("=", 1)[1], "w").write("ID,Start,End,Location,Op Type\\nS0,0,10,x,MatMul\\n")
+    kept = [word for word in words if not word.startswith("--torq-")]
+    backend = ["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx"]
+    command = [{BIN!r} + "/iree-compile", *kept, *backend]
+else:
+    kept = [word for word in words if not word.startswith(("--torq_", "--device"))]
+    command = [{BIN!r} + "/iree-run-module", "--device=local-sync", *kept]
+sys.exit(subprocess.run(command).returncode)
+"""
+
+
+@pytest.fixture(scope="module")
+def torq(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, dict[str, str]]:
+    """A project that describes no target at all."""
+    project = build_project(tmp_path_factory.mktemp("torq"), tests=TORQ, settings="")
+    project.model(
+        "net", "g (float[2,4] a, float[4,3] b) => (float[2,3] y, float[2,3] z) { y = MatMul(a, b) z = Relu(y) }"
+    )
+    variables = {}
+    for kind in ("torq-compile", "torq-run-module"):
+        tool = project.write(f"tools/my-{kind}", TOOL.replace("{kind!r}", repr(kind)))
+        tool.chmod(0o755)
+        variables[kind.replace("-", "_").upper()] = str(tool)
+    return project, variables
+
+
+@pytest.mark.services("backends")
+def test_torqs_compiler_and_runner_are_found_by_their_variables(torq):
+    project, variables = torq
+    project.write("tests/testdata/chips/sl2610-v1.json", '{"target": "SL2610"}')
+    said = project.pytest(
+        "-v", "--torq-chips", "sl2610-v1", "--debug-ir=ir", "--compile-profile=profile", env=variables
+    )
+    cases = ["net_layer_MatMul_0", "net_layer_Relu_1", "net_full_model"]
+    assert said.verdicts == {f"{NAME}[{case}-sim-sl2610-v1]": "PASSED" for case in cases}, said.out
+    calls = project.calls
+    assert sum("--torq-hw=SL2610" in call for call in calls) == 3
+    assert any("--device=torq" in call and "--torq_hw_type=sim" in call for call in calls)
+    label = "net_full_model-sim-sl2610-v1"
+    assert list((project.folder / "ir" / label).rglob("*.mlir"))
+    assert read_slices(project.folder / "profile" / label / "net_full_model_compile.pb") == ["MatMul"]
+
+
+@pytest.mark.services("backends")
+def test_without_them_it_says_what_to_set(torq):
+    project, _ = torq
+    said = project.pytest("-v", "-k", "full")
+    text = said.section(f"{NAME}[net_full_model-sim-default]")
+    assert "torq-compile was not found: $TORQ_COMPILE is not set" in text
+    assert said.code == 1
+
+
+# ---------------------------------------------------------------- old models
+
+
+@pytest.mark.services("backends")
+def test_an_old_opset_is_named_and_the_command_that_converts_it_works(tmp_path):
+    project = build_project(tmp_path / "old models", tests=TORQ)
+    path = project.model("net", "g (float[4] x) => (float[1,4] y) { y = Unsqueeze <axes = [0]> (x) }", opset=11)
+    said = project.pytest("-v", "-k", "full")
+    name = f"{NAME}[net_full_model-sim-default]"
+    assert said.verdicts == {name: "ERROR"}, said.out
+    text = said.section(name)
+    assert text.startswith(("onnx_mlir_model_file: ", "llvmcpu_compiled_model: "))
+    assert "opset 11" in text
+    (command,) = re.findall(r"(assay model convert .*)", text)
+    assert shlex.split(command)[3] == str(path)
+    done = paste(command, project.folder)
+    assert done.returncode == 0, done.stderr
+    converted = next(each for each in path.parent.parent.parent.parent.rglob("*.onnx") if opset_of(each) == 17)
+    os.replace(converted, path)
+    assert project.pytest("-v", "-k", "full").verdicts == {name: "PASSED"}
+
+
+def opset_of(path: Path) -> int:
+    return onnx.load(path).opset_import[0].version
+
+
+@pytest.mark.services("backends")
+def test_a_layer_that_iree_cannot_compile_leaves_the_others_alone(tmp_path):
+    """The reference of one layer fails; the others are tested all the same, with the values that they see."""
+    project = build_project(tmp_path / "project", tests=TORQ)
+    path = project.model(
+        "net", "g (float[4] x) => (float[1,4] y) { t = Relu(x) y = Unsqueeze <axes = [0]> (t) }", opset=11
+    )
+    assert opset_of(path) == 11
+    assert parse("g (float[2] x) => (float[2] y) { y = Relu(x) }").opset_import[0].version == 17
+    said = project.pytest("-v")
+    assert said.verdicts == {
+        f"{NAME}[net_layer_Relu_0-sim-default]": "PASSED", f"{NAME}[net_layer_Unsqueeze_1-sim-default]": "ERROR",
+        f"{NAME}[net_full_model-sim-default]": "ERROR",
+    }  # fmt: skip

@@ -1,0 +1,126 @@
+"""`assay index`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from tests.workbench import BAD, GOOD, STUDY, Bench
+
+ORIGINALS = Path(__file__).parents[2] / "formats" / "originals"
+
+
+def test_status(cli, own_bench: Bench, bench: Bench) -> None:
+    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+    (fresh,) = json.loads(cli("index", "status", "--json").out)
+    assert (fresh["exists"], fresh["unread"], fresh["runs"]) == (False, 4, 0)
+    assert "not made yet; 4 runs on disk" in cli("index", "status").out
+    cli("ls")
+    (known,) = json.loads(cli("index", "status", "--json").out)
+    assert (known["exists"], known["unread"], known["runs"], known["metrics"]) == (True, 0, 4, 2)
+    assert known["points"] == 4 * 3 + 2
+    assert known["size_bytes"] > 0
+    assert "runs     4" in cli("index", "status").out
+
+
+def test_rebuild_forgets_what_is_gone(cli, own_bench: Bench, bench: Bench) -> None:
+    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+    cli("ls")
+    shutil.rmtree(own_bench.root / "fit" / BAD)
+    assert cli("index", "rebuild").out == f"{own_bench.root}: 3 runs read\n"
+    assert len(json.loads(cli("ls", "fit", "--json").out)) == 3
+
+
+def test_gc_forgets_what_is_gone_and_gives_back_room(cli, own_bench: Bench, bench: Bench) -> None:
+    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+    cli("ls")
+    shutil.rmtree(own_bench.root / "fit" / BAD)
+    result = cli("index", "gc")
+    assert result.out.startswith(f"{own_bench.root}: 1 run forgotten; ")
+    assert json.loads(cli("index", "status", "--json").out)[0]["runs"] == 3
+
+
+def test_a_query_in_three_forms(cli, own_bench: Bench, bench: Bench) -> None:
+    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+    query = "SELECT study, runs, NULL AS missing, x'ff' AS bytes FROM studies"
+    assert json.loads(cli("index", "query", query, "--json").out) == [
+        {"study": "fit", "runs": 4, "missing": None, "bytes": "ff"}
+    ]
+    assert cli("index", "query", query, "--csv").out == "study,runs,missing,bytes\nfit,4,,ff\n"
+    shown = cli("index", "query", query).out.split()
+    assert shown[:2] == ["study", "runs"]
+    assert {"fit", "4", "ff"} <= set(shown)
+    assert cli("index", "query", "SELECT key FROM runs WHERE key = 'x'", "--json").out == "[]\n"
+
+
+def test_a_query_that_is_not_one_is_refused(cli, own_bench: Bench, bench: Bench) -> None:
+    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+    for statement in ("DELETE FROM runs", "SELECT 1; DELETE FROM runs", "SELECT nothing FROM runs", ""):
+        result = cli("index", "query", statement)
+        assert (result.code, result.out) == (2, "")
+        assert "Traceback" not in result.err
+    assert cli("index", "query", "SELECT 1", "--json", "--csv").code == 2
+    assert json.loads(cli("index", "query", "SELECT count(*) AS n FROM runs", "--json").out) == [{"n": 4}]
+
+
+def test_a_server_that_is_not_there_ends_reading_commands_and_no_run(cli, own_bench: Bench, monkeypatch) -> None:
+    monkeypatch.setenv("ASSAY_INDEX", "postgresql://someone:s3cret-word@127.0.0.1:1/none")
+    study = own_bench.write("one.yml", "study: one\ncommand: 'echo loss 1'\nmetrics: {loss: 'loss ({number})'}\n")
+    result = cli("run", study, "--slots", "0")
+    assert result.code == 0
+    assert "cannot be reached" in result.err
+    assert "cannot be reached" in cli("run", study, "--slots", "0", "--force", "--quiet").err
+    told = cli("sum", "one")
+    assert told.code == 4
+    assert "127.0.0.1" in told.err
+    assert "ASSAY_INDEX=local" in told.err
+    everything = "".join(path.read_text("utf-8", "replace") for path in own_bench.root.rglob("*") if path.is_file())
+    assert "s3cret-word" not in result.out + result.err + told.out + told.err + everything
+    monkeypatch.setenv("ASSAY_INDEX", "local")
+    assert "one" in cli("ls").out
+    monkeypatch.setenv("ASSAY_INDEX", "somewhere")
+    assert cli("sum", "one").code == 2
+
+
+def test_reparse_with_better_patterns(cli, own_bench: Bench, bench: Bench) -> None:
+    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+    own_bench.write("better.yml", STUDY.replace("loss: ", "verlust: "))
+    result = cli("index", "reparse", "fit", "--file", "better.yml")
+    assert result.out == "fit: 4 runs read again: test.acc, verlust (new: verlust; gone: loss)\n"
+    assert json.loads(cli("show", GOOD, "--json").out)["metrics"]["verlust"]["count"] == 3
+    assert cli("index", "reparse", "fit").out.endswith("(new: loss; gone: verlust)\n")
+
+
+def test_reparse_passes_a_damaged_run_by(cli, own_bench: Bench, bench: Bench) -> None:
+    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+    (own_bench.root / "fit" / BAD / "run.json").write_text("{")
+    result = cli("index", "reparse", "fit")
+    assert result.code == 0
+    assert "3 runs read again" in result.out
+    assert "damaged" in result.err
+
+
+def test_reparse_refuses_what_it_cannot_use(cli, bench: Bench) -> None:
+    bench.write("none.yml", "study: fit\ncommand: 'true'\n")
+    assert "has no metrics" in cli("index", "reparse", "fit", "--file", "none.yml").err
+    assert cli("index", "reparse", "fit", "--file", "gone.yml").code == 2
+    assert cli("index", "reparse", "fitt").code == 2
+
+
+def test_ingest_of_the_originals(cli, own_bench: Bench) -> None:
+    shutil.copytree(ORIGINALS / "runx" / "logs", own_bench.folder / "logs")
+    result = cli("index", "ingest", "logs")
+    assert result.code == 0
+    assert "1 study, 6 runs (6 by runx) under logs" in result.out
+    assert "next: assay sum logs/sweep" in result.out
+    assert cli("sum", "logs/sweep").code == 0
+    shutil.copytree(ORIGINALS / "mlrunner" / "output", own_bench.folder / "output")
+    assert "by mlrunner" in cli("index", "ingest", "output").out
+
+
+def test_ingest_of_nothing(cli, own_bench: Bench) -> None:
+    assert "is not a folder" in cli("index", "ingest", "gone").err
+    (own_bench.folder / "bare").mkdir()
+    result = cli("index", "ingest", "bare")
+    assert (result.code, "hparams.json" in result.err) == (2, True)

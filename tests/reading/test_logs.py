@@ -1,0 +1,97 @@
+"""Finding logs, and their last lines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.errors import NotFoundError, UsageError
+from assay.reading import logs
+from assay.record import run_directory
+from assay.values.run import Command, RunSpec
+
+
+def make_run(folder: Path, files: dict[str, str], log_name: str = "{command}{suffix}.log") -> str:
+    spec = RunSpec("id", "run", {}, (Command("train", ""), Command("test", "")), log_name=log_name)
+    path = folder / "run"
+    path.mkdir(exist_ok=True)
+    (path / "run.json").write_text(run_directory.render_record(run_directory.RunRecord(spec, "study", "uid", 1.0)))
+    for name, text in files.items():
+        (path / name).write_text(text)
+    return str(path)
+
+
+def name_of(path: str) -> str:
+    return os.path.basename(path)
+
+
+def test_the_failed_commands_newest_log(tmp_path: Path) -> None:
+    run = make_run(
+        tmp_path, dict.fromkeys(["train.log", "train.exit.1", "train.2.log", "train.2.exit.1", "test.log"], "")
+    )
+    assert name_of(logs.find_log(run)) == "train.2.log"
+    assert name_of(logs.find_log(run, attempt=1)) == "train.log"
+    assert name_of(logs.find_log(run, command="test")) == "test.log"
+
+
+def test_mlrunners_names(tmp_path: Path) -> None:
+    files = ["log.train.20220101.000000", "log.train.20220102.000000", "train.exit.1", "train.2.exit.0"]
+    run = make_run(tmp_path, dict.fromkeys(files, ""), "log.{command}.{time}")
+    assert name_of(logs.find_log(run)) == "log.train.20220102.000000"
+    assert name_of(logs.find_log(run, attempt=1)) == "log.train.20220101.000000"
+    assert name_of(logs.find_log(run, "train", 2)) == "log.train.20220102.000000"
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    run = make_run(tmp_path, {})
+    with pytest.raises(UsageError, match="no output yet"):
+        logs.find_log(run)
+    with pytest.raises(NotFoundError):
+        logs.find_log(run, "tests")
+    with pytest.raises(UsageError, match="no attempt 1"):
+        logs.find_log(run, attempt=1)
+
+
+@given(text=st.lists(st.binary(max_size=6), max_size=12).map(b"\n".join), count=st.integers(0, 15))
+def test_last_lines_are_those_of_the_whole_file(
+    tmp_path_factory: pytest.TempPathFactory, text: bytes, count: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "log"
+    path.write_bytes(text)
+    lines = text.split(b"\n")
+    ended = lines.pop() if lines[-1] == b"" else None
+    wanted = b"\n".join(lines[max(0, len(lines) - count) :] if count else [])
+    if ended is not None and count and lines:
+        wanted += b"\n"
+    assert text[logs.find_last_lines(str(path), count) :] == (wanted if count else b"")
+
+
+def test_last_lines_across_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    lines = [b"x" * 1000 + str(i).encode() for i in range(500)]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    out: list[bytes] = []
+    logs.copy_log(str(path), 300, out.append)
+    assert b"".join(out) == b"\n".join(lines[-300:]) + b"\n"
+
+
+def test_a_follower_goes_from_log_to_log(tmp_path: Path) -> None:
+    run = make_run(tmp_path, {"train.log": "one\n"})
+    follower = logs.RunFollower(run)
+    assert b"".join(follower.read()) == b"one\n"
+    Path(run, "train.log").write_text("one\ntwo\n")
+    Path(run, "test.log").write_text("tested\n")
+    assert b"".join(follower.read()) == b"two\ntested\n"
+    Path(run, "train.2.log").write_text("again\n")
+    assert b"".join(follower.read()) == b"again\n"
+    assert b"".join(follower.read()) == b""
+
+
+def test_a_follower_begins_at_the_newest_log(tmp_path: Path) -> None:
+    run = make_run(tmp_path, {"train.log": "old\n", "train.2.log": "a\nb\nc\n"})
+    assert b"".join(logs.RunFollower(run, lines=2).read()) == b"b\nc\n"
+    assert b"".join(logs.RunFollower(run, command="test").read()) == b""

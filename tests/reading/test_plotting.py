@@ -1,0 +1,157 @@
+"""Which metric, which lines, under which names."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.workbench import Bench
+
+from assay.follow.locations import StudyLocation
+from assay.reading import plotting
+from assay.reading.run_reader import Declared, load_space
+from assay.record.index.base import RunRow, Series
+from assay.record.search_file import SearchFile, find_search_file, write_search
+from assay.show.chart import Line, choose_colors, separate_colors
+from assay.values.run import State
+from assay.values.study import Objective
+
+
+def row(name: str, study: str = "s", **params: Any) -> RunRow:
+    return RunRow(f"{study}/{name}", study, name, "", State.DONE, 1, params)
+
+
+def test_the_most_telling_metric_that_makes_a_line() -> None:
+    assert plotting.choose_metric({"loss": 9, "val_acc": 1}) == "loss"
+    assert plotting.choose_metric({"loss": 9, "val_acc": 9, "lr": 9}) == "val_acc"
+    assert plotting.choose_metric({"loss": 1, "val_acc": 1}) == "val_acc"
+
+
+def test_labels_are_the_parameters_that_differ() -> None:
+    rows = [row("a", lr=0.1, n=1, flag=True), row("b", lr=0.2, n=1, flag=False)]
+    assert plotting.build_labels(rows) == ["lr=0.1 flag=true", "lr=0.2 flag=false"]
+
+
+def test_names_where_parameters_do_not_tell() -> None:
+    assert plotting.build_labels([row("a", lr=1), row("b", lr=1)]) == ["a", "b"]
+    assert plotting.build_labels([row("a", lr=1)]) == ["a"]
+    again = row("b", lr=1, epochs=10, resume="/somewhere/runs/s/a/model.ckpt")
+    assert plotting.build_labels([row("a", lr=1, epochs=4), again]) == ["epochs=4", "epochs=10"]
+    assert plotting.build_labels([row("a", lr=1), row("b", "t", lr=2)]) == ["s/lr=1", "t/lr=2"]
+
+
+def test_lines_are_ranked_by_their_best_value() -> None:
+    lines = [Line("nan", [1], [math.nan]), Line("b", [1, 2], [3, 2]), Line("a", [1, 2], [1, 9])]
+    assert [line.label for line in plotting.rank_lines(lines, "min")] == ["a", "b", "nan"]
+    assert [line.label for line in plotting.rank_lines(lines, "max")] == ["a", "b", "nan"]
+    assert [line.label for line in plotting.rank_lines(lines[:2], "max")] == ["b", "nan"]
+
+
+def test_a_file_per_metric() -> None:
+    assert plotting.build_paths("a/p.png", ["loss"]) == ["a/p.png"]
+    assert plotting.build_paths("a/p.png", ["loss", "val/acc"]) == ["a/p-loss.png", "a/p-val_acc.png"]
+
+
+# ---------------------------------------------------------------- colours
+
+
+def test_a_colour_follows_from_the_name_and_older_runs() -> None:
+    names = [f"lr={number}" for number in range(40)]
+    chosen = choose_colors(names)
+    assert {chosen[name] for name in names[:8]} == set(range(8))
+    assert {chosen[name] for name in names[:32]} == set(range(32))
+    assert choose_colors(names[:20]) == {name: chosen[name] for name in names[:20]}  # the later ones change nothing
+    assert choose_colors(["lr=7"])["lr=7"] == choose_colors(["lr=7", "lr=8"])["lr=7"]
+
+
+def test_what_is_drawn_together_has_different_colours_while_there_are_some() -> None:
+    assert separate_colors({"b": 3, "a": 3, "c": 4}) == {"a": 3, "c": 4, "b": 5}
+    assert separate_colors({"a": 1, "b": 2}) == {"a": 1, "b": 2}
+    many = separate_colors({f"{number}": 5 for number in range(40)})
+    assert set(many.values()) == set(range(32))
+
+
+def test_a_run_has_one_colour_in_all_charts(cli: Any, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another is best, and where runs are left out."""
+    seen: list[dict[str, int | None]] = []
+    real = plotting.build_plots
+
+    def build(*arguments: Any) -> list[plotting.Plot]:
+        plots = real(*arguments)
+        seen.extend({line.label: line.number for line in plot.chart.lines} for plot in plots)  # type: ignore[union-attr]
+        return plots
+
+    monkeypatch.setattr(plotting, "build_plots", build)
+    assert cli("plot", "fit", "-m", "loss:min", "-m", "test.acc:max").code == 0
+    assert cli("plot", "fit", "-m", "loss:max", "--where", "lr==0.1").code == 0
+    loss, acc, some = seen
+    assert len(set(loss.values())) == len(loss) == 4
+    assert all(loss[label] == number for label, number in acc.items())
+    for label, number in some.items():  # shorter there: what all of them share is left out
+        assert [each for name, each in loss.items() if "lr=0.1" in name and name.endswith(label)] == [number]
+    shown = cli("plot", "fit", "-g", "n")
+    assert shown.code == 0
+
+
+def test_what_a_search_chooses_from(tmp_path: Path) -> None:
+    location = StudyLocation(str(tmp_path), "s")
+    assert load_space([location]) == {}
+    (tmp_path / "s" / ".assay").mkdir(parents=True)
+    space = (
+        {
+            "lr": {"log_uniform": [0.01, 1]},
+            "n": {"log_int": [1, 9]},
+            "w": {"int": [1, 2]},
+            "k, m": [[1, "a"], [2, "b"]],
+        },
+    )
+    write_search(location.dir, SearchFile("random", (Objective("loss", "min"),), 0, "best", space, {}))
+    assert load_space([location]) == {
+        "lr": Declared((0.01, 1), is_range=True, is_log=True),
+        "n": Declared((1, 9), is_range=True, is_log=True),
+        "w": Declared((1, 2), is_range=True),
+        "k": Declared((1, 2)),
+        "m": Declared(("a", "b")),
+    }
+    Path(find_search_file(location.dir)).write_text("{")
+    assert load_space([location]) == {}
+
+
+# ---------------------------------------------------------------- the x axis
+
+
+def series(steps: list[float], values: list[float]) -> Series:
+    return Series(array("d", steps), array("d", values), array("d", steps))
+
+
+def test_a_whole_epoch_begins_with_its_first_step() -> None:
+    epochs = series([0, 1, 2, 3, 4, 5, 6, 7], [0, 0, 0, 0, 1, 1, 1, 1])
+    assert plotting._find_epochs(epochs, [0, 1, 2, 3, 4, 6, 8]) == pytest.approx([0, 0.25, 0.5, 0.75, 1, 1.5, 2])
+
+
+def test_fractions_of_epochs_are_as_they_were_recorded() -> None:
+    epochs = series([10, 20, 40], [0.1, 0.2, 0.8])
+    assert plotting._find_epochs(epochs, [10, 20, 30, 40]) == pytest.approx([0.1, 0.2, 0.5, 0.8])
+
+
+def test_one_epoch_and_none() -> None:
+    assert plotting._find_epochs(series([5, 6], [3, 3]), [5, 6, 7]) == [3, 3, 3]
+    assert all(map(math.isnan, plotting._find_epochs(series([], []), [1, 2])))
+
+
+@pytest.mark.parametrize(
+    ("longest", "unit"),
+    [
+        (0.5, (1, "s")),
+        (119, (1, "s")),
+        (120, (60, "min")),
+        (7199, (60, "min")),
+        (7200, (3600, "h")),
+        (2e5, (86400, "days")),
+    ],
+)
+def test_times_have_a_unit_that_can_be_read(longest: float, unit: tuple[float, str]) -> None:
+    assert plotting.choose_time_unit(longest) == unit

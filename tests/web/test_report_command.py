@@ -1,0 +1,204 @@
+"""`assay report`: a study or a verdict as one page."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tests.bench.test_web_pages import HOSTILE, build
+from tests.command_line import Cli
+from tests.golden.report.golden_reports import bad_report, good_report
+from tests.models.report import model_reports
+from tests.models.test_web_pages import write as write_check
+from tests.workbench import BAD, GOOD, STUDY, Bench
+
+from assay.follow.api import StudyLocation
+from assay.golden.records import list_ids, write_report
+from assay.models.values.layout import MODEL_FILE
+
+Report = Callable[..., str]
+
+
+class Page(HTMLParser):
+    """What a page would load or execute."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        active = ("src", "href", "action", "srcset", "data", "style")
+        used = [(name, value or "") for name, value in attrs if name in active or name.startswith("on")]
+        self.found += [f"{tag} {name}" for name, value in used if not (name == "href" and value.startswith("#"))]
+        self.found += [tag] if tag in ("script", "link", "iframe", "object", "embed", "img", "form", "base") else []
+
+
+@pytest.fixture
+def report(cli: Cli) -> Report:
+    """The page that the command writes to stdout; it is complete, and loads nothing."""
+
+    def call(*arguments: str) -> str:
+        result = cli("report", *arguments, "-o", "-")
+        assert (result.code, result.err) == (0, "")
+        assert result.out.startswith("<!doctype html>")
+        assert result.out.endswith("</html>\n")
+        assert Page(result.out).found == []
+        assert "url(" not in result.out
+        assert "@import" not in result.out
+        return result.out
+
+    return call
+
+
+def headings(page: str) -> list[str]:
+    return [re.sub(r"<[^>]+>", "", text).strip() for text in re.findall(r"<h2>(.*?)</h2>", page, re.DOTALL)]
+
+
+# ---------------------------------------------------------------- studies
+
+
+def test_a_study_has_all_its_views(report: Report) -> None:
+    page = report("fit")
+    assert "<title>fit</title>" in page
+    assert '<span class="badge done">2 done</span>' in page
+    assert '<span class="badge failed">2 failed</span>' in page
+    told = headings(page)
+    assert told[0].startswith("fit: best of 2 runs by")
+    assert [each.partition(" ")[0] for each in told[1:]] == ["Runs", "Curves", "Parameters", "2", "Origin"]
+    assert page.count("<svg") >= 4  # a curve, a slice for each of two parameters, the order of finishing
+    assert "assay logs" in page
+    assert "assay sum" in page
+    assert "<code>assay run study.yml</code>" in page
+
+
+def test_the_table_is_that_of_sum(report: Report, cli: Cli) -> None:
+    rows = json.loads(cli("sum", "fit", "--sort", "loss:max", "--json").out)
+    page = report("fit", "--sort", "loss:max")
+    table = page[page.index("<h2>Runs") :].partition("</table>")[0]
+    shown = [re.sub(r"<[^>]+>", "", cell) for cell in re.findall(r"<tr class=\"plain \"><td[^>]*>(.*?)</td>", table)]
+    assert [each["run"] for each in rows] == [each.strip() for each in shown]
+
+
+def test_runs_are_chosen_as_for_sum(report: Report, cli: Cli) -> None:
+    page = report("fit", "--where", "lr<0.2")
+    assert GOOD in page
+    assert BAD not in page
+    assert "failed" not in page.partition("</style>")[2]
+    assert "± sd" in report("fit", "-g", "n")
+    assert "3 more rows" in report("fit", "-n", "1")
+    assert BAD not in report(f"fit/{GOOD}")
+
+
+def test_the_end_of_a_log_is_told_of_what_failed(report: Report) -> None:
+    page = report("fit")
+    assert "step 3 loss 1.7 lr 0.5" in page.partition("runs that failed")[2]
+
+
+def test_a_study_without_metrics_or_parameters(own_bench: Bench, report: Report) -> None:
+    own_bench.run("study: bare\ncommand: 'true'\nresources: {gpus: 0}\n")
+    assert [each.partition(" ")[0] for each in headings(report("bare"))] == ["Runs", "Origin"]
+
+
+def test_names_and_logs_are_escaped(own_bench: Bench, report: Report) -> None:
+    trick = "<script>alert(1)</script>"
+    text = STUDY.replace("n: [7, 8]", f"n: [7], x: ['{trick}', '<img src=x onerror=y>']").replace(
+        "acc=0.{n}", "acc=0.{n} {x:q}"
+    )
+    own_bench.run(text)
+    (own_bench.folder / "noise").write_text(trick)
+    log = next(own_bench.root.glob("fit/lr=0.5*/train.log"))
+    log.write_text(f"{trick}\x1b]0;x\x07\n")
+    page = report("fit")
+    assert "alert(1)" in page
+    assert "\x1b" not in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("fitt",), "did you mean 'fit'?"),
+        (("fit", "--where", "lr>5"), "none of 4 runs matches"),
+        (("fit", "--sort", "lass"), "did you mean 'loss'?"),
+        (("fit", "-o", "nowhere/x.html"), "cannot be written"),
+        (("fit", "-o", "."), "cannot be written"),
+        (("study.yml",), "is not the report of a golden check"),
+        (("fit/none*",), "no run named"),
+        (("fit", "-n", "0"), "-n"),
+    ],
+)
+def test_what_cannot_be_reported(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
+    result = cli("report", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err
+
+
+def test_an_empty_study_and_no_study(own_bench: Bench, cli: Cli) -> None:
+    assert cli("report").code == 2
+    (own_bench.root / "none" / ".assay").mkdir(parents=True)
+    result = cli("report", "none")
+    assert (result.code, "no runs yet" in result.err) == (2, True)
+
+
+def test_the_file_is_named_after_what_it_shows(cli: Cli, bench: Bench) -> None:
+    assert cli("report", "fit").out == "report-fit.html\n"
+    assert (bench.folder / "report-fit.html").stat().st_size > 10_000
+    assert cli("report", f"fit/{GOOD}").out == "report-fit-lr=0.1-n=7.html\n"
+    assert cli("report", "fit", "-o", "mine.html").out == "mine.html\n"
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def test_golden_checks(own_bench: Bench, cli: Cli, report: Report) -> None:
+    location = StudyLocation(str(own_bench.root), "golden-demo")
+    os.makedirs(location.dir)
+    good, bad = good_report(), bad_report()
+    for found in (good, bad):
+        write_report(location, "check", "golden.yml", found.tests[0])
+    (last, _), (before, _) = list_ids(location)
+    assert f"<title>{bad.kind} " in report("golden-demo")
+    assert f"<title>{good.kind} " in report(f"golden-demo/{before}")
+    kept = Path(location.dir, ".assay", "golden", f"{last}-check.json.gz")
+    page = report(str(kept))
+    assert "Convergence check" in page
+    assert page.count("<svg") >= 2
+    assert cli("report", "golden-demo", "--sort", "time").code == 2  # its runs, of which there are none
+    kept.write_bytes(kept.read_bytes()[:-20])
+    broken = cli("report", "golden-demo")
+    assert (broken.code, broken.out) == (4, "")
+    assert str(kept) in broken.err
+
+
+def test_benchmarks(own_bench: Bench, cli: Cli, report: Report) -> None:
+    build(own_bench.root)
+    page = report("bench")
+    assert "Largest changes" in page
+    assert headings(page)[0].startswith("m.C.f wall_time")
+    assert HOSTILE not in page
+    assert "FAIL" in headings(report("bench/m.C.f"))[0]
+    assert page.count("<svg") > report("bench/m.C.f").count("<svg")
+    assert "Distributions" in report("bench/a..b")
+    unknown = cli("report", "bench/a..c")
+    assert (unknown.code, "label or commit named 'c'" in unknown.err) == (2, True)
+    assert cli("report", "bench/m.C.ff").code == 2
+
+
+def test_checks_of_models(own_bench: Bench, cli: Cli, report: Report) -> None:
+    bad = model_reports.bad_report()
+    good = write_check(own_bench.root, "good_1", model_reports.good_report(), at=1e9)
+    write_check(own_bench.root, "bad_1", bad, at=1e9 + 9)
+    assert f"<title>{bad.verdict.kind} " in report("model/bad_1")
+    assert "<title>PASS " in report(str(good))
+    page = report("model")
+    assert page.count("<h1>") >= 2
+    (good / MODEL_FILE).write_text("{")
+    broken = cli("report", "model/good_1")
+    assert (broken.code, str(good) in broken.err) == (4, True)
+    report("model")
+    assert cli("report", "model/good_2").code == 2

@@ -1,0 +1,74 @@
+"""A root with a real study, and the application that serves it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.workbench import Bench, build_bench
+
+if TYPE_CHECKING:
+    from starlette.testclient import TestClient
+
+    from assay.web.security import Token
+
+TOKEN = "a-token-of-the-tests-0123456789"
+READER = "a-reader-of-the-tests-0123456789"
+UPLOADER = "an-uploader-of-the-tests-0123456789"
+WRITE = {"authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Four runs of the study `fit`: two are done, two failed."""
+    return build_bench(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="session")
+def client(served: Bench) -> Iterator[TestClient]:
+    with open_client(served.root) as client:
+        yield client
+
+
+def build_tokens() -> tuple[Token, ...]:
+    from assay.web.security import Token
+
+    return Token(TOKEN), Token(READER, "read"), Token(UPLOADER, "upload")
+
+
+def open_client(*roots: Path, is_open: bool = True) -> TestClient:
+    from starlette.testclient import TestClient
+
+    from assay.web.app import build_app
+    from assay.web.site import Site
+
+    site = Site(tuple(map(str, roots)), build_tokens(), is_open=is_open)
+    return TestClient(build_app(site), base_url="http://127.0.0.1:8666", raise_server_exceptions=False)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A real one: its address and its root."""
+    import uvicorn
+
+    from assay.web.app import build_app
+    from assay.web.site import Site
+
+    root = tmp_path / "there"
+    root.mkdir()
+    config = uvicorn.Config(build_app(Site((str(root),), build_tokens())), port=0, log_level="error", access_log=False)
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not running.started:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    port = running.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}", root
+    running.should_exit = True
+    thread.join(30)
