@@ -62,9 +62,9 @@ MEMBERS = {
 
 # Modules that programs import by name, with what is public there.
 MODULES = {
-    "assay": "AssayError Study __version__ check_golden check_model compare_benchmarks load_study log run runs",
+    "assay": "AssayError Study __version__ load_study log run runs",
     "assay.api": "Finding Judgement PlannedRun Run RunOutcome Runs Series Study StudyHandle StudyPlan VerdictKind"
-    " check_golden check_model compare_benchmarks load_study run runs",
+    " load_study run runs",
     "assay.bench": "Benchmark Timing measure report_benchmark synchronize",
     "assay.convergence": "ConvergenceFailure MissingConfigurationOptionException MissingMandatoryFlagException"
     " do_convergence_test",
@@ -87,8 +87,6 @@ NAMED = {  # modules without a list of their own: what the documents name there
     "assay.models.pytest_plugin": "",
     "assay.exchange.pytest_plugin": "",
     "assay.compat.torq.pytest_plugin": "",
-    "assay.bench.child": "main",
-    "assay.bench.command_profile": "main",
 }
 
 

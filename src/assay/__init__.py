@@ -51,11 +51,18 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
     else:
-        value = import_module("assay.plugins").find_function(name)
+        value = None if _is_module(name) else import_module("assay.plugins").find_function(name)
         if value is None:
             raise AttributeError(f"module 'assay' has no attribute {name!r}")
     globals()[name] = value  # for `runs` also instead of the module of that name, which the import has put here
     return value
+
+
+def _is_module(name: str) -> bool:
+    """`from assay import NAME` asks for an attribute first; the plug-ins are not loaded for a module."""
+    import os
+
+    return any(os.path.exists(os.path.join(folder, name + end)) for folder in __path__ for end in ("", ".py"))
 
 
 def __dir__() -> list[str]:

@@ -10,8 +10,7 @@ import click
 import pytest
 
 from assay.cli.direct import find_call, parse_words
-from assay.cli.main import GROUP, SERVICES, build_cli
-from assay.cli.study_commands import COMMANDS
+from assay.cli.main import COMMANDS, GROUP, SERVICES, build_cli
 from assay.launch.commands.run import RunRequest
 from assay.values.options import Group, Option, Request
 

@@ -16,6 +16,10 @@ import pytest
 from tests.workbench import Bench
 
 from assay.cli import doctor
+from assay.plugins import Folder, Part, Program, find_plugins
+
+NEEDS = [need for plugin in find_plugins().values() for need in plugin.doctor]
+PARTS = [*doctor._EXTRAS, *(need for need in NEEDS if isinstance(need, Part))]
 
 
 @pytest.mark.parametrize(
@@ -35,8 +39,7 @@ def test_missing_extras_come_with_their_install_command() -> None:
     def nothing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    parts = (*doctor._EXTRAS, *doctor._MODEL_PARTS, *doctor._STORE_PARTS)
-    found = {each.name: each for each in doctor._examine_extras(parts, nothing)}
+    found = {each.name: each for each in (doctor._examine_part(part, nothing) for part in PARTS)}
     assert {each.grade for each in found.values()} == {"missing"}
     assert found["pandas"].hint == "pip install 'assay[frames]'"
     assert found["iree-base-compiler"].hint == "pip install 'assay[iree]'"
@@ -44,14 +47,13 @@ def test_missing_extras_come_with_their_install_command() -> None:
     assert doctor.Diagnosis((("Optional parts", tuple(found.values())),)).is_well
 
 
-@pytest.mark.parametrize("parts", [doctor._EXTRAS, doctor._MODEL_PARTS, doctor._STORE_PARTS], ids=len)
-def test_every_part_is_brought_by_the_extra_that_is_named(parts: tuple[tuple[str, str, str], ...]) -> None:
+def test_every_part_is_brought_by_the_extra_that_is_named() -> None:
     """The install command would not help otherwise."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     brought = project["optional-dependencies"]
     wrong = [
         (package, extra)
-        for package, extra, _ in parts
+        for package, extra, _ in PARTS
         if not any(re.split(r"[<>=~! \[]", need)[0] == package for need in brought[extra])
     ]
     assert wrong == []
@@ -78,7 +80,7 @@ def test_ssh_is_asked_as_it_wants_to_be(
     (tmp_path / "ssh").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = {each.name: each for each in doctor._examine_others()}
+    found = {need.name: doctor._examine_need(need) for need in NEEDS if isinstance(need, Program)}
     assert found["ssh"].grade == "ok"
     assert found["ssh"].text == ", ".join(word for word in (text, str(tmp_path / "ssh")) if word)
     assert {found[name].grade for name in ("docker", "gcloud")} == {"missing"}, "they are optional"
@@ -89,14 +91,14 @@ def test_ssh_is_asked_as_it_wants_to_be(
 def test_the_place_of_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ASSAY_CACHE", value)
-    found = {each.name: each for each in doctor._examine_places(str(tmp_path / "runs"))}
+    found = {need.name: doctor._examine_need(need) for need in NEEDS if isinstance(need, Folder)}
     assert found["artifacts"].text.startswith(str(tmp_path / value))
     assert found["artifacts"].grade in ("ok", "note"), "who checks no models needs none"
 
 
 def test_a_place_of_artifacts_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, forbidden_dir: Path) -> None:
     monkeypatch.setenv("ASSAY_CACHE", str(forbidden_dir / "x"))
-    found = {each.name: each for each in doctor._examine_places(str(forbidden_dir.parent))}
+    found = {need.name: doctor._examine_need(need) for need in NEEDS if isinstance(need, Folder)}
     assert found["artifacts"].grade == "note"
     assert "ASSAY_CACHE" in found["artifacts"].hint
 

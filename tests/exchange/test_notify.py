@@ -20,8 +20,8 @@ from assay.errors import ConfigError, UsageError
 from assay.exchange import notify
 from assay.exchange.notify import Notifier, check_receivers, drop_flag, hide_receiver
 from assay.follow.attempts import RetryPolicy
+from assay.follow.entry import Entry, Event
 from assay.launch.best_so_far import Goal, Leader
-from assay.launch.supervise import Entry, Event
 from assay.values.run import Outcome, RunSpec, State
 from assay.values.secrets import DEFAULT_RULES
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
+from tests.workbench import until
 
 from assay.errors import InfrastructureError
 from assay.execute import process
@@ -241,6 +242,7 @@ class TestSignals:
 def test_what_forks_during_the_look_is_found_by_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`setsid PROGRAM` forks and exits: it was listed, its child was not yet."""
     child = subprocess.Popen(["sleep", "100"])
+    until(Path(f"/proc/{child.pid}/cmdline").read_bytes, "its command line can be read")  # empty while it begins
     looks = iter([set(), {child.pid}])
     monkeypatch.setattr(process, "find_members", lambda _attempts: next(looks))
     executor = LocalExecutor()

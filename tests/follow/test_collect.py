@@ -16,9 +16,9 @@ from tests.fork_server import call_assay
 from assay.errors import InfrastructureError
 from assay.follow.attempts import RetryPolicy
 from assay.follow.collect import READ_BYTES, Collector, Follower, closing_quietly, find_sources, read_sources
+from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation
 from assay.follow.refresh import refresh_study
-from assay.launch.supervise import Entry
 from assay.observe.devices import Devices
 from assay.record import run_directory
 from assay.record.folders import find_changes

@@ -11,10 +11,11 @@ from assay.execute.local import LocalExecutor
 from assay.execute.slots import HeldSlot, SlotPool, build_entries
 from assay.follow.attempts import RetryPolicy
 from assay.follow.collect import Collector
+from assay.follow.entry import Entry, Event
 from assay.follow.locations import StudyLocation
 from assay.launch.report import FailedRun, StudyReport, Watcher, describe_wait, render_report, split_log
 from assay.launch.slot_choice import HasMemory
-from assay.launch.supervise import Entry, Event, LoopSettings, Supervisor
+from assay.launch.supervise import LoopSettings, Supervisor
 from assay.observe.devices import Devices
 from assay.record.index.sqlite import SqliteIndex
 from assay.show.progress import Progress

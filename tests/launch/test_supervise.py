@@ -22,7 +22,8 @@ from assay.execute.machine_lease import MachineLease
 from assay.execute.script import JobText, render_job
 from assay.execute.slots import SlotPool, build_entries
 from assay.follow.attempts import DEATH, GIVEN_UP, RetryPolicy
-from assay.launch.supervise import Entry, Event, LoopSettings, Supervisor
+from assay.follow.entry import Entry, Event
+from assay.launch.supervise import LoopSettings, Supervisor
 from assay.record import run_directory
 from assay.system import processes
 from assay.values import layout

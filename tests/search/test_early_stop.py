@@ -16,9 +16,10 @@ from tests.acceptance.workshop import Workshop, open_workshop, until
 
 from assay.errors import InfrastructureError
 from assay.follow.attempts import RetryPolicy
+from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation
 from assay.follow.opening import open_index
-from assay.launch.supervise import LOOK_S, Entry
+from assay.launch.supervise import LOOK_S
 from assay.record.index.base import Cursor, Index, RunRow
 from assay.search.early_stop import EarlyStop
 from assay.values.run import JobHandle, RunSpec, State

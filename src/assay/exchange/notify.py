@@ -20,8 +20,8 @@ from tempfile import TemporaryFile
 from typing import Any, Literal
 
 from assay.errors import UsageError
+from assay.follow.entry import Event
 from assay.launch.best_so_far import Leader
-from assay.launch.supervise import Event
 from assay.show.formatting import clean, shorten
 from assay.system.fast_dataclasses import dataclass
 from assay.values.secrets import HIDDEN, SecretRules, hide_text

@@ -9,6 +9,7 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.follow.attempts import RetryPolicy
     from assay.follow.collect import Source, closing_quietly, find_sources
+    from assay.follow.entry import Entry, Event, Observer
     from assay.follow.limited_process import LimitedProcess, limit_patterns
     from assay.follow.locations import (
         FoundRun,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 HOMES = {
     "assay.follow.attempts": "RetryPolicy",
     "assay.follow.collect": "Source closing_quietly find_sources",
+    "assay.follow.entry": "Entry Event Observer",
     "assay.follow.limited_process": "LimitedProcess limit_patterns",
     "assay.follow.locations": (
         "FoundRun StudyLocation check_writable choose_root find_locations find_patterns find_roots "

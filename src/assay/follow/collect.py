@@ -11,8 +11,8 @@ from typing import Any
 
 from assay.errors import FormatError, InfrastructureError
 from assay.execute.places import Place, load_place
+from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation
-from assay.launch.supervise import Entry
 from assay.observe import files
 from assay.observe.columns import Columns, add_column
 from assay.observe.devices import Devices

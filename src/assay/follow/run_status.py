@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from assay.errors import AssayError, FormatError
+from assay.follow.entry import Entry
 from assay.follow.refresh import conclude, describe_damage, load_history
 from assay.record import presence, run_directory
 from assay.system import processes
@@ -14,9 +15,6 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, RunSpec, State
 from assay.values.secrets import hide_spec
-
-if TYPE_CHECKING:
-    from assay.launch.prepared import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +70,9 @@ def load_status(run_dir: str) -> RunStatus:
     return RunStatus(record, history, decision.state, decision.outcome)
 
 
-def load_states(report: Report) -> list[State]:
+def load_states(entries: Sequence[Entry]) -> list[State]:
     """How the runs of a call are now: a farm may have finished some since the supervisor looked at them."""
-    return [_load_state(entry.dir) if entry.state is State.RUNNING else entry.state for entry in report.entries]
+    return [_load_state(entry.dir) if entry.state is State.RUNNING else entry.state for entry in entries]
 
 
 def _load_state(run_dir: str) -> State:

@@ -27,9 +27,9 @@ from assay.values.units import parse_slot_flags, parse_timeout
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from assay.follow.api import Event
     from assay.golden.flow.files import GoldenOptions, RunHooks
     from assay.golden.values import GoldenReport
-    from assay.launch.api import Event
     from assay.values.notify import Notify
 
 GROUP = Group(

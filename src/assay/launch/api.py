@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from assay.launch.runner import NODE_PYTHON, build_bare_study, find_study_location, run_specs
     from assay.launch.slot_choice import choose_slots
     from assay.launch.stop import StopOptions, stop
-    from assay.launch.supervise import Entry, Event, Observer
     from assay.launch.sweep import Listen, RunHooks, prepare, run_study
 
 HOMES = {
@@ -38,7 +37,6 @@ HOMES = {
     "assay.launch.runner": "NODE_PYTHON build_bare_study find_study_location run_specs",
     "assay.launch.slot_choice": "choose_slots",
     "assay.launch.stop": "StopOptions stop",
-    "assay.launch.supervise": "Entry Event Observer",
     "assay.launch.sweep": "Listen RunHooks prepare run_study",
 }
 __getattr__ = build_getattr(__name__, HOMES)

@@ -6,7 +6,8 @@ import math
 from typing import NamedTuple
 
 from assay.follow.collect import Collector
-from assay.launch.supervise import Entry, Supervisor
+from assay.follow.entry import Entry
+from assay.launch.supervise import Supervisor
 from assay.show.formatting import render_number
 from assay.values.series import Direction, Summary, direction_of, metric_priority
 from assay.values.state import has_result

@@ -14,9 +14,9 @@ from assay.config.fields import LoadOptions
 from assay.config.settings import Settings
 from assay.errors import ConfigError, ExitCode
 from assay.follow.attempts import Action, RetryPolicy, decide
+from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation, check_writable, show_path
 from assay.follow.refresh import liveness, load_history
-from assay.launch.supervise import Entry
 from assay.record import run_directory
 from assay.record.received import is_foreign
 from assay.record.run_directory import Attempt, History

@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 
 from assay.follow.collect import Collector
+from assay.follow.entry import Entry, Event
 from assay.follow.locations import show_command
 from assay.follow.refresh import describe_damage
 from assay.launch.best_so_far import BestSoFar
 from assay.launch.prepared import Report
 from assay.launch.slot_choice import HasMemory
-from assay.launch.supervise import Entry, Event, Supervisor
+from assay.launch.supervise import Supervisor
 from assay.record import run_directory
 from assay.show import formatting
 from assay.show.progress import BestRow, EndedRow, Progress, ProgressView, RunningRow, estimate_eta

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from assay.code.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.errors import AssayError, UsageError
 from assay.execute.script import JobText, is_whole_job, render_job, render_secrets
+from assay.follow.entry import Entry
 from assay.follow.locations import show_command, show_path
 from assay.follow.refresh import liveness
 from assay.launch.prepared import Prepared
-from assay.launch.supervise import Entry
 from assay.observe.environment import load_environment, load_git
 from assay.record import run_directory
 from assay.record.folders import is_run_dir

@@ -23,6 +23,7 @@ from assay.execute.slots import SlotPool, build_entries, slots_directory
 from assay.farms.choice import choose_farm
 from assay.follow.attempts import RetryPolicy
 from assay.follow.collect import Collector, closing_quietly
+from assay.follow.entry import Entry, Event, Observer
 from assay.follow.locations import StudyLocation, choose_root, show_command
 from assay.follow.opening import open_index
 from assay.follow.run_status import load_status
@@ -39,7 +40,7 @@ from assay.launch.prepared import (
 )
 from assay.launch.run_dir_builder import DirBuilder
 from assay.launch.slot_choice import Slots, WaitNotice, choose_slots
-from assay.launch.supervise import Entry, Event, LoopSettings, Observer, Supervisor
+from assay.launch.supervise import LoopSettings, Supervisor
 from assay.plan.expand import NameSource, build_plan, select
 from assay.record import presence, run_directory
 from assay.record.index.base import Index

@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from assay.errors import AssayError, did_you_mean
+from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation
-from assay.launch.supervise import LOOK_S, Entry
+from assay.launch.supervise import LOOK_S
 from assay.observe.columns import Columns
 from assay.record import run_directory
 from assay.record.index.base import Index

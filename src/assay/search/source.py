@@ -16,10 +16,11 @@ from typing import Any, NoReturn
 from assay.errors import ConfigError, InfrastructureError, UsageError, did_you_mean
 from assay.follow.attempts import RetryPolicy
 from assay.follow.collect import read_sources
+from assay.follow.entry import Entry
 from assay.follow.locations import show_path
 from assay.follow.refresh import refresh_study
 from assay.launch.prepared import Prepared, SearchResult, build_line
-from assay.launch.supervise import Entry, Supervisor
+from assay.launch.supervise import Supervisor
 from assay.record import run_directory
 from assay.record.index.base import Index
 from assay.record.received import load_received

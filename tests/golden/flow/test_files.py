@@ -20,12 +20,12 @@ from tests.golden_lab import NATIVE, Lab, messages
 
 from assay.cli.main import run
 from assay.errors import ConfigError, ExitCode, FormatError, MissingExtraError, NotFoundError, UsageError
+from assay.follow.entry import Entry, Event
 from assay.golden.config import load_golden_file
 from assay.golden.flow.files import RunHooks, check_file, gather_file, load_recordings, validate_file
 from assay.golden.manifests import load_manifest
 from assay.golden.report.document import build_document
 from assay.golden.values import GoldenReport, Segment, Track
-from assay.launch.supervise import Entry, Event
 from assay.show.console import CollectingConsole
 from assay.show.junit import render_junit
 from assay.system import processes

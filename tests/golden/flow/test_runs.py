@@ -9,13 +9,13 @@ import pytest
 from tests.golden_lab import Lab
 
 from assay.follow.attempts import RetryPolicy
+from assay.follow.entry import Entry
 from assay.golden.config import load_golden_file
 from assay.golden.flow.runs import build_provenance, cut_track, describe_noise, falls_one_short, find_lost_steps
 from assay.golden.flow.segments import GoldenContext, build_context, build_spec
 from assay.golden.judge.golden import Noise
 from assay.golden.recorder import Values
 from assay.golden.values import Rule, Segment, Track
-from assay.launch.supervise import Entry
 from assay.values import layout
 
 SEGMENT = Segment(4, "c", {"loss": {"": (Track((5, 6, 7), (1.0, 1.0, 1.0)),)}})

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from assay.bench.flow.compare import Run
     from assay.bench.report.executions import Cases
     from assay.bench.values.execution import BenchExecution, BenchReport, BenchRequest, ProfileWindow
-    from assay.launch.api import Event, RunHooks
+    from assay.follow.api import Event
+    from assay.launch.api import RunHooks
     from assay.values.document import Document
     from assay.values.series import Direction
 

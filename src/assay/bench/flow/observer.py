@@ -13,7 +13,7 @@ from assay.bench.flow.machine_watch import MachineWatch, load_context
 from assay.bench.records import write_execution, write_points
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.execute import process
-from assay.launch.api import Entry, Observer
+from assay.follow.api import Entry, Observer
 from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_environment
 from assay.observe.machine import BEFORE_S, ForeignLoad

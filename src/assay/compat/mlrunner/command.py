@@ -24,7 +24,8 @@ from assay.compat.original_command import (
     write_report,
 )
 from assay.errors import ExitCode, UsageError
-from assay.launch.api import Entry, Event, Prepared, Report, choose_slots, left_commands, wanted_commands
+from assay.follow.api import Entry, Event
+from assay.launch.api import Prepared, Report, choose_slots, left_commands, wanted_commands
 from assay.show.console import Console
 from assay.system.files import Tail
 from assay.values import layout

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from assay.compat import originals
 from assay.compat.originals import StatWord
-from assay.launch.supervise import Entry, Event
+from assay.follow.entry import Entry, Event
 from assay.record import run_directory
 from assay.system.files import publish, write_atomic
 from assay.values import layout

@@ -57,7 +57,8 @@ from assay.compat.perfzero.values import (
     Times,
 )
 from assay.errors import AssayError, MissingExtraError, UsageError
-from assay.launch.api import Event, Listen, RunHooks
+from assay.follow.api import Event
+from assay.launch.api import Listen, RunHooks
 from assay.show.console import Console, silence
 from assay.show.formatting import render_count
 from assay.system.files import read_end, write_atomic

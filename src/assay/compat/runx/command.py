@@ -22,7 +22,8 @@ from assay.show.console import Console
 from assay.values.state import RETRY, State
 
 if TYPE_CHECKING:
-    from assay.launch.api import Event, Prepared, RunHooks, RunOptions
+    from assay.follow.api import Event
+    from assay.launch.api import Prepared, RunHooks, RunOptions
 
 _TICK_S, _LIVE_TICK_S = 0.25, 0.05
 
@@ -102,7 +103,7 @@ def supervise(prepared: Prepared) -> int:
 
     began = time.time()
     report = run_study(prepared, build_hooks(prepared))
-    states = load_states(report) if report.left and not report.problem else []
+    states = load_states(report.entries) if report.left and not report.problem else []
     if prepared.farm is not None and State.RUNNING in states:
         Console().error(describe_farm(states, prepared.farm.name))
         Console().error(f"next: {show_command(['ls'], prepared.location)}")

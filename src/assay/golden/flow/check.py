@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from assay.errors import ConfigError
-from assay.follow.api import record_verdicts
+from assay.follow.api import Entry, record_verdicts
 from assay.golden import manifests
 from assay.golden.flow.followers import Listening, SegmentFollower, describe_end, find_log, find_unread, load_log
 from assay.golden.flow.runs import cut_track, describe_early, falls_one_short, find_differences
@@ -35,7 +35,7 @@ from assay.golden.values import (
     SegmentRun,
     Track,
 )
-from assay.launch.api import Entry, Report, RunHooks
+from assay.launch.api import Report, RunHooks
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.run import RunSpec, State
 from assay.values.study import Problem

@@ -8,11 +8,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from assay.follow.api import Source, find_sources
+from assay.follow.api import Entry, Observer, Source, find_sources
 from assay.golden.flow.segments import COMMAND
 from assay.golden.recorder import Logged, LogReader, RunRecorder, Values
 from assay.golden.values import GoldenTest
-from assay.launch.api import Entry, Observer
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import Tail, read_end
 from assay.values import layout

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from assay.errors import FormatError, UsageError
+from assay.follow.api import Entry
 from assay.golden import manifests
 from assay.golden.flow.followers import (
     FileFollower,
@@ -45,7 +46,7 @@ from assay.golden.judge.golden import (
 )
 from assay.golden.recorder import LogReader, Recording, TrainingRecorder, Values
 from assay.golden.values import Golden, GoldenTest, GoldenTestReport, Segment, SegmentRun, Track
-from assay.launch.api import Entry, Report, RunHooks
+from assay.launch.api import Report, RunHooks
 from assay.show.console import CollectingConsole, Console
 from assay.system.fast_dataclasses import replace
 from assay.values.run import RunSpec, State

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from assay.errors import AssayError, ExitCode, FormatError, UsageError
-from assay.follow.api import RetryPolicy
+from assay.follow.api import Entry, RetryPolicy
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import CHECK_PREFIX
@@ -51,7 +51,7 @@ from assay.golden.judge.golden import (
 )
 from assay.golden.recorder import Values
 from assay.golden.values import Golden, Segment
-from assay.launch.api import Entry, RunHooks
+from assay.launch.api import RunHooks
 from assay.observe.environment import load_environment
 from assay.record import run_directory
 from assay.record.received import is_foreign

@@ -17,7 +17,7 @@ from typing import Any
 from assay.code.tree import FileEntry, Selection, load_tree
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.execute.places import load_place
-from assay.follow.api import FoundRun
+from assay.follow.api import Entry, FoundRun
 from assay.golden import manifests
 from assay.golden.flow.followers import Listening, SegmentFollower, describe_end
 from assay.golden.flow.segments import (
@@ -37,7 +37,7 @@ from assay.golden.judge.golden import Noise, build_rule_facts
 from assay.golden.judge.pointwise import render_fraction
 from assay.golden.recorder import Values
 from assay.golden.values import Golden, Rule, Segment, SegmentReport, SegmentRun, Track
-from assay.launch.api import Entry, Report, RunHooks, StopOptions, first_program, stop
+from assay.launch.api import Report, RunHooks, StopOptions, first_program, stop
 from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
 from assay.record.received import is_foreign

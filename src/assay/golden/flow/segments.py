@@ -11,10 +11,10 @@ from typing import Any
 from assay.config.settings import Settings, load_settings
 from assay.errors import ConfigError, NotFoundError, UsageError
 from assay.farms.api import choose_farm
-from assay.follow.api import StudyLocation, choose_root
+from assay.follow.api import Entry, StudyLocation, choose_root
 from assay.golden import manifests
 from assay.golden.values import FlagSpec, GoldenFile, GoldenTest, SegmentRun, Variant
-from assay.launch.api import Entry, Report, RunHooks, run_specs
+from assay.launch.api import Report, RunHooks, run_specs
 from assay.plan.expand import build_plan
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.git import find_git_root

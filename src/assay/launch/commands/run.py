@@ -31,10 +31,11 @@ from assay.values.units import parse_slot_flags
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
+    from assay.follow.entry import Event
     from assay.follow.locations import FoundRun
     from assay.launch.prepared import Prepared, Report, RunOptions, SearchResult
     from assay.launch.report import Watcher
-    from assay.launch.supervise import Event, Supervisor
+    from assay.launch.supervise import Supervisor
     from assay.launch.sweep import RunHooks
     from assay.values.where import Where
 

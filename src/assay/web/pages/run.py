@@ -139,7 +139,7 @@ def send_log(request: Request) -> Response:
     except queue.Empty:
         raise HTTPException(429, "other searches are going on; try again in a moment") from None
     try:
-        found = searcher.call("assay.reading.api:search_log", path, words, start or 0, limit_s=_SEARCH_S)
+        found = searcher.call("assay.web.contents.run_files:search_log", path, words, start or 0, limit_s=_SEARCH_S)
     finally:
         _searchers.put(searcher)
     items = [each._asdict() for each in found.items]

@@ -1,0 +1,82 @@
+"""A run as a supervisor sees it, what happens to it, and the interface of its observers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Literal, Protocol
+
+from assay.follow.attempts import RetryPolicy
+from assay.record import run_directory
+from assay.system.fast_dataclasses import dataclass
+from assay.values.run import JobHandle, Outcome, RunSpec, State, Usage
+
+NOTHING: frozenset[str] = frozenset()  # one for all: a supervisor may have a hundred thousand runs
+
+
+@dataclass(slots=True)
+class Entry:
+    """A run as this supervisor sees it."""
+
+    spec: RunSpec
+    dir: str
+    policy: RetryPolicy
+    state: State = State.QUEUED
+    attempt: int = 0
+    handle: JobHandle | None = None
+    outcome: Outcome | None = None
+    record: run_directory.RunRecord | None = None
+    is_here: bool = False  # the directory exists
+    is_mine: bool = False  # started or adopted by this supervisor
+    reported: frozenset[str] = NOTHING  # command events of its current attempt already told
+    done_before: AbstractSet[str] = NOTHING  # commands that earlier attempts have finished
+    finished_here: bool = False  # ended while this supervisor watched
+    begun_at: float | None = None  # of a farm's job: None while it waits in the queue, as far as we have seen
+    ended_at: float | None = None  # when its job was seen to end; what it left behind may take longer
+    has_slot: bool = False  # holds one of this supervisor's slots
+    left: Sequence[str] | None = None  # processes that the ended attempt left running; None: not looked for
+    loss: str = ""  # why the ended attempt has no exit code, as far as its engine knows
+    wanted: frozenset[str] | None = None  # some of its commands; None is all
+    since: int | None = None  # --force: the next attempt after this one repeats what earlier ones finished
+    trial: int | None = None  # of a search: its number
+    search_from: int | None = None  # of a search: the number of its first trial
+    kept: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
+
+    @property
+    def is_waiting(self) -> bool:
+        """Its farm has it, and has not started it."""
+        return self.handle is not None and self.handle.executor != "local" and self.begun_at is None
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that count this time, in order."""
+        names = tuple(command.name for command in self.spec.commands)
+        return names if self.wanted is None else tuple(name for name in names if name in self.wanted)
+
+    @property
+    def skipped(self) -> AbstractSet[str]:
+        """The commands that the next attempt leaves out."""
+        unwanted = {command.name for command in self.spec.commands} - set(self.commands)
+        repeats = self.since is not None and self.attempt <= self.since + 1
+        return unwanted | (NOTHING if repeats else self.done_before)
+
+
+EventKind = Literal["started", "command_started", "command_ended", "ended", "adopted", "retried"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    kind: EventKind
+    entry: Entry
+    command: str = ""
+    code: int = 0
+
+
+class Observer(Protocol):
+    """What a flow attaches to the loop. Every call is cheap: the loop waits for it."""
+
+    def started(self, entry: Entry) -> None: ...
+    def tick(self, running: Sequence[Entry], now: float) -> None: ...
+    def usage(self, entry: Entry) -> Usage | None: ...  # what it has seen of a run's consumption
+    def ended(self, entry: Entry) -> None: ...
+    def flush(self) -> None: ...
