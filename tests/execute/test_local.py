@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
-from tests.workbench import until
 
 from assay.errors import InfrastructureError
 from assay.execute import process
