@@ -135,6 +135,9 @@ def check_command(bench: Bench, command: str) -> None:
         assert new == [], f"a new run: {new}\n{shown}"
         if "--retry" not in words:
             assert again == [], shown
+    elif words[0] == "adopt":
+        assert done.returncode == 0, shown
+        assert (new, again) == ([], []), shown
     else:
         assert words[0] in READING, f"what {command} is to do is not known"
         assert done.returncode == 0, shown

@@ -10,7 +10,7 @@
     examiner.exam(output="output", regex="Norm_new")
     examiner.table()
 
-Folders of mlrunner (`param`) and of Assay (`run.json`) are read alike.
+Folders of mlrunner (`param`) and of Assay (`run.json`) are read alike; uploads that nobody has adopted are left out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from assay.errors import FormatError, MissingPackageError, NotFoundError, UsageError
+from assay.record.received import is_foreign
 from assay.system.files import parse_json
 from assay.values import layout
 
@@ -76,6 +77,9 @@ class Examiner:
                 yield result
 
     def _exam_one(self, path: Path, verbose: bool, caches: dict[Any, Any]) -> _Result | None:
+        if is_foreign(str(path)):  # a parser may load a checkpoint of it
+            print(f"It was uploaded and nobody has adopted it, skip {path}", flush=True)
+            return None
         try:
             params = load_params(path)
         except FormatError as error:  # one damaged folder must not cost the table

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.exchange.test_received import Owner, forge_best, nothing, push_interrupted
 from tests.printed_commands import check_command, find_attempts, find_commands
 from tests.web_client import open_client
 from tests.workbench import Bench, until
@@ -211,6 +212,27 @@ def test_what_is_printed_about_other_tools_files_works(
     text = RUNX if dialect == "runx" else MLRUNNER
     study, printed = run_study(bench, text, ())
     check_all(bench, study, printed, monkeypatch)
+
+
+def test_what_is_printed_about_uploaded_runs_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that is here already too: it is compared with that one, since it is not adopted."""
+    owner = Owner(tmp_path)
+    assert owner.assay("run", "mine.yml", "x=1", "--quiet").returncode == 0
+    owner.take(owner.forge(nothing, state="done", run="x=2"))
+    owner.take(owner.forge(forge_best, state="done", name="x=1 forged"))
+    refused = [owner.assay("rerun", f"mine/{run}").stderr for run in ("x=2", "x=1 forged")]
+    commands = check_all(owner, owner.root / "mine", "".join(refused), monkeypatch)
+    assert "assay adopt mine/x=2" in commands
+    assert "assay diff mine/x=1 'mine/x=1 forged'" in commands
+    assert not any("adopt" in command and "forged" in command for command in commands)
+
+
+def test_what_is_printed_about_pulled_runs_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = Owner(tmp_path)
+    push_interrupted(owner, nothing)
+    assert owner.assay("run", "mine.yml", "x=3", "--quiet").returncode == 0
+    commands = check_all(owner, owner.root / "mine", owner.assay("rerun", "mine/x=2").stderr, monkeypatch)
+    assert {"assay adopt mine/x=1", "assay adopt mine/x=2"} <= {*commands}
 
 
 def test_what_is_printed_about_runs_without_a_command_works(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from assay import examine
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.examine import Examiner, Experiment, latest_log
+from assay.record.received import Received, write_received
 
 
 @pytest.fixture
@@ -207,6 +208,16 @@ def test_hidden_folders_are_ours_and_left_out(output, capsys):
 
 
 # ---------------------------------------------------------------- folders of Assay
+
+
+@pytest.mark.parametrize("workers", [-1, 2])
+def test_an_upload_that_nobody_has_adopted_is_given_to_no_parser(output, capfd, workers):
+    write_received(str(output / "Norm_new-Moment_0.1"), Received("upload"))
+    write_received(str(output / "Norm_new-Moment_0.05"), Received("pull"))
+    examiner = build_examiner(lambda path, experiment, caches: experiment.metric.update(x=1))
+    examiner.exam(str(output), workers=workers)
+    assert list(examiner.experiments) == ["Norm_batch-Moment_0.1", "Norm_new-Moment_0.05"]
+    assert "It was uploaded and nobody has adopted it, skip" in capfd.readouterr().out
 
 
 def test_our_own_runs_are_read(tmp_path):

@@ -55,6 +55,7 @@ def refused(text: str) -> str:
         ("params: {a: {uniform: [.nan, 1]}}\nsubset: {count: 2}", "params.a.uniform:", "must be a number"),
         ("params: {a: {log_uniform: [0, 1]}}\nsubset: {count: 2}", "params.a.log_uniform:", "above zero"),
         ("params: {a: {int: [1, 2.5]}}\nsubset: {count: 2}", "params.a.int:", "two whole numbers"),
+        ("params: {a: {int: [0, 9007199254740992]}}\nsubset: {count: 2}", "params.a.int:", "between -2**53 and 2**53"),
         ("params: {a: {int: [3, 1]}}\nsubset: {count: 2}", "params.a.int:", "low comes first"),
         ("params: {a: {int: [true, 3]}}\nsubset: {count: 2}", "params.a.int:", "a number"),
         ("params: {a: {int: 3}}\nsubset: {count: 2}", "params.a.int:", "two whole numbers"),

@@ -501,7 +501,7 @@ def test_of_two_uploads_of_one_run_one_is_adopted(owner: Owner) -> None:
 def test_the_adopt_command_that_is_printed_works(owner: Owner) -> None:
     assert owner.assay("run", "mine.yml", "x=1", "--quiet").returncode == 0
     owner.take(owner.forge(nothing, state="done", run="x=2"))
-    advised = owner.assay("best", "mine").stderr.partition("to take it: ")[2].rstrip(")\n").split()
+    advised = owner.assay("best", "mine").stderr.partition("to take it: ")[2].rstrip().split()
     assert owner.assay(*advised[1:]).returncode == 0
 
 

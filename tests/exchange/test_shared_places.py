@@ -103,6 +103,24 @@ def test_one_damaged_manifest_does_not_keep_other_runs_from_coming(cli: Any, own
     assert cli("pull", f"fit/{names[0].removesuffix('.json')}", "--from", str(place)).code == 4
 
 
+def test_a_manifest_of_a_run_that_lost_its_files_or_its_fields_is_damaged(cli: Any, own_bench: Bench) -> None:
+    own_bench.run(STUDY)
+    place = own_bench.folder / "place"
+    assert cli("push", "fit", "--to", str(place)).code == 0
+    paths = sorted((place / "studies/fit/runs").iterdir())
+    fields = json.loads(paths[0].read_text())
+    paths[0].write_text(json.dumps({**fields, "files": {}}))
+    paths[1].write_text(json.dumps({"format": 1, "kind": "run"}))
+    paths[2].write_text("[]")
+    pulled = cli("pull", "fit", "--from", str(place), "--root", "other")
+    assert pulled.code == 4
+    assert "(1 run)" in pulled.out
+    said = ["holds no run.json, so it is not a run", "it has no 'files'", "its fields are not those of a manifest"]
+    assert [words in pulled.err for words in said] == [True] * 3, pulled.err
+    assert "Error" not in pulled.err
+    assert not (own_bench.folder / "other" / "fit" / paths[0].stem).exists()
+
+
 def test_all_damaged_objects_are_named_and_whole_runs_come(cli: Any, own_bench: Bench) -> None:
     own_bench.run(STUDY)
     place = own_bench.folder / "place"

@@ -9,7 +9,7 @@ import pytest
 
 from assay.observe.readings import render_reading
 from assay.reading import run_description
-from assay.reading.run_description import render_moment
+from assay.reading.run_description import build_environment_sections, render_moment
 from assay.record import run_directory
 from assay.show import formatting
 from assay.values.series import GpuReading, Reading, Summary, best_of
@@ -71,6 +71,12 @@ def test_folders_count_with_all_that_is_in_them(tmp_path: Path) -> None:
 def test_a_damaged_environment_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "environment.json").write_text(text)
     assert run_directory.load_environment(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(("node", "title"), [("login", ""), (None, ""), ("n2", " of the machine that submitted it")])
+def test_the_environment_of_a_farms_run_is_that_of_the_machine_that_submitted_it(node: str | None, title: str) -> None:
+    sections = build_environment_sections({"format": 1, "host": "login", "cpu": "a cpu"}, node)
+    assert sections[0].title == f"Environment{title}"
 
 
 @pytest.mark.parametrize(("age", "said"), [(0, "just now"), (3600, "1 h ago")])

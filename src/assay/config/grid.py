@@ -18,6 +18,7 @@ from assay.values.study import Axis, Choices, Condition, Random, RandomKind, Swe
 AXIS_KINDS = ("uniform", "log_uniform", "int", "log_int", "choice", "range")
 _WHOLE = ("int", "log_int")
 MAX_RANGE = 1_000_000
+LARGEST_WHOLE = 2**53  # below it every whole number is a float too
 _RESERVED = ("zip", "when")
 _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("from", "to"), ("start", "stop"))
 _MOST_SHOWN = 60  # characters of a value in a hint
@@ -125,8 +126,11 @@ class GridReader:
 
     def _is_whole(self, node: Node, key: str) -> bool:
         values = [element.value for element in node.elements()]
-        if len(values) == 2 and all(isinstance(value, int) and abs(value) < 2**53 for value in values):
-            return True
+        if len(values) == 2 and all(isinstance(value, int) for value in values):
+            if all(abs(value) < LARGEST_WHOLE for value in values):
+                return True
+            self._problems.add("the bounds must lie between -2**53 and 2**53", key, node.position)
+            return False
         self._fields.refuse(node, key, "two whole numbers", "write [low, high]; both are included")
         return False
 

@@ -275,6 +275,26 @@ def show_adopt(location: StudyLocation, run: str) -> str:
     return f"{show_command(['adopt'], location, run, options=['--file=FILE'])}  # FILE: your study file"
 
 
+def advise_adopting(location: StudyLocation, run: str) -> tuple[str, str]:
+    """What can be done with a run that was received: what that does, and the command."""
+    if twin := _find_twin(location, run):
+        return "compare it with the same run, which is here already", show_command(["diff"], location, twin, run)
+    return "take it as a run of your study", show_adopt(location, run)
+
+
+def _find_twin(location: StudyLocation, run: str) -> str | None:
+    """Another run of the same id, beside which `assay adopt` refuses this one."""
+    from assay.record import run_directory
+    from assay.record.received import is_foreign
+
+    record = run_directory.try_record(os.path.join(location.dir, run))
+    for run_dir in find_run_dirs(location.dir) if record else ():
+        other = run_directory.try_record(run_dir) if os.path.basename(run_dir) != run else None
+        if record and other and other.spec.id == record.spec.id and not is_foreign(run_dir):
+            return os.path.basename(run_dir)
+    return None
+
+
 def find_own_files(location: StudyLocation) -> Iterator[tuple[float, str]]:
     """Files that are there, of runs made or adopted here, with their times; one from elsewhere may name any file."""
     from assay.record import run_directory

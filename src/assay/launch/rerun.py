@@ -12,7 +12,7 @@ from assay.config.load import LoadOptions, load_study
 from assay.config.settings import Settings, load_settings
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.farms.choice import LOCAL, choose_asked_farm, choose_farm
-from assay.follow.locations import FoundRun, StudyLocation, show_adopt, show_command
+from assay.follow.locations import FoundRun, StudyLocation, advise_adopting, show_command
 from assay.follow.refresh import describe_damage
 from assay.follow.run_status import RunStatus, load_status
 from assay.launch.prepared import Prepared, RunOptions, check_farm
@@ -97,7 +97,7 @@ def refuse_received(runs: Sequence[FoundRun]) -> None:
     """What came from elsewhere is executed after job.sh and code/ were made again here."""
     for run in runs:
         if (received := load_received(run.dir)) is not None and received.needs_code:
-            hint = f"make its job.sh and code again from your study file: {show_adopt(*run.words)}"
+            hint = ": ".join(advise_adopting(*run.words))
             raise UsageError(f"{run.key} was received ({describe(received)}) and is not executed", hint)
 
 

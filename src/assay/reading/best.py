@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
-from assay.follow.locations import StudyLocation, show_adopt, show_command
+from assay.follow.locations import StudyLocation, advise_adopting, show_command
 from assay.reading.ranking import (
     Group,
     GroupValue,
@@ -199,7 +199,7 @@ def describe_best(data: IndexTable, keep: Sequence[int], run: int, locations: Se
     differing = differing_params([data.rows[i].params for i in keep])
     hints = []
     if row.received and "adopted_at" not in row.received:  # it is repeated with code that was made here
-        hints.append(("take it as a run of your study", show_adopt(location, folder)))
+        hints.append(advise_adopting(location, folder))
     elif commands:
         changes = _choose_change(row, data.rows, differing)
         again = show_command(["rerun"], location, folder, assignments=changes)

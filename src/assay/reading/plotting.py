@@ -104,7 +104,7 @@ def load_selection(
     chosen = select_rows(data, where, tuple(patterns)) if data.rows else []
     keep = leave_out_foreign(data, chosen) or chosen
     if unranked := find_left_out(data, chosen, keep):
-        console.error(f"({describe_unranked(unranked, locations)})")
+        console.error(describe_unranked(unranked, locations))
     names = ", ".join(location.name for location in locations)
     if not keep:
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)

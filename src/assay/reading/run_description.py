@@ -167,7 +167,7 @@ def build_document(run: RunDescription, *, with_environment: bool = False, now: 
         Section((Facts(build_origin_facts(run, now), folds=False),), "Origin"),
         _build_section("Files", [*_file_facts(run)]),
     ]
-    more = build_environment_sections(run.environment) if with_environment else []
+    more = build_environment_sections(run.environment, find_node(run)) if with_environment else []
     return Document(run.key, [*sections, *more], facts=build_facts(run))
 
 
@@ -363,16 +363,24 @@ def _file_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
         yield "…", f"{len(run.files) - _FILES_SHOWN} more"
 
 
-def build_environment_sections(fields: Mapping[str, Any] | None) -> list[Section]:
+def find_node(run: RunDescription) -> str | None:
+    """The machine that the last attempt ran on."""
+    last = run.status.history.last
+    return load_place(run.dir, last.handle).host if last else None
+
+
+def build_environment_sections(fields: Mapping[str, Any] | None, node: str | None) -> list[Section]:
+    """`node`: where the run was executed; environment.json describes the machine that started or submitted it."""
     if fields is None:
         return [Section((Text("(environment.json is missing or damaged)"),), "Environment")]
     plain = {key: value for key, value in fields.items() if not isinstance(value, dict | list) and value is not None}
     gpus = [(f"GPU {gpu.get('index')}", str(gpu.get("name"))) for gpu in fields.get("gpus") or ()]
     git = fields.get("git") or {}
     line = [("command line", " ".join(fields.get("command_line") or ()))]
+    is_other = node is not None and node != fields.get("host")
     return [
         _build_section(
-            "Environment",
+            "Environment of the machine that submitted it" if is_other else "Environment",
             [*((key, _show_fact(key, value)) for key, value in plain.items() if key != "format"), *gpus, *line],
         ),
         _build_section(

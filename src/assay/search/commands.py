@@ -43,7 +43,7 @@ def importance(request: ImportanceRequest, console: Console) -> int:
     chosen = select_rows(data, request.where, patterns)
     keep = leave_out_foreign(data, chosen)
     if unranked := find_left_out(data, chosen, keep):
-        console.error(f"({describe_unranked(unranked, locations)})")
+        console.error(describe_unranked(unranked, locations))
     asked = request.metric or next(iter(load_objectives(locations, data)), None)
     document = build_importance_document(measure_importance(data, keep, asked))
     write_document(document, request)

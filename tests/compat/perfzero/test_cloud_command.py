@@ -197,6 +197,7 @@ def test_a_hint_names_the_same_project_zone_and_machine(tools: StandIns, call: C
     tools.answer("gcloud", "--command=exit", code=255, err=NO_SSH)
     result = call("create", "--project=p 1", "--zone=europe-west4-a", "--username=other")
     assert "assay perfzero cloud delete '--project=p 1' --zone=europe-west4-a --username=other" in result.err
+    assert "pip install --quiet 'assay[all]'" in result.err, "TensorBoard and its tab for profiles among it"
 
 
 def test_a_machine_that_never_listens(tools: StandIns, call: Call) -> None:
@@ -294,11 +295,11 @@ def test_stop_looks_first(tools: StandIns, call: Call) -> None:
 @pytest.mark.parametrize(("disks", "words"), [(1, "1 local NVMe disk:"), (4, "4 local NVMe disks:")])
 def test_a_machine_with_local_disks_is_not_stopped(disks: int, words: str, tools: StandIns, call: Call) -> None:
     tools.answer("gcloud", "describe", out=json.dumps(machine(disks=disks)))
-    result = call("stop")
+    result = call("stop", "--project=p 1", "--zone=europe-west4-a")
     assert result.code == 1
     assert words in result.err
     assert "it can only be deleted" in result.err
-    assert "assay perfzero cloud delete" in result.err
+    assert "\n  assay perfzero cloud delete '--project=p 1' --zone=europe-west4-a\n" in result.err
     assert verbs(tools) == ["instances describe"]
 
 

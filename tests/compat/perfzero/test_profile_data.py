@@ -7,14 +7,23 @@ import gzip
 import json
 import math
 import os
+import shlex
+import socket
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.workbench import until
 
+from assay.bench.values.execution import BenchExecution, BenchResult
 from assay.compat.perfzero.profile_data import HOST_PLANE, arrange_profiles, build_trace, render_xspace
+from assay.compat.perfzero.summary import render_profile_hint
 from assay.values import protobuf
 from assay.values.protobuf import read_fields
 
@@ -36,6 +45,47 @@ def test_every_window_is_a_session(tmp_path: Path) -> None:
         assert sorted(path.name for path in session.iterdir()) == ["node7.trace.json.gz", "node7.xplane.pb"]
         assert json.loads(gzip.decompress((session / "node7.trace.json.gz").read_bytes())) == trace
         assert parse((session / "node7.xplane.pb").read_bytes())["hosts"] == ["node7"]
+
+
+@pytest.mark.services("frameworks")
+def test_the_printed_command_of_tensorboard_shows_the_profile(tmp_path: Path) -> None:
+    """With what `assay[perfzero]` installs; TensorBoard alone has no tab for profiles."""
+    folder = tmp_path / "profiler_data"
+    folder.mkdir()
+    write(folder / "torch-1.json", {"traceEvents": [call("one step", 1.0, 2.0)]}, 1_700_000_000)
+    assert arrange_profiles(str(folder), "node7") == []
+    execution = BenchExecution("e", "m.f", 1, BenchResult("m.f", True), "", str(tmp_path), profiles=("h.xplane.pb",))
+    command, said = render_profile_hint(execution).split(" shows ")
+    assert said == "the profile of m.f"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    program = str(Path(sys.executable).with_name("tensorboard"))
+    board = subprocess.Popen(
+        [program, *shlex.split(command)[1:], f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+    def ask(path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/plugin/profile/{path}", timeout=60) as answer:
+            data = answer.read()
+        return json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+
+    def find_sessions() -> Any:
+        with contextlib.suppress(OSError):
+            return ask("runs")
+        return None
+
+    try:
+        until(find_sessions, "it answers", 120)
+        (session,) = find_sessions()
+        assert session.endswith("_torch-1")
+        query = f"run={quote(session, safe='')}"
+        assert "trace_viewer" in " ".join(ask(f"run_tools?{query}"))
+        assert [host["hostname"] for host in ask(f"hosts?{query}&tag=trace_viewer")] == ["node7"]
+        events = ask(f"data?{query}&tag=trace_viewer&host=node7")["traceEvents"]
+        assert "one step" in [event.get("name") for event in events]
+    finally:
+        board.kill()
+        board.wait()
 
 
 def test_what_tensorflow_wrote_stays(tmp_path: Path) -> None:

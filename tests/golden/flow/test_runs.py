@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,21 @@ from tests.golden_lab import Lab
 from assay.follow.attempts import RetryPolicy
 from assay.follow.entry import Entry
 from assay.golden.config import load_golden_file
-from assay.golden.flow.runs import build_provenance, cut_track, describe_noise, falls_one_short, find_lost_steps
+from assay.golden.flow.runs import (
+    _describe_same,
+    _flatten_origin,
+    build_provenance,
+    cut_track,
+    describe_noise,
+    falls_one_short,
+    find_lost_steps,
+)
 from assay.golden.flow.segments import GoldenContext, build_context, build_spec
 from assay.golden.judge.golden import Noise
 from assay.golden.recorder import Values
 from assay.golden.values import Rule, Segment, Track
 from assay.values import layout
+from assay.values.run import JobHandle
 
 SEGMENT = Segment(4, "c", {"loss": {"": (Track((5, 6, 7), (1.0, 1.0, 1.0)),)}})
 
@@ -107,6 +117,23 @@ def test_it_is_what_the_run_found_around_itself(context: GoldenContext, tmp_path
     assert found["config_hash"] == context.config_hash
     assert found["run"] == str(tmp_path)
     assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize(("executor", "packages"), [("submit", {"theirs": "2"}), ("ssh", {})])
+def test_on_a_farm_it_is_not_the_machine_that_submitted(
+    context: GoldenContext, tmp_path: Path, executor: str, packages: dict[str, str]
+) -> None:
+    (tmp_path / layout.ENVIRONMENT_FILE).write_text(json.dumps({**ENVIRONMENT, "host": "login"}))
+    handle = JobHandle(executor, "{}", "login", 7, 1, "boot", None, 1, 0.0)
+    (tmp_path / "lease.1").write_text(json.dumps(asdict(handle)))
+    (tmp_path / layout.token_name(1)).write_text("n2 7 1\n")
+    found = build_provenance(context, build_entry(context, tmp_path), {})
+    assert (found["host"], found["packages"], found["commit"]) == ("n2", packages, "c" * 40)
+    assert set(found["hardware"].values()) == {None}  # type: ignore[attr-defined]
+    assert (found["fingerprint"], found["os"]) == (None, None)
+    said = _describe_same(True, _flatten_origin(found)).partition("; ")[2]
+    unknown = "device" if packages else "packages, Python, device"
+    assert said == f"code elsewhere, {unknown}, data and environment variables were not compared"
 
 
 @pytest.mark.parametrize("content", [None, "", "[1]", "{"])

@@ -286,7 +286,7 @@ def _wait_for_ssh(cloud: Cloud) -> None:
     raise InfrastructureError(
         f"{cloud.target.name} was created and costs money, but cannot be reached by ssh: {answer.words}",
         f"remove it: {cloud.target.render('delete')}; or, when it can be reached, run there:\n"
-        f"    {_PREPARE_DOCKER}\n    {_PREPARE_ASSAY.format(source='assay')}",
+        f"    {_PREPARE_DOCKER}\n    {_PREPARE_ASSAY.format(source='assay[all]')}",
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from assay.errors import FormatError
 from assay.system.files import parse_json
-from assay.values.layout import SECRETS_FILE, is_shared_of_study, is_uid
+from assay.values.layout import RUN_FILE, SECRETS_FILE, is_shared_of_study, is_uid
 from assay.values.state import State
 from assay.values.study import is_study_name
 
@@ -123,7 +123,7 @@ def parse(text: bytes, where: str) -> Manifest:
         fields = parse_json(text)
         version = fields["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise build_damage(where, f"{type(error).__name__}: {error}") from error
+        raise build_damage(where, _describe(error)) from error
     if version != FORMAT:
         raise FormatError(f"{where} has format {version!r}, this Assay reads {FORMAT}", "update Assay")
     try:
@@ -135,7 +135,13 @@ def parse(text: bytes, where: str) -> Manifest:
         empty = tuple(map(_text, fields.get("empty", ())))
         return Manifest(_text(fields["kind"]), _text(fields["name"]), dict(fields["facts"]), files, links, trees, empty)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise build_damage(where, f"{type(error).__name__}: {error}") from error
+        raise build_damage(where, _describe(error)) from error
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, ValueError):
+        return str(error)
+    return f"it has no {error}" if isinstance(error, KeyError) else "its fields are not those of a manifest"
 
 
 def _parse_stored(size: object, sha256: object, mode: object, mtime_ns: object) -> Stored:
@@ -188,6 +194,8 @@ def find_fault(manifest: Manifest, key: str) -> str | None:
         return f"holds the {manifest.kind!r} {manifest.name!r}, which does not belong there"
     if manifest.kind == "run" and (fact := _find_wrong_fact(manifest.facts)):
         return f"says {fact} = {manifest.facts.get(fact)!r:.80}, which is not what it should be"
+    if manifest.kind == "run" and RUN_FILE not in manifest.files:
+        return f"holds no {RUN_FILE}, so it is not a run"
     names = [*manifest.files, *manifest.links, *manifest.empty]
     wrong = (why for name in (*names, *manifest.trees) if (why := _find_wrong_name(name, manifest.kind)))
     return next(wrong, None) or _find_two_kinds(names)

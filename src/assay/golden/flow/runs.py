@@ -143,23 +143,29 @@ def build_provenance(context: GoldenContext, entry: Entry, marks: Mapping[str, s
 
 
 def _load_origin(run_dir: str) -> dict[str, Any]:
-    """What a run found around itself."""
+    """What a run found around itself. Of a farm's node only what environment.json says of the machine that submitted
+    can hold for it: git, and Python with its packages where both have the same file system."""
     environment = run_directory.load_environment(run_dir) or {}
     git = environment.get("git") or {}
     last = run_directory.load_history(run_dir).last
-    place = load_place(run_dir, last.handle if last else None)
+    handle = last.handle if last else None
+    place = load_place(run_dir, handle)
+    machine = environment if place.host in (None, environment.get("host")) else {}
+    python = machine if handle is not None and handle.executor in _OTHER_FILES else environment
     return {
         **{name: git.get(name) for name in ("commit", "branch", "dirty")},
         "uncommitted": _hash(git["diff"]) if git.get("diff") else None,
-        "packages": environment.get("job_packages") or environment.get("packages") or {},
-        **{name: environment.get(name) for name in ("python", "os")},
+        "packages": python.get("job_packages") or python.get("packages") or {},
+        "python": python.get("python"),
+        "os": machine.get("os"),
         "host": place.host or environment.get("host"),
         "job": place.job or None,
-        "hardware": {name: environment.get(name) for name in ("cpu", "cpu_count", "gpus", "driver")},
-        "fingerprint": environment.get("fingerprint"),
+        "hardware": {name: machine.get(name) for name in ("cpu", "cpu_count", "gpus", "driver")},
+        "fingerprint": machine.get("fingerprint"),
     }
 
 
+_OTHER_FILES = ("ssh", "ray")  # engines whose machines may have another Python under the same path
 _MOST_DIFFERENCES = 8
 _MOST_NAMED = 4
 
@@ -182,14 +188,27 @@ def find_differences(context: GoldenContext, golden: Golden, reports: Sequence[S
     names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
     found += [f"{name} {now.get(name, 'unknown')} instead of {before.get(name, 'unknown')}" for name in names]
     more = len(found) - _MOST_DIFFERENCES
-    return [*found[:_MOST_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])] or [_describe_same(bool(files))]
+    return [*found[:_MOST_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])] or [
+        _describe_same(bool(files), now)
+    ]
 
 
-def _describe_same(has_code: bool) -> str:
+def _describe_same(has_code: bool, now: Mapping[str, str]) -> str:
     """A cause was not found, which does not mean that there is none."""
-    code, other = ("code, ", "code elsewhere") if has_code else ("", "code files")
-    same = f"{code}packages, Python, command, configuration and device are those of the recording"
-    return f"unknown: {same}; {other}, data and environment variables were not compared"
+    compared = {
+        "packages": any(name.startswith("package ") for name in now), "Python": "python" in now, "command": True,
+        "configuration": True, "device": "cpu" in now or "GPUs" in now,
+    }  # fmt: skip
+    *same, last = (["code"] if has_code else []) + [name for name, is_known in compared.items() if is_known]
+    *other, end = [
+        "code elsewhere" if has_code else "code files",
+        *(name for name, is_known in compared.items() if not is_known),
+        *("data", "environment variables"),
+    ]
+    return (
+        f"unknown: {', '.join(same)} and {last} are those of the recording; "
+        f"{', '.join(other)} and {end} were not compared"
+    )
 
 
 def _describe_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

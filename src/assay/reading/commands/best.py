@@ -64,7 +64,7 @@ def best(request: BestRequest, console: Console) -> int:
         console.error(f"{names}: {why}")
         return int(ExitCode.FAILED)
     if unranked:
-        console.error(f"({describe_unranked(unranked, locations)})")
+        console.error(describe_unranked(unranked, locations))
     metrics = request.metrics or load_objectives(locations, data)[: 1 if request.group_by else None]
     document = _build(metrics, request.group_by, data, keep, locations)
     if document is None:

@@ -115,7 +115,7 @@ def summarise(request: SumRequest, console: Console) -> int:
     else:
         console.write(_render(found.table, request))
     if found.unranked:
-        console.error(f"({summary.describe_unranked(found.unranked, locations)})")
+        console.error(summary.describe_unranked(found.unranked, locations))
     _tell_rest(found._replace(hidden=0) if any(forms) else found, request, console)
     return 0
 

@@ -256,7 +256,7 @@ def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) ->
     yield Facts([(label, text) for label, text in facts if text], folds=False)
     if environment is not None:
         title = "Environment" if len(rows) == 1 else f"Environment of the newest run, {row.name}"
-        yield Details(title, build_environment_sections(environment))
+        yield Details(title, build_environment_sections(environment, row.host))
     commands = [*_find_repeats(rows, location)]
     commands += [("this table", show_command(["sum"], each)) for each in locations]
     commands += [("this page, live", build_command(("assay", "serve"), options=[f"--root={location.root}"]))]

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from assay.errors import AssayError, NotFoundError, UsageError
-from assay.follow.locations import StudyLocation, show_adopt, show_command
+from assay.follow.locations import StudyLocation, advise_adopting, show_command
 from assay.launch.report import TAIL_BYTES, TAIL_LINES, find_telling_log, split_log
 from assay.observe.readings import parse_reading
 from assay.reading import plotting, run_description
@@ -149,14 +149,15 @@ def _build_environment(run: RunDescription) -> list[Section]:
     """What is not told elsewhere on the page: without sections that have nothing to say."""
     if run.environment is None:
         return []
-    sections = run_description.build_environment_sections(run.environment)
+    sections = run_description.build_environment_sections(run.environment, run_description.find_node(run))
     return [section for section in sections if any(isinstance(each, Facts) and each.pairs for each in section.blocks)]
 
 
 def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> list[tuple[str, str]]:
     if run_description.is_untouched(run):
         show = ("Everything about it, in a terminal", show_command(["show"], location, name))
-        return [("Take it as a run of your study", show_adopt(location, name)), show]
+        what, command = advise_adopting(location, name)
+        return [(what.capitalize(), command), show]
     commands = []
     if run.commands:
         if run.status.state.is_over:
