@@ -1,0 +1,158 @@
+"""Each plug-in can be taken out: without its folder everything else imports and works.
+
+A copy of the package without the folder and the modules that users import from it is used by PYTHONPATH; what is
+installed still names the plug-in, as it does after a folder was removed by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.test_architecture import OWNERS, load_sources
+
+import assay
+
+SOURCE = Path(assay.__file__).parent
+
+
+class Case(NamedTuple):
+    plugin: str
+    commands: tuple[str, ...]  # that are gone with it
+    file: str = ""  # of a study that uses what is gone
+    refusal: str = ""  # what `assay run` of that file prints first
+
+
+CASES = [
+    Case("golden", ("golden", "convergence")),
+    Case("bench", ("bench", "perfzero")),
+    Case("models", ("model",)),
+    Case("web", ("serve", "report")),
+]
+NEEDED_BY = {  # plug-ins that go with it, since they need it
+    "golden": ("compat/harness", "convergence.py"),
+    "bench": ("compat/perfzero",),
+    "models": ("compat/torq",),
+    "exchange": ("compat/perfzero", "compat/torq", "models/store/shared.py", "models/commands/cache.py"),
+}
+STUDY = 'study: two\ncommand: echo "loss {x}"\nparams: {x: [1, 2]}\nmetrics: {loss: "loss ({number})"}\n'
+IMPORT_ALL = """
+import importlib, sys
+failed = []
+for name in sys.stdin.read().split():
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        failed.append(f"{name}: {type(error).__name__}: {error}")
+print("\\n".join(failed))
+"""
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.plugin)
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def tree(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a copy of the package, without the plug-in."""
+    top = tmp_path_factory.mktemp(case.plugin)
+    shutil.copytree(SOURCE, top / "assay", ignore=shutil.ignore_patterns("__pycache__", "vendor"))
+    shutil.rmtree(top / "assay" / case.plugin)
+    for module, owner in OWNERS.items():
+        if owner == case.plugin:
+            (top / "assay" / f"{module}.py").unlink()
+    (top / "work").mkdir()
+    (top / "work" / "two.yml").write_text(STUDY)
+    return top
+
+
+def call(tree: Path, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    own = {"PYTHONPATH": str(tree), "ASSAY_SLOTS_DIR": str(tree / "slots"), "ASSAY_CACHE_DIR": str(tree / "cache")}
+    argv = [sys.executable, *words]
+    return subprocess.run(
+        argv, cwd=tree / "work", env=os.environ | own, input=given, capture_output=True, text=True, check=False
+    )
+
+
+def list_modules(tree: Path, gone: str) -> Iterator[str]:
+    """Those of the copy that must import: not those of plug-ins that need the one that is gone."""
+    away = NEEDED_BY.get(gone, ())
+    for name in load_sources(tree):
+        path = name.replace(".", "/").removeprefix("assay/")
+        if any(path == each.removesuffix(".py") or path.startswith(f"{each}/") for each in away):
+            continue
+        if gone == "web" and name.endswith(".web_pages"):
+            continue
+        if name.startswith("assay") and not name.endswith("__main__"):
+            yield name
+
+
+def test_every_other_module_imports(case: Case, tree: Path) -> None:
+    names = list(list_modules(tree, case.plugin))
+    assert len(names) > 300
+    done = call(tree, "-c", IMPORT_ALL, given="\n".join(names))
+    assert done.stdout.strip() == "", done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_other_module_names_a_module_of_it(case: Case, tree: Path) -> None:
+    """Strings that registries load, as well."""
+    gone = f"assay.{case.plugin}."
+    found = []
+    for name in list_modules(tree, case.plugin):
+        text = (tree / f"{name.replace('.', '/')}.py", tree / name.replace(".", "/") / "__init__.py")
+        source = next(path for path in text if path.exists()).read_text()
+        strings = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+        found += [f"{name}: {each}" for each in strings if isinstance(each, str) and each.startswith(gone)]
+    assert found == []
+
+
+def test_commands_work_without_it(case: Case, tree: Path) -> None:
+    shown = call(tree, "-m", "assay", "--help")
+    assert shown.returncode == 0, shown.stderr
+    listed = {line.split()[0] for line in shown.stdout.partition("Commands:")[2].splitlines() if line.strip()}
+    assert listed.isdisjoint(case.commands)
+    assert {"run", "sum", "doctor"} <= listed
+    for words in ("run two.yml -j 2", "sum two", "ls", "ls two", "show two/x=1", "logs two/x=1", "doctor"):
+        done = call(tree, "-m", "assay", *words.split())
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), f"{words}: {done.stderr}"
+    assert f"assay.{case.plugin}.plugin" in call(tree, "-m", "assay", "doctor").stdout.replace("\n", "")
+
+
+def test_a_command_of_it_is_refused_in_one_line(case: Case, tree: Path) -> None:
+    for word in case.commands:
+        done = call(tree, "-m", "assay", word)
+        assert done.returncode == 2
+        assert f"there is no command {word!r}" in done.stderr
+
+
+def test_a_file_that_uses_it_is_refused_in_one_line(case: Case, tree: Path) -> None:
+    if not case.file:
+        return
+    (tree / "work" / "uses.yml").write_text(case.file)
+    done = call(tree, "-m", "assay", "run", "uses.yml")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0].startswith("uses.yml:")
+    assert case.refusal in done.stderr.splitlines()[0]
+    assert not (tree / "work" / "runs" / "uses").exists()
+
+
+def test_the_page_works_without_it(case: Case, tree: Path) -> None:
+    if case.plugin == "web":
+        return
+    code = (
+        "from starlette.testclient import TestClient; from assay.web.app import build_app; from assay.web.site import Site\n"
+        "with TestClient(build_app(Site(('runs',))), base_url='http://127.0.0.1:8666') as page:\n"
+        "    for path in ('/', '/studies/two', '/studies/two/runs/x=1', '/api/studies'): print(page.get(path).status_code)"
+    )
+    done = call(tree, "-c", code)
+    assert done.stdout.split() == ["200"] * 4, done.stderr
