@@ -1,0 +1,213 @@
+"""Plug-ins of other distributions: what they add, and what happens with those that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from assay import plugins
+from assay.__main__ import CHILDREN
+from assay.cli.main import COMMANDS, run
+from assay.errors import InfrastructureError
+from assay.execute.registry import find_executor
+from assay.plugins import CORE_WORDS, Plugin
+
+HEAD = "from assay.plugins import Plugin\n"
+HELLO = HEAD + "PLUGIN = Plugin('hello', commands={'hello': ('hello_plugin.command:hello', 'Say hello.')})\n"
+COMMAND = """
+from assay.values.options import Request, option
+class HelloRequest(Request):
+    name: str = option("--name", default="you", help="Who.")
+def hello(request: {annotation}, console):
+    "Say hello."
+    console.write(f"hello {{request.name}}\\n")
+    return 0
+"""
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """A distribution with one entry point: `install("hello", text of its plug-in module, command=…)`."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site))
+
+    def write(name: str, text: str | None, **modules: str) -> None:
+        package = site / f"{name}_plugin"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        for module, source in {**({"plugin": text} if text is not None else {}), **modules}.items():
+            (package / f"{module}.py").write_text(source)
+        info = site / f"{name}_plugin-1.0.dist-info"
+        info.mkdir()
+        target = f"{name}_plugin.plugin:PLUGIN"
+        (info / "entry_points.txt").write_text(f"[console_scripts]\nx = y:z\n\n[assay.plugins]\n{name} = {target}\n")
+        plugins._load_plugins.cache_clear()
+
+    yield write
+    plugins._load_plugins.cache_clear()
+    for name in [name for name in sys.modules if "_plugin" in name and not name.startswith("assay")]:
+        if name.partition(".")[0].endswith("_plugin"):
+            del sys.modules[name]
+
+
+def find_texts() -> dict[str, str]:
+    return {problem.name: problem.text for problem in plugins.find_problems()}
+
+
+# ---------------------------------------------------------------- ours
+
+
+def test_the_plug_ins_that_come_with_assay_are_whole() -> None:
+    assert find_texts() == {}
+    assert {"golden", "bench", "models", "search", "farms", "exchange", "web", "runx"} <= set(plugins.find_plugins())
+
+
+def test_the_words_of_the_core_are_the_whole_list() -> None:
+    assert CORE_WORDS["commands"] == set(COMMANDS)
+    assert CORE_WORDS["children"] == set(CHILDREN)
+    assert CORE_WORDS["executors"] == {"local"}
+    for name in CORE_WORDS["executors"]:
+        assert find_executor(name)
+
+
+def test_there_are_at_most_fifteen_hooks() -> None:
+    assert len(set(Plugin.__slots__) - {"name", "needs", "reading"}) <= 15
+
+
+def test_a_source_tree_that_is_not_installed_has_its_plug_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    found = plugins._find_entry_points()
+    assert {target for _, target in found} >= {"assay.golden.plugin:PLUGIN", "assay.compat.plugin:PLUGIN"}
+
+
+# ---------------------------------------------------------------- those of others
+
+
+@pytest.mark.parametrize("annotation", ["'HelloRequest'", "HelloRequest"], ids=["text", "class"])
+def test_a_command_of_another_distribution(
+    install: Install, capsys: pytest.CaptureFixture[str], annotation: str
+) -> None:
+    install("hello", HELLO, command=COMMAND.format(annotation=annotation))
+    for words, printed in ((["hello"], "hello you"), (["hello", "--name=me"], "hello me"), (["--help"], "Say hello.")):
+        assert run(words) == 0
+        assert printed in capsys.readouterr().out
+    assert run(["hello", "--nome", "me"]) == 2
+    assert "--name" in capsys.readouterr().err
+
+
+def test_a_function_of_another_distribution_is_part_of_the_face(install: Install) -> None:
+    text = HEAD + "PLUGIN = Plugin('hello', functions={'greet': 'hello_plugin.greetings:greet'})\n"
+    install("hello", text, greetings="def greet():\n    return 'hello'\n")
+    import assay
+
+    try:
+        assert assay.greet() == "hello"
+    finally:
+        vars(assay).pop("greet", None)
+
+
+def test_an_executor_of_another_distribution_is_found_by_its_name(install: Install) -> None:
+    text = HEAD + "PLUGIN = Plugin('hello', executors={'elsewhere': 'hello_plugin.executor:Elsewhere'})\n"
+    install("hello", text, executor="class Elsewhere: ...\n")
+    assert find_executor("elsewhere").__name__ == "Elsewhere"
+
+
+BAD = {
+    "no module": (None, "ModuleNotFoundError: No module named 'bad_plugin.plugin'"),
+    "an import that fails": ("1 / 0\n", "ZeroDivisionError"),
+    "an import that ends the program": ("raise SystemExit(3)\n", "SystemExit: 3"),
+    "an import that prints": ("print('hello')\n" + HEAD + "PLUGIN = Plugin('bad')\n", "prints when it is imported"),
+    "nothing": (HEAD, "AttributeError"),
+    "not a plug-in": ("PLUGIN = {'name': 'bad'}\n", "dict is not an assay.plugins.Plugin"),
+    "an unknown field": (HEAD + "PLUGIN = Plugin('bad', comands={})\n", "comands"),
+    "a name that is not text": (HEAD + "PLUGIN = Plugin(7)\n", "name is 7"),
+    "not a mapping": (HEAD + "PLUGIN = Plugin('bad', children=('x',))\n", "children must be a mapping"),
+    "no help": (HEAD + "PLUGIN = Plugin('bad', commands={'x': 'a:b'})\n", "commands: 'x' must have a pair of texts"),
+    "not module:name": (
+        HEAD + "PLUGIN = Plugin('bad', children={'x': 'a.b'})\n",
+        "'a.b' is not of the form module:name",
+    ),
+    "an object": (HEAD + "PLUGIN = Plugin('bad', functions={'x': print})\n", "is not of the form module:name"),
+    "one text of pages": (HEAD + "PLUGIN = Plugin('bad', pages='a:b')\n", "pages must be a tuple"),
+    "a word of the core": (
+        HEAD + "PLUGIN = Plugin('bad', commands={'run': ('a:b', 'x')})\n",
+        "commands: 'run' is a word of the core",
+    ),
+    "a command of another": (
+        HEAD + "PLUGIN = Plugin('bad', commands={'bench': ('a:b', 'x')})\n",
+        "commands: 'bench' is offered by the plug-in bench already",
+    ),
+    "a name of another": (HEAD + "PLUGIN = Plugin('bench')\n", "another plug-in has this name"),
+    "a need that is missing": (HEAD + "PLUGIN = Plugin('bad', needs=('nothing',))\n", "it needs the plug-in nothing"),
+    "a need in a circle": (
+        HEAD + "PLUGIN = (Plugin('bad', needs=('worse',)), Plugin('worse', needs=('bad',)))\n",
+        "its needs lead back to itself",
+    ),
+    "a handler without its module": (
+        HEAD + "PLUGIN = Plugin('bad', commands={'x': ('bad_plugin.nothing:x', 'x')})\n",
+        "No module named 'bad_plugin.nothing'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_plug_in_that_cannot_be_used_is_named_and_left_out(
+    install: Install, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, reason = BAD[case]
+    install("bad", text)
+    assert any(reason in problem for problem in find_texts().values()), find_texts()
+    assert "golden" in plugins.find_plugins()
+    capsys.readouterr()
+    assert run(["doctor", "--json"]) in (0, 1)
+    told = [each for each in json.loads(capsys.readouterr().out)["findings"] if reason in each["text"]]
+    assert [each["grade"] for each in told][:1] == ["note"]
+    assert run(["bench", "--help"]) == 0
+
+
+def test_a_need_that_is_left_out_takes_those_that_need_it_along(install: Install) -> None:
+    install("bad", HEAD + "PLUGIN = (Plugin('a', needs=('b',)), Plugin('b', needs=('gone',)), Plugin('c'))\n")
+    assert {"a", "b", "c"} & set(plugins.find_plugins()) == {"c"}
+
+
+def test_a_command_whose_handler_cannot_be_loaded_is_one_line(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("hello", HELLO, command="import nothing_of_this_name\n")
+    assert run(["hello"]) == 4
+    error = capsys.readouterr().err
+    assert "hello_plugin.command:hello cannot be loaded" in error
+    assert "assay doctor" in error
+    assert "Traceback" not in error
+
+
+def test_a_handler_without_a_request_is_one_line(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("hello", HELLO, command="def hello(console): ...\n")
+    assert run(["hello"]) == 4
+    assert "has no handler with a request" in capsys.readouterr().err
+
+
+def test_what_is_loaded_by_name_says_what_is_wrong() -> None:
+    with pytest.raises(InfrastructureError, match=r"assay\.nothing:x cannot be loaded"):
+        plugins.load("assay.nothing:x")
+
+
+def test_run_and_sum_do_not_load_a_plug_in(install: Install, tmp_path: Path) -> None:
+    install("bad", "raise SystemExit('loaded')\n")
+    (tmp_path / "one.yml").write_text("study: one\ncommand: echo 1\nresources: {gpus: 0}\n")
+    for words in ("run one.yml -j 1", "sum one"):
+        code = f"import sys; from assay.cli.main import run; code = run({words.split()!r}); print('bad_plugin.plugin' in sys.modules, code)"
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "False 0"
