@@ -22,7 +22,7 @@ from assay.compat.torq.session_runs import store_session
 from assay.execute.script import JobText, render_job
 from assay.follow.api import StudyLocation, open_index
 from assay.models import session_pages
-from assay.models.pages import build_graph, build_history, list_checks
+from assay.models.pages import build_graph, build_history, list_checks, list_diffs
 from assay.models.records import write_report
 from assay.models.report_page import build_report
 from assay.models.values.layout import MODEL_FILE
@@ -272,6 +272,11 @@ class TestCheck:
         for query in ("case=m_layer_MatMul_2", "case=m_layer_MatMul_1&number=9", ""):
             assert client.get(f"{page}?{query}").status_code == 404
         assert client.get(f"{page}?case=m_layer_MatMul_1&number=x").status_code == 400
+
+    def test_tensors_that_differ_open_at_the_first_wrong_layer(self) -> None:
+        early, first = (replace(bad_report().cases[1], name=name) for name in ("m_layer_Add_0", "m_layer_MatMul_1"))
+        found = report(early, first, first_wrong="m_layer_MatMul_1")
+        assert [link.case for link in list_diffs(found)] == ["m_layer_MatMul_1", "m_layer_Add_0"]
 
     def test_other_tensors_by_their_layers(self, tmp_path: Path) -> None:
         run_dir = write(tmp_path, "m_1", good_report())

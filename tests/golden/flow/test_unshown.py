@@ -104,6 +104,20 @@ def test_a_label_cut_from_the_harness_file_does_not_pass_in_silence(lab: Lab, is
     assert lab.check_one(only=("loss",)).verdict.kind is INCONCLUSIVE, "the metric is named, not what is left of it"
 
 
+def test_no_command_is_printed_that_judges_what_the_golden_does_not_have(lab: Lab) -> None:
+    lab.test["log_parsing"]["loss"] = BOTH
+    lab.write()
+    lab.use_golden()
+    lab.test["log_parsing"]["loss"] = {**BOTH, "labels": ["other", "NSP"]}
+    lab.write()
+    (line,) = [note for note in lab.check_one(is_harness=True).notes if note.startswith("judge a part alone:")]
+    assert line.endswith("--only 'loss NSP'")
+    lab.test["log_parsing"]["new"] = lab.test["log_parsing"].pop("loss")
+    lab.test["metrics"] = {"new": lab.test["metrics"]["loss"]}
+    lab.write()
+    assert not [note for note in lab.check_one().notes if note.startswith("judge a part alone:")]
+
+
 def test_a_loosened_margin_does_not_pass_until_it_is_accepted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(lab.folder)
     lab.use_golden()
@@ -145,6 +159,15 @@ def test_agreement_of_runs_that_do_not_train_is_no_pass(lab: Lab) -> None:
     (text,) = find_texts(report, INCONCLUSIVE)
     assert text == "loss is 0.693147 at every step of the golden and the check: nothing shows that it trains"
     assert len(report.segments[0].runs) == 1
+
+
+def test_four_equal_values_of_the_loss_are_no_pass(lab: Lab) -> None:
+    lab.flags("gather", save_every=20)  # one segment
+    lab.change(always="0.693147")
+    lab.gather()
+    report = lab.check_one()
+    assert len(find_texts(report, PASS)) == 1
+    assert report.verdict.kind is INCONCLUSIVE
 
 
 def test_a_native_recording_of_a_run_that_does_not_train_is_inconclusive(native: Lab) -> None:
@@ -196,6 +219,16 @@ def test_a_log_as_rare_as_the_checkpoints_shows_a_trainer_that_ignores_resume(la
     report = lab.check_one()
     assert report.verdict.kind is ERROR
     assert "logs step 10, the checkpoint's own" in messages(report)
+
+
+def test_a_check_without_a_value_at_the_goldens_steps_is_reported(lab: Lab) -> None:
+    """One line every ten steps, counted from 0: the segment after step 0 ends before step 10."""
+    lab.test["recording"]["steps_to_record_after_save"] = 10
+    lab.flags("common", log_every=10)
+    lab.gather()
+    report = lab.check_one()
+    assert report.verdict.kind is ERROR
+    assert "the check logged none of the golden's 1 steps" in messages(report)
 
 
 def test_steps_beyond_the_end_of_a_segment_are_noted(lab: Lab) -> None:

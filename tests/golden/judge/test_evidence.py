@@ -121,7 +121,29 @@ def test_two_models_that_do_not_train_agree_and_show_nothing():
     assert text == "loss is 2.3 at every step of the golden and the check: nothing shows that it trains"
     assert find_dead(still) == ["loss is 2.3 at every step of the recording: nothing shows that it trains"]
     assert find_dead(still, check(loss=[2.3, 2.2, 2.1, 2.0, 1.9])) == [], "that is a difference, which rules find"
-    assert find_dead(golden(loss=[2.3] * 4)) == [], "few values may be equal by chance"
+
+
+def test_a_few_equal_losses_are_no_pass_where_nothing_else_moves():
+    """Twenty steps with a line every five are four values."""
+    (text,) = find_dead(golden(loss=[0.693147] * 4, acc=[0.5] * 4), check(loss=[0.693147] * 4))
+    assert text.startswith("loss is 0.693147 at every step of the golden and the check")
+    assert len(find_dead(golden(loss=[2.3] * 2))) == 1
+    assert find_dead(golden(loss=[2.3])) == [], "one value is no curve"
+    assert find_dead(golden(loss=[2.5, 2.4, 2.3], eval_loss=[2.3] * 4)) == [], "few may be equal by chance"
+
+
+def test_metrics_of_any_name_that_stand_still_are_no_pass():
+    still = golden(ce=[0.7] * 6, lr=[5, 4, 3, 2, 1, 0], tokens_per_sec=[1, 2, 3, 1, 2, 3])
+    assert find_dead(still, check(ce=[0.7] * 6))[0].startswith("ce is 0.7 at every step")
+    odd = golden(quality=[0.7] * 6, lr=[5, 4, 3, 2, 1, 0])
+    words = "quality: no value changes from step to step in the golden and the check: nothing shows that it trains"
+    assert find_dead(odd, check(quality=[0.7] * 6)) == [words]
+    assert find_dead(odd, check(quality=[0.7] * 5 + [0.6])) == [], "that is a difference, which rules find"
+    assert find_dead(golden(quality=[0.7] * 6, other=[1, 2])) == []
+    assert find_dead(golden(quality=[0.7] * 6, loss_per_token=[2, 1])) == []
+    assert find_dead(golden(quality=[0.7] * 6, token_accuracy=[0.1, 0.2])) == []
+    assert find_dead(golden(lr=[1e-3] * 9)) == [], "nothing that is computed was recorded"
+    assert find_dead(golden(loss=[2, 1], gnorm=[0] * 5))[0].startswith("gnorm is 0 at every step")
 
 
 def test_a_gradient_norm_of_0_shows_that_nothing_trains():
@@ -133,7 +155,7 @@ def test_a_gradient_norm_of_0_shows_that_nothing_trains():
 
 
 def test_constants_that_are_no_sign_of_death():
-    assert find_dead(golden(lr=[1e-3] * 9, acc=[1.0] * 9, loss_scale=[65536.0] * 9, batch=[8.0] * 9)) == []
+    assert find_dead(golden(loss=[2, 1], lr=[1e-3] * 9, acc=[1.0] * 9, loss_scale=[65536.0] * 9, batch=[8.0] * 9)) == []
     assert find_dead(golden(loss=[3, 2, 1], z_loss=[0] * 5)) == [], "a part that is switched off"
     assert find_dead(golden(loss={"all": [3, 2, 1], "aux": [0] * 5})) == []
     assert find_dead(golden(loss={"all": [3, 2, 1], "acc": [1] * 5})) == []
@@ -196,5 +218,6 @@ def test_a_check_that_stands_still_is_named_where_the_golden_moves():
     assert text == "loss is 0.5 at every step of the check, and not in the golden: nothing shows that it trains"
     assert find_dead(moving, [[{"grad_norm": {"": track(still)}}]]) == [], "it is clipped"
     assert len(find_dead(moving, [[{"grad_norm": {"": track([0.0] * 5)}}]])) == 1
+    assert find_dead(moving, [[{"loss": {"": track([])}}]]) == [], "a check without a value at the golden's steps"
     late = golden(loss=[0.01, 0.0, 0.0, 0.01, 0.0])
     assert find_dead(late, [[{"loss": {"": Track(tuple(range(5)), (0.0,) * 5, ("0.00",) * 5)}}]]) == [], "rounded"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from tests.example_models import ORT, faulty, write_model
 
 from assay.errors import NotFoundError, UsageError
@@ -105,6 +107,32 @@ def test_what_constants_compute_decides_sizes(tmp_path: Path, builder: ArtifactB
     weights = {"four": np.array([4, 4]), "two": np.array([2, 2])}
     model = write_model(tmp_path / "m.onnx", nodes, {"x": ["n"]}, {"y": [8, 8]}, weights)
     assert Tensors(open_cases(model, builder).samples[0].path)["x"].shape == (64,)
+
+
+def test_constants_are_folded_in_a_process_that_has_loaded_nothing(tmp_path: Path) -> None:
+    """`import onnx` does not bring onnx's evaluator."""
+    nodes = [helper.make_node("Mul", ["four", "two"], ["wanted"]), helper.make_node("Reshape", ["x", "wanted"], ["y"])]
+    weights = {"four": np.array([4, 4]), "two": np.array([2, 2])}
+    model = write_model(tmp_path / "m.onnx", nodes, {"x": ["n"]}, {"y": [8, 8]}, weights)
+    code = (
+        "import sys\n"
+        "from assay.models.graph.graph import build_outline\n"
+        "from assay.models.graph.inputs import close_specs\n"
+        "print(close_specs(build_outline(sys.argv[1]))[0].shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(64,)"
+
+
+def test_the_length_of_a_position_table_decides_the_number_of_tokens(tmp_path: Path, builder: ArtifactBuilder) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["ids"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["words", "ids"], ["e"]),
+        helper.make_node("Add", ["e", "places"], ["y"]),
+    ]
+    weights = {"words": np.ones((100, 8), np.float32), "places": np.ones((1, 77, 8), np.float32)}
+    model = write_model(tmp_path / "m.onnx", nodes, {"x": ["b", "s"]}, {"y": ["b", 77, 8]}, weights)
+    assert Tensors(open_cases(model, builder).samples[0].path)["x"].shape == (1, 77)
 
 
 def test_every_sample_is_a_trial_of_its_own(chain: Path, builder: ArtifactBuilder) -> None:

@@ -814,3 +814,22 @@ def test_an_exact_target_passes_with_weights_of_four_bits(
     for target, kind in ((Target("reference", "reference"), VerdictKind.PASS), (ORT, VerdictKind.FAIL)):
         request = replace(request_for(model, target), reference=load_reference("ort"))
         assert check_model(request, shared, str(tmp_path / "keep")).verdict.kind is kind
+
+
+def test_a_correct_runtime_passes_in_steps_of_sixteen_bits(tmp_path: Path, shared: ArtifactBuilder) -> None:
+    """OpenVINO puts some of 8,192 elements on the other side of a tie: inside the model, and at its end, as in 8 bits."""
+    rng = np.random.default_rng(1)
+    weights = {
+        "w": rng.standard_normal((32, 32)).astype(np.float32),
+        "s": np.float32(0.0015),
+        "z": np.uint16(30000),
+    }
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("QuantizeLinear", ["m", "s", "z"], ["q"])]
+    nodes.append(helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]))
+    shape = [1, 8, 32, 32]
+    model = write_model(tmp_path / "long.onnx", nodes, {"x": shape}, {"y": shape}, weights, opset=21)
+    report = check(model, Target("openvino", "openvino"), shared, tmp_path / "keep")
+    seen = {each.name: each.error for case in report.cases for each in case.accumulated}
+    assert seen["q"] > 0
+    assert report.first_wrong is None
+    assert report.cases[-1].verdict.kind is VerdictKind.PASS, "the full model"

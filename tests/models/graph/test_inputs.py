@@ -113,11 +113,21 @@ def bounds(body: str, name: str = "x", **options: Any) -> tuple[float, float]:
         ("g (int64[4] x) => (bool[4] y) <int64 k = {16000}> { y = Equal(x, k) }", (0, 9)),
         ("g (float[4] x) => (uint8[4] y) <float s = {0.5}, uint8 z = {128}> { y = QuantizeLinear(x, s, z) }", (-64, 63.5)),
         ("g (float[4] x) => (uint8[4] y) <float s = {0.5}> { y = QuantizeLinear(x, s) }", (0, 127.5)),
+        ("g (float[4] x) => (uint16[4] y) <float s = {2}, uint16 z = {1}> { y = QuantizeLinear(x, s, z) }", (-2, 131068)),
         ("g (float[4] z, int64[1] x) => (float[1] y, int64[1] i) { y, i = TopK(z, x) }", (1, 1)),
     ],
 )  # fmt: skip
 def test_the_range_suits_the_readers(body: str, expected: tuple[float, float]) -> None:
     assert bounds(body) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("number", "kind", "expected"), [(22, "int4", (-4, 3.5)), (3, "int8", (-64, 63.5))])
+def test_a_quantiser_without_a_zero_point_names_its_type(number: int, kind: str, expected: tuple[float, float]) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[64] x) => ({kind}[64] y) <float s = {{0.5}}> {{ y = QuantizeLinear<output_dtype = {number}>(x, s) }}"""
+    model = onnx.parser.parse_model(text)
+    (plan,) = plan_inputs(build_outline(model), model=model)
+    assert (plan.domain.low, plan.domain.high) == expected
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,22 @@ def test_what_depends_on_chance_is_known() -> None:
     assert find_random(model, [1]) == {}
 
 
+def test_what_a_function_of_the_model_draws_depends_on_chance() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20, "own" : 1]>
+        g (float[4] x) => (float[4] y) {
+            n = own.Outer (x)
+            y = Relu (n)
+        }
+        <domain: "own", opset_import: ["" : 20, "own" : 1]> Outer (a) => (b) { b = own.Noisy (a) }
+        <domain: "own", opset_import: ["" : 20]> Noisy (a) => (b) {
+            r = RandomNormalLike (a)
+            b = Add (a, r)
+        }""")
+    assert find_random(model) == {"n": "RandomNormalLike", "y": "RandomNormalLike"}
+    del model.functions[1].node[0]
+    assert find_random(model) == {}
+
+
 @pytest.mark.parametrize(("flag", "found"), [("1", {"y": "Dropout"}), ("0", {})])
 def test_dropout_draws_in_training_only(flag: str, found: dict[str, str]) -> None:
     text = f"""g (float[4] x) => (float[4] y) <float r = {{0.5}}, bool t = {{{flag}}}> {{

@@ -53,6 +53,8 @@ def test_a_quantised_model_is_loose_as_a_whole_only() -> None:
     assert (default_tolerance("float32", quantized=True).rel or 0) >= 0.1
     assert default_tolerance("float32", quantized=True).min_cosine
     assert default_tolerance("int8", quantized=True).int_abs == 5
+    assert default_tolerance("uint16", quantized=True).int_abs == 5
+    assert default_tolerance("int4", quantized=True).int_abs == 1, "of sixteen"
     assert default_tolerance("int64", quantized=True).int_abs == 0
     for op in ("Conv", "QuantizeLinear", "Relu"):
         assert default_tolerance("float32", op, quantized=True) == default_tolerance("float32", op)

@@ -22,7 +22,15 @@ from assay.golden.flow.segments import (
 )
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
 from assay.golden.judge.effects import default_delta
-from assay.golden.judge.evidence import choose_rules, find_absent, find_dead, find_looser, find_unjudged, list_rules
+from assay.golden.judge.evidence import (
+    choose_rules,
+    find_absent,
+    find_dead,
+    find_looser,
+    find_unjudged,
+    list_labels,
+    list_rules,
+)
 from assay.golden.judge.golden import find_refusals, measure_golden_noise
 from assay.golden.recorder import Values
 from assay.golden.values import (
@@ -370,13 +378,19 @@ def _find_unjudged(context: GoldenContext, golden: Golden) -> tuple[list[str], l
         words = ["-t", options.file, "-s", options.address or options.store, "--manifest-name", options.manifest_name]
         words += ["--root", options.root] if options.root else []
         check = f"assay convergence {shlex.join(words)}"
-    names = [f"{rule.metric} {label}".strip() for rule in rules for label in rule.labels or ("",)]
+    known = {rule.metric: list_labels(golden, rule.metric) for rule in rules if rule.metric in golden.metrics}
+    names = [f"{metric} {label}".strip() for metric, label in _list_judged(rules) if label in known.get(metric, ())]
+    names += [metric for metric, label in _list_judged(rules) if metric in known and not label]
     if lost and names:
         notes.append(f"judge a part alone:  {check} {shlex.join(word for name in names for word in ('--only', name))}")
     if lost or looser:
         notes.append(f"accept from now on:  assay golden rebase {tail} --allow-wider --reason 'an intended change'")
     texts = [f"{name} is recorded and not judged" for name in lost]
     return [*texts, *(f"{text}, since it was recorded" for text in looser)], notes
+
+
+def _list_judged(rules: Sequence[Rule]) -> list[tuple[str, str]]:
+    return [(rule.metric, label) for rule in rules for label in rule.labels or ("",)]
 
 
 def _build_arguments(options: GoldenOptions) -> str:

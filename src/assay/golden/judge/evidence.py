@@ -18,10 +18,19 @@ from assay.golden.values import Golden, Rule, Segment
 from assay.system.fast_dataclasses import replace
 from assay.values.series import find_direction
 
-ENOUGH_VALUES = 5  # fewer may be equal by chance
-_LOSSES = frozenset(("nll", "nlls", "ppl", "bpc", "bpb", "bpd", "mse", "rmse", "xent", "entropy", "cost", "objective"))
+ENOUGH_VALUES = 5  # fewer may be equal by chance, next to others that move
+FEWEST_VALUES = 2  # of all segments together, where nothing else moves
+_LOSS_NAMES = "nll nlls ppl bpc bpb bpd mse rmse mae xent ce bce kl kld elbo entropy crossentropy hinge cost objective"
+_LOSSES = frozenset(_LOSS_NAMES.split())
 _LOSS_ENDS = ("loss", "losses", "perplexity")
 _SET = frozenset(("scale", "scaler", "weight", "coef"))  # numbers beside a loss that are set, not computed
+_IDLE_NAMES = """
+    lr learning schedule warmup momentum decay step steps iter iters iteration iterations epoch epochs batch batches
+    sample samples token tokens image images time elapsed eta second seconds sec secs s ms hours speed throughput fps
+    ips qps tps wps mfu tflops flops memory mem gb mb bytes temperature power utilization utilisation
+"""
+_IDLE = _SET | frozenset(_IDLE_NAMES.split())  # set, counted or timed: these move also where nothing trains
+_QUALITY_ENDS = ("acc", "accuracy", "score", "error", "err")
 
 
 # ---------------------------------------------------------------- recorded and not judged
@@ -91,22 +100,39 @@ def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list
     """Losses that are equal at every step, and gradient norms that are 0, in the golden and in the check: in all
     segments, or in one; or in the check alone. `checks`: the runs of each segment.
 
-    A loss of 0 beside one that moves is a part that is switched off, and so is a gradient norm of 0.
+    A loss of 0 beside one that moves is a part that is switched off, and so is a gradient norm of 0. Whatever the names
+    are, a golden of which nothing moves shows nothing.
     """
     parts = [_collect([segment], checks[at : at + 1]) for at, segment in enumerate(golden.segments)]
     whole = _collect(golden.segments, checks)
-    moving = {is_gradient(name[0]) for name, values in whole[0].items() if len(set(values)) > 1 and _shows(name)}
+    moving = {_is_norm(name[0]) for name, values in whole[0].items() if len(set(values)) > 1 and _shows(name)}
     titles = ["", *(f"segment {segment.start_step} " for segment in golden.segments)]
     where = "the golden and the check" if checks else "the recording"
     found: dict[tuple[str, str], str] = {}
     for title, (recorded, checked) in zip(titles, [whole, *parts], strict=True):
         for name, values in recorded.items():
-            is_norm, value = is_gradient(name[0]), values[0]
-            is_still = len(values) >= ENOUGH_VALUES and {*values, *checked.get(name, ())} == {value} and _shows(name)
-            if is_still and (is_norm not in moving if value == 0 else not is_norm):
+            is_norm, value = _is_norm(name[0]), values[0]
+            is_still = {*values, *checked.get(name, ())} == {value} and _shows(name) and not (is_norm and value)
+            is_part = value == 0 or len(values) < ENOUGH_VALUES  # shows something only where nothing of its kind moves
+            is_enough = len(values) >= (ENOUGH_VALUES if title else FEWEST_VALUES)
+            if is_still and is_enough and not (is_part and is_norm in moving):
                 found.setdefault(name, f"{title}{' '.join(name).strip()} is {value:g} at every step of {where}")
+    if not found:
+        found |= _find_motionless(*whole, where)
     texts = [*found.values(), *_find_stopped(*whole, [run for runs in checks for run in runs])]
     return [f"{text}: nothing shows that it trains" for text in texts]
+
+
+def _find_motionless(recorded: Values, checked: Values, where: str) -> dict[tuple[str, str], str]:
+    """One line for a recording whose metrics, whatever they are called, have the same value at every step, also in the
+    check."""
+    computed = {name: values for name, values in recorded.items() if _is_computed(name)}
+    names = [name for name, values in computed.items() if len(values) >= ENOUGH_VALUES]
+    is_clipped = any(_is_norm(name[0]) and values[0] for name, values in computed.items())
+    if is_clipped or not names or any(len({*values, *checked.get(name, ())}) > 1 for name, values in computed.items()):
+        return {}
+    text = ", ".join(" ".join(name).strip() for name in names)
+    return {names[0]: f"{text}: no value changes from step to step in {where}"}
 
 
 def _find_stopped(recorded: Values, checked: Values, runs: Sequence[CheckRun]) -> Iterator[str]:
@@ -115,7 +141,7 @@ def _find_stopped(recorded: Values, checked: Values, runs: Sequence[CheckRun]) -
     for (metric, label), values in checked.items():
         name, value = f"{metric} {label}".strip(), values[0]
         is_still = len(values) >= ENOUGH_VALUES and len(set(values)) == 1 and _shows((metric, label))
-        if not is_still or not (value == 0 or not is_gradient(metric)):
+        if not is_still or not (value == 0 or not _is_norm(metric)):
             continue
         digit = max(find_resolution(run[metric][label]) for run in runs if label in run.get(metric, {}))
         if any(abs(each - value) > digit * (1 + 1e-9) for each in recorded.get((metric, label), ())):
@@ -131,14 +157,28 @@ def _collect(segments: Sequence[Segment], checks: Sequence[Sequence[CheckRun]]) 
         for metric, labels in run.items():
             for label, track in labels.items():
                 checked[metric, label] = checked.get((metric, label), ()) + track.values
-    return {name: values for name, values in recorded.items() if values}, checked
+    with_values = [{name: values for name, values in side.items() if values} for side in (recorded, checked)]
+    return with_values[0], with_values[1]
 
 
 def _shows(name: tuple[str, str]) -> bool:
     """Whether a loss or a gradient norm, by its name: no loss's scale or weight, no accuracy among its labels."""
-    words = re.findall("[a-z]+", " ".join(name).lower())
-    is_named = any(word in _LOSSES or word.endswith(_LOSS_ENDS) for word in words) or is_gradient(name[0])
+    words = _split(name)
+    is_named = any(word in _LOSSES or word.endswith(_LOSS_ENDS) for word in words) or _is_norm(name[0])
     return is_named and not _SET.intersection(words) and find_direction(name[1]) != "max"
+
+
+def _is_computed(name: tuple[str, str]) -> bool:
+    words = _split(name)
+    return _shows(name) or any(word.endswith(_QUALITY_ENDS) for word in words) or not _IDLE.intersection(words)
+
+
+def _is_norm(metric: str) -> bool:
+    return is_gradient(metric) or "gnorm" in _split((metric, ""))
+
+
+def _split(name: tuple[str, str]) -> list[str]:
+    return re.findall("[a-z]+", " ".join(name).lower())
 
 
 # ---------------------------------------------------------------- steps

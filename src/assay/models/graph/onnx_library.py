@@ -22,6 +22,14 @@ def import_onnx() -> Any:
     return onnx
 
 
+def import_evaluator() -> Any:
+    """onnx's own class for computing models; `import onnx` alone does not load it."""
+    import_onnx()
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator
+
+
 def parse_message(message: Any, content: bytes) -> Any:
     """Fill an empty protobuf message. Raises ValueError for bytes that are something else."""
     import_onnx()

@@ -17,12 +17,13 @@ from assay.models.graph.onnx_library import (
     DEFAULT_DOMAINS,
     Model,
     Node,
+    Wiring,
     build_wiring,
     find_opset,
     find_subgraphs,
     import_onnx,
 )
-from assay.models.graph.submodel import load_constant
+from assay.models.graph.submodel import find_functions, load_constant
 from assay.models.graph.tensorfile import Array
 
 Inputs = Sequence[Any]  # arrays; None: an optional input that is left out
@@ -543,15 +544,18 @@ def find_random(model: Model, positions: Sequence[int] | None = None) -> dict[st
     wiring = build_wiring(model.graph)
     chosen = range(len(wiring.nodes)) if positions is None else positions
     nodes = [wiring.nodes[position] for position in sorted(chosen)]
-    return _follow(nodes, lambda node: _find_drawing(node, wiring), max)
+    return _follow(nodes, lambda node: _find_drawing(model, node, wiring), max)
 
 
-def _find_drawing(node: Node, wiring: Any) -> str:
+def _find_drawing(model: Model, node: Node, wiring: Wiring | None) -> str:
+    """Also of one inside, or in a function of the model; there constants are not known."""
     inner = (each for graph in find_subgraphs(node) for each in graph.node)
-    is_training = node.op_type == "Dropout" and len(node.input) > 2 and load_constant(wiring, node.input[2])
+    is_training = node.op_type == "Dropout" and len(node.input) > 2 and wiring and load_constant(wiring, node.input[2])
     if node.op_type in _RANDOM.split() or is_training:
         return str(node.op_type)
-    return next(filter(None, (_find_drawing(each, wiring) for each in inner)), "")
+    called = (each for function in find_functions(model, [node]) for each in function.node)
+    drawn = (_find_drawing(model, each, wiring) for each in inner)
+    return next(filter(None, itertools.chain(drawn, (_find_drawing(model, each, None) for each in called))), "")
 
 
 def find_coarse(model: Model) -> dict[str, str]:

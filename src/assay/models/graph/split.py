@@ -25,6 +25,7 @@ from assay.models.graph.onnx_library import (
     Wiring,
     build_wiring,
     find_subgraphs,
+    import_evaluator,
     import_onnx,
     name_elem_type,
 )
@@ -141,13 +142,13 @@ def evaluate(model: Model, wiring: Wiring, name: str, activations: Mapping[str, 
 
     For tensors made of shapes and constants only: onnx's own evaluator is slow, and these are small.
     """
-    onnx = import_onnx()
+    evaluator = import_evaluator()
     known = {border: activations[border] for border in _find_border(wiring, name, activations)}
     types = {border: describe_array(border, value) for border, value in known.items() if hasattr(value, "dtype")}
     try:
         cut = build_cut(model, tuple(known), (name,), types)
         feeds = {value.name: known[value.name] for value in cut.graph.input}
-        (found,) = onnx.reference.ReferenceEvaluator(cut).run(None, feeds)
+        (found,) = evaluator(cut).run(None, feeds)
     except Exception:  # noqa: BLE001  the evaluator raises whatever its operators raise; then there is no value
         return None
     return found

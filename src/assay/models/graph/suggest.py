@@ -159,14 +159,28 @@ def _cast(_graph: Graph, node: Node, _input_index: int, spec: TensorSpec) -> Dom
     return None if is_whole_type(spec.dtype) or to not in whole else Domain(0, 9, "Cast to whole numbers", whole=True)
 
 
+_INTEGERS = {2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 21: "uint4", 22: "int4"}  # TensorProto's numbers
+
+
+def _find_range(dtype: str) -> tuple[int, int] | None:
+    """Of an integer type that is quantised into; None: it is none."""
+    if dtype not in _INTEGERS.values():
+        return None
+    count = 2 ** int(dtype.lstrip("uint"))
+    return (0, count - 1) if dtype.startswith("u") else (-count // 2, count // 2 - 1)
+
+
 def _quantised(graph: Graph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
-    """The range that the quantised type can tell apart."""
+    """The range that the quantised type can tell apart: that of the zero point, or of `output_dtype`; else uint8."""
     scale, zero = graph.load_constant(node.input[1]), None
+    dtype = _INTEGERS.get(find_attribute(node, "output_dtype", 0) or import_onnx().TensorProto.UINT8, "")
     if len(node.input) > 2 and node.input[2]:
         zero = graph.load_constant(node.input[2])
-    if scale is None or scale.size != 1 or (zero is not None and zero.dtype.name not in ("uint8", "int8")):
+        dtype = "" if zero is None else zero.dtype.name
+    range_ = _find_range(dtype)
+    if scale is None or scale.size != 1 or range_ is None:
         return None
-    lowest, highest = (-128, 127) if zero is not None and zero.dtype.name == "int8" else (0, 255)
+    lowest, highest = range_
     offset = 0 if zero is None else int(zero.item())
     factor = float(scale.item())
     return Domain((lowest - offset) * factor, (highest - offset) * factor, "the range of QuantizeLinear")
@@ -273,6 +287,7 @@ _KEEPING = frozenset(
     )
 )
 _JOINING = frozenset(("Add", "Sub", "Mul", "Div", "Where", "Equal", "Max", "Min"))
+_UNKNOWN = TensorSpec("", "", None)
 Size = Callable[[Graph, Node, str, TensorSpec, int], int]
 
 
@@ -292,6 +307,8 @@ def _ask_readers(graph: Graph, spec: TensorSpec, axis: int, find: Size) -> Itera
 
 def _move_axis(graph: Graph, node: Node, name: str, axis: int) -> int | None:
     """Where the axis is in the node's output; None: it is not kept, or nobody knows."""
+    if node.op_type == "Gather" and name in node.input[1:] and find_attribute(node, "axis", 0) == 0:
+        return axis  # of the indices: rows of a table come behind it
     if not node.input or node.input[0] != name:
         return None
     if node.op_type in _KEEPING:
@@ -311,11 +328,12 @@ def _find_exact(graph: Graph, node: Node, name: str, spec: TensorSpec, axis: int
     """The only size that the node takes."""
     if node.op_type == "Reshape" and node.input[0] == name == spec.name:
         return _find_reshaped(graph, node, spec, axis)
-    if node.op_type not in _JOINING or spec.shape is None:
+    shape = (spec if name == spec.name else graph.specs.get(name, _UNKNOWN)).shape
+    if node.op_type not in _JOINING or shape is None:
         return 0
-    behind = len(spec.shape) - axis  # both are aligned at their last axis
+    behind = len(shape) - axis  # both are aligned at their last axis
     others = [other for other in node.input if other != name and graph.load_constant(other) is not None]
-    shapes = [graph.load_constant(other).shape for other in others] if name == spec.name else []
+    shapes = [graph.load_constant(other).shape for other in others]
     return max((shape[-behind] for shape in shapes if len(shape) >= behind and shape[-behind] > 1), default=0)
 
 

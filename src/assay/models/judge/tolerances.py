@@ -135,8 +135,9 @@ def rounding_units(dtypes: tuple[str, str]) -> float:
 def _default_integers(dtype: str, op: str | None, is_loose: bool) -> Tolerance:
     """Only what is rounded into a type may be off: shapes, indices and ids are exact."""
     exact = Tolerance(abs=0.0, rel=0.0, int_abs=0, int_share=0.0)
-    if is_loose and dtype in ("int8", "uint8"):
-        return replace(exact, int_abs=_QUANTIZED_STEPS, int_share=_QUANTIZED_SHARE, min_cosine=_QUANTIZED_COSINE)
+    if is_loose and dtype in _ROUNDED:
+        steps = 1 if dtype in SMALL_INTEGERS else _QUANTIZED_STEPS
+        return replace(exact, int_abs=steps, int_share=_QUANTIZED_SHARE, min_cosine=_QUANTIZED_COSINE)
     rounds = dtype in _ROUNDED and op is not None and (op in _ROUNDING.split() or op.startswith("QLinear"))
     return replace(exact, int_abs=1, int_share=_TIES) if rounds else exact
 
