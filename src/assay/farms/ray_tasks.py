@@ -1,6 +1,6 @@
 """Jobs as tasks of a Ray cluster, one that exists or one of this supervisor's own, and as Ray Jobs of a remote one.
 
-The protocol is that of farms (`execute/submit.py`): the lease is published first, `job.sh` takes `token.N` before it
+The protocol is that of farms (`farms/submit.py`): the lease is published first, `job.sh` takes `token.N` before it
 does anything, `end.N` says that it has left. Ray decides where and when; what became of a run is read from its files,
 never from what Ray says of a task. A task is never repeated by Ray. job.sh and the run directory are on a file system
 that all nodes share.

@@ -312,7 +312,7 @@ class Farm:
     cancel: str | None = None
     position: Position | None = None
     problems: tuple[Problem, ...] = ()  # why it cannot be used; it is refused when it is
-    options: Mapping[str, Any] = field(default_factory=dict)  # of an engine: its keys, see `values/engines.py`
+    options: Mapping[str, Any] = field(default_factory=dict)  # of an engine: its keys, see `farms/engines.py`
 
     @property
     def is_engine(self) -> bool:
