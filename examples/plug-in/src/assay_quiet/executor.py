@@ -1,0 +1,17 @@
+"""`assay run study.yml --on quiet`: runs start only while the machine has something left."""
+
+import os
+
+from assay.execute.local import LocalExecutor
+from assay.values.study import Farm
+
+
+class QuietExecutor(LocalExecutor):
+    """Processes of this machine, as without `--on`; the next one begins when the load is below the number of cores."""
+
+    def __init__(self, *, farm: Farm) -> None:
+        super().__init__()
+        self._most = float(farm.options.get("load", os.cpu_count() or 1))
+
+    def has_room(self) -> bool:
+        return os.getloadavg()[0] < self._most
