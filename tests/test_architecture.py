@@ -53,7 +53,6 @@ SUB_PLUGINS = ("runx", "mlrunner", "harness", "perfzero", "torq")  # folders of 
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "assay.api": ("assay.exchange.api",),
     "assay.bench.flow.compare": ("assay.exchange.store.transfer",),
-    "assay.bench.flow.run": ("assay.farms.api",),
     "assay.bench.web_pages": (
         "assay.web.actions",
         "assay.web.answers",
@@ -66,9 +65,8 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "assay.compat.perfzero.http_file": ("assay.exchange.store.transfer",),
     "assay.compat.perfzero.setup": ("assay.exchange.store.transfer",),
     "assay.compat.perfzero.upload": ("assay.exchange.store.object_store", "assay.exchange.store.transfer"),
-    "assay.compat.runx.study_file": ("assay.farms.config",),
     "assay.config.load": ("assay.compat.mlrunner.study_file", "assay.compat.runx.study_file"),
-    "assay.config.native": ("assay.farms.config", "assay.search.config", "assay.search.stop_rules"),
+    "assay.config.native": ("assay.search.config", "assay.search.stop_rules"),
     "assay.exchange.importers.mlflow_store": ("assay.compat.originals",),
     "assay.exchange.pytest_support": (
         "assay.compat.torq.dashboard",
@@ -87,24 +85,19 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "assay.web.site",
     ),
     "assay.follow.locations": ("assay.compat.runx.study_file",),
-    "assay.follow.refresh": ("assay.compat.originals", "assay.farms.ssh_jobs", "assay.farms.submit"),
+    "assay.follow.refresh": ("assay.compat.originals",),
     "assay.golden.commands": ("assay.exchange.api",),
-    "assay.golden.flow.segments": ("assay.farms.api",),
     "assay.golden.web_pages": ("assay.web.interface", "assay.web.routes", "assay.web.site"),
     "assay.launch.commands.run": ("assay.exchange.notify", "assay.search.source"),
-    "assay.launch.prepared": ("assay.compat.originals", "assay.farms.submit", "assay.farms.submit_lines"),
-    "assay.launch.rerun": ("assay.farms.choice",),
+    "assay.launch.prepared": ("assay.compat.originals",),
     "assay.launch.run_dir_builder": ("assay.compat.mlrunner.files",),
     "assay.launch.sweep": (
         "assay.compat.mlrunner.files",
         "assay.compat.runx.sets",
-        "assay.farms.choice",
-        "assay.farms.submit_lines",
         "assay.search.early_stop",
         "assay.search.source",
     ),
     "assay.models.commands.cache": ("assay.exchange.store.remote",),
-    "assay.models.flow.run": ("assay.farms.api",),
     "assay.models.store.shared": (
         "assay.exchange.store.manifests",
         "assay.exchange.store.mirror",
@@ -120,7 +113,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "assay.reading.commands.index": ("assay.exchange.importing",),
     "assay.reading.commands.tables": ("assay.exchange.tensorboard",),
     "assay.reading.param_plots": ("assay.search.importance",),
-    "assay.reading.run_description": ("assay.farms.submit",),
     "assay.record.importers.registry": (
         "assay.exchange.importers.mlflow_store",
         "assay.exchange.importers.optuna_journal",

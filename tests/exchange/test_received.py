@@ -362,8 +362,8 @@ def test_an_upload_never_asks_a_farm(owner: Owner, monkeypatch: pytest.MonkeyPat
     def refuse(*_arguments: object) -> object:
         raise AssertionError("a host was asked")
 
-    monkeypatch.setattr("assay.farms.ssh_jobs.load_liveness", refuse)
-    monkeypatch.setattr("assay.farms.submit.load_liveness", refuse)
+    monkeypatch.setattr("assay.farms.ssh.SshExecutor.load_liveness", refuse)
+    monkeypatch.setattr("assay.farms.submit.SubmitExecutor.load_liveness", refuse)
     owner.enter(monkeypatch)
     owner.take(owner.forge(name))
     (attempt,) = run_directory.load_history(str(owner.root / "mine" / RUN)).attempts

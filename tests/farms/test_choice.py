@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from assay.config.load import load_study
+from assay.config.places import choose_asked_farm, choose_farm
 from assay.config.settings import Settings, load_settings
 from assay.errors import ConfigError, NotFoundError
-from assay.farms.choice import choose_asked_farm, choose_farm
 from assay.values.study import Study
 
 FILE = "command: echo {a}\nparams: {a: [1]}\n"

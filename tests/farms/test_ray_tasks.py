@@ -21,10 +21,11 @@ from tests.workbench import Bench
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.execute import process
+from assay.execute.places import load_liveness
 from assay.farms import ray_tasks
 from assay.farms.ray_bridge import Bridge
 from assay.farms.ray_tasks import RayExecutor
-from assay.farms.submit import load_liveness, parse_token
+from assay.farms.submit import parse_token
 from assay.record import run_directory
 from assay.system import processes
 from assay.values.run import JobHandle, Liveness

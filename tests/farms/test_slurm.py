@@ -15,9 +15,9 @@ from tests.contracts.executor import STOP, ExecutorContract, Run, Runs, finish, 
 from tests.slurm_cluster import Cluster, start_cluster
 
 from assay.errors import InfrastructureError, UsageError
+from assay.execute.places import load_wait_reason
 from assay.farms.slurm import SlurmExecutor, build_flags, build_script
 from assay.farms.slurm_queue import Note, load_limits, load_note
-from assay.farms.submit import load_wait_reason
 from assay.record import run_directory
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness

@@ -10,15 +10,16 @@ from typing import Literal, cast
 from assay.config.fields import Fields, LoadOptions
 from assay.config.grid import GridReader, find_grid_names
 from assay.config.overrides import Overrides, apply_settings, find_name_params, parse_assignments, refuse_unknown
+from assay.config.places import read_farm
 from assay.config.source import Entry, Node, Problems, find_duplicates, join_key, parse_documents
 from assay.config.template import RUN_VALUES, parse_template, template_names
 from assay.errors import ConfigError, did_you_mean
-from assay.farms.config import read_farm
 from assay.search.config import AT, SearchReader
 from assay.system.fast_dataclasses import replace
 from assay.values.series import expand_number
 from assay.values.study import (
     CHECKPOINT_FILES,
+    LOCAL,
     STUDY_NAME_RULE,
     At,
     Axis,
@@ -47,7 +48,6 @@ KEYS = (
 )  # fmt: skip
 NOT_SET = ("command", "commands", "params", "sweep", "zip", "when", "metrics", "golden")  # not by --set
 SETTINGS = tuple(key for key in KEYS if key not in NOT_SET)
-LOCAL_FARM = "local"
 _FOREIGN_SETTINGS = {  # of files of other tools: key -> field of the study
     "slots": "slots", "timeout": "timeout_s", "retries": "retries", "leave_running": "leave_running",
     "priority": "priority", "resources": "resources", "env": "env", "checks": "checks", "code": "code", "root": "root",
@@ -340,9 +340,9 @@ class _Reader:
         it is used."""
         node = self._node("on")
         name = self._fields.text(node, "on", "the name of a farm") if node else None
-        if node is None or name is None or name in (*written, LOCAL_FARM):
+        if node is None or name is None or name in (*written, LOCAL):
             return name, {}
-        problem = Problem(f"no farm {name!r}", "on", node.position, did_you_mean(name, (*written, LOCAL_FARM)))
+        problem = Problem(f"no farm {name!r}", "on", node.position, did_you_mean(name, (*written, LOCAL)))
         return name, {name: Farm(name, "missing", position=node.position, problems=(problem,))}
 
     # ------------------------------------------------------------ commands

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
+from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, StopKind, Usage
 from assay.values.study import Farm
 
@@ -36,9 +37,19 @@ class Executor(ABC):
         return
 
     @classmethod
-    def render_line(cls, _farm: Farm, _request: JobRequest, training: str) -> str:
-        """What people see of a submission, around the training command."""
-        return training
+    def find_program(cls, _farm: Farm) -> str | None:
+        """The program that submits, where the farm's text names it plainly; it must be there."""
+        return None
+
+    @classmethod
+    def uses_slots(cls, _farm: Farm) -> bool:
+        """Whether the farm's jobs run on this machine, and take slots of it."""
+        return False
+
+    @classmethod
+    def render_line(cls, _farm: Farm, request: JobRequest, command: str) -> str:
+        """What people see of a submission: the training command, inside what submits it."""
+        return layout.show_command(command, request.dir)
 
     @abstractmethod
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
@@ -54,6 +65,15 @@ class Executor(ABC):
     @abstractmethod
     def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
         """Whether the job can still produce exit markers. Look here first, at the markers afterwards."""
+
+    @classmethod
+    def load_liveness(cls, handle: JobHandle, run_dir: str) -> Liveness:
+        """The same, for those who have only the job's lease."""
+        executor = cls()
+        try:
+            return executor.liveness(handle, run_dir)
+        finally:
+            executor.close()
 
     @abstractmethod
     def wait(self, timeout_s: float) -> Sequence[JobHandle]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from assay.execute.registry import find_executor
-from assay.system.files import read_text
+from assay.execute.registry import try_executor
+from assay.system.files import read_end, read_text
 from assay.values import layout
-from assay.values.run import JobHandle
+from assay.values.run import JobHandle, Liveness
+from assay.values.study import LOCAL
 
 _SSH = "ssh:"
+_WAITS = "waits: "  # a line of submit.log.N
+_LOG_TAIL_BYTES = 4096
 
 
 class Place(NamedTuple):
@@ -23,10 +26,28 @@ class Place(NamedTuple):
 def load_place(run_dir: str, handle: JobHandle | None) -> Place:
     if handle is None:
         return Place(None)
-    if handle.executor == "local":
+    if handle.executor == LOCAL:
         return Place(handle.host)
-    number = find_executor(handle.executor).find_job(handle, run_dir)
+    executor = try_executor(handle.executor)
+    number = executor.find_job(handle, run_dir) if executor else ""
     return Place(_load_node(run_dir, handle.attempt), f"{handle.executor} {number}".rstrip())
+
+
+def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
+    """As the executor sees a job, for those who have only its lease."""
+    executor = try_executor(handle.executor)
+    return executor.load_liveness(handle, run_dir) if executor else Liveness.UNKNOWN
+
+
+def has_begun(handle: JobHandle, run_dir: str) -> bool:
+    """Whether the farm has started the job; before that it waits in the farm's queue."""
+    return os.path.exists(os.path.join(run_dir, layout.token_name(handle.attempt)))
+
+
+def load_wait_reason(handle: JobHandle, run_dir: str) -> str:
+    """Why the farm has not started a job, as far as a supervisor has noted it."""
+    log = read_end(os.path.join(run_dir, layout.submit_log_name(handle.attempt)), _LOG_TAIL_BYTES)
+    return next((line[len(_WAITS) :] for line in reversed(log.splitlines()) if line.startswith(_WAITS)), "")
 
 
 def _load_node(run_dir: str, attempt: int) -> str | None:

@@ -12,10 +12,16 @@ _EXECUTORS = Merged("executors", {"local": "assay.execute.local:LocalExecutor"})
 
 
 def find_executor(name: str) -> type[Executor]:
-    if name not in _EXECUTORS:
+    executor = try_executor(name)
+    if executor is None:
         raise NotFoundError("executor", name, _EXECUTORS)
-    executor: type[Executor] = load(_EXECUTORS[name])
     return executor
+
+
+def try_executor(name: str) -> type[Executor] | None:
+    """None: no installed plug-in offers it. What is recorded of its jobs can be read all the same."""
+    text = _EXECUTORS.get(name)
+    return load(text) if text else None
 
 
 def build_executor(name: str, **options: Any) -> Executor:

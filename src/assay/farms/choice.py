@@ -1,29 +1,14 @@
-"""Which farm the runs are submitted to, and whether it can be used: asked before anything is written."""
+"""Which farm is meant by a name, and whether it can be used: asked before anything is written."""
 
 from __future__ import annotations
 
-from assay.config.settings import ENVIRONMENT, Settings
+from assay.config.places import Places
+from assay.config.settings import Settings
 from assay.errors import ConfigError, NotFoundError, did_you_mean
-from assay.farms.config import build_engine_farm, describe_farms, read_farm_settings
+from assay.farms.config import build_engine_farm, describe_farms, read_farm, read_farm_settings
 from assay.farms.engines import ENGINES, REQUIRED, SSH_PREFIX
 from assay.system.fast_dataclasses import replace
-from assay.values.study import Farm, Problem, Study
-
-LOCAL = "local"
-
-
-def choose_farm(study: Study, asked: str | None, settings: Settings) -> Farm | None:
-    """Flag, then environment, the study's own, the settings' where that farm is known. None: here."""
-    from_environment = settings.farm if settings.farm_from == ENVIRONMENT["farm"] else None
-    name = asked or from_environment or study.farm
-    if name is None and settings.farm not in (None, LOCAL) and _find_farm(study, str(settings.farm), settings):
-        name = settings.farm
-    return None if name is None or name == LOCAL else find_farm(study, name, settings)
-
-
-def choose_asked_farm(study: Study, asked: str | None, settings: Settings) -> Farm | None:
-    """For measurements and checks, which move to another machine only when the call says so. None: here."""
-    return None if asked is None or asked == LOCAL else find_farm(study, asked, settings)
+from assay.values.study import LOCAL, Farm, Problem, Study
 
 
 def find_farm(study: Study, name: str, settings: Settings) -> Farm:
@@ -34,6 +19,10 @@ def find_farm(study: Study, name: str, settings: Settings) -> Farm:
     if farm.problems:  # in nobody's way until the farm is used
         raise ConfigError(farm.problems)
     return _fill_in(farm, study) if farm.is_engine else farm
+
+
+def has_farm(study: Study, name: str, settings: Settings) -> bool:
+    return _find_farm(study, name, settings) is not None
 
 
 def _find_farm(study: Study, name: str, settings: Settings) -> Farm | None:
@@ -66,3 +55,6 @@ def _fill_in(farm: Farm, study: Study) -> Farm:
     known = ENGINES[farm.kind]
     given = {key: value for key, value in needs.items() if value is not None and key in known}
     return replace(farm, options={**given, **farm.options})
+
+
+PLACES = Places(read_farm, has_farm, find_farm)

@@ -12,6 +12,7 @@ PLUGIN = Plugin(
         "submit": "assay.farms.submit:SubmitExecutor",
         "slurm": "assay.farms.slurm:SlurmExecutor",
     },
+    places="assay.farms.choice:PLACES",
     doctor=(
         Part("ray", "ray", "assay run --on ray"),
         Program("ssh", "assay run --on ssh:HOST, models on boards", "install OpenSSH's client", "-V"),

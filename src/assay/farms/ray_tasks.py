@@ -81,9 +81,9 @@ class RayExecutor(SubmitExecutor):
             raise
 
     @classmethod
-    def render_line(cls, farm: Farm, _request: JobRequest, training: str) -> str:
+    def render_line(cls, farm: Farm, request: JobRequest, command: str) -> str:
         wanted = ", ".join(f"{name} {amount:g}" for name, amount in ray_farm.build_demand(farm).items())
-        return f"[ray task: {wanted}] {training}"
+        return f"[ray task: {wanted}] {layout.show_command(command, request.dir)}"
 
     # ------------------------------------------------------------ submitting
 

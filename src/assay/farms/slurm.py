@@ -137,7 +137,8 @@ class SlurmExecutor(SubmitExecutor):
             )
 
     @classmethod
-    def render_line(cls, farm: Farm, request: JobRequest, training: str) -> str:
+    def render_line(cls, farm: Farm, request: JobRequest, command: str) -> str:
+        training = layout.show_command(command, request.dir)
         return shlex.join(["sbatch", *build_flags(farm, request.farm_resources), f"--wrap={training}"])
 
     # ------------------------------------------------------------ submitting

@@ -68,9 +68,9 @@ class SshExecutor(Executor):
         raise InfrastructureError("; ".join(error.message for error in problems), "; ".join(hints))
 
     @classmethod
-    def render_line(cls, farm: Farm, _request: JobRequest, training: str) -> str:
+    def render_line(cls, farm: Farm, request: JobRequest, command: str) -> str:
         hosts = ",".join(dict.fromkeys(slot.address.name for slot in _build_slots(farm)))
-        return f"ssh {hosts}: {training}"
+        return f"ssh {hosts}: {layout.show_command(command, request.dir)}"
 
     # ------------------------------------------------------------ starting
 
@@ -165,6 +165,10 @@ class SshExecutor(Executor):
             shared.ended.clear()
             shared.has_news = False
         return ended
+
+    @classmethod
+    def load_liveness(cls, handle: JobHandle, run_dir: str) -> Liveness:
+        return load_liveness(handle, run_dir)
 
     def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
         if (run_dir, handle.attempt) in self._shared.lost:

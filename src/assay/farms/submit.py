@@ -139,6 +139,19 @@ class SubmitExecutor(Executor):
         self._poll.register(pidfd, select.EPOLLIN)
 
     @classmethod
+    def find_program(cls, farm: Farm) -> str | None:
+        return find_program(farm)
+
+    @classmethod
+    def uses_slots(cls, farm: Farm) -> bool:
+        """A bare shell is the job itself."""
+        return is_shell(farm)
+
+    @classmethod
+    def render_line(cls, farm: Farm, request: JobRequest, command: str) -> str:
+        return render_submit_line(farm, request, layout.show_command(command, build_state_dir(farm, request.dir)))
+
+    @classmethod
     def find_job(cls, handle: JobHandle, run_dir: str) -> str:
         """What the submit command printed as the job's number."""
         if handle.native_id == _SHELL:
@@ -220,6 +233,12 @@ class SubmitExecutor(Executor):
         # afterwards: what a job wrote before its end is then linked with it
         collect_files(self._state_dir(run_dir), run_dir)
         return found
+
+    @classmethod
+    def load_liveness(cls, handle: JobHandle, run_dir: str) -> Liveness:
+        """By the files, for every engine; the job's own are linked on the way."""
+        with contextlib.closing(SubmitExecutor(Farm("", "ngc", remote_root=handle.farm_root or None))) as executor:
+            return executor.liveness(handle, run_dir)
 
     def _judge(self, handle: JobHandle, run_dir: str) -> Liveness:
         if self._is_shell and self._has_client(run_dir, handle.attempt):
@@ -372,26 +391,6 @@ def collect_files(there: str, run_dir: str) -> None:
         if not name.startswith(".") and not name.endswith(".tmp"):
             with contextlib.suppress(OSError):  # another was faster, or the directory is somebody else's
                 os.symlink(os.path.join(there, name), os.path.join(run_dir, name))
-
-
-def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
-    """As the executor sees a job, for those who have only its lease; the job's files are linked on the way."""
-    executor = SubmitExecutor(Farm("", "ngc", "", remote_root=handle.farm_root or None))
-    try:
-        return executor.liveness(handle, run_dir)
-    finally:
-        executor.close()
-
-
-def has_begun(handle: JobHandle, run_dir: str) -> bool:
-    """Whether the farm has started the job; before that it waits in the farm's queue."""
-    return os.path.exists(os.path.join(run_dir, layout.token_name(handle.attempt)))
-
-
-def load_wait_reason(handle: JobHandle, run_dir: str) -> str:
-    """Why the farm has not started a job, as far as a supervisor has noted it."""
-    log = read_end(os.path.join(run_dir, layout.submit_log_name(handle.attempt)), _LOG_TAIL_BYTES)
-    return next((line[7:] for line in reversed(log.splitlines()) if line.startswith("waits: ")), "")
 
 
 def parse_token(text: str) -> Token:

@@ -11,8 +11,7 @@ from itertools import islice
 from typing import Any
 
 from assay.errors import AssayError, InfrastructureError
-from assay.execute.local import LocalExecutor
-from assay.execute.places import load_place
+from assay.execute.places import has_begun, load_liveness, load_place, load_wait_reason
 from assay.follow.attempts import Decision, RetryPolicy, decide
 from assay.follow.collect import UNREAD, Summaries, add_received, build_row, read_sources
 from assay.follow.locations import StudyLocation, find_studies
@@ -28,8 +27,9 @@ from assay.system.files import parse_json
 from assay.system.processes import map_in_two
 from assay.values import layout
 from assay.values.plain import parse_plain
-from assay.values.run import JobHandle, Liveness, RunSpec, State
+from assay.values.run import RunSpec, State
 from assay.values.secrets import hide_named
+from assay.values.study import LOCAL
 from assay.values.verdict import Verdict
 
 _TRIES = 3
@@ -220,8 +220,6 @@ def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, histo
 def _find_wait_reason(decision: Decision, path: str) -> str:
     if decision.state is not State.QUEUED or decision.handle is None:
         return ""
-    from assay.farms.submit import load_wait_reason
-
     return load_wait_reason(decision.handle, path)
 
 
@@ -231,39 +229,21 @@ def load_history(path: str) -> run_directory.History:
     handle = history.last.handle if history.last else None
     if handle is None or history.state.is_over or not handle.farm_root:
         return history
-    liveness(handle, path)
+    load_liveness(handle, path)
     return run_directory.load_history(path)
 
 
 def conclude(path: str, history: run_directory.History, commands: tuple[str, ...]) -> Decision:
     """What the files and the process table say about a run that nobody has concluded."""
-    decision = decide(history, commands, lambda handle: liveness(handle, path), RetryPolicy())
+    decision = decide(history, commands, lambda handle: load_liveness(handle, path), RetryPolicy())
     if decision.state is State.LOST:  # or it ended after its files were read: they are complete by now
         decision = decide(
-            run_directory.load_history(path), commands, lambda handle: liveness(handle, path), RetryPolicy()
+            run_directory.load_history(path), commands, lambda handle: load_liveness(handle, path), RetryPolicy()
         )
     handle = decision.handle
-    if decision.state is State.RUNNING and handle and handle.executor != "local":
-        from assay.farms.submit import has_begun
-
+    if decision.state is State.RUNNING and handle and handle.executor != LOCAL:
         return decision if has_begun(handle, path) else replace(decision, state=State.QUEUED)
     return decision
-
-
-def liveness(handle: JobHandle, run_dir: str) -> Liveness:
-    if handle.executor == "ssh":
-        from assay.farms.ssh_jobs import load_liveness as load_ssh_liveness
-
-        return load_ssh_liveness(handle, run_dir)
-    if handle.executor != "local":
-        from assay.farms.submit import load_liveness
-
-        return load_liveness(handle, run_dir)
-    executor = LocalExecutor()
-    try:
-        return executor.liveness(handle, "")
-    finally:
-        executor.close()
 
 
 # ---------------------------------------------------------------- directories that the originals filled

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from assay.config.fields import LoadOptions
 from assay.config.settings import Settings
 from assay.errors import ConfigError, ExitCode
+from assay.execute.places import load_liveness
 from assay.follow.attempts import Action, RetryPolicy, decide
 from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation, check_writable, show_path
-from assay.follow.refresh import liveness, load_history
+from assay.follow.refresh import load_history
 from assay.record import run_directory
 from assay.record.received import is_foreign
 from assay.record.run_directory import Attempt, History
@@ -243,7 +244,7 @@ def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]
     if prepared.options.force:
         base = find_repeat(prepared, spec, history.last, run_directory.load_pass(find_pass(prepared))).base
         policy = RetryPolicy(spec.retries, frozenset(State), base).begin(history)
-    decision = decide(history, wanted, lambda handle: liveness(handle, run_dir), policy)
+    decision = decide(history, wanted, lambda handle: load_liveness(handle, run_dir), policy)
     if decision.action is not Action.START and history.last is not None and decision.outcome is not None:
         last = replace(history.last, outcome=decision.outcome)
         if policy.wants_another(History((*history.attempts[:-1], last))):
@@ -369,14 +370,11 @@ def check_executables(study: Study, plan: Plan) -> None:
 
 def check_farm(farm: Farm, study: Study) -> None:
     """Refuse an engine that cannot be used, or a submit command whose program is missing."""
-    if farm.is_engine:
-        from assay.execute.registry import find_executor
+    from assay.execute.registry import find_executor
 
-        find_executor(farm.kind).check(farm)
-        return
-    from assay.farms.submit_lines import find_program
-
-    program = find_program(farm)
+    executor = find_executor(farm.executor)
+    executor.check(farm)
+    program = executor.find_program(farm)
     if program is None or program in _NOT_TOLD or _is_there(program, os.getcwd(), os.environ.get("PATH")):
         return
     where = f"{farm.name}: SUBMIT_CMD" if study.is_runx else f"farms.{farm.name}"
@@ -439,15 +437,9 @@ def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, r
         return layout.show_command(text, run_dir)
     label = spec.name if spec.tag else ""
     request = JobRequest(run_dir, job_name(prepared, spec), attempt, farm_resources=spec.farm_resources, label=label)
-    if farm.is_engine:
-        from assay.execute.registry import find_executor
+    from assay.execute.registry import find_executor
 
-        return find_executor(farm.kind).render_line(farm, request, layout.show_command(text, run_dir))
-    from assay.farms.submit import render_submit_line
-    from assay.farms.submit_lines import build_state_dir
-
-    training = layout.show_command(text, build_state_dir(farm, run_dir))
-    return render_submit_line(farm, request, training)
+    return find_executor(farm.executor).render_line(farm, request, text)
 
 
 def job_name(prepared: Prepared, spec: RunSpec) -> str:

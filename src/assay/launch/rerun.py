@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from assay.config.load import LoadOptions, load_study
+from assay.config.places import choose_asked_farm, choose_farm
 from assay.config.settings import Settings, load_settings
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
-from assay.farms.choice import LOCAL, choose_asked_farm, choose_farm
 from assay.follow.locations import FoundRun, StudyLocation, advise_adopting, show_command
 from assay.follow.refresh import describe_damage
 from assay.follow.run_status import RunStatus, load_status
@@ -22,7 +22,7 @@ from assay.show.console import Console
 from assay.show.formatting import render_count
 from assay.values import layout
 from assay.values.run import Plan
-from assay.values.study import CodePolicy, Farm, Study
+from assay.values.study import LOCAL, CodePolicy, Farm, Study
 
 
 def prepare_rerun(

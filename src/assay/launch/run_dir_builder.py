@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from assay.code.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.errors import AssayError, UsageError
+from assay.execute.places import load_liveness
 from assay.execute.script import JobText, is_whole_job, render_job, render_secrets
 from assay.follow.entry import Entry
 from assay.follow.locations import show_command, show_path
-from assay.follow.refresh import liveness
 from assay.launch.prepared import Prepared
 from assay.observe.environment import load_environment, load_git
 from assay.record import run_directory
@@ -191,7 +191,9 @@ class DirBuilder:
         history = run_directory.load_history(run_dir) if os.path.isdir(run_dir) else run_directory.History()
         is_same = run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) == spec.id
         handle = history.last.handle if history.last else None
-        is_live = handle is not None and liveness(handle, run_dir) is not Liveness.GONE and not history.state.is_over
+        is_live = (
+            handle is not None and load_liveness(handle, run_dir) is not Liveness.GONE and not history.state.is_over
+        )
         if history.attempts and (is_same or is_live):
             record = replace(self._build_record(spec), uid=_find_uid(run_dir, history) or run_directory.new_uid())
             _write_secrets(run_dir, spec)

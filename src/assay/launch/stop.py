@@ -154,9 +154,9 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
         target.processes = len(process.find_members([leader])) if handle.host == processes.host_name() else 0
     for name in sorted({target.handle.executor for target in targets}):
         chosen = [target for target in targets if target.handle.executor == name]
-        executor = build_executor(name, **_choose_options(name))
         try:
-            executor.cancel([(target.handle, target.run.dir) for target in chosen], grace_s)
+            with contextlib.closing(build_executor(name, **_choose_options(name))) as executor:
+                executor.cancel([(target.handle, target.run.dir) for target in chosen], grace_s)
             for target in chosen:
                 # a job.sh that somebody started in a session of theirs ends when its watcher has seen the stop file
                 if name == "local" and _outlives(target.handle, grace_s + _LEAVE_S):
@@ -164,8 +164,6 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
         except AssayError as error:  # a farm names the directories that have not answered
             for target in [each for each in chosen if each.run.dir in error.message] or chosen:
                 target.problem = error.message
-        finally:
-            executor.close()
 
 
 def _choose_options(name: str) -> dict[str, Farm]:

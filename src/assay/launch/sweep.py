@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from assay.compat.runx import sets as run_sets
 from assay.config.load import load_study
+from assay.config.places import choose_farm
 from assay.config.settings import Settings, load_settings
 from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import MachineLease, Use
-from assay.execute.registry import build_executor
+from assay.execute.registry import build_executor, find_executor
 from assay.execute.slots import SlotPool, build_entries, slots_directory
-from assay.farms.choice import choose_farm
 from assay.follow.attempts import RetryPolicy
 from assay.follow.collect import Collector, closing_quietly
 from assay.follow.entry import Entry, Event, Observer
@@ -440,11 +440,8 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
 
 def _ask_slots(prepared: Prepared, hooks: RunHooks) -> tuple[str, ...] | None:
     """A farm gives its own devices and threads: what this machine has does not matter."""
-    if prepared.farm is None and not hooks.one_by_one:
-        return prepared.options.slots
-    from assay.farms.submit_lines import is_shell
-
-    is_here = prepared.farm is None or is_shell(prepared.farm)
+    farm = prepared.farm
+    is_here = farm is None or find_executor(farm.executor).uses_slots(farm)
     return prepared.options.slots if is_here and not hooks.one_by_one else (CPU,)
 
 
@@ -461,12 +458,9 @@ def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple
         directory = _find_slots(hooks.slots_name)
         pool = SlotPool(build_entries(slots.labels), directory, slots.usable, prepared.study.priority)
         return build_executor("local", owns_process=hooks.owns_process), pool, None
-    if prepared.farm.is_engine:
-        return build_executor(prepared.farm.kind, farm=prepared.farm), None, hooks.at_once
-    from assay.farms.submit_lines import is_shell
-
-    limit = len(slots.labels) if is_shell(prepared.farm) else None
-    return build_executor("submit", farm=prepared.farm), None, hooks.at_once or limit
+    executor = build_executor(prepared.farm.executor, farm=prepared.farm)
+    limit = len(slots.labels) if executor.uses_slots(prepared.farm) else None
+    return executor, None, hooks.at_once or limit
 
 
 def _find_slots(name: str | None) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from assay.execute.places import Place, load_place, render_place
+from assay.execute.places import Place, load_place, load_wait_reason, render_place
 from assay.follow.collect import find_sources
 from assay.follow.locations import StudyLocation
 from assay.follow.refresh import refresh_one
@@ -190,7 +190,7 @@ def build_state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
         began = _find_begin(run.dir, handle, outcome)
         if handle.executor != "local":
             waited = formatting.render_duration(max(0.0, (began or now) - handle.started_at))
-            reason = "" if began else _load_wait_reason(run.dir, handle)
+            reason = "" if began else load_wait_reason(handle, run.dir)
             waits = f", waited {waited}" if began else f", waits for {waited} now" + (f": {reason}" if reason else "")
             facts.append(("submitted", render_moment(handle.started_at, now) + waits))
         end = outcome.ended_at if outcome and outcome.ended_at else (None if status.state.is_over else now)
@@ -212,12 +212,6 @@ def _received_facts(run: RunDescription, now: float) -> Iterator[tuple[str, str]
         yield "adopted", f"by {received.adopted_by}, {render_moment(received.adopted_at, now)}"
     elif received.is_foreign:
         yield "adopted", "no; not executed or ranked here: its job.sh, code and checkpoints came with it"
-
-
-def _load_wait_reason(run_dir: str, handle: JobHandle) -> str:
-    from assay.farms.submit import load_wait_reason
-
-    return load_wait_reason(handle, run_dir)
 
 
 def _find_begin(run_dir: str, handle: JobHandle, outcome: Outcome | None) -> float | None:

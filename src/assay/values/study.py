@@ -295,6 +295,7 @@ class CodePolicy:
     link_ignored: bool = True  # what is not copied stays reachable by a link (runx leaves it out)
 
 
+LOCAL = "local"  # what --on and a handle's executor call this machine
 # `missing`: a file names it and does not define it; settings may
 FarmKind = Literal["generic", "draco", "ngc", "template", "slurm", "ray", "ssh", "missing"]
 
@@ -312,11 +313,15 @@ class Farm:
     cancel: str | None = None
     position: Position | None = None
     problems: tuple[Problem, ...] = ()  # why it cannot be used; it is refused when it is
-    options: Mapping[str, Any] = field(default_factory=dict)  # of an engine: its keys, see `farms/engines.py`
+    options: Mapping[str, Any] = field(default_factory=dict)  # of an engine: its keys
 
     @property
     def is_engine(self) -> bool:
         return self.kind in ("slurm", "ray", "ssh")
+
+    @property
+    def executor(self) -> str:
+        return self.kind if self.is_engine else "submit"
 
 
 @dataclass(frozen=True, slots=True)

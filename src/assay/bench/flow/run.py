@@ -36,9 +36,9 @@ from assay.bench.values.execution import (
     BenchVariant,
     render_windows,
 )
+from assay.config.places import choose_asked_farm
 from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
-from assay.farms.api import choose_asked_farm
 from assay.follow.api import StudyLocation
 from assay.launch.api import NODE_PYTHON, RunHooks, build_bare_study, find_study_location, run_specs
 from assay.observe.devices import Devices

@@ -18,9 +18,9 @@ from typing import Literal
 from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
 from assay.config.grid import read_overrides
 from assay.config.overrides import Overrides
+from assay.config.places import read_farm
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import UsageError, did_you_mean
-from assay.farms.config import read_farm
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.layout import RUN_DIR_REFERENCE
 from assay.values.study import (

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from assay.config.places import choose_farm
 from assay.config.settings import Settings, load_settings
 from assay.errors import ConfigError, NotFoundError, UsageError
-from assay.farms.api import choose_farm
 from assay.follow.api import Entry, StudyLocation, choose_root
 from assay.golden import manifests
 from assay.golden.values import FlagSpec, GoldenFile, GoldenTest, SegmentRun, Variant

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
+from assay.config.places import choose_asked_farm
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError
 from assay.execute.machine_lease import Use
-from assay.farms.api import LOCAL, choose_asked_farm
 from assay.follow.api import StudyLocation, record_verdicts
 from assay.launch.api import NODE_PYTHON, Report, RunHooks, build_bare_study, find_study_location, run_specs
 from assay.models.records import judge_run, load_report
@@ -32,7 +32,7 @@ from assay.values.machine import KeepTimings, Machine, Timings
 from assay.values.plain import build_plain
 from assay.values.run import Command, RunSpec, spec_id
 from assay.values.state import State
-from assay.values.study import CodePolicy, Resources
+from assay.values.study import LOCAL, CodePolicy, Resources
 from assay.values.units import CPU
 from assay.values.verdict import VerdictKind
 

@@ -1,0 +1,62 @@
+"""Farms, as files and calls name them. A plug-in knows them; it is asked only where one is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from assay.config.fields import Fields
+from assay.config.settings import ENVIRONMENT, Settings
+from assay.config.source import Entry
+from assay.errors import ConfigError, UsageError
+from assay.plugins import load_all
+from assay.values.study import LOCAL, Farm, Problem, Study
+
+_MISSING = "no installed plug-in submits runs to farms"
+_HINT = "`assay doctor` lists what is installed"
+
+
+class Places(NamedTuple):
+    """The hook `places`."""
+
+    read_farm: Callable[[Fields, Entry, str], Farm | None]  # one section of a file; the problems say why it is None
+    has_farm: Callable[[Study, str, Settings], bool]
+    find_farm: Callable[[Study, str, Settings], Farm]  # raises where it is not known, or cannot be used
+
+
+def find_places() -> Places | None:
+    return next((places for _, places in load_all("places")), None)
+
+
+def read_farm(fields: Fields, entry: Entry, key: str) -> Farm | None:
+    places = find_places()
+    if places is None:
+        fields.problems.add(_MISSING, key, entry.position, _HINT)
+        return None
+    return places.read_farm(fields, entry, key)
+
+
+def choose_farm(study: Study, asked: str | None, settings: Settings) -> Farm | None:
+    """Flag, then environment, the study's own, the settings' where that farm is known. None: here."""
+    from_environment = settings.farm if settings.farm_from == ENVIRONMENT["farm"] else None
+    name = asked or from_environment or study.farm
+    if name is None and settings.farm not in (None, LOCAL):
+        usual = str(settings.farm)
+        name = usual if _ask_places(study, usual).has_farm(study, usual, settings) else None
+    return choose_asked_farm(study, name, settings)
+
+
+def choose_asked_farm(study: Study, asked: str | None, settings: Settings) -> Farm | None:
+    """For measurements and checks, which move to another machine only when the call says so. None: here."""
+    return None if asked is None or asked == LOCAL else _ask_places(study, asked).find_farm(study, asked, settings)
+
+
+def _ask_places(study: Study, name: str) -> Places:
+    places = find_places()
+    if places is not None:
+        return places
+    if name not in study.farms:
+        raise UsageError(_MISSING, _HINT)
+    farm = study.farms[name]  # the file names it
+    key = farm.problems[0].key if farm.problems else name
+    raise ConfigError([Problem(_MISSING, key, farm.position, _HINT)])
