@@ -31,6 +31,12 @@ class Case(NamedTuple):
 
 
 CASES = [
+    Case(
+        "farms",
+        (),
+        "command: echo {x}\nparams: {x: [1]}\non: slurm\n",
+        ":3:5 on: no installed plug-in submits runs to farms",
+    ),
     Case("golden", ("golden", "convergence")),
     Case("bench", ("bench", "perfzero")),
     Case("models", ("model",)),

@@ -1,79 +1,33 @@
-"""Where a run was executed: the node and the job, not the machine that submitted it."""
+"""Where a run is, and whether it lives, by its lease alone; also where no installed plug-in knows its executor."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import pytest
-
-from assay.execute.places import Place, load_place, render_place
-from assay.farms.submit import _SHELL
-from assay.values.run import JobHandle
-
-HERE = "login"
+from assay.execute.places import Place, load_liveness, load_place, render_place
+from assay.system import processes
+from assay.values.run import JobHandle, Liveness
 
 
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    path = tmp_path / "study" / "run"
-    path.mkdir(parents=True)
-    return path
+def build(executor: str, host: str, pid: int = 0) -> JobHandle:
+    return JobHandle(executor, "", host, pid, 0, "boot", None, 1, 0.0)
 
 
-def build(executor: str, *, native_id: str = "", pid: int = 0, tag: str = "uid.1") -> JobHandle:
-    return JobHandle(executor, native_id, HERE, pid, 0, "boot", None, 1, 0.0, tag=tag)
+def test_a_local_run_is_where_its_process_is(tmp_path: Path) -> None:
+    handle = build("local", "login", pid=42)
+    assert load_place(str(tmp_path), handle) == Place("login")
+    assert render_place(load_place(str(tmp_path), handle), handle) == "login, pid 42"
+    assert load_place(str(tmp_path), None) == Place(None)
 
 
-def begin(run_dir: Path, host: str) -> None:
-    (run_dir / "token.1").write_text(f"{host} 123 456 boot 1700000000\n")
+def test_a_local_run_without_its_process_is_gone(tmp_path: Path) -> None:
+    assert load_liveness(build("local", processes.host_name(), pid=42), str(tmp_path)) is Liveness.GONE
+    assert load_liveness(build("local", "elsewhere", pid=42), str(tmp_path)) is Liveness.UNKNOWN
 
 
-def test_a_local_run_is_where_its_process_is(run_dir: Path) -> None:
-    handle = build("local", pid=42)
-    assert load_place(str(run_dir), handle) == Place(HERE)
-    assert render_place(load_place(str(run_dir), handle), handle) == "login, pid 42"
-    assert load_place(str(run_dir), None) == Place(None)
-
-
-@pytest.mark.parametrize(("index", "job"), [("5", "slurm 671_5"), ("-", "slurm 671")])
-def test_a_run_on_slurm_names_its_node_and_job(run_dir: Path, index: str, job: str) -> None:
-    arrays = run_dir.parent / ".assay" / "slurm"
-    arrays.mkdir(parents=True)
-    (arrays / "0123456789ab.log").write_text("sbatch: a warning of 1 line\n671;cluster\n")
-    (run_dir / "submit.log.1").write_text(f"0123456789ab {index}\n")
-    handle = build("slurm")
-    waiting = load_place(str(run_dir), handle)
-    assert waiting == Place(None, job)
-    assert render_place(waiting, handle) == f"{job}, submitted on login"
-    begin(run_dir, "n2")
-    assert render_place(load_place(str(run_dir), handle), handle) == f"n2 ({job})"
-
-
-def test_a_submit_command_that_printed_a_number(run_dir: Path) -> None:
-    begin(run_dir, "n7")
-    (run_dir / "submit.log.1").write_text("Your job 4711 has been submitted\n")
-    assert load_place(str(run_dir), build("submit")) == Place("n7", "submit 4711")
-
-
-def test_what_a_bare_shell_prints_is_not_a_job_number(run_dir: Path) -> None:
-    begin(run_dir, HERE)
-    (run_dir / "submit.log.1").write_text("epoch 17 of 20\n")
-    assert load_place(str(run_dir), build("submit", native_id=_SHELL)) == Place(HERE, "submit")
-
-
-def test_a_host_reached_by_ssh_has_its_own_name(run_dir: Path) -> None:
-    begin(run_dir, "ssh:board-3")
-    assert load_place(str(run_dir), build("ssh", native_id=json.dumps({"host": "board-3"}))) == Place("board-3", "ssh")
-
-
-def test_ray_names_the_cluster_of_a_task_and_the_job_of_a_dashboard(run_dir: Path) -> None:
-    begin(run_dir, "n1")
-    assert load_place(str(run_dir), build("ray", native_id="10.0.0.1:6379")).job == "ray 10.0.0.1:6379"
-    assert load_place(str(run_dir), build("ray", native_id="http://head:8265")).job == "ray assay-uid.1"
-
-
-@pytest.mark.parametrize("token", ["", "- 0 0 - 1\n", "\0\n"])
-def test_a_job_that_never_began_was_nowhere(run_dir: Path, token: str) -> None:
-    (run_dir / "token.1").write_text(token)
-    assert load_place(str(run_dir), build("submit")).host in (None, "\0")
+def test_a_run_of_an_executor_that_is_not_installed_can_be_read(tmp_path: Path) -> None:
+    handle = build("moon", "login")
+    assert load_place(str(tmp_path), handle) == Place(None, "moon")
+    (tmp_path / "token.1").write_text("n2 123 456 boot 1700000000\n")
+    assert load_place(str(tmp_path), handle) == Place("n2", "moon")
+    assert load_liveness(handle, str(tmp_path)) is Liveness.UNKNOWN

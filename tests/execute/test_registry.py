@@ -10,22 +10,12 @@ import pytest
 from assay.errors import NotFoundError
 from assay.execute.local import LocalExecutor
 from assay.execute.registry import build_executor
-from assay.farms.submit import SubmitExecutor
-from assay.values.study import Farm
 
 
 def test_local() -> None:
     executor = build_executor("local")
     assert isinstance(executor, LocalExecutor)
     assert executor.name == "local"
-    executor.close()
-
-
-def test_submit_takes_its_farm() -> None:
-    farm = Farm("here", "generic", "bash")
-    executor = build_executor("submit", farm=farm, parallel=3)
-    assert isinstance(executor, SubmitExecutor)
-    assert executor.farm == farm
     executor.close()
 
 
@@ -36,5 +26,5 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
 
 
 def test_only_what_is_asked_for_is_loaded() -> None:
-    text = "import sys, assay.execute.registry as r; r.build_executor('local'); sys.exit('assay.farms.submit' in sys.modules)"
+    text = "import sys, assay.execute.registry as r; r.build_executor('local'); sys.exit('assay.farms' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0

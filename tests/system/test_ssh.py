@@ -7,9 +7,6 @@ import os
 import pytest
 
 from assay.errors import InfrastructureError, UsageError
-from assay.farms.config import build_engine_farm
-from assay.farms.ssh_jobs import HostAddress, HostSlot, parse_slot
-from assay.farms.ssh_session import Session
 from assay.system import ssh
 from assay.system.ssh import Address, Connection, explain_connection
 
@@ -47,15 +44,11 @@ def test_a_deep_temporary_folder_is_no_place_for_a_socket(tmp_path, monkeypatch)
 def test_a_name_that_ssh_would_take_for_an_option_is_refused(name):
     with pytest.raises(UsageError, match="is not the name of a board"):
         Address(name)
-    with pytest.raises(UsageError, match="is not a host"):
-        build_engine_farm(f"ssh:{name}")
-    assert parse_slot(HostSlot(HostAddress(name, "/tmp")).render()) is None  # of a handle that was written elsewhere
 
 
 @pytest.mark.parametrize("name", ["gpu1", "me@gpu-1", "::1", "ssh://me@gpu1:22", "größe"])
 def test_names_of_hosts(name):
     assert Address(name).name == name
-    assert parse_slot(HostSlot(HostAddress(name, "/tmp")).render()) is not None
 
 
 def test_every_call_of_ssh_ends_its_options_before_the_host(tmp_path, monkeypatch):
@@ -63,8 +56,7 @@ def test_every_call_of_ssh_ends_its_options_before_the_host(tmp_path, monkeypatc
     (tmp_path / "ssh").write_text(f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done > {calls}\nexit 1\n')
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for connect in (Connection(Address("root@b")).connect, Session(HostAddress("root@b", "/tmp")).connect):
-        with pytest.raises(InfrastructureError):
-            connect()
-        words = calls.read_text().splitlines()
-        assert words[words.index("root@b") - 1] == "--"
+    with pytest.raises(InfrastructureError):
+        Connection(Address("root@b")).connect()
+    words = calls.read_text().splitlines()
+    assert words[words.index("root@b") - 1] == "--"
