@@ -51,7 +51,6 @@ SUB_PLUGINS = ("runx", "mlrunner", "harness", "perfzero", "torq")  # folders of 
 
 # Imports that break the order until a hook replaces them. The list only shrinks.
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
-    "assay.api": ("assay.exchange.api",),
     "assay.bench.flow.compare": ("assay.exchange.store.transfer",),
     "assay.bench.web_pages": (
         "assay.web.actions",

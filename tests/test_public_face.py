@@ -34,8 +34,7 @@ SIGNATURES = {
     " jobs: 'int | None' = None, on: 'str | None' = None, titles: 'Sequence[str]' = (),"
     " commands: 'Sequence[str]' = (), where: 'str | None' = None, sample: 'int | None' = None,"
     " seed: 'int | None' = None, retry: 'Sequence[str]' = (), force: 'bool' = False, code: 'str | None' = None,"
-    " new_code: 'bool' = False, old_code: 'bool' = False, search: 'str | None' = None, notify: 'Sequence[str]' = (),"
-    " settings: 'Mapping[str, Any] | None' = None,"
+    " new_code: 'bool' = False, old_code: 'bool' = False, settings: 'Mapping[str, Any] | None' = None,"
     " overrides: 'Mapping[str, Any] | None' = None, **params: 'Any') -> 'StudyHandle'",
     "check_golden": "(file: 'Path', store: 'Path', *, tests: 'Sequence[str]' = (), root: 'Path | None' = None,"
     " slots: 'str | None' = None, jobs: 'int | None' = None, on: 'str | None' = None,"

@@ -22,6 +22,7 @@ from assay.values.verdict import Finding, Judgement, VerdictKind
 
 if TYPE_CHECKING:
     from assay.launch.api import Prepared, RunOptions
+    from assay.values.options import Option
 
 __all__ = [
     "Finding",
@@ -161,13 +162,12 @@ def run(
     code: str | None = None,
     new_code: bool = False,
     old_code: bool = False,
-    search: str | None = None,
-    notify: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
     **params: Any,
 ) -> StudyHandle:
-    """Start what is not finished of a study, and return at once. The arguments are the options of `assay run`.
+    """Start what is not finished of a study, and return at once. The arguments are the options of `assay run`, also
+    those of plug-ins: `search`, `notify`.
 
     Further keywords are other values of parameters than the file has: `assay.run("study.yml", lr=[0.1, 0.01])`. In
     `overrides` are those whose names are options, or not names of Python; `settings` is `--set`.
@@ -179,16 +179,14 @@ def run(
     import warnings
 
     from assay.errors import UsageError
-    from assay.exchange.api import check_receivers
     from assay.launch.api import check_prepared
     from assay.values.state import RETRY, State
     from assay.values.units import parse_slot_flags
 
-    titles, commands, retry, notify = map(build_texts, (titles, commands, retry, notify))
+    titles, commands, retry = map(build_texts, (titles, commands, retry))
     _check_words("retry", retry, RETRY)
     _check_words("code", () if code is None else (code,), ("snapshot", "live"))
-    _check_words("search", () if search is None else (search,), ("continue", "new"))
-    check_receivers(notify, "notify")
+    extras, further = _take_extras(params)
     if new_code and old_code:
         raise UsageError("new_code and old_code contradict each other", "leave out one of them")
     if isinstance(slots, int) and jobs is None:
@@ -215,8 +213,8 @@ def run(
         force=force,
         new_code=new_code,
         old_code=old_code,
-        search=search,
         code=code,
+        extras=extras,
     )
     prepared = _prepare(options, params)
     check_prepared(prepared)
@@ -225,12 +223,12 @@ def run(
     for warning in (*prepared.warnings, *ignored):
         warnings.warn(str(warning), stacklevel=3 if isinstance(file, Study) else 2)  # the caller of `Study.run`
     once = {"root": options.root, "study": study, "slots": slots, "jobs": jobs, "on": on, "code": code, "where": where}
-    once |= {"search": search, "sample": sample, "seed": seed if sample is not None else None}
+    once |= {"sample": sample, "seed": seed if sample is not None else None}
     words = [f"--{flag}={value}" for flag, value in once.items() if value is not None]
-    several = {"title": titles, "command": commands, "retry": retry, "set": options.settings, "notify": notify}
+    several = {"title": titles, "command": commands, "retry": retry, "set": options.settings}
     words += [f"--{flag}={value}" for flag, values in several.items() for value in values]
     flags = {"--force": force, "--new-code": new_code, "--old-code": old_code}
-    words += [flag for flag, is_set in flags.items() if is_set]
+    words += [*further, *(flag for flag, is_set in flags.items() if is_set)]
     # other tools' names are made anew by the supervisor; those of a search come later
     is_known = prepared.study.dialect == "native" and prepared.search is None
     expected = Expected(
@@ -245,6 +243,31 @@ def run(
 
 _OPTIONS = tuple(run.__kwdefaults__ or ())
 _SEED_HINT = "seed goes with sample; for the parameter `seed` write overrides={'seed': …}"
+
+
+def _list_extras() -> dict[str, Option]:
+    """What plug-ins add to `assay run`."""
+    from assay.plugins import load_all
+
+    return {name: option for _, request in load_all("options", "run") for name, option in request.OPTIONS.items()}
+
+
+def _take_extras(params: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Takes the options of plug-ins out of the keywords: their values, and the words of a command line for them."""
+    options = _list_extras() if params else {}
+    values: dict[str, Any] = {}
+    words: list[str] = []
+    for name in [name for name in params if name in options]:
+        option, value = options[name], params.pop(name)
+        given = build_texts(value) if option.multiple else (value,)
+        if value == option.default or not given:
+            continue
+        if option.choices:
+            _check_words(name, given, option.choices)
+        value = given if option.multiple else value
+        values[name] = value if option.parse is None else option.parse(value, name)
+        words += [option.name if option.is_flag else f"{option.name}={each}" for each in given]
+    return values, words
 
 
 def _check_words(option: str, words: Sequence[str], choices: Collection[str]) -> None:
@@ -268,7 +291,8 @@ def _prepare(options: RunOptions, params: Mapping[str, Any]) -> Prepared:
         unknown = [name for name in params if f"unknown parameter {name!r}" in str(error)]
         if not unknown:
             raise
-        raise NotFoundError("parameter or option", unknown[0], [*_find_parameters(options), *_OPTIONS]) from None
+        known = [*_find_parameters(options), *_OPTIONS, *_list_extras()]
+        raise NotFoundError("parameter or option", unknown[0], known) from None
 
 
 def _find_parameters(options: RunOptions) -> list[str]:

@@ -139,11 +139,12 @@ class Merged(Mapping[str, Any]):
         return len({**self._own, **merge(self._hook)})
 
 
-def load_all(hook: str) -> list[tuple[Plugin, Any]]:
-    """The objects that plug-ins offer for a hook. What cannot be loaded is left out; `assay doctor` names it."""
+def load_all(hook: str, name: str = "") -> list[tuple[Plugin, Any]]:
+    """The objects that plug-ins offer for a hook (under this name, where it is a mapping). What cannot be loaded is
+    left out; `assay doctor` names it."""
     found = []
     for plugin in find_plugins().values():
-        value = getattr(plugin, hook)
+        value = getattr(plugin, hook).get(name, ()) if name else getattr(plugin, hook)
         for text in (value,) if isinstance(value, str) else value:
             try:
                 found += [(plugin, load(text))] if text else []

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from assay.errors import AssayError, ExitCode, InfrastructureError, did_you_mean
-from assay.plugins import load
+from assay.plugins import load, load_all
 from assay.show.console import Console
 from assay.values.options import Group, Option, find_request
 
@@ -77,13 +77,17 @@ def _find_params(word: str) -> set[str]:
 class LazyGroup(click.Group):
     """Loads a command when it is called; the list of commands needs none of them.
 
-    `services`: what commands get from other products, by the name of the handler's parameter.
+    `services`: what commands get from other products, by the name of the handler's parameter. `path`: the words that
+    lead to the group.
     """
 
-    def __init__(self, name: str, group: Group, services: Mapping[str, object], **attributes: Any) -> None:
+    def __init__(
+        self, name: str, group: Group, services: Mapping[str, object], path: tuple[str, ...] = (), **attributes: Any
+    ) -> None:
         super().__init__(name, help=inspect.cleandoc(group.help), **attributes)
         self._group = group
         self._services = services
+        self._path = path
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click calls it so
         return list(self._group.commands)
@@ -91,7 +95,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in self._group.commands:
             return None
-        return build_command(cmd_name, load(self._group.commands[cmd_name][0]), self._services)
+        return build_command((*self._path, cmd_name), load(self._group.commands[cmd_name][0]), self._services)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0] if args else ""
@@ -105,15 +109,17 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in self._group.commands.items()])
 
 
-def build_command(name: str, found: Any, services: Mapping[str, object]) -> click.Command:
-    """`found`: a group, a handler, or a command of click's as `compat` has them."""
+def build_command(path: tuple[str, ...], found: Any, services: Mapping[str, object]) -> click.Command:
+    """`path`: its words. `found`: a group, a handler, or a command of click's as `compat` has them."""
+    name = path[-1]
     if isinstance(found, click.Command):
         return found
     if isinstance(found, Group):
-        return LazyGroup(name, found, services)
+        return LazyGroup(name, found, services, path)
     request = find_request(found)
     if request is None:
         raise InfrastructureError(f"the command {name!r} has no handler with a request: {found!r}")
+    request = request.extend(each for _, each in load_all("options", " ".join(path)))
     further = {key: value for key, value in services.items() if key in found.__annotations__}
 
     def call(**given: Any) -> Any:

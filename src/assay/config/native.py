@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
+from assay import plugins
 from assay.config.fields import Fields, LoadOptions
 from assay.config.grid import GridReader, find_grid_names
 from assay.config.overrides import Overrides, apply_settings, find_name_params, parse_assignments, refuse_unknown
@@ -14,10 +15,10 @@ from assay.config.places import read_farm
 from assay.config.source import Entry, Node, Problems, find_duplicates, join_key, parse_documents
 from assay.config.template import RUN_VALUES, parse_template, template_names
 from assay.errors import ConfigError, did_you_mean
-from assay.search.config import AT, SearchReader
 from assay.system.fast_dataclasses import replace
 from assay.values.series import expand_number
 from assay.values.study import (
+    AT,
     CHECKPOINT_FILES,
     LOCAL,
     STUDY_NAME_RULE,
@@ -34,7 +35,6 @@ from assay.values.study import (
     Random,
     Resources,
     Resume,
-    StopRule,
     Study,
     Subset,
     Sweep,
@@ -97,14 +97,22 @@ def read_settings(study: Study, texts: Iterable[str]) -> Study:
     return replace(study, **changes)
 
 
+def _find_keys(document: Node) -> Sequence[str]:
+    """Those of a study file; plug-ins are asked only where the core does not know a key of this one."""
+    if document.kind != "mapping" or all(entry.key in KEYS for entry in document.items()):
+        return KEYS
+    return tuple(dict.fromkeys((*KEYS, *plugins.merge("study_keys"))))
+
+
 def _check_kind(document: Node) -> None:
     """Any file with colons in it can be read as YAML: a file that is not a study is refused once, not key by key."""
     keys = [entry.key for entry in document.items()] if document.kind == "mapping" else []
-    strange = [key for key in keys if key not in KEYS]
+    known = _find_keys(document)
+    strange = [key for key in keys if key not in known]
     if strange:
         from difflib import get_close_matches
 
-        strange = [key for key in strange if not get_close_matches(key.lower(), KEYS, n=1)]  # else a slip of the finger
+        strange = [key for key in strange if not get_close_matches(key.lower(), known, n=1)]  # else a typing mistake
     if not strange or (len(strange) <= _MOST_STRANGE and len(strange) < len(keys)):
         return
     named = ", ".join(repr(key if len(key) <= _MOST_SHOWN else f"{key[:_MOST_SHOWN]}…") for key in strange[:3])
@@ -121,7 +129,8 @@ class _Reader:
         self._cwd = cwd
         self._problems = problems
         self._fields = Fields(problems)
-        self._top: Mapping[str, Entry] = self._fields.mapping(document, "", KEYS)
+        self._keys = _find_keys(document)
+        self._top: Mapping[str, Entry] = self._fields.mapping(document, "", self._keys)
 
     def study(self) -> Study:
         commands = self._commands()
@@ -145,7 +154,7 @@ class _Reader:
             commands=commands,
             sweeps=sweeps,
             subset=self._subset(sweeps),
-            search=SearchReader(self._fields).search(self._top, sweeps),
+            search=self._ask_plugin("search", sweeps, None),
             repeat=self._integer("repeat", 1, minimum=1),
             metrics=reader.metrics(metrics) if metrics else (),
             resources=self._resources(),
@@ -156,7 +165,7 @@ class _Reader:
             priority=self._integer("priority", 0, minimum=None),
             env=self._env(),
             checks=reader.checks(checks) if checks else (),
-            stop=self._stop(),
+            stop=self._ask_plugin("stop", sweeps, ()),
             code=self._code(),
             root=self._root(),
             farms=farms | missing,
@@ -164,6 +173,7 @@ class _Reader:
             resume=resume,
             overrides=overrides.axes if overrides else {},
             name_params=self._name_params(overrides, sweeps) if overrides else (),
+            extras={key: self._ask_plugin(key, sweeps, None) for key in self._keys[len(KEYS) :] if key in self._top},
         )
 
     # ------------------------------------------------------------ overrides
@@ -258,13 +268,15 @@ class _Reader:
             link = self._fields.boolean(entries["link_ignored"].node, "code.link_ignored")
         return CodePolicy(cast("Literal['snapshot', 'live']", kind), ignore, bool(link))
 
-    def _stop(self) -> tuple[StopRule, ...]:
-        node = self._node("stop")
-        if node is None:
-            return ()
-        from assay.search.stop_rules import StopReader  # most studies have none
-
-        return StopReader(self._fields).rules(node)
+    def _ask_plugin(self, key: str, sweeps: tuple[Sweep, ...], default: Any) -> Any:
+        """The value of a key that a plug-in reads."""
+        if key not in self._top:
+            return default
+        readers = plugins.merge("study_keys")
+        if key not in readers:
+            self._problems.add("needs a plug-in that is not installed", key, self._top[key].position)
+            return default
+        return plugins.load(readers[key])(self._fields, self._top, sweeps)
 
     def _resources(self) -> Resources:
         node = self._node("resources")

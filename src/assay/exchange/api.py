@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
-    from assay.exchange.notify import check_receivers
     from assay.exchange.receive import RefusedUploadError, Sender, StoredRun, place_runs
     from assay.exchange.shared_folder import shared_folder
 
 HOMES = {
-    "assay.exchange.notify": "check_receivers",
     "assay.exchange.receive": "RefusedUploadError Sender StoredRun place_runs",
     "assay.exchange.shared_folder": "shared_folder",
 }

@@ -18,6 +18,8 @@ PLUGIN = Plugin(
             "Send finished runs to an `assay serve`, and print the link.",
         ),
     },
+    options={"run": "assay.exchange.options:NotifyOptions"},
+    run_steps={"notify": "assay.exchange.notify_step:NotifyStep"},
     pages=("assay.exchange.web_uploads:PAGES",),
     doctor=(
         Part("tensorboardX", "tensorboard", "assay sum --tensorboard, logx's event files"),

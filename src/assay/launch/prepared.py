@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from assay.config.fields import LoadOptions
 from assay.config.settings import Settings
@@ -85,7 +85,6 @@ class RunOptions:
     names_runs: bool = False  # with force: the call names its runs (`assay rerun`); another choice is another pass
     new_code: bool = False
     old_code: bool = False  # a failed run that is repeated keeps its snapshot, whatever has changed since
-    search: Literal["continue", "new"] | None = None  # a search whose file has changed: go on with it, or begin again
     code: str | None = None  # "live" or "snapshot" instead of what the file says
     load: LoadOptions = field(default_factory=LoadOptions)
     tag: str | None = None
@@ -99,6 +98,7 @@ class RunOptions:
     settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
     origins: Mapping[str, Origin] = field(default_factory=dict)  # run id -> where it comes from
     again: Again | None = None  # how to call once more; None: only by the names of the runs
+    extras: Mapping[str, Any] = field(default_factory=dict)  # options of plug-ins that are given
 
 
 @dataclass(frozen=True, slots=True)

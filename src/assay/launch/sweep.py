@@ -17,7 +17,7 @@ from assay.compat.runx import sets as run_sets
 from assay.config.load import load_study
 from assay.config.places import choose_farm
 from assay.config.settings import Settings, load_settings
-from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageError
+from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import MachineLease, Use
 from assay.execute.registry import build_executor, find_executor
 from assay.execute.slots import SlotPool, build_entries, slots_directory
@@ -40,6 +40,7 @@ from assay.launch.prepared import (
 )
 from assay.launch.run_dir_builder import DirBuilder
 from assay.launch.slot_choice import Slots, WaitNotice, choose_slots
+from assay.launch.steps import RunContext, RunStep, find_steps
 from assay.launch.supervise import LoopSettings, Supervisor
 from assay.plan.expand import NameSource, build_plan, select
 from assay.record import presence, run_directory
@@ -62,8 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from assay.execute.base import Executor
-    from assay.search.early_stop import EarlyStop
-    from assay.search.source import SearchSource
+    from assay.launch.best_so_far import BestSoFar
 
 
 # ---------------------------------------------------------------- before anything is written
@@ -81,18 +81,21 @@ def prepare(options: RunOptions) -> Prepared:
         if name not in known:
             raise NotFoundError("command", name, known)
     study = select(study, options.titles, None, options.sample, options.seed)
-    if study.search is not None:
-        return _prepare_search(study, options, settings)
-    if options.search is not None:
-        raise UsageError(f"{study.source} has no search", "leave out --search")
-    names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
     root, asked = choose_root(options.root, study.root, settings)
-    location = StudyLocation(root, study.name)
-    plan = _build_plan(study, names, settings, location)
-    prepared = Prepared(study, plan, location, asked, choose_farm(study, options.on, settings), settings, options)
+    location, farm = StudyLocation(root, study.name), choose_farm(study, options.on, settings)
+    prepared = Prepared(study, Plan(study, ()), location, asked, farm, settings, options)
+    for step in find_steps(prepared):
+        prepared = step.prepare(prepared)
+    return _plan(prepared) if prepared.search is None else prepared
+
+
+def _plan(prepared: Prepared) -> Prepared:
+    study, options = prepared.study, prepared.options
+    names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
+    prepared = replace(prepared, plan=_build_plan(study, names, prepared.settings, prepared.location))
     if study.is_runx:
         return _choose_runs(run_sets.enter_set(prepared))
-    prepared = _choose_runs(replace(prepared, plan=find_known(plan, location)))
+    prepared = _choose_runs(replace(prepared, plan=find_known(prepared.plan, prepared.location)))
     return fill_output(prepared) if study.is_mlrunner else prepared
 
 
@@ -118,14 +121,6 @@ def _choose_runs(prepared: Prepared) -> Prepared:
     names = {spec.name for spec in runs}
     links = tuple((name, target) for name, target in prepared.plan.links if target in names)
     return replace(prepared, plan=replace(prepared.plan, runs=runs, links=links))
-
-
-def _prepare_search(study: Study, options: RunOptions, settings: Settings) -> Prepared:
-    from assay.search.source import prepare_search
-
-    root, asked = choose_root(options.root, study.root, settings)
-    location, farm = StudyLocation(root, study.name), choose_farm(study, options.on, settings)
-    return prepare_search(Prepared(study, Plan(study, ()), location, asked, farm, settings, options))
 
 
 def fill_output(prepared: Prepared) -> Prepared:
@@ -231,6 +226,8 @@ class RunHooks:
     max_wait_s: float | None = None  # for the machine lease; None: as the settings have it
     observe: Callable[[Observer], Observer] = lambda observer: observer  # put something of its own around the collector
     decide: Callable[[Entry], str | None] = lambda _entry: None  # why a running run should end early
+    best: BestSoFar | None = None  # where the command looks for the best run
+    steps: Sequence[RunStep] = ()  # none: those that the study and the options ask for
 
 
 def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
@@ -294,13 +291,15 @@ def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Rep
             lease=MachineLease(hooks.use) if prepared.farm is None else None,
             max_wait_s=hooks.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[hooks.use],
         )
-        source = None
-        if prepared.search is not None:
-            source = _begin_search(prepared, index, entries, builder, collector)
-            loop = replace(loop, source=source, limit=limit or _limit_search(prepared, pool))
-        early_stop = _build_early_stop(prepared, index, collector)
-        if early_stop is not None:
-            loop.prune = early_stop.prune
+        steps = hooks.steps or find_steps(prepared)
+
+        def build_entry(spec: RunSpec) -> Entry:
+            return _build_entry(spec, prepared, frozenset(), 0)
+
+        context = RunContext(prepared, index, entries, collector, pool, hooks.best, build_entry)
+        for step in steps:
+            loop = step.begin(context, loop)
+        loop.listen = _share_events(loop.listen, steps)
         supervisor = Supervisor(entries, executor, pool, hooks.observe(collector), loop)
         _run(supervisor, hooks, collector)
         entries = supervisor.entries
@@ -310,10 +309,10 @@ def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Rep
         if is_over and not any(map(_is_interrupted, entries)):
             _leave_passes(prepared, entries)
         verdict, doubts = _judge(prepared, entries, index)
-        doubts += early_stop.describe_missing(entries) if early_stop is not None else []
+        doubts += [note for step in steps for note in step.describe_end(entries)]
         doubts += _describe_unmatched(prepared, entries, index)
         doubts += _describe_not_finite(prepared, entries, index)
-        result = source.build_result() if source is not None else None
+        result = next((found for step in steps if (found := step.build_result())), None)
     report = replace(_build_report(prepared, supervisor, builder), verdict=verdict, search=result)
     report.notes += [*repairs, *builder.notes, *([collector.failure] if collector.failure else []), *doubts]
     unfinished = describe_unfinished(prepared, _list_attempts(entries)) if is_over else []
@@ -339,37 +338,16 @@ def _build_env(prepared: Prepared, slots: Slots, hooks: RunHooks) -> Mapping[str
     return slots.env if hooks.slots_name is None else {}
 
 
-def _begin_search(
-    prepared: Prepared, index: Index, entries: Sequence[Entry], builder: DirBuilder, collector: Collector
-) -> SearchSource:
-    from assay.search.source import SearchSource, begin_search
+def _share_events(listen: Listen, steps: Sequence[RunStep]) -> Listen:
+    if not steps:
+        return listen
 
-    def settle() -> bool:
-        collector.flush()
-        return collector.failure is None
+    def listen_too(event: Event) -> None:
+        listen(event)
+        for step in steps:
+            step.listen(event)
 
-    begin_search(prepared)
-    return SearchSource(
-        prepared, index, entries, builder.create, lambda spec: _build_entry(spec, prepared, frozenset(), 0), settle
-    )
-
-
-def _limit_search(prepared: Prepared, pool: SlotPool | None) -> int | None:
-    """A farm takes any number of jobs; a search that proposes all of them at once would search nothing."""
-    return len(prepared.options.slots or prepared.study.slots or (CPU,)) if pool is None else None
-
-
-def _build_early_stop(prepared: Prepared, index: Index, collector: Collector) -> EarlyStop | None:
-    if not prepared.study.stop:
-        return None
-    from assay.follow.refresh import refresh_study
-    from assay.search.early_stop import EarlyStop
-
-    with suppress(AssayError, OSError):  # of what cannot be read now, less is known to compare with
-        refresh_study(index, prepared.location)  # runs of earlier calls that a new index has not read yet
-    early_stop = EarlyStop(prepared.study.stop, index, prepared.location)
-    collector.listen = early_stop.note
-    return early_stop
+    return listen_too
 
 
 def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> LoopSettings:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from assay import plugins
 from assay.errors import NotFoundError, UsageError
 from assay.reading.plotting import Plot, Selection, choose_metrics, describe_value
 from assay.reading.ranking import best_values, differing_params, find_pareto_runs, parse_number, sort_values
@@ -380,12 +381,13 @@ def _center(index: float, count: int) -> float:
 
 def build_importances(selection: Selection, options: ParamOptions) -> list[Plot]:
     """A bar for each parameter: how much it decides about the metric, as `assay importance` measures it."""
-    from assay.search.importance import describe_limits, measure_importance
-
+    measure, describe_limits = map(plugins.find_function, ("importance.measure", "importance.describe_limits"))
+    if measure is None:
+        raise UsageError("importance needs a plug-in that is not installed", "`assay doctor` lists what is installed")
     chosen, notes = choose_metrics(selection, options.metrics, makes_line=False)
     plots = []
     for key in chosen:
-        found = measure_importance(selection.data, selection.keep, f"{key.name}:{key.direction}")
+        found = measure(selection.data, selection.keep, f"{key.name}:{key.direction}")
         items = list(found.fractions.items())
         more = [f"the {_MOST_BARS} most important of {len(items)} parameters"] if len(items) > _MOST_BARS else []
         runs = render_count(found.runs, "finished run")

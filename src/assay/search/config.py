@@ -8,21 +8,22 @@ from typing import Literal, cast
 from assay.config.fields import Fields
 from assay.config.source import Entry, Node, join_key
 from assay.values.series import find_direction
-from assay.values.study import At, Objective, Position, Random, Sampler, Search, Sweep
+from assay.values.study import AT, At, Objective, Position, Random, Sampler, Search, Sweep
 
-AT = ("last", "best", "min", "max", "mean")
 _SAMPLERS = ("tpe", "random", "cmaes", "qmc", "grid")
 
 
-class SearchReader:
+def read_search(fields: Fields, top: Mapping[str, Entry], sweeps: tuple[Sweep, ...]) -> Search | None:
+    return _SearchReader(fields).search(top, sweeps)
+
+
+class _SearchReader:
     def __init__(self, fields: Fields) -> None:
         self._fields = fields
         self._problems = fields.problems
         self._patterns: list[str] = []  # names that the file gives to metrics
 
     def search(self, top: Mapping[str, Entry], sweeps: tuple[Sweep, ...]) -> Search | None:
-        if "search" not in top:
-            return None
         metrics = top["metrics"].node if "metrics" in top else None
         self._patterns = [entry.key for entry in metrics.items()] if metrics and metrics.kind == "mapping" else []
         node = top["search"].node

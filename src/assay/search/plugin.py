@@ -10,5 +10,12 @@ PLUGIN = Plugin(
         "importance": ("assay.search.commands:importance", "Show how much each parameter decides about a metric.")
     },
     reading=("importance",),
+    options={"run": "assay.search.options:SearchOptions"},
+    study_keys={"search": "assay.search.config:read_search", "stop": "assay.search.stop_rules:read_stop"},
+    run_steps={"search": "assay.search.steps:SearchStep", "stop": "assay.search.steps:StopStep"},
+    functions={
+        "importance.measure": "assay.search.importance:measure_importance",
+        "importance.describe_limits": "assay.search.importance:describe_limits",
+    },
     doctor=(Part("optuna", "search", "studies with `search:`, assay importance"),),
 )

@@ -47,7 +47,7 @@ _FRONT = 20  # trials of a Pareto set that are listed
 
 def prepare_search(prepared: Prepared) -> Prepared:
     """Check the search against what was begun, and find the trials that are there."""
-    study, options = prepared.study, prepared.options
+    study, asked = prepared.study, prepared.options.extras.get("search")
     search = study.search
     assert search is not None
     _refuse_options(prepared)
@@ -57,17 +57,17 @@ def prepare_search(prepared: Prepared) -> Prepared:
     check_optuna(search)
     wanted = _build_file(prepared, search, space)
     known = load_search(prepared.location.dir)
-    if known is not None and options.search is None:
+    if known is not None and asked is None:
         _refuse_changes(prepared, known.find_changes(wanted))
     taken = _find_numbers(prepared.location.dir)
     first = 0 if known is None else known.first
-    wanted = replace(wanted, first=max(taken, default=-1) + 1 if options.search == "new" else first)
+    wanted = replace(wanted, first=max(taken, default=-1) + 1 if asked == "new" else first)
     samples, warnings = _build_samples(prepared, space)
     warnings = (*warnings, *_find_seeds(study, space), *_find_other_runs(prepared))
     prepared = replace(prepared, search=wanted, samples=samples)
     found = [_load_trial(prepared, space, number) for number in sorted(taken) if number >= wanted.first]
     outside = [each.name for each in found if isinstance(each, _Outside)]
-    if outside and options.search == "continue":
+    if outside and asked == "continue":
         named = ", ".join(outside[:_NAMED]) + (" …" if len(outside) > _NAMED else "")
         message = f"{render_count(len(outside), 'earlier trial')} outside of the space, not counted: {named}"
         warnings = (*warnings, Problem(message))
@@ -497,7 +497,7 @@ def begin_search(prepared: Prepared) -> None:
     folder = prepared.location.dir
     with locked(os.path.join(folder, layout.STUDY_META_DIR)):
         known = load_search(folder)
-        if known is not None and prepared.options.search is None:
+        if known is not None and "search" not in prepared.options.extras:
             _refuse_changes(prepared, known.find_changes(prepared.search))
         if known != prepared.search:
             write_search(folder, prepared.search)

@@ -28,7 +28,11 @@ _AT_KEYS = {"asha": ("min", "factor", "max", "runs"), "median": ("min", "every",
 _FIRST = {"asha": 2, "median": 5}
 
 
-class StopReader:
+def read_stop(fields: Fields, top: Mapping[str, Entry], _sweeps: object) -> tuple[StopRule, ...]:
+    return _StopReader(fields).rules(top["stop"].node)
+
+
+class _StopReader:
     def __init__(self, fields: Fields) -> None:
         self._fields = fields
         self._problems = fields.problems

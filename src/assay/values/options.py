@@ -11,7 +11,7 @@ An option whose default is False is a flag. An option that is `multiple` is a tu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Self, dataclass_transform
 
 from assay.system.fast_dataclasses import dataclass
@@ -88,6 +88,7 @@ class Request:
     """
 
     OPTIONS: ClassVar[Mapping[str, Option]] = {}
+    EXTRAS: ClassVar[tuple[str, ...]] = ()  # fields of plug-ins
 
     def __init_subclass__(cls) -> None:
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
@@ -118,6 +119,18 @@ class Request:
 
     def replace(self, **changes: Any) -> Self:
         return type(self)(**{**vars(self), **changes})
+
+    @property
+    def extras(self) -> dict[str, Any]:
+        """The options of plug-ins that are given."""
+        values = {name: getattr(self, name) for name in self.EXTRAS}
+        return {name: value for name, value in values.items() if value != self.OPTIONS[name].default}
+
+    @classmethod
+    def extend(cls, others: Iterable[type[Request]]) -> type[Self]:
+        """The same request with the options of others after its own."""
+        further = {name: each for other in others for name, each in other.OPTIONS.items() if name not in cls.OPTIONS}
+        return type(cls.__name__, (cls,), {**further, "EXTRAS": tuple(further)})
 
     @classmethod
     def from_command_line(cls, given: Mapping[str, Any]) -> Self:

@@ -175,6 +175,7 @@ class Subset:
     by_count: bool = False  # as drawn by earlier versions: another count draws other numbers
 
 
+AT = ("last", "best", "min", "max", "mean")
 At = Literal["last", "best", "min", "max", "mean"]  # which value of a series stands for a run
 Sampler = Literal["tpe", "random", "cmaes", "qmc", "grid"]
 
@@ -356,6 +357,7 @@ class Study:
     overrides: Mapping[str, Axis] = field(default_factory=dict)  # given by the command line: part of the sweeps already
     name_params: tuple[str, ...] = ()  # with overrides: what a run's name shows besides the parameters that differ
     warnings: tuple[Problem, ...] = ()
+    extras: Mapping[str, Any] = field(default_factory=dict)  # keys that only plug-ins know
     text: str = field(default="", repr=False, compare=False)  # what the file holds
 
     @property

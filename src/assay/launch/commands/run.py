@@ -7,11 +7,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
-from assay.errors import AssayError, ExitCode, UsageError
+from assay.errors import ExitCode, UsageError
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import escape_json
 from assay.values.options import (
@@ -31,12 +30,9 @@ from assay.values.units import parse_slot_flags
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
-    from assay.follow.entry import Event
     from assay.follow.locations import FoundRun
     from assay.launch.prepared import Prepared, Report, RunOptions, SearchResult
-    from assay.launch.report import Watcher
-    from assay.launch.supervise import Supervisor
-    from assay.launch.sweep import RunHooks
+    from assay.launch.steps import RunStep
     from assay.values.where import Where
 
 _MOST_FINDINGS = 20
@@ -79,17 +75,6 @@ class RunRequest(Request):
         help="All runs that are started get the current code, not only failed ones that are repeated.",
     )
     old_code: bool = option("--old-code", default=False, help="Failed runs are repeated with the code they had.")
-    search: Literal["continue", "new"] | None = option(
-        "--search",
-        choices=("continue", "new"),
-        help="A search whose file has changed: go on with the trials that fit, or begin again.",
-    )
-    notify: tuple[str, ...] = option(
-        "--notify",
-        multiple=True,
-        metavar="WHERE",
-        help="Report the end, the first failure and a new best run to a shell command or an http address; or `none`.",
-    )
     detach: bool = option("--detach", default=False, help="Leave the supervisor in the background.")
     quiet: bool = quiet_option()
     plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
@@ -115,7 +100,7 @@ def run(request: RunRequest, console: Console) -> int:
     if request.dry_run:
         return _show_plan(prepared, request.as_json, console)
     check_prepared(prepared)
-    receivers = _choose_receivers(prepared, request.notify)
+    steps = _choose_steps(prepared)
     if not prepared.root_was_asked:
         console.quieted(request.quiet).message(
             f"runs go to {os.path.relpath(prepared.location.dir)} (choose with --root or ASSAY_ROOT)"
@@ -127,17 +112,21 @@ def run(request: RunRequest, console: Console) -> int:
             return int(ExitCode.OK)
     plain = request.plain or request.detach
     quieted = console.quieted(request.quiet or request.as_json)
-    return _supervise(prepared, quieted, plain, request.as_json, receivers)
+    return _supervise(prepared, quieted, plain, request.as_json, steps)
 
 
-def _choose_receivers(prepared: Prepared, asked: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Who is told: the flag, then the settings."""
+def _choose_steps(prepared: Prepared) -> list[RunStep]:
+    """What plug-ins do in this run, also by the settings."""
+    from assay.launch.steps import find_steps
+    from assay.plugins import merge
+
     settings = prepared.settings
-    if not asked and not settings.notify:
-        return ()
-    from assay.exchange.notify import check_receivers
-
-    return check_receivers(asked or settings.notify, "--notify" if asked else f"notify in {settings.notify_from}")
+    if settings.notify and "notify" not in merge("run_steps"):
+        raise UsageError(f"notify in {settings.notify_from} needs a plug-in that is not installed", "remove it there")
+    steps = find_steps(prepared, *(("notify",) if settings.notify else ()))
+    for step in steps:
+        step.check(prepared)
+    return steps
 
 
 def _build_options(request: RunRequest) -> RunOptions:
@@ -175,10 +164,10 @@ def _build_options(request: RunRequest) -> RunOptions:
         force=request.force,
         new_code=request.new_code,
         old_code=check_codes(request),
-        search=request.search,
         code=request.code,
-        command_line=_build_command_line(request),
+        command_line=tuple(sys.argv),
         again=None if is_random else Again(("assay", "run"), request.file, tuple(words), request.overrides),
+        extras=request.extras,
     )
 
 
@@ -189,39 +178,24 @@ def check_codes(request: RunRequest | RerunRequest) -> bool:
     return request.old_code
 
 
-def _build_command_line(request: RunRequest) -> tuple[str, ...]:
-    """Without receivers: whoever knows a webhook's address may write to it."""
-    if not request.notify:
-        return tuple(sys.argv)
-    from assay.exchange.notify import drop_flag
-
-    return drop_flag(sys.argv)
-
-
 def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
     """What would run, one command line each; exactly what a run would do, and nothing is written."""
     from assay.launch.prepared import build_dry_lines, build_dry_rows
+    from assay.launch.steps import find_steps
 
+    steps = find_steps(prepared)
     if as_json:
-        if prepared.search is not None:
-            from assay.search.source import add_next_trial
-
-            prepared = add_next_trial(prepared)
+        for step in steps:
+            prepared = step.complete(prepared)
         rows = json.dumps(build_dry_rows(prepared), indent=1, ensure_ascii=False, default=str)
         console.write(f"{escape_json(rows)}\n")
         return int(ExitCode.OK)
-    lines = [*build_dry_lines(prepared)]
-    if prepared.search is not None:
-        from assay.search.source import build_dry_search
-
-        lines += build_dry_search(prepared)
+    lines = [*build_dry_lines(prepared), *(line for step in steps for line in step.describe_plan(prepared))]
     console.write("".join(f"{line}\n" for line in lines))
     return int(ExitCode.OK)
 
 
-def _supervise(
-    prepared: Prepared, console: Console, plain: bool, as_json: bool, receivers: tuple[str, ...] = ()
-) -> int:
+def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool, steps: Sequence[RunStep]) -> int:
     from assay.launch.best_so_far import BestSoFar, choose_goal
     from assay.launch.report import Watcher
     from assay.launch.sweep import RunHooks, run_study
@@ -235,12 +209,23 @@ def _supervise(
         finish=watcher.finish,
         console=console if console.quiet else console.around(progress.message),
         owns_process=True,
+        best=watcher.best,
+        steps=steps,
     )
-    with _notifying(prepared, hooks, watcher, console, receivers) as tell_end:
+    try:
         report = run_study(prepared, hooks)
         _print_report(report, console, as_json, time.time() - watcher.began)
-        tell_end(report)
+    except BaseException as error:
+        _end(steps, error, console)
+        raise
+    _end(steps, report, console)
     return int(report.exit_code)
+
+
+def _end(steps: Sequence[RunStep], outcome: Report | BaseException, console: Console) -> None:
+    for step in steps:
+        for warning in step.end(outcome):
+            console.warning(warning)
 
 
 def _print_report(report: Report, console: Console, as_json: bool, elapsed_s: float) -> None:
@@ -257,63 +242,9 @@ def _print_report(report: Report, console: Console, as_json: bool, elapsed_s: fl
     if report.problem:
         console.error(f"assay: {report.problem}")
     if report.interrupted:
-        again = options.again if options.search else None  # it has been done
+        again = options.again if "search" in options.extras else None  # it has been done
         call = again.build() if again else build_same_call(options.command_line[1:])
         console.error(f"interrupted by {report.interrupted}; continue with: {call}")
-
-
-@contextmanager
-def _notifying(
-    prepared: Prepared, hooks: RunHooks, watcher: Watcher, console: Console, receivers: tuple[str, ...]
-) -> Iterator[Callable[[Report], None]]:
-    """Tell the receivers what happens inside, and that it has failed; gives what reports the end."""
-    if not receivers:
-        yield lambda _report: None
-        return
-    from assay.exchange.notify import Notifier
-
-    location = prepared.location
-    notifier = Notifier(receivers, location.name, location.dir, prepared.settings.secrets)
-    listen, draw = hooks.listen, hooks.draw
-
-    def listen_too(event: Event) -> None:
-        listen(event)
-        notifier.listen(event)
-
-    def draw_too(supervisor: Supervisor) -> None:
-        draw(supervisor)
-        notifier.tell_best(watcher.best.leader)
-
-    def finish(text: str, exit_code: int, more: Mapping[str, Any] | None = None) -> None:
-        for note in notifier.finish(text, exit_code, more):
-            console.warning(note)
-
-    hooks.listen, hooks.draw = listen_too, draw_too
-    try:
-        yield lambda report: finish(*_describe_end(report, watcher))
-    except AssayError as error:
-        finish(f"{location.name}: {error.message}", int(error.exit_code))
-        raise
-    finally:
-        notifier.close()
-
-
-def _describe_end(report: Report, watcher: Watcher) -> tuple[str, int, dict[str, Any]]:
-    from assay.exchange.notify import build_best
-    from assay.launch.report import build_study_report, describe_outcome
-
-    leader, elapsed_s = watcher.best.leader, time.time() - watcher.began
-    text = describe_outcome(build_study_report(report, elapsed_s))
-    text += f"; interrupted by {report.interrupted}" if report.interrupted else ""
-    text += f"; {report.problem}" if report.problem else ""
-    text += f"; best: {leader.run} {leader.render_value()}" if leader else ""
-    more = {
-        "states": {str(state): count for state in State if (count := report.count(state))},
-        "elapsed_s": elapsed_s,
-        "interrupted": report.interrupted,
-        "best": build_best(leader) if leader else None,
-    }
-    return text, int(report.exit_code), more
 
 
 def describe_checks(verdict: Verdict | None) -> list[str]:
@@ -425,8 +356,7 @@ def rerun(request: RerunRequest, console: Console) -> int:
         console.warning(text)
     quieted = console.quieted(request.quiet or request.as_json)
     codes = [
-        ExitCode(_supervise(each, quieted, request.plain, request.as_json, _choose_receivers(each)))
-        for each in prepared
+        ExitCode(_supervise(each, quieted, request.plain, request.as_json, _choose_steps(each))) for each in prepared
     ]
     return int(ExitCode.worst([*codes, *([ExitCode.INTERNAL] if damaged else [])]))
 

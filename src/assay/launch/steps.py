@@ -1,0 +1,79 @@
+"""What a plug-in does in a run: plan the runs, propose more of them, end some early, report what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from assay import plugins
+from assay.system.fast_dataclasses import dataclass
+
+if TYPE_CHECKING:
+    from assay.execute.slots import SlotPool
+    from assay.follow.collect import Collector
+    from assay.follow.entry import Entry, Event
+    from assay.launch.best_so_far import BestSoFar
+    from assay.launch.prepared import Prepared, Report, SearchResult
+    from assay.launch.supervise import LoopSettings
+    from assay.record.index.base import Index
+    from assay.values.run import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a step may use while the runs are supervised."""
+
+    prepared: Prepared
+    index: Index
+    entries: Sequence[Entry]
+    collector: Collector
+    pool: SlotPool | None  # None: on a farm, or one by one
+    best: BestSoFar | None  # None: the command does not look for it
+    build_entry: Callable[[RunSpec], Entry]
+
+
+class RunStep:
+    """A new one is made for each use; what it does not define does nothing. The methods are in the order of calls."""
+
+    def prepare(self, prepared: Prepared) -> Prepared:
+        """Before the runs are planned. A step that plans them itself sets `search` and `plan`."""
+        return prepared
+
+    def complete(self, prepared: Prepared) -> Prepared:
+        """For a dry run as JSON: add the runs that are known only while it runs."""
+        return prepared
+
+    def describe_plan(self, _prepared: Prepared) -> Iterable[str]:
+        """Further lines of a dry run."""
+        return ()
+
+    def check(self, prepared: Prepared) -> None:
+        """Refuse what cannot work; nothing has been written."""
+
+    def begin(self, _context: RunContext, loop: LoopSettings) -> LoopSettings:
+        """Just before the loop."""
+        return loop
+
+    def listen(self, event: Event) -> None:
+        """Something happened to a run."""
+
+    def describe_end(self, _entries: Sequence[Entry]) -> Iterable[str]:
+        """Notes of the report."""
+        return ()
+
+    def build_result(self) -> SearchResult | None:
+        """For `Report.search`."""
+        return None
+
+    def end(self, _outcome: Report | BaseException) -> Iterable[str]:
+        """The report has been printed, or nothing was; returns warnings."""
+        return ()
+
+
+def find_steps(prepared: Prepared, *names: str) -> list[RunStep]:
+    """Those of the study's keys, of the options that are given, and of these names. Others load no plug-in."""
+    study = prepared.study
+    own = [key for key in ("search", "stop") if getattr(study, key)]
+    asked = dict.fromkeys((*own, *study.extras, *prepared.options.extras, *names))
+    found = plugins.find_plugins().values() if asked else ()
+    return [plugins.load(each.run_steps[name])() for each in found for name in asked if name in each.run_steps]
