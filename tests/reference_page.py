@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from assay.cli.main import GROUP
+from assay.plugins import load_all
 from assay.values.options import Group, Option, Request
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "command-line.md"
@@ -37,7 +38,7 @@ def render_options(name: str) -> Iterator[str]:
         found = _load(found, word)
     if isinstance(found, Group):
         return _render_group(found)
-    return _render_request(found)
+    return _render_request(found.extend(each for _, each in load_all("options", name)))
 
 
 def _load(group: Group, name: str) -> Group | type[Request]:

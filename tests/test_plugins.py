@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import assay
 from assay import plugins
 from assay.__main__ import CHILDREN
 from assay.cli.main import COMMANDS, run
-from assay.errors import InfrastructureError
+from assay.errors import InfrastructureError, NotFoundError
 from assay.execute.registry import find_executor
 from assay.plugins import CORE_WORDS, Plugin
 
@@ -211,3 +212,74 @@ def test_run_and_sum_do_not_load_a_plug_in(install: Install, tmp_path: Path) -> 
             [sys.executable, "-c", code], cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=True
         )
         assert done.stdout.splitlines()[-1] == "False 0"
+
+
+# ---------------------------------------------------------------- what a plug-in adds to a run
+
+TIMES = (
+    HEAD
+    + """PLUGIN = Plugin(
+    "times",
+    options={"run": "times_plugin.steps:Options", "bench run": "times_plugin.steps:Options"},
+    study_keys={"times": "times_plugin.steps:read"},
+    run_steps={"times": "times_plugin.steps:Step"},
+)
+"""
+)
+STEPS = """
+from assay.launch.steps import RunStep
+from assay.values.options import Request, option
+class Options(Request):
+    times: tuple[str, ...] = option("--times", multiple=True, metavar="T", help="Which times.")
+    root: str = option("--root", help="Not taken: the core has it.")
+def read(fields, top, sweeps):
+    return fields.integer(top["times"].node, "times", 1)
+class Step(RunStep):
+    def begin(self, context, loop):
+        options = context.prepared.options
+        self._asked = options.extras.get("times", context.prepared.study.extras.get("times"))
+        self._kinds = []
+        return loop
+    def listen(self, event):
+        self._kinds.append(event.kind)
+    def describe_end(self, entries):
+        return [f"times {self._asked}: {self._kinds[0]} {self._kinds[-1]}"]
+    def end(self, outcome):
+        return [f"{self._asked} ended as {type(outcome).__name__}"]
+"""
+
+
+def test_a_key_and_an_option_of_another_distribution_take_part_in_a_run(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("times", TIMES, steps=STEPS)
+    monkeypatch.chdir(tmp_path)
+    Path("plain.yml").write_text("command: 'true'\n")
+    Path("own.yml").write_text("command: 'true'\ntimes: 3\n")
+    Path("wrong.yml").write_text("command: 'true'\ntimes: many\nstudi: x\n")
+    for words, line in (("plain.yml --times a --times=b", "times ('a', 'b'): started ended"), ("own.yml", "times 3: ")):
+        assert run(["run", *words.split(), "--plain"]) == 0
+        printed = capsys.readouterr().err
+        assert line in printed
+        assert printed.endswith(" ended as Report\n")
+    assert run(["run", "plain.yml", "--force"]) == 0
+    assert "times" not in capsys.readouterr().err
+    assert run(["run", "wrong.yml"]) == 2
+    printed = capsys.readouterr().err
+    assert "wrong.yml:2:8 times: " in printed
+    assert "wrong.yml:3:1 studi: unknown key" in printed
+    assert run(["run", "--help"]) == 0
+    assert capsys.readouterr().out.count("--root") == 1
+
+
+def test_an_option_of_a_plug_in_is_a_keyword_of_run(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("times", TIMES, steps=STEPS)
+    monkeypatch.chdir(tmp_path)
+    Path("plain.yml").write_text("command: 'true'\n")
+    outcome = assay.run("plain.yml", times="a", slots=1).wait()
+    assert outcome.ok
+    assert "('a',) ended as Report" in outcome.messages
+    with pytest.raises(NotFoundError, match="did you mean 'times'"):
+        assay.run("plain.yml", tims="a")

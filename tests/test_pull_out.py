@@ -28,6 +28,7 @@ class Case(NamedTuple):
     commands: tuple[str, ...]  # that are gone with it
     file: str = ""  # of a study that uses what is gone
     refusal: str = ""  # what `assay run` of that file prints first
+    calls: tuple[tuple[str, str], ...] = ()  # a call that uses what is gone, and what it prints
 
 
 CASES = [
@@ -41,6 +42,17 @@ CASES = [
     Case("bench", ("bench", "perfzero")),
     Case("models", ("model",)),
     Case("web", ("serve", "report")),
+    Case(
+        "search",
+        ("importance",),
+        "command: echo {x}\nparams: {x: {uniform: [0, 1]}}\nsearch: {metric: loss, trials: 3}\n",
+        "uses.yml:3:1 search: needs a plug-in that is not installed",
+        (
+            ("run two.yml --search new", "No such option '--search'"),
+            ("run two.yml --set stop.rule=asha", "stop: needs a plug-in that is not installed"),
+            ("plot two --importance", "importance needs a plug-in that is not installed"),
+        ),
+    ),
 ]
 NEEDED_BY = {  # plug-ins that go with it, since they need it
     "golden": ("compat/harness", "convergence.py"),
@@ -150,6 +162,13 @@ def test_a_file_that_uses_it_is_refused_in_one_line(case: Case, tree: Path) -> N
     assert done.stderr.splitlines()[0].startswith("uses.yml:")
     assert case.refusal in done.stderr.splitlines()[0]
     assert not (tree / "work" / "runs" / "uses").exists()
+
+
+def test_a_call_that_uses_it_is_refused(case: Case, tree: Path) -> None:
+    call(tree, "-m", "assay", "run", "two.yml", "-j", "2")
+    for words, printed in case.calls:
+        done = call(tree, "-m", "assay", *words.split())
+        assert (done.returncode, printed in done.stderr) == (2, True), f"{words}: {done.stderr}"
 
 
 def test_the_page_works_without_it(case: Case, tree: Path) -> None:

@@ -13,7 +13,7 @@ private and may change with any version. What goes wrong raises an `AssayError`,
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.handle import Expected, RunOutcome, StudyHandle, build_texts, parse_where_text
@@ -180,41 +180,30 @@ def run(
 
     from assay.errors import UsageError
     from assay.launch.api import check_prepared
-    from assay.values.state import RETRY, State
+    from assay.launch.commands.run import RunRequest
+    from assay.values.state import State
     from assay.values.units import parse_slot_flags
 
-    titles, commands, retry = map(build_texts, (titles, commands, retry))
-    _check_words("retry", retry, RETRY)
-    _check_words("code", () if code is None else (code,), ("snapshot", "live"))
-    extras, further = _take_extras(params)
     if new_code and old_code:
         raise UsageError("new_code and old_code contradict each other", "leave out one of them")
     if isinstance(slots, int) and jobs is None:
         slots, jobs = None, slots
-    for option, number in (("jobs", jobs), ("sample", sample)):
-        if number is not None and number < 1:
-            raise UsageError(f"{option}={number}: it must be at least 1")
-    if sample is not None and seed is None:
-        seed = random.randrange(1 << 31)  # the supervisor draws the same runs
+    further = _list_extras() if params else {}
+    given: dict[str, Any] = {"root": _text(root), "study": study, "slots": slots, "jobs": jobs, "on": on}
+    given |= {"titles": titles, "commands": commands, "retry": retry, "sample": sample, "settings": _render(settings)}
+    given |= {"where": where, "force": force, "code": code, "new_code": new_code, "old_code": old_code}
+    given |= {name: params.pop(name) for name in [*params] if name in further}
+    values, words = _read_options(given, {**RunRequest.OPTIONS, **further})
+    if sample is not None:
+        seed = random.randrange(1 << 31) if seed is None else seed  # the supervisor draws the same runs
+        words.append(f"--seed={seed}")
     options = _build_options(
         file,
-        root=_text(root),
-        study=study,
+        **{name: value for name, value in values.items() if name not in ("slots", "jobs", *further)},
         slots=parse_slot_flags(None if slots is None else str(slots), jobs),
-        on=on,
-        titles=titles or None,
-        commands=commands or None,
-        where=parse_where_text(where),
-        sample=sample,
         seed=seed,
-        settings=_render(settings),
         overrides=_render(overrides, params),
-        retry=frozenset(state for name in retry for state in RETRY[name]),
-        force=force,
-        new_code=new_code,
-        old_code=old_code,
-        code=code,
-        extras=extras,
+        extras={name: value for name, value in values.items() if name in further},
     )
     prepared = _prepare(options, params)
     check_prepared(prepared)
@@ -222,13 +211,6 @@ def run(
     ignored = [f"seed={seed} is ignored: {_SEED_HINT}"] if is_ignored else []
     for warning in (*prepared.warnings, *ignored):
         warnings.warn(str(warning), stacklevel=3 if isinstance(file, Study) else 2)  # the caller of `Study.run`
-    once = {"root": options.root, "study": study, "slots": slots, "jobs": jobs, "on": on, "code": code, "where": where}
-    once |= {"sample": sample, "seed": seed if sample is not None else None}
-    words = [f"--{flag}={value}" for flag, value in once.items() if value is not None]
-    several = {"title": titles, "command": commands, "retry": retry, "set": options.settings}
-    words += [f"--{flag}={value}" for flag, values in several.items() for value in values]
-    flags = {"--force": force, "--new-code": new_code, "--old-code": old_code}
-    words += [*further, *(flag for flag, is_set in flags.items() if is_set)]
     # other tools' names are made anew by the supervisor; those of a search come later
     is_known = prepared.study.dialect == "native" and prepared.search is None
     expected = Expected(
@@ -252,30 +234,24 @@ def _list_extras() -> dict[str, Option]:
     return {name: option for _, request in load_all("options", "run") for name, option in request.OPTIONS.items()}
 
 
-def _take_extras(params: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Takes the options of plug-ins out of the keywords: their values, and the words of a command line for them."""
-    options = _list_extras() if params else {}
+def _read_options(given: Mapping[str, Any], declared: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
+    """The values that are given, and the words of a command line for them. Raises what an option does not take."""
+    from assay.errors import NotFoundError, UsageError
+
     values: dict[str, Any] = {}
     words: list[str] = []
-    for name in [name for name in params if name in options]:
-        option, value = options[name], params.pop(name)
-        given = build_texts(value) if option.multiple else (value,)
-        if value == option.default or not given:
-            continue
-        if option.choices:
-            _check_words(name, given, option.choices)
-        value = given if option.multiple else value
-        values[name] = value if option.parse is None else option.parse(value, name)
-        words += [option.name if option.is_flag else f"{option.name}={each}" for each in given]
+    for name, value in given.items():
+        option = declared[name]
+        each = build_texts(value) if option.multiple else () if value is None or value is False else (value,)
+        for wrong in [word for word in each if option.choices and word not in option.choices]:
+            raise NotFoundError(f"value of {name}", str(wrong), option.choices)
+        if option.minimum is not None and each and value < option.minimum:
+            raise UsageError(f"{name}={value}: it must be at least {option.minimum}")
+        if each:
+            read = each if option.multiple else value
+            values[name] = option.parse(read, name) if option.parse is not None else read
+            words += [option.name if option.is_flag else f"{option.name}={word}" for word in each]
     return values, words
-
-
-def _check_words(option: str, words: Sequence[str], choices: Collection[str]) -> None:
-    from assay.errors import NotFoundError
-
-    for word in words:
-        if word not in choices:
-            raise NotFoundError(f"value of {option}", str(word), choices)
 
 
 def _prepare(options: RunOptions, params: Mapping[str, Any]) -> Prepared:

@@ -110,7 +110,7 @@ class LazyGroup(click.Group):
 
 
 def build_command(path: tuple[str, ...], found: Any, services: Mapping[str, object]) -> click.Command:
-    """`path`: its words. `found`: a group, a handler, or a command of click's as `compat` has them."""
+    """`path`: the words that call it. `found`: a group, a handler, or a command of click's as `compat` has them."""
     name = path[-1]
     if isinstance(found, click.Command):
         return found

@@ -292,14 +292,17 @@ def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Rep
             max_wait_s=hooks.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[hooks.use],
         )
         steps = hooks.steps or find_steps(prepared)
-
-        def build_entry(spec: RunSpec) -> Entry:
-            return _build_entry(spec, prepared, frozenset(), 0)
-
-        context = RunContext(prepared, index, entries, collector, pool, hooks.best, build_entry)
+        context = RunContext(
+            prepared,
+            index,
+            entries,
+            collector,
+            pool,
+            hooks.best,
+            lambda spec: _build_entry(spec, prepared, frozenset(), 0),
+        )
         for step in steps:
-            loop = step.begin(context, loop)
-        loop.listen = _share_events(loop.listen, steps)
+            loop = step.begin(context, replace(loop, listen=_join(loop.listen, step.listen)))
         supervisor = Supervisor(entries, executor, pool, hooks.observe(collector), loop)
         _run(supervisor, hooks, collector)
         entries = supervisor.entries
@@ -338,16 +341,12 @@ def _build_env(prepared: Prepared, slots: Slots, hooks: RunHooks) -> Mapping[str
     return slots.env if hooks.slots_name is None else {}
 
 
-def _share_events(listen: Listen, steps: Sequence[RunStep]) -> Listen:
-    if not steps:
-        return listen
+def _join(first: Listen, second: Listen) -> Listen:
+    def listen(event: Event) -> None:
+        first(event)
+        second(event)
 
-    def listen_too(event: Event) -> None:
-        listen(event)
-        for step in steps:
-            step.listen(event)
-
-    return listen_too
+    return listen
 
 
 def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> LoopSettings:
