@@ -365,7 +365,9 @@ def find_needs(module: str) -> frozenset[str]:
     if parts[-1] == "web_pages":
         return frozenset(("web",))
     owner = OWNED_MODULES.get(parts[1]) if len(parts) == 2 else None
-    name = owner or (parts[2] if parts[1] == "compat" and len(parts) > 2 else part_of(module))
+    inner = parts[2] if len(parts) > 2 else ""
+    own = inner if parts[1] == "compat" else f"{parts[1]}-{inner}"  # a folder that is a plug-in of its own
+    name = owner or (own if own in load_needs() else part_of(module))
     return load_needs().get(name, frozenset())
 
 

@@ -17,7 +17,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from assay.errors import InfrastructureError
+from assay.errors import InfrastructureError, UsageError
 from assay.system.fast_dataclasses import dataclass, field
 
 GROUP = "assay.plugins"
@@ -157,6 +157,14 @@ def find_function(name: str) -> Any:
     """None: no plug-in offers it."""
     functions = merge("functions")
     return load(functions[name]) if name in functions else None
+
+
+def require_function(name: str, what: str) -> Any:
+    """For an option or a value that needs it. Raises UsageError where no plug-in offers it."""
+    found = find_function(name)
+    if found is None:
+        raise UsageError(f"{what} needs a plug-in that is not installed: none offers {name}")
+    return found
 
 
 # ---------------------------------------------------------------- loading

@@ -21,6 +21,7 @@ from assay.system.files import (
     cache_dir,
     copy_file,
     index_path,
+    is_inside,
     load_lines,
     publish,
     read_text,
@@ -381,3 +382,12 @@ def test_what_is_not_a_file_is_written_into_and_stays(write: str, tmp_path: Path
     assert pipe.is_fifo()
     assert files.is_special("/dev/null")
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.parametrize(
+    ("path", "inside"), [("source", True), ("source/sub/x", True), ("source-2", False), (".", False), ("link/x", True)]
+)
+def test_what_is_in_a_folder(tmp_path: Path, path: str, inside: bool) -> None:
+    (tmp_path / "source" / "sub").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "source" / "sub")
+    assert is_inside(str(tmp_path / path), str(tmp_path / "source")) is inside

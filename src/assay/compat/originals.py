@@ -17,9 +17,9 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Literal, cast, get_args
 
+from assay.config.source import parse_yaml_mapping
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import read_text, write_atomic
 from assay.system.locks import locked
@@ -27,8 +27,6 @@ from assay.values.layout import HPARAMS_FILE, MLRUNNER_PARAM_FILE, MLRUNNER_STAT
 from assay.values.study import Params, Value
 
 _LOGDIR = "LOGDIR"  # how a runx file refers to the run directory
-
-_MAX_DEPTH = 100
 
 StatWord = Literal["running", "finished", "failed"]
 
@@ -214,43 +212,6 @@ def _load_text(folder: str, name: str, problems: list[str]) -> str | None:
 def _load_yaml_mapping(folder: str, name: str, problems: list[str]) -> dict[Any, Value]:
     text = _load_text(folder, name, problems)
     return parse_yaml_mapping(text, name, problems) if text else {}
-
-
-def parse_yaml_mapping(text: str, name: str, problems: list[str]) -> dict[Any, Value]:
-    import yaml
-
-    try:
-        _refuse_deep(text)
-        found = yaml.load(text, Loader=_yaml_loader())  # noqa: S506 - a SafeLoader with one more tag
-    except (yaml.YAMLError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        problems.append(f"{name}: not YAML ({' '.join(str(error).split())})")
-        return {}
-    if found is None or isinstance(found, dict):
-        return found or {}
-    problems.append(f"{name}: a mapping was expected")
-    return {}
-
-
-def _refuse_deep(text: str) -> None:
-    """The composer in C recurses without a limit of its own, and ends the process."""
-    import yaml
-
-    depth = 0
-    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            raise ValueError("nested too deeply")
-
-
-@cache
-def _yaml_loader() -> type[Any]:
-    """Safe, and able to read the tuples that the original's dump writes."""
-    import yaml
-
-    base: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader = type("OriginalsLoader", (base,), {})
-    loader.add_constructor("tag:yaml.org,2002:python/tuple", base.construct_yaml_seq)  # type: ignore[attr-defined]
-    return loader
 
 
 def _render_yaml(value: Mapping[str, Value]) -> str:

@@ -237,15 +237,25 @@ def _check_depth(text: str, file: str) -> None:
 
     if not _looks_deep(text):
         return
-    depth = 0
     try:
-        for event in yaml.parse(text, Loader=loader_of("native")):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                position = _position(file, event.start_mark)
-                raise _error("nested too deeply", position, f"at most {MAX_DEPTH} levels are read")
+        event = _find_too_deep(text)
     except yaml.YAMLError:
         return  # composing meets the same error and explains it
+    if event is not None:
+        position = _position(file, event.start_mark)
+        raise _error("nested too deeply", position, f"at most {MAX_DEPTH} levels are read")
+
+
+def _find_too_deep(text: str) -> Any:
+    """The event at which the nesting exceeds MAX_DEPTH; None: it never does."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=loader_of("native")):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            return event
+    return None
 
 
 def _looks_deep(text: str) -> bool:
@@ -269,6 +279,33 @@ def loader_of(flavour: Flavour) -> Any:
     for name, pattern, first in NATIVE_RULES:
         native.add_implicit_resolver(TAG + name, re.compile(pattern), list(first))
     return native
+
+
+def parse_yaml_mapping(text: str, name: str, problems: list[str]) -> dict[Any, Value]:
+    """What another tool wrote, as PyYAML reads it; empty where it cannot be read, and then `problems` has the reason.
+
+    Tuples are read too, since a plain `yaml.dump` writes them."""
+    import yaml
+
+    try:
+        if _find_too_deep(text) is not None:
+            raise ValueError("nested too deeply")  # noqa: TRY301 reported below like any other
+        found = yaml.load(text, Loader=_loader_with_tuples())  # noqa: S506 - a SafeLoader with one more tag
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        problems.append(f"{name}: not YAML ({' '.join(str(error).split())})")
+        return {}
+    if found is None or isinstance(found, dict):
+        return found or {}
+    problems.append(f"{name}: a mapping was expected")
+    return {}
+
+
+@cache
+def _loader_with_tuples() -> Any:
+    base = loader_of("originals")
+    loader: Any = type("LoaderWithTuples", (base,), {})
+    loader.add_constructor(TAG + "python/tuple", base.construct_yaml_seq)
+    return loader
 
 
 # ---------------------------------------------------------------- building

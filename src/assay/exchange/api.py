@@ -8,10 +8,37 @@ from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
     from assay.exchange.receive import RefusedUploadError, Sender, StoredRun, place_runs
-    from assay.exchange.shared_folder import shared_folder
+    from assay.exchange.store.manifests import Manifest, build_key
+    from assay.exchange.store.mirror import Fetching, Folder, Sent, fetch_files, list_folder, load_manifests, push
+    from assay.exchange.store.object_store import check_installed, download, upload
+    from assay.exchange.store.remote import Remote, open_remote
+    from assay.exchange.store.transfer import (
+        DEFAULT_RETRY,
+        FILE,
+        STORES,
+        WEB,
+        DataFile,
+        RetryPolicy,
+        copy_data,
+        forget,
+        load_listing,
+        load_notes,
+        parse_local,
+        parse_scheme,
+        remove_part,
+        render_url,
+        write_notes,
+    )
 
 HOMES = {
     "assay.exchange.receive": "RefusedUploadError Sender StoredRun place_runs",
-    "assay.exchange.shared_folder": "shared_folder",
+    "assay.exchange.store.manifests": "Manifest build_key",
+    "assay.exchange.store.mirror": "Fetching Folder Sent fetch_files list_folder load_manifests push",
+    "assay.exchange.store.object_store": "check_installed download upload",
+    "assay.exchange.store.remote": "Remote open_remote",
+    "assay.exchange.store.transfer": (
+        "DEFAULT_RETRY FILE STORES WEB DataFile RetryPolicy copy_data forget load_listing load_notes parse_local "
+        "parse_scheme remove_part render_url write_notes"
+    ),
 }
 __getattr__ = build_getattr(__name__, HOMES)

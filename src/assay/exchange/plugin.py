@@ -20,6 +20,7 @@ PLUGIN = Plugin(
     },
     options={"run": "assay.exchange.options:NotifyOptions"},
     run_steps={"notify": "assay.exchange.notify_step:NotifyStep"},
+    functions={"store.shared_folder": "assay.exchange.shared_folder:shared_folder"},
     pages=("assay.exchange.web_uploads:PAGES",),
     doctor=(
         Part("tensorboardX", "tensorboard", "assay sum --tensorboard, logx's event files"),

@@ -28,7 +28,6 @@ from assay.exchange.store.manifests import (
 )
 from assay.exchange.store.mirror import Fetching, Folder
 from assay.exchange.store.remote import Remote
-from assay.exchange.store.transfer import is_inside
 from assay.follow.locations import FoundRun, StudyLocation, find_locations, find_runs, show_path
 from assay.follow.opening import open_index_of
 from assay.reading.choosing import find_chosen_runs, need_rows
@@ -37,7 +36,7 @@ from assay.record import run_directory
 from assay.record.index.base import MetricColumns, RunRow, Table
 from assay.record.received import Received, find_user, write_received
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.system.files import rename, write_new
+from assay.system.files import is_inside, rename, write_new
 from assay.system.locks import hold_file
 from assay.values import layout
 from assay.values.state import State

@@ -6,6 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+from assay import plugins
 from assay.errors import ExitCode, UsageError
 from assay.golden.values import Fault
 from assay.show.console import Console, build_same_call
@@ -97,8 +98,7 @@ def store_here(store: str | None, notify: Notify, *, writes: bool = False) -> It
     if store is None or "://" not in store:
         yield store
         return
-    from assay.exchange.api import shared_folder
-
+    shared_folder = plugins.require_function("store.shared_folder", f"the store {store}")
     with shared_folder(store, writes=writes, notify=notify) as folder:
         yield folder
 

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from assay.plugins import Folder, Part, Plugin
 
-PLUGIN = Plugin(
-    "models",
-    commands={"model": ("assay.models.commands:GROUP", "Which layer of an ONNX model does a target get wrong?")},
-    children={"model": "assay.models.child:main", "worker": "assay.models.worker:main"},
-    pages=("assay.models.web_pages:PAGES",),
-    doctor=(
-        Folder(
-            "artifacts",
-            "assay.models.store.artifacts:choose_store_folder",
-            "set ASSAY_CACHE to a folder that can be written",
+PLUGIN = (
+    Plugin(
+        "models",
+        commands={"model": ("assay.models.commands:GROUP", "Which layer of an ONNX model does a target get wrong?")},
+        children={"model": "assay.models.child:main", "worker": "assay.models.worker:main"},
+        pages=("assay.models.web_pages:PAGES",),
+        doctor=(
+            Folder(
+                "artifacts",
+                "assay.models.store.artifacts:choose_store_folder",
+                "set ASSAY_CACHE to a folder that can be written",
+            ),
+            Part("onnx", "models", "reading models: assay model; the target reference"),
+            Part("onnxruntime", "models", "the target ort, the usual reference"),
+            Part("ml_dtypes", "models", "bfloat16, float8 and the like"),
+            Part("openvino", "openvino", "the target openvino"),
+            Part("iree-base-compiler", "iree", "the target iree; MLIR for torq"),
+            Part("iree-base-runtime", "iree", "the target iree"),
         ),
-        Part("onnx", "models", "reading models: assay model; the target reference"),
-        Part("onnxruntime", "models", "the target ort, the usual reference"),
-        Part("ml_dtypes", "models", "bfloat16, float8 and the like"),
-        Part("openvino", "openvino", "the target openvino"),
-        Part("iree-base-compiler", "iree", "the target iree; MLIR for torq"),
-        Part("iree-base-runtime", "iree", "the target iree"),
+        functions={"check_model": "assay.models.public:check_model"},
     ),
-    functions={"check_model": "assay.models.public:check_model"},
+    Plugin(
+        "models-sharing",
+        needs=("models", "exchange"),
+        functions={
+            "model-cache.push": "assay.models.sharing.commands:push",
+            "model-cache.pull": "assay.models.sharing.commands:pull",
+        },
+    ),
 )

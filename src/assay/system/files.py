@@ -205,6 +205,12 @@ def read_text(path: str, errors: str = "surrogateescape") -> str:
     return b"".join(pieces).decode("utf-8", errors)
 
 
+def is_inside(path: str, folder: str) -> bool:
+    """Also true for the folder itself; links are followed."""
+    real = os.path.realpath(folder)
+    return os.path.commonpath([real, os.path.realpath(path)]) == real
+
+
 def list_names(folder: str) -> set[str]:
     """Every name in a folder; none where it cannot be read. One look instead of one for each name."""
     try:

@@ -13,7 +13,6 @@ from assay.exchange.store.transfer import (
     copy_data,
     digest_address,
     forget,
-    is_inside,
     load_listing,
     load_notes,
     parse_local,
@@ -201,11 +200,3 @@ def test_a_file_that_may_not_be_read(forbidden_dir: Path) -> None:
     os.seteuid(user)
     with pytest.raises(UsageError, match="secret cannot be read: Permission denied"):
         copy_data(str(forbidden_dir / "secret"), str(forbidden_dir / "copy"))
-
-
-@pytest.mark.parametrize(
-    ("path", "inside"), [("source", True), ("source/sub/x", True), ("source-2", False), (".", False), ("door/x", True)]
-)
-def test_what_lies_in_a_folder(source: Path, tmp_path: Path, path: str, inside: bool) -> None:
-    (tmp_path / "door").symlink_to(source / "sub")
-    assert is_inside(str(tmp_path / path), str(source)) is inside

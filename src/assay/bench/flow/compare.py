@@ -48,11 +48,11 @@ from assay.bench.values.execution import (
 )
 from assay.code.checkout import load_commit
 from assay.errors import NotFoundError, UsageError
-from assay.exchange.store.transfer import is_inside
 from assay.execute.machine_lease import keeping_lease
 from assay.follow.api import record_verdicts
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.files import is_inside
 from assay.values.series import Direction, direction_of
 from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind

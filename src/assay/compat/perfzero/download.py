@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from assay.compat.perfzero import archive
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
-from assay.exchange.store import object_store
-from assay.exchange.store.transfer import (
+from assay.exchange import api as exchange
+from assay.exchange.api import (
     DEFAULT_RETRY,
     FILE,
     STORES,
@@ -28,14 +28,13 @@ from assay.exchange.store.transfer import (
     RetryPolicy,
     copy_data,
     forget,
-    is_inside,
     load_listing,
     parse_local,
     parse_scheme,
     remove_part,
     render_url,
 )
-from assay.system.files import rename, sync_file
+from assay.system.files import is_inside, rename, sync_file
 from assay.system.locks import hold_file
 from assay.values.notify import Notify, ignore
 
@@ -159,7 +158,7 @@ def _bring(job: _Job) -> Fetched:
     if job.scheme in WEB:
         _bring_from_web(job)
     elif job.scheme in STORES:
-        object_store.download(job.url, job.part, job.notify)
+        exchange.download(job.url, job.part, job.notify)
     else:
         _copy_local(job)
     if os.path.isdir(job.part):

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 import httpx
 
 from assay.errors import InfrastructureError, UsageError
-from assay.exchange.store.transfer import RetryPolicy, forget, load_notes, render_url, write_notes
+from assay.exchange.api import RetryPolicy, forget, load_notes, render_url, write_notes
 from assay.values.notify import Notify
 
 _TRY_AGAIN = frozenset({408, 425, 429})  # and all from 500

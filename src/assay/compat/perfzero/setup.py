@@ -19,7 +19,7 @@ from assay.compat.perfzero.tool import Cause, Tools, ask_tool, build_failure
 from assay.compat.perfzero.values import Clock
 from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
 from assay.errors import InfrastructureError, NotFoundError, UsageError
-from assay.exchange.store.transfer import render_url
+from assay.exchange.api import render_url
 from assay.show.console import Console
 from assay.system.files import parse_json, rename
 

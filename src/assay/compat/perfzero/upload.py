@@ -7,18 +7,17 @@ import os
 from contextlib import suppress
 
 from assay.errors import InfrastructureError, UsageError
-from assay.exchange.store import object_store
-from assay.exchange.store.transfer import (
+from assay.exchange import api as exchange
+from assay.exchange.api import (
     FILE,
     STORES,
     DataFile,
     copy_data,
-    is_inside,
     load_listing,
     parse_local,
     parse_scheme,
 )
-from assay.system.files import TEMPORARY_SUFFIX, rename
+from assay.system.files import TEMPORARY_SUFFIX, is_inside, rename
 from assay.values.notify import Notify, ignore
 
 _SCHEMES = (*STORES, FILE)
@@ -28,7 +27,7 @@ def check_target(url: str) -> None:
     """Raise UsageError for what can never be sent to. A network is not waited for: it may be there later."""
     scheme = parse_scheme(url, _SCHEMES)
     if scheme in STORES:
-        object_store.check_installed(url)
+        exchange.check_installed(url)
         return
     target = parse_local(url, scheme)
     try:
@@ -48,7 +47,7 @@ def upload_folder(folder: str, url: str, notify: Notify = ignore) -> int:
     files = load_listing(folder).files
     try:
         if scheme in STORES:
-            object_store.upload(files, url, notify)
+            exchange.upload(files, url, notify)
         else:
             target = parse_local(url, scheme)
             if is_inside(target, folder):

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from assay.compat.originals import parse_yaml_mapping
+from assay.config.source import parse_yaml_mapping
 from assay.exchange.importers.imported_run import (
     STILL_RUNNING,
     ImportedRun,

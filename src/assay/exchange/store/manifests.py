@@ -4,7 +4,7 @@
 <address>/studies/<study>/code/<hash>.json  kind code: a snapshot of its code
 <address>/studies/<study>/runs/<run>.json   kind run
 <address>/folders/<name>.json               kind folder: any other, such as a store of golden recordings
-<address>/caches/models/<key>.json          kind artifact: an entry of the model cache
+<address>/caches/<cache>/<key>.json         kind artifact: an entry of a cache, such as that of models
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from assay.values.state import State
 from assay.values.study import is_study_name
 
 FORMAT = 1
-STUDIES, FOLDERS, MODEL_CACHE = "studies", "folders", ("caches", "models")
+STUDIES, FOLDERS, CACHES = "studies", "folders", "caches"
 _LONGEST_NAME = 180  # of a key's last part; a path on this machine may have 255 bytes
 _LARGEST = 2**63 - 1  # what a file system takes as a size or a time
 _CODE_HASH = re.compile("[0-9a-f]{8,128}")
@@ -85,8 +85,9 @@ def object_key(sha256: str) -> str:
     return f"objects/{sha256[:2]}/{sha256}"
 
 
-def _find_key(kind: str, name: str) -> str | None:
-    """Where such a manifest belongs; None: there is no such kind, or a part of the name is not a single name."""
+def _find_key(kind: str, name: str, key: str) -> str | None:
+    """Where such a manifest belongs (in the cache of `key`, if it is of one); None: there is no such kind, or a part of
+    the name is not a single name."""
     study, _, rest = name.partition("/")
     own = {"run": "runs", "code": "code"}.get(kind)
     if own is not None:
@@ -97,7 +98,8 @@ def _find_key(kind: str, name: str) -> str | None:
     if kind == "folder":
         return build_key(FOLDERS, name) if is_single_name(name) else None
     if kind == "artifact":
-        return build_key(*MODEL_CACHE, name) if _is_digest(name) else None
+        cache = key.removeprefix(CACHES + "/").partition("/")[0]
+        return build_key(CACHES, cache, name) if _is_digest(name) else None
     return None
 
 
@@ -190,7 +192,7 @@ def render(manifest: Manifest) -> bytes:
 def find_fault(manifest: Manifest, key: str) -> str | None:
     """Why nothing of it may be used, after the name of what has it. Whoever can write into the store must not be able
     to write, move or remove anything elsewhere on a machine that fetches from it."""
-    if _find_key(manifest.kind, manifest.name) != key:
+    if _find_key(manifest.kind, manifest.name, key) != key:
         return f"holds the {manifest.kind!r} {manifest.name!r}, which does not belong there"
     if manifest.kind == "run" and (fact := _find_wrong_fact(manifest.facts)):
         return f"says {fact} = {manifest.facts.get(fact)!r:.80}, which is not what it should be"

@@ -200,9 +200,3 @@ def copy_data(source: str, target: str) -> None:
         if error.filename == source:
             raise UsageError(f"{source} cannot be read: {error.strerror}") from None
         raise
-
-
-def is_inside(path: str, folder: str) -> bool:
-    """Also true for the folder itself; links are followed."""
-    real = os.path.realpath(folder)
-    return os.path.commonpath([real, os.path.realpath(path)]) == real

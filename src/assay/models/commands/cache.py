@@ -9,11 +9,20 @@ from typing import Any
 
 from assay.errors import ExitCode
 from assay.models.store.artifacts import ArtifactStore, Cleared, StoreEntry, choose_store_folder
+from assay.plugins import merge
 from assay.show.console import Console
 from assay.show.formatting import render_age, render_count, render_size
 from assay.values.document import Document, TableBlock, Text
-from assay.values.options import Group, Request, json_option, option, quiet_option
+from assay.values.options import Group, Request, json_option
 from assay.values.table import Column, Table
+
+
+def _find_sharing() -> dict[str, tuple[str, str]]:
+    """The commands of the plug-in `models-sharing`, where it can be used."""
+    offered = merge("functions")
+    known = {"push": "Send what is kept to a shared place.", "pull": "Fetch from there what is not here."}
+    return {word: (offered[name], text) for word, text in known.items() if (name := f"model-cache.{word}") in offered}
+
 
 GROUP = Group(
     """Show, share or clear compiled models and results.
@@ -24,8 +33,7 @@ GROUP = Group(
     """,
     {
         "ls": ("assay.models.commands.cache:ls", "List what is kept, the least recently used first."),
-        "push": ("assay.models.commands.cache:push", "Send what is kept to a shared place."),
-        "pull": ("assay.models.commands.cache:pull", "Fetch from there what is not here."),
+        **_find_sharing(),
         "clear": ("assay.models.commands.cache:clear", "Remove everything that no running check uses."),
     },
 )
@@ -46,52 +54,6 @@ class LsRequest(Request):
 def ls(request: LsRequest, console: Console) -> int:
     """List what is kept, the least recently used first."""
     console.write_document(build_document(*load_cache()), as_json=request.as_json)
-    return int(ExitCode.OK)
-
-
-class PushRequest(Request):
-    to: str = option("--to", metavar="ADDRESS", required=True, help="s3://, gs:// or az://BUCKET/PREFIX, or a folder.")
-    check: bool = option(
-        "--check", default=False, help="Ask the store for every file; one that is damaged there is sent again."
-    )
-    quiet: bool = quiet_option()
-
-
-def push(request: PushRequest, console: Console) -> int:
-    """Send to a shared place what is kept here and not there. Killed, the same call goes on."""
-    from assay.exchange.store.remote import open_remote
-    from assay.models.store.shared import push_artifacts
-
-    remote = open_remote(request.to, console.quieted(request.quiet).message)
-    with ArtifactStore(choose_store_folder(os.environ, os.getcwd())) as store:
-        sent = [each for each in push_artifacts(store, remote, check=request.check) if each.is_new or each.sent]
-    size = render_size(sum(each.sent_bytes for each in sent))
-    console.print(f"sent {render_count(len(sent), 'artifact')}, {size} to {request.to}")
-    return int(ExitCode.OK)
-
-
-class PullRequest(Request):
-    address: str = option(
-        "--from", metavar="ADDRESS", required=True, help="s3://, gs:// or az://BUCKET/PREFIX, or a folder."
-    )
-    quiet: bool = quiet_option()
-
-
-def pull(request: PullRequest, console: Console) -> int:
-    """Fetch from a shared place what is there and not here, as far as ASSAY_CACHE_LIMIT has room for it.
-
-    What comes is used as if it had been made here: fetch only from where you trust everybody who can write.
-    """
-    from assay.exchange.store.remote import open_remote
-    from assay.models.store.shared import find_artifacts, pull_artifacts
-
-    remote = open_remote(request.address, console.quieted(request.quiet).message)
-    with ArtifactStore(choose_store_folder(os.environ, os.getcwd())) as store:
-        found, left = find_artifacts(store, remote)
-        size = sum(each.bytes for each in pull_artifacts(store, remote, found))
-    console.print(f"fetched {render_count(len(found), 'artifact')}, {render_size(size)} from {request.address}")
-    if left:
-        console.warning(f"there is no room for {left} more: ASSAY_CACHE_LIMIT is {render_size(store.limit_bytes)}")
     return int(ExitCode.OK)
 
 

@@ -1,6 +1,6 @@
 """The artifact store of a team: entries sent to a shared place and fetched from there, by their key.
 
-<address>/caches/models/<key>.json   an entry (see stage.mirror); its facts: parts, facts, made_by
+<address>/caches/models/<key>.json   an entry; its facts: parts, facts, made_by
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from assay.errors import FormatError
-from assay.exchange.store import manifests, mirror
-from assay.exchange.store.manifests import MODEL_CACHE, Manifest
-from assay.exchange.store.mirror import Fetching, Folder, Sent
-from assay.exchange.store.remote import Remote
+from assay.exchange import api as exchange
+from assay.exchange.api import Fetching, Folder, Manifest, Remote, Sent
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.store.entry import build_key, relocate
 
+_CACHE = ("caches", "models")  # in the shared place
 _FOLDER = "@folder@"  # of the entry, in the paths among its facts
 _AT_ONCE = 4
 
@@ -35,7 +34,7 @@ def push_artifacts(store: ArtifactStore, remote: Remote, *, check: bool = False)
             "made_by": artifact.made_by,
         }
         folders.append(Folder(_build_key(entry.key), "artifact", entry.key, artifact.folder, facts))
-    yield from mirror.push(folders, remote, check=check)
+    yield from exchange.push(folders, remote, check=check)
 
 
 def find_artifacts(store: ArtifactStore, remote: Remote) -> tuple[list[Manifest], int]:
@@ -44,7 +43,7 @@ def find_artifacts(store: ArtifactStore, remote: Remote) -> tuple[list[Manifest]
     keys = sorted(_list_keys(remote) - {entry.key for entry in here})
     room = store.limit_bytes - sum(entry.size_bytes for entry in here)
     found: list[Manifest] = []
-    for manifest in mirror.load_manifests(remote, list(map(_build_key, keys))):
+    for manifest in exchange.load_manifests(remote, list(map(_build_key, keys))):
         if manifest.bytes <= room:
             room -= manifest.bytes
             found.append(manifest)
@@ -66,7 +65,7 @@ def pull_artifacts(store: ArtifactStore, remote: Remote, found: list[Manifest]) 
             )
 
         def build(folder: str) -> Mapping[str, Any]:
-            mirror.fetch_files(Fetching(manifest, folder), remote)
+            exchange.fetch_files(Fetching(manifest, folder), remote)
             made: Mapping[str, Any] = relocate(facts, _FOLDER, os.path.abspath(folder))
             return made
 
@@ -83,7 +82,7 @@ def pull_artifacts(store: ArtifactStore, remote: Remote, found: list[Manifest]) 
 
 def _can_be_sent(folder: str) -> bool:
     """Locks, secrets and temporary files are never sent; an artifact without one of its files would not be whole."""
-    names, links, _ = mirror.list_folder(folder)
+    names, links, _ = exchange.list_folder(folder)
     entries = ((found, name) for found, folders, files in os.walk(folder) for name in (*folders, *files))
     paths = (os.path.join(found, name) for found, name in entries)
     return sum(os.path.islink(path) or not os.path.isdir(path) for path in paths) == len(names) + len(links)
@@ -98,8 +97,8 @@ def _stays_inside(path: object) -> bool:
 
 
 def _build_key(key: str) -> str:
-    return manifests.build_key(*MODEL_CACHE, key)
+    return exchange.build_key(*_CACHE, key)
 
 
 def _list_keys(remote: Remote) -> set[str]:
-    return {key.rpartition("/")[2].removesuffix(".json") for key in remote.find("/".join(MODEL_CACHE))}
+    return {key.rpartition("/")[2].removesuffix(".json") for key in remote.find("/".join(_CACHE))}

@@ -1,0 +1,1 @@
+"""The plug-in `models-sharing`: `assay model cache push` and `pull`."""
