@@ -21,7 +21,7 @@ import pytest
 from hypothesis import settings
 from tests.services import SERVICES, hide_programs
 
-pytest_plugins = ["tests.command_line", "tests.web_client"]
+pytest_plugins = ["tests.command_line", "tests.data_servers", "tests.web_client"]
 
 TAG = "ASSAY_ATTEMPT"
 GRACE_S = 2.0  # a job that has written its last marker still needs a moment to leave the process table

@@ -233,7 +233,7 @@ def load(kind: str) -> None:
 
     for module in pkgutil.walk_packages(assay.__path__, "assay."):
         # the page's libraries bring a plugin of pytest
-        is_late = kind == "pytest" and ("pytest" in module.name or module.name.startswith("assay.web"))
+        is_late = kind == "pytest" and ("pytest" in module.name or "web" in module.name)
         if not module.name.endswith("__main__") and not is_late:
             with contextlib.suppress(ImportError):
                 import_module(module.name)

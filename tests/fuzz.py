@@ -599,14 +599,15 @@ def read_import(path: Path) -> object:
 
 def read_runs(path: Path) -> object:
     """By the importer whose file it was before it was damaged, and by whoever recognises it now."""
-    from assay.record.importers.registry import IMPORTERS, choose_importer, resolve
+    from assay.plugins import load
+    from assay.record.importers.registry import choose_importer, find_importers
     from assay.record.importers.sample import Sample
 
     name = path.stem if path.suffix == ".runs" else "mlflow"
     whole = path if path.suffix == ".runs" else next(each for each in path.parents if each.name == "mlruns")
     choose_importer(Sample(str(whole)), ["folders", "runs", "results"])
-    (importer,) = (each for each in IMPORTERS if each.name == name)
-    return resolve(importer.load)(str(whole))
+    (importer,) = (each for each in find_importers() if each.name == name)
+    return load(importer.load)(str(whole))
 
 
 def build_mlflow(damaged: str) -> Callable[[Path], Path]:

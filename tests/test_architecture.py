@@ -109,8 +109,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "assay.web.site",
         "assay.web.snapshots",
     ),
-    "assay.reading.commands.index": ("assay.exchange.importing",),
-    "assay.reading.commands.tables": ("assay.exchange.tensorboard",),
     "assay.reading.param_plots": ("assay.search.importance",),
     "assay.record.importers.registry": (
         "assay.exchange.importers.mlflow_store",
@@ -192,6 +190,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "assay.golden.pytest_support",
         "assay.models.pytest_support",
         "assay.compat.torq.pytest_session",
+        "assay.compat.torq.pytest_uploads",
     ),
 }
 NAMED_FOR_A_LIBRARY = ("assay.lightning", "assay.transformers")  # what users of that library import from us

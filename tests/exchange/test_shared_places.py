@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.exchange.store.conftest import Store, open_store
+from tests.data_servers import Store, open_store
 from tests.golden_lab import Lab
 from tests.workbench import BAD, GOOD, STUDY, Bench
 

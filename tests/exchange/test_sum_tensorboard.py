@@ -11,9 +11,9 @@ from tests.observe.points import build_points
 from tests.workbench import BAD, GOOD, Bench, build_bench
 
 from assay.errors import MissingExtraError
+from assay.exchange.tensorboard import write_hparams_events
 from assay.follow.locations import StudyLocation
 from assay.observe.events import parse_events_columns
-from assay.reading.commands.tables import write_hparams_events
 from assay.reading.summary import SummaryOptions
 from assay.record.index.base import Index
 from assay.record.index.sqlite import SqliteIndex

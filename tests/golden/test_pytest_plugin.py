@@ -246,7 +246,7 @@ def test_other_tests_are_left_alone(pytester, installed):
         def test_it():
             ours = sorted(name for name in sys.modules if name.startswith("assay"))
             parts = ("pytest_plugin", "pytest_support", "pytest_session", "errors", "api", "system", "flags")
-            parts += ("values.options", "values.units")
+            parts += ("values.options", "values.units", "values.pytest_names")
             packages = ("assay", "assay.compat", "assay.compat.torq", "assay.golden", "assay.models", "assay.values")
             packages += ("assay.exchange", "assay.models.values")
             assert all(name in packages or any(f".{part}" in name for part in parts) for name in ours), ours

@@ -12,6 +12,7 @@ PLUGIN = Plugin(
         "bench-trial": "assay.bench.trial:main",
         "command-profile": "assay.bench.command_profile:main",
     },
+    importers=("assay.bench.importers.recognisers:IMPORTERS",),
     pages=("assay.bench.web_pages:PAGES",),
     doctor=(
         Part("ruptures", "stats", "change points: assay bench history"),

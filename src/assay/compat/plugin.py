@@ -12,9 +12,12 @@ PLUGIN = (
             "sumx": ("assay.compat.runx.sumx:command", "sumx's own flags and table."),
         },
         reading=("sumx",),
+        importers=("assay.compat.importers:RUNX",),
     ),
     Plugin(
-        "mlrunner", commands={"mlrunner": ("assay.compat.mlrunner.command:command", "mlrunner's own flags and files.")}
+        "mlrunner",
+        commands={"mlrunner": ("assay.compat.mlrunner.command:command", "mlrunner's own flags and files.")},
+        importers=("assay.compat.importers:MLRUNNER",),
     ),
     Plugin(
         "harness",

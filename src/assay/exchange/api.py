@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
+    from assay.exchange.pytest_support import LINK, Uploads
     from assay.exchange.receive import RefusedUploadError, Sender, StoredRun, place_runs
     from assay.exchange.store.manifests import Manifest, build_key
     from assay.exchange.store.mirror import Fetching, Folder, Sent, fetch_files, list_folder, load_manifests, push
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
         render_url,
         write_notes,
     )
+    from assay.exchange.upload import Target
 
 HOMES = {
+    "assay.exchange.pytest_support": "LINK Uploads",
     "assay.exchange.receive": "RefusedUploadError Sender StoredRun place_runs",
     "assay.exchange.store.manifests": "Manifest build_key",
     "assay.exchange.store.mirror": "Fetching Folder Sent fetch_files list_folder load_manifests push",
@@ -40,5 +43,6 @@ HOMES = {
         "DEFAULT_RETRY FILE STORES WEB DataFile RetryPolicy copy_data forget load_listing load_notes parse_local "
         "parse_scheme remove_part render_url write_notes"
     ),
+    "assay.exchange.upload": "Target",
 }
 __getattr__ = build_getattr(__name__, HOMES)

@@ -22,8 +22,9 @@ from assay.exchange.mlflow_export import KEY_TAG, UID_TAG
 from assay.follow.locations import StudyLocation, check_writable
 from assay.follow.opening import open_index
 from assay.follow.refresh import refresh_study
+from assay.plugins import load
 from assay.record import run_directory
-from assay.record.importers.registry import Importer, resolve
+from assay.record.importers.registry import Importer
 from assay.record.index.base import Series
 from assay.record.received import is_foreign
 from assay.record.tags import MarksChange, Note, change_marks, check_tag, find_tags_file
@@ -57,7 +58,7 @@ def import_runs(
     importer: Importer, path: str, root: str, study: str | None = None, console: Console = SILENT
 ) -> ImportCounts:
     """Raises UsageError, with the position of what is wrong, before anything is written."""
-    loaded: ImportedRuns = resolve(importer.load)(path)
+    loaded: ImportedRuns = load(importer.load)(path)
     if not loaded.runs:
         raise UsageError(f"{path}: there are no runs in it", "; ".join(loaded.notes) or f"it is {importer.title}")
     by_study: dict[str, list[ImportedRun]] = {}

@@ -20,7 +20,12 @@ PLUGIN = Plugin(
     },
     options={"run": "assay.exchange.options:NotifyOptions"},
     run_steps={"notify": "assay.exchange.notify_step:NotifyStep"},
-    functions={"store.shared_folder": "assay.exchange.shared_folder:shared_folder"},
+    importers=("assay.exchange.importers.registry:IMPORTERS",),
+    functions={
+        "runs.import": "assay.exchange.importing:import_runs",
+        "store.shared_folder": "assay.exchange.shared_folder:shared_folder",
+        "tensorboard.write": "assay.exchange.tensorboard:write_hparams_events",
+    },
     pages=("assay.exchange.web_uploads:PAGES",),
     doctor=(
         Part("tensorboardX", "tensorboard", "assay sum --tensorboard, logx's event files"),

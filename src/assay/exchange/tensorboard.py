@@ -6,11 +6,14 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError
+from assay.follow.api import StudyLocation
+from assay.reading.api import SummaryOptions, load_fresh_table, select_rows
+from assay.record.index.base import Index
 from assay.system.files import rename
 
 _MARK = "events.out.tfevents"
@@ -32,6 +35,24 @@ class BoardRun:
     params: Mapping[str, Any]
     metrics: Mapping[str, float]
     series: Iterable[Points]
+
+
+def write_hparams_events(index: Index, locations: Sequence[StudyLocation], folder: str, options: SummaryOptions) -> int:
+    """One sub-folder per run with its parameters, last values and series; how many runs."""
+    table = load_fresh_table(index, locations)
+    chosen = select_rows(table, options.where, options.patterns, options.states)
+    for i in chosen:
+        row = table.rows[i]
+        last = {name: column.last[i] for name, column in table.metrics.items() if column.count[i]}
+        name = row.key if len(locations) > 1 else row.key.partition("/")[2]
+        write_board_run(folder, BoardRun(name, row.params, last, _load_series(index, row.key, last)))
+    return len(chosen)
+
+
+def _load_series(index: Index, key: str, metrics: Iterable[str]) -> Iterator[Points]:
+    for metric in metrics:
+        series = index.load_series(key, metric)
+        yield Points(metric, series.steps, series.values, series.times)
 
 
 def write_board_run(folder: str, run: BoardRun) -> None:

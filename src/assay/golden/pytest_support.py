@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from assay.values.pytest_names import RUNS
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 MARKER = "convergence"
 _HELPER = "assay.convergence"
 _CHECKED = "_assay_convergence_checked"
-RUNS = "_assay_runs"  # of a test: the root of the runs that it has made
 _PATHS = ("config", "store")
 _OPTIONS = ("manifest_name", "tests", "slots", "most_checks", "early_stop", "timeout_s", "env", "only")
 _OURS = ("allow_changed", "inconclusive")

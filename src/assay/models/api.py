@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         is_model_study,
         list_checks,
     )
-    from assay.models.pytest_support.case import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE
     from assay.models.pytest_support.options import read_options
     from assay.models.report.check import build_document
     from assay.models.report_page import build_report
@@ -52,7 +51,6 @@ HOMES = {
         "list_sessions"
     ),
     "assay.models.pytest_support.options": "read_options",
-    "assay.models.pytest_support.case": "PROPERTY_CASE PROPERTY_ISSUE PROPERTY_PROFILE",
     "assay.models.report.check": "build_document",
     "assay.models.store.artifacts": "choose_store_folder",
 }

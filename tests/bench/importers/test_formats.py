@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from assay.bench.importers.formats import Foreign, load_foreign, load_foreign_file, parse_foreign
+from assay.bench.importers.formats import _PARSERS, Foreign, load_foreign, load_foreign_file, parse_foreign
+from assay.bench.importers.recognisers import IMPORTERS
 from assay.bench.importers.result import FieldError, ImportedResult, build_execution
 from assay.bench.values.execution import BenchExecution
 from assay.errors import UsageError
@@ -142,6 +143,10 @@ MLLOG = """noise
 :::MLLOG {"time_ms": 9000, "key": "eval_accuracy", "value": 0.76}
 :::MLLOG {"time_ms": 12000, "key": "run_stop", "value": null, "metadata": {"status": "success"}}
 """
+
+
+def test_each_importer_has_its_reader() -> None:
+    assert set(_PARSERS) == {importer.name for importer in IMPORTERS}
 
 
 @pytest.fixture

@@ -10,25 +10,24 @@ import pytest
 from tests.command_line import Cli
 from tests.workbench import Bench
 
-from assay.bench.importers.formats import _PARSERS
+from assay.plugins import load
 from assay.reading.commands.index import IngestRequest
-from assay.record.importers.registry import IMPORTERS, choose_importer, describe_known, resolve
+from assay.record.importers.registry import choose_importer, describe_known, find_importers
 from assay.record.importers.sample import Sample
 
 
 def test_names_and_readers() -> None:
-    names = [importer.name for importer in IMPORTERS]
+    names = [importer.name for importer in find_importers()]
     assert len(set(names)) == len(names)
-    for importer in IMPORTERS:
-        assert callable(resolve(importer.recognise))
+    for importer in find_importers():
+        assert callable(load(importer.recognise))
         assert bool(importer.load) == (importer.gives == "runs")
-        assert not importer.load or callable(resolve(importer.load))
-    assert set(_PARSERS) == {importer.name for importer in IMPORTERS if importer.gives == "results"}
+        assert not importer.load or callable(load(importer.load))
 
 
 def test_the_help_names_every_importer_of_runs() -> None:
     text = IngestRequest.OPTIONS["importer"].help
-    assert all(importer.name in text for importer in IMPORTERS if importer.gives == "runs")
+    assert all(importer.name in text for importer in find_importers() if importer.gives == "runs")
 
 
 def write(name: str, text: str) -> Callable[[Path], Path]:
@@ -58,7 +57,7 @@ FILES = {
 
 
 def test_there_is_a_file_for_each() -> None:
-    assert set(FILES) == {importer.name for importer in IMPORTERS}
+    assert set(FILES) == {importer.name for importer in find_importers()}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -80,7 +79,7 @@ def test_unknown_content_lists_what_is_known(cli: Cli, own_bench: Bench) -> None
     own_bench.write("notes.txt", "nothing")
     result = cli("index", "ingest", "notes.txt")
     assert result.code == 2
-    assert all(importer.title in result.err for importer in IMPORTERS if importer.gives != "results")
+    assert all(importer.title in result.err for importer in find_importers() if importer.gives != "results")
     assert "pytest-benchmark" in describe_known(["results"])
     assert cli("index", "ingest", "gone.csv").code == 2
     unknown = cli("index", "ingest", "notes.txt", "--as", "optun")

@@ -25,7 +25,8 @@ from assay.bench.importers.result import (
 )
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution
 from assay.errors import UsageError
-from assay.record.importers.registry import choose_importer, describe_known, resolve
+from assay.plugins import load
+from assay.record.importers.registry import choose_importer, describe_known
 from assay.record.importers.sample import Sample
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.machine import Machine
@@ -101,7 +102,7 @@ def parse_foreign(text: str, path: str) -> Iterator[ImportedResult | str]:
     sample = Sample(path, text)
     importer = choose_importer(sample, ["results"])
     if importer is not None:
-        parse: Callable[[Sample], Found] = resolve(_PARSERS[importer.name])
+        parse: Callable[[Sample], Found] = load(_PARSERS[importer.name])
         return iter(parse(sample))
     try:
         content = json.loads(text)

@@ -1,11 +1,19 @@
-"""pytest's entry point for the results of a session in Torq's form."""
+"""pytest's entry point for the results of tests of models: a session in Torq's form, runs for `ASSAY_SERVER`."""
 
 from __future__ import annotations
 
 import pytest
 
 from assay.compat.torq.pytest_session import watch_session
+from assay.values.pytest_names import UPLOADS
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    """After the plugin that sends runs."""
     watch_session(config)
+    uploads = config.pluginmanager.getplugin(UPLOADS)
+    if uploads is not None and not hasattr(config, "workerinput"):
+        from assay.compat.torq.pytest_uploads import ModelUploads
+
+        config.pluginmanager.register(ModelUploads(uploads, str(config.rootpath)), "assay-model-uploads")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from assay.models.api import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE, read_options
+from assay.models.api import read_options
+from assay.values.pytest_names import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE
 
 if TYPE_CHECKING:
     from assay.compat.torq.dashboard import CaseResult
@@ -50,7 +51,7 @@ class SessionWatch:
         self._reports.setdefault(report.nodeid, {})[report.when or ""] = report
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if not any(_properties(phases).get(PROPERTY_CASE) for phases in self._reports.values()):
+        if not any(find_properties(phases).get(PROPERTY_CASE) for phases in self._reports.values()):
             return
         for line in self._publish():
             terminalreporter.write_line(line)
@@ -81,7 +82,7 @@ class SessionWatch:
 def build_result(nodeid: str, phases: dict[str, pytest.TestReport]) -> CaseResult:
     from assay.compat.torq.dashboard import CaseResult
 
-    given = _properties(phases)
+    given = find_properties(phases)
     outcome, phase = _find_outcome(phases)
     profile = given.get(PROPERTY_PROFILE)
     return CaseResult(
@@ -96,7 +97,7 @@ def build_result(nodeid: str, phases: dict[str, pytest.TestReport]) -> CaseResul
     )
 
 
-def _properties(phases: dict[str, pytest.TestReport]) -> dict[str, Any]:
+def find_properties(phases: dict[str, pytest.TestReport]) -> dict[str, Any]:
     return {name: value for phase in _PHASES if phase in phases for name, value in phases[phase].user_properties}
 
 

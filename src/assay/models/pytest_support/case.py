@@ -22,6 +22,7 @@ import pytest
 from assay.errors import AssayError
 from assay.models.pytest_support.options import Given, Plan
 from assay.system.fast_dataclasses import replace
+from assay.values.pytest_names import PROPERTY_PROFILE
 
 if TYPE_CHECKING:
     from assay.models.flow.artifact_builder import Product
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from assay.models.values.model import CaseReport, Target
 
 CACHE_SECTION = "artifact cache"
-PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE = "case", "linked_issue", "profiling_output"  # of a test
 _ALLOWED = "tolerance = {allow_constant = true} in the model's settings"
 _MOST_LINES = 200  # of a tool's output: the first and the last of them
 _REASON = "assay_reason"

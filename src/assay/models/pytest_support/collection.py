@@ -26,9 +26,10 @@ import pytest
 from assay.errors import AssayError, UsageError
 from assay.models.pytest_support import case as model_case
 from assay.models.pytest_support import fixtures
-from assay.models.pytest_support.case import CACHE_SECTION, PROPERTY_CASE, PROPERTY_ISSUE, find_label, report_reasons
+from assay.models.pytest_support.case import CACHE_SECTION, find_label, report_reasons
 from assay.models.pytest_support.options import Given, ModelOptions, get_plan, set_plan
 from assay.system.fast_dataclasses import dataclass
+from assay.values.pytest_names import PROPERTY_CASE, PROPERTY_ISSUE
 
 _LINE = re.compile(
     r"(?P<name>\S.*?)(?:\s+\[?(?P<issue>[\w.-]+/[\w.-]+#\d+|#\d+|https?://\S+?/\d+)\]?)?(?:\s+#(?:\s.*)?)?\s*"

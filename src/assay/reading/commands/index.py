@@ -277,13 +277,13 @@ def ingest(request: IngestRequest, console: Console) -> int:
     MLflow's file store, W&B's CSV files and Optuna's journals become run directories; called again, what is new is
     added.
     """
-    from assay.record.importers.registry import IMPORTERS, choose_importer, describe_known
+    from assay.record.importers.registry import choose_importer, describe_known, find_importers
     from assay.record.importers.sample import Sample
 
     if not os.path.exists(request.path):
         raise UsageError(f"{request.path} is not a folder or a file")
     if request.importer is not None:
-        chosen = {each.name: each for each in IMPORTERS if each.gives == "runs"}
+        chosen = {each.name: each for each in find_importers() if each.gives == "runs"}
         if request.importer not in chosen:
             raise NotFoundError("importer of runs", request.importer, chosen)
         return _import(chosen[request.importer], request, console)
@@ -307,10 +307,11 @@ def ingest(request: IngestRequest, console: Console) -> int:
 
 
 def _import(importer: Importer, request: IngestRequest, console: Console) -> int:
-    from assay.exchange.importing import import_runs
     from assay.follow.locations import find_roots, show_command
+    from assay.plugins import require_function
 
     root = os.path.abspath(request.root) if request.root else find_roots(None).main[0]
+    import_runs = require_function("runs.import", importer.title)
     counts = import_runs(importer, request.path, root, request.study, console)
     for note in counts.notes:
         console.message(note)

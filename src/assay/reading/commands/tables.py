@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from assay.errors import UsageError
@@ -14,8 +14,6 @@ from assay.values.options import Request, argument, json_option, option, root_op
 from assay.values.state import State
 
 if TYPE_CHECKING:
-    from assay.exchange.tensorboard import Points
-    from assay.follow.locations import StudyLocation
     from assay.reading.plotting import Plot, Selection
     from assay.reading.summary import StudySummary, SummaryOptions
     from assay.record.index.base import Index
@@ -103,6 +101,9 @@ def summarise(request: SumRequest, console: Console) -> int:
         if request.tensorboard is not None:
             import shlex
 
+            from assay.plugins import require_function
+
+            write_hparams_events = require_function("tensorboard.write", "--tensorboard")
             count = write_hparams_events(index, locations, request.tensorboard, options)
             console.print(f"{count} runs written; show them: tensorboard --logdir {shlex.quote(request.tensorboard)}")
             return 0
@@ -146,30 +147,6 @@ def _render(table: Table, request: SumRequest) -> str:
     if request.as_markdown:
         return tables.render_markdown(table)
     return tables.render_csv(table, raw=request.csv_raw)
-
-
-def write_hparams_events(index: Index, locations: Sequence[StudyLocation], folder: str, options: SummaryOptions) -> int:
-    """One sub-folder per run with its parameters, last values and series; how many runs."""
-    from assay.exchange.tensorboard import BoardRun, write_board_run
-    from assay.reading.run_reader import load_fresh_table
-    from assay.reading.summary import select_rows
-
-    table = load_fresh_table(index, locations)
-    chosen = select_rows(table, options.where, options.patterns, options.states)
-    for i in chosen:
-        row = table.rows[i]
-        last = {name: column.last[i] for name, column in table.metrics.items() if column.count[i]}
-        name = row.key if len(locations) > 1 else row.key.partition("/")[2]
-        write_board_run(folder, BoardRun(name, row.params, last, _load_series(index, row.key, last)))
-    return len(chosen)
-
-
-def _load_series(index: Index, key: str, metrics: Iterable[str]) -> Iterator[Points]:
-    from assay.exchange.tensorboard import Points
-
-    for metric in metrics:
-        series = index.load_series(key, metric)
-        yield Points(metric, series.steps, series.values, series.times)
 
 
 # ---------------------------------------------------------------- plot

@@ -18,8 +18,6 @@ from typing import Any
 import pytest
 from tests.services import AZURITE
 
-from assay.exchange.store import object_store
-
 START_S = 60
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # everybody's
 
@@ -276,7 +274,7 @@ def open_store(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
     for variable in [key for key in os.environ if key.startswith(CLOUD_VARIABLES)]:
         monkeypatch.delenv(variable)
-    monkeypatch.setattr(object_store, "_ANSWER_S", 120.0)  # beside other tests
+    monkeypatch.setattr("assay.exchange.store.object_store._ANSWER_S", 120.0)  # beside other tests
     bucket = f"bucket-{abs(hash(request.node.nodeid)):x}"
     store = BUILDERS[name](request.getfixturevalue(f"{name}_port"), bucket)
     for variable, value in {**store.environment, "no_proxy": "127.0.0.1"}.items():

@@ -1,0 +1,61 @@
+"""ASSAY_SERVER: each test of a model becomes a run with its outcome, times and failure, and is sent there.
+
+The plugin of `exchange` sends it, prints the link and reports what went wrong.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from assay.compat.torq.dashboard import build_archive, build_session
+from assay.compat.torq.pytest_session import build_result, find_properties
+from assay.compat.torq.session_runs import store_session
+from assay.exchange.api import LINK, Target, Uploads
+from assay.values.pytest_names import PROPERTY_CASE
+
+
+class ModelUploads:
+    """In the process that the user has called."""
+
+    def __init__(self, uploads: Uploads, folder: str) -> None:
+        self._uploads = uploads
+        self._folder = folder
+        self._reports: dict[str, dict[str, pytest.TestReport]] = {}
+        self._stored = ""  # STUDY~SESSION, once a run was written
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        phases = self._reports.setdefault(report.nodeid, {})
+        phases[report.when or ""] = report
+        if report.when == "teardown":
+            del self._reports[report.nodeid]
+            if find_properties(phases).get(PROPERTY_CASE):
+                self._uploads.report(*self._send(report.nodeid, phases))
+
+    def _send(self, nodeid: str, phases: dict[str, pytest.TestReport]) -> tuple[str, str]:
+        with tempfile.TemporaryDirectory(prefix="assay-upload-") as folder:
+            name, text = self._uploads.send(lambda: self._write(nodeid, phases, folder))
+        is_sent = name == LINK and bool(text)
+        server = os.environ["ASSAY_SERVER"].strip().rstrip("/")
+        return name, f"{server}/test-sessions/{self._stored}/" if is_sent else text
+
+    def _write(self, nodeid: str, phases: dict[str, pytest.TestReport], folder: str) -> Iterator[Target]:
+        """The test as a run, as the server makes it of Torq's session."""
+        session = build_session([build_result(nodeid, phases)], self._folder, os.environ)
+        session = replace(session, workflow_url=self._uploads.session)
+        unpacked, root = os.path.join(folder, "session"), os.path.join(folder, "root")
+        os.mkdir(root)
+        with zipfile.ZipFile(io.BytesIO(build_archive(session))) as archive:
+            archive.extractall(unpacked)  # our own
+        stored = store_session(unpacked, os.path.join(folder, "aside"), root, time.time())
+        self._stored = f"{stored.study}~{stored.id}"
+        for run in stored.runs:
+            yield Target(run.study, os.path.join(root, run.study, run.run))
