@@ -53,12 +53,22 @@ CASES = [
             ("plot two --importance", "importance needs a plug-in that is not installed"),
         ),
     ),
+    Case(
+        "exchange",
+        ("export", "push", "pull", "upload", "perfzero"),
+        calls=(
+            ("sum two --tensorboard board", "--tensorboard needs a plug-in that is not installed"),
+            ("golden show s3://bucket/golden", "the store s3://bucket/golden needs a plug-in that is not installed"),
+            ("index ingest two.yml --as mlflow", "no importer of runs named 'mlflow'"),
+            ("model cache push --to there", "there is no command 'push'"),
+        ),
+    ),
 ]
 NEEDED_BY = {  # plug-ins that go with it, since they need it
     "golden": ("compat/harness", "convergence.py"),
     "bench": ("compat/perfzero",),
     "models": ("compat/torq",),
-    "exchange": ("compat/perfzero", "compat/torq", "models/store/shared.py", "models/commands/cache.py"),
+    "exchange": ("compat/perfzero", "compat/torq", "models/sharing"),
 }
 STUDY = 'study: two\ncommand: echo "loss {x}"\nparams: {x: [1, 2]}\nmetrics: {loss: "loss ({number})"}\n'
 IMPORT_ALL = """

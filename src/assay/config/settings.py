@@ -2,7 +2,7 @@
 
 From the weakest to the strongest: `~/.config/assay/config.toml`; the nearest `assay.toml`, or `pyproject.toml` with a
 `[tool.assay]` table, from the working directory upwards; the environment (`ASSAY_ROOT`, `ASSAY_SLOTS`, …).
-Tables of products are handed on as they are, with their positions: the product reads them.
+Tables of plug-ins (the hook `settings`) are handed on as they are, with their positions: the plug-in reads them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from assay.config.fields import Fields
 from assay.config.source import Entry, Node, Problems, load_text
 from assay.errors import UsageError, did_you_mean
+from assay.plugins import merge
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.layout import DEFAULT_ROOT
 from assay.values.units import parse_duration, parse_slots
@@ -23,9 +24,9 @@ from assay.values.units import parse_duration, parse_slots
 if TYPE_CHECKING:
     from assay.values.secrets import SecretRules
 
-TABLES = ("targets", "models", "farms")  # that products read
 PATTERNS = ("secret_names", "secret_files")
-KEYS = ("root", "slots", "farm", "max_wait", "notify", "index", *PATTERNS, *TABLES)
+VALUES = ("root", "slots", "farm", "max_wait", "notify", "index", *PATTERNS)
+KEYS = (*VALUES, "farms")  # and the tables that plug-ins read
 ENVIRONMENT = {
     "root": "ASSAY_ROOT",
     "slots": "ASSAY_SLOTS",
@@ -80,7 +81,8 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
     for path in files:
         table = _load_file(path)
         patterns = {key: (*patterns[key], *table.pop(key, ())) for key in PATTERNS}  # a project adds to the user's
-        tables.update({key: (*tables.get(key, ()), table.pop(key)) for key in TABLES if key in table})
+        handed_on = [key for key in table if key not in VALUES]
+        tables.update({key: (*tables.get(key, ()), table.pop(key)) for key in handed_on})
         found.update({key: (value, path) for key, value in table.items()})
     found.update(_from_environment(environment, folder))
     root, root_from = found.get("root", (os.path.join(folder, DEFAULT_ROOT), None))
@@ -175,8 +177,8 @@ class _Reader(Fields):
 
     def read(self, entry: Entry) -> Any:
         key, node = entry.key, entry.node
-        if key not in KEYS:
-            self.problems.add("unknown setting", key, entry.position, did_you_mean(key, KEYS))
+        if key not in KEYS and key not in (offered := merge("settings")):
+            self.problems.add("unknown setting", key, entry.position, did_you_mean(key, (*KEYS, *offered)))
         elif key == "slots":
             return self._read_slots(node)
         elif key in PATTERNS:

@@ -9,6 +9,10 @@ PLUGIN = (
         "models",
         commands={"model": ("assay.models.commands:GROUP", "Which layer of an ONNX model does a target get wrong?")},
         children={"model": "assay.models.child:main", "worker": "assay.models.worker:main"},
+        settings={
+            "models": "assay.models.config.settings:read_model_settings",
+            "targets": "assay.models.config.targets:read_target_tables",
+        },
         pages=("assay.models.web_pages:PAGES",),
         doctor=(
             Folder(
