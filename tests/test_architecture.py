@@ -51,7 +51,6 @@ SUB_PLUGINS = ("runx", "mlrunner", "harness", "perfzero", "torq")  # folders of 
 
 # Imports that break the order until a hook replaces them. The list only shrinks.
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
-    "assay.bench.flow.compare": ("assay.exchange.store.transfer",),
     "assay.bench.web_pages": (
         "assay.web.actions",
         "assay.web.answers",
@@ -60,20 +59,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "assay.web.site",
         "assay.web.snapshots",
     ),
-    "assay.compat.perfzero.download": ("assay.exchange.store.object_store", "assay.exchange.store.transfer"),
-    "assay.compat.perfzero.http_file": ("assay.exchange.store.transfer",),
-    "assay.compat.perfzero.setup": ("assay.exchange.store.transfer",),
-    "assay.compat.perfzero.upload": ("assay.exchange.store.object_store", "assay.exchange.store.transfer"),
     "assay.config.load": ("assay.compat.mlrunner.study_file", "assay.compat.runx.study_file"),
-    "assay.config.native": ("assay.search.config", "assay.search.stop_rules"),
-    "assay.exchange.importers.mlflow_store": ("assay.compat.originals",),
-    "assay.exchange.pytest_support": (
-        "assay.compat.torq.dashboard",
-        "assay.compat.torq.pytest_session",
-        "assay.compat.torq.session_runs",
-        "assay.golden.pytest_support",
-        "assay.models.api",
-    ),
     "assay.exchange.web_uploads": (
         "assay.compat.torq.dashboard",
         "assay.compat.torq.session_runs",
@@ -85,35 +71,16 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     ),
     "assay.follow.locations": ("assay.compat.runx.study_file",),
     "assay.follow.refresh": ("assay.compat.originals",),
-    "assay.golden.commands": ("assay.exchange.api",),
     "assay.golden.web_pages": ("assay.web.interface", "assay.web.routes", "assay.web.site"),
-    "assay.launch.commands.run": ("assay.exchange.notify", "assay.search.source"),
     "assay.launch.prepared": ("assay.compat.originals",),
     "assay.launch.run_dir_builder": ("assay.compat.mlrunner.files",),
-    "assay.launch.sweep": (
-        "assay.compat.mlrunner.files",
-        "assay.compat.runx.sets",
-        "assay.search.early_stop",
-        "assay.search.source",
-    ),
-    "assay.models.commands.cache": ("assay.exchange.store.remote",),
-    "assay.models.store.shared": (
-        "assay.exchange.store.manifests",
-        "assay.exchange.store.mirror",
-        "assay.exchange.store.remote",
-    ),
+    "assay.launch.sweep": ("assay.compat.mlrunner.files", "assay.compat.runx.sets"),
     "assay.models.web_pages": (
         "assay.bench.api",
         "assay.web.interface",
         "assay.web.routes",
         "assay.web.site",
         "assay.web.snapshots",
-    ),
-    "assay.reading.param_plots": ("assay.search.importance",),
-    "assay.record.importers.registry": (
-        "assay.exchange.importers.mlflow_store",
-        "assay.exchange.importers.optuna_journal",
-        "assay.exchange.importers.wandb_csv",
     ),
     "assay.web.alarms": ("assay.bench.api", "assay.bench.web_pages", "assay.golden.api", "assay.models.api"),
     "assay.web.pages.studies": ("assay.bench.api", "assay.golden.api", "assay.models.api"),
