@@ -143,7 +143,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "azure": ("assay.exchange.store.object_store",),
     "httpx": ("assay.compat.perfzero.http_file",),
     "google": ("assay.compat.perfzero.uploads", "assay.models.graph.onnx_library"),  # the latter: protobuf's errors
-    "starlette": ("assay.web", *(f"assay.{part}.web_pages" for part in PLUGINS), "assay.exchange.web_uploads"),
+    "starlette": ("assay.web", *(f"assay.{part}.web_pages" for part in (*PLUGINS, "compat.torq"))),
     "uvicorn": ("assay.web",),
     "h11": ("assay.web.connections",),  # uvicorn's
     "jinja2": ("assay.show.html", "assay.web.site"),
@@ -328,13 +328,12 @@ def load_needs() -> dict[str, frozenset[str]]:
 
 def find_needs(module: str) -> frozenset[str]:
     parts = module.split(".")
-    if parts[-1] == "web_pages":
-        return frozenset(("web",))
     owner = OWNED_MODULES.get(parts[1]) if len(parts) == 2 else None
     inner = parts[2] if len(parts) > 2 else ""
     own = inner if parts[1] == "compat" else f"{parts[1]}-{inner}"  # a folder that is a plug-in of its own
     name = owner or (own if own in load_needs() else part_of(module))
-    return load_needs().get(name, frozenset())
+    served = ("web",) if parts[-1] == "web_pages" else ()
+    return load_needs().get(name, frozenset()).union(served)
 
 
 OWNED_MODULES = {"convergence": "harness", "logx": "runx", "checkpoint": "runx", "examine": "mlrunner"}

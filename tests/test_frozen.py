@@ -198,6 +198,10 @@ def test_tables_of_the_originals(
 
 
 def test_the_description_of_the_json_interface(frozen: Callable[[str, str], None]) -> None:
+    from assay.web.app import list_entries
     from assay.web.openapi import build_document
+    from assay.web.site import Site
 
-    frozen("openapi.json", json.dumps(build_document(), indent=1) + "\n")
+    document = build_document(list_entries(Site(())))
+    if document != json.loads((FROZEN / "openapi.json").read_text()):  # the order of its members means nothing
+        frozen("openapi.json", json.dumps(document, indent=1) + "\n")

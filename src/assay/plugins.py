@@ -105,7 +105,8 @@ def find_plugins() -> Mapping[str, Plugin]:
 def find_problems() -> tuple[Problem, ...]:
     """What was left out, and why; every name that a plug-in offers is loaded for this."""
     loaded = _load_plugins()
-    return (*loaded.problems, *(problem for plugin in loaded.plugins.values() for problem in _try_names(plugin)))
+    names = [problem for plugin in loaded.plugins.values() for problem in _try_names(plugin)]
+    return (*loaded.problems, *names, *_try_pages())
 
 
 def load(text: str) -> Any:
@@ -280,6 +281,14 @@ def _try_names(plugin: Plugin) -> Iterator[Problem]:
             load(text)
         except InfrastructureError as error:
             yield Problem(plugin.name, error.message)
+
+
+def _try_pages() -> tuple[Problem, ...]:
+    """By the plug-in that serves them: without it, or without its libraries, nobody loads one."""
+    try:
+        return tuple((find_function("pages.find_problems") or tuple)())
+    except InfrastructureError:  # it is among the names that were tried
+        return ()
 
 
 # ---------------------------------------------------------------- entry points

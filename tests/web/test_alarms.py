@@ -24,7 +24,7 @@ from assay.record.received import Received, write_received
 from assay.system.files import write_atomic
 from assay.values.verdict import VerdictKind
 from assay.web import alarms
-from assay.web.api import count_failed_checks
+from assay.web.contents.page_facts import count_failed_checks
 
 
 def look(client: TestClient) -> str:
@@ -147,7 +147,7 @@ def test_what_cannot_be_judged_is_said_and_hides_nothing_else(tmp_path: Path, mo
     def fail(_locations: object) -> None:
         raise KeyError("nobody expects this")
 
-    monkeypatch.setattr(alarms, "list_goldens", fail)
+    monkeypatch.setattr("assay.golden.web_pages.list_goldens", fail)
     models.write(tmp_path, "bad_1", bad_report())
     with open_client(tmp_path) as client:
         assert look(client) == "ERROR goldens cannot be judged: KeyError ERROR 1 model check"

@@ -20,11 +20,12 @@ from tests.web import hostile
 from tests.web_client import WRITE, open_client
 from tests.workbench import GOOD, Bench
 
-from assay.web.api import StudyView
-from assay.web.app import MODULES
+from assay.web.app import list_entries
+from assay.web.contents.page_view import StudyView
 from assay.web.routes import Entry, build_route
+from assay.web.site import Site
 
-ENTRIES = [entry for module in MODULES for entry in module.ROUTES]
+ENTRIES = list_entries(Site(()))
 PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 SLOWEST_S = 20.0  # a hang, not a speed: other work goes on beside the tests
 ATTACKS = (

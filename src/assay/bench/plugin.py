@@ -13,6 +13,7 @@ PLUGIN = Plugin(
         "command-profile": "assay.bench.command_profile:main",
     },
     importers=("assay.bench.importers.recognisers:IMPORTERS",),
+    reports=("assay.bench.page.report:build_report",),
     pages=("assay.bench.web_pages:PAGES",),
     doctor=(
         Part("ruptures", "stats", "change points: assay bench history"),
@@ -20,6 +21,7 @@ PLUGIN = Plugin(
     ),
     functions={
         "compare_benchmarks": "assay.bench.public:compare_benchmarks",
+        "benchmarks.is_archive": "assay.bench.page.contents:is_archive",
         "timings.add": "assay.bench.flow.archive:add_timings",
     },
 )

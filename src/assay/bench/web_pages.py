@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.concurrency import run_in_threadpool
@@ -27,15 +28,28 @@ from assay.bench.api import (
     list_columns,
     list_commits,
 )
+from assay.bench.records import BENCH_FILE
 from assay.errors import NotFoundError, UsageError
 from assay.follow.api import StudyLocation
+from assay.show.formatting import render_count
 from assay.values.document import Block
-from assay.web.actions import call
-from assay.web.answers import send
-from assay.web.interface import Pages
-from assay.web.routes import get, post
-from assay.web.site import build_address, get_site
-from assay.web.snapshots import Snapshot, Snapshots
+from assay.values.verdict import VerdictKind
+from assay.web.api import (
+    TEXT,
+    Alarm,
+    Navigation,
+    Operation,
+    Pages,
+    Snapshot,
+    Snapshots,
+    build_address,
+    call,
+    get,
+    get_site,
+    post,
+    ref,
+    send,
+)
 
 _JUDGEMENTS = ("ack", "wontfix", "invalid", "open")
 _LONGEST_NOTE = 2000
@@ -217,12 +231,69 @@ def _triage(request: Request, body: bytes) -> Response:
     return send(answer, 409 if code else 200)
 
 
-ROUTES = [
-    get("/benchmarks", show_all),
-    get("/benchmarks/{study}/history", show_history),
-    get("/benchmarks/{study}/environments", show_environments),
-    get("/benchmarks/{study}/compare", show_comparison),
-    post("/api/benchmarks/{study}/triage", triage),
-]
+# ---------------------------------------------------------------- on other pages
+
+
+def find_alarms(snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Iterator[Alarm]:
+    unjudged, waiting, broken = 0, 0, 0
+    for slug, location in known.items():
+        if is_archive(location):
+            snapshot = snapshots.load(slug)
+            overview = build_overview(snapshot.location, load_kept(snapshot).groups)
+            unjudged += find_changes(overview.lines).open_count
+            waiting += overview.waiting
+            judged = [line.judged for line in overview.lines if line.judged]
+            broken += sum(VerdictKind.ERROR in each.kinds.values() for each in judged)
+    if broken:
+        text = f"{render_count(broken, 'benchmark')} ERROR"
+        yield Alarm("/benchmarks", broken, text, "ERROR", build_address("benchmarks", sort="verdict"))
+    if unjudged:
+        text = f"{render_count(unjudged, 'benchmark change')} not triaged"
+        yield Alarm("/benchmarks", unjudged, text, "FAIL", build_address("benchmarks", sort="change"))
+    if waiting:
+        text = f"{render_count(waiting, 'benchmark')} not judged yet"
+        yield Alarm("/benchmarks", waiting, text, "INCONCLUSIVE", build_address("benchmarks"), is_note=True)
+
+
+def build_card(_slug: str, location: StudyLocation) -> tuple[str, Mapping[str, Any]] | None:
+    link = {"text": "Histories and verdicts", "path": "/benchmarks"}
+    return ("parts/link.html", link) if is_archive(location) else None
+
+
+def find_related(_slug: str, _run: str, files: set[str]) -> Sequence[tuple[str, str]]:
+    return [("Benchmark history", build_address("benchmarks"))] if BENCH_FILE in files else []
+
+
 _FOLDER = os.path.dirname(__file__)
-PAGES = Pages(ROUTES, os.path.join(_FOLDER, "templates"), os.path.join(_FOLDER, "static"))
+_JUDGEMENT = {
+    "type": "object",
+    "required": ["metric", "method", "change", "judgement"],
+    "properties": {
+        **dict.fromkeys(("metric", "method", "change"), TEXT),
+        "judgement": {"enum": list(_JUDGEMENTS)},
+        "note": {"type": "string", "maxLength": _LONGEST_NOTE},
+    },
+}
+_TRIAGE = Operation(
+    "triage",
+    "Write down a judgement about a change of a benchmark, as `assay bench triage`",
+    ref("Action"),
+    refusals=(400, 404, 409),
+    body={"application/x-www-form-urlencoded": {"schema": ref("Judgement")}},
+    schemas={"Judgement": _JUDGEMENT},
+)
+PAGES = Pages(
+    [
+        get("/benchmarks", show_all),
+        get("/benchmarks/{study}/history", show_history),
+        get("/benchmarks/{study}/environments", show_environments),
+        get("/benchmarks/{study}/compare", show_comparison),
+        post("/api/benchmarks/{study}/triage", triage, _TRIAGE),
+    ],
+    Navigation("Benchmarks", "/benchmarks", 2),
+    os.path.join(_FOLDER, "templates"),
+    os.path.join(_FOLDER, "static"),
+    find_alarms,
+    build_card,
+    find_related,
+)

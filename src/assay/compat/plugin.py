@@ -44,5 +44,5 @@ PLUGIN = (
             ),
         ),
     ),
-    Plugin("torq", needs=("models", "exchange")),
+    Plugin("torq", needs=("models", "exchange"), pages=("assay.compat.torq.web_pages:PAGES",)),
 )

@@ -8,7 +8,7 @@ from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
     from assay.exchange.pytest_support import LINK, Uploads
-    from assay.exchange.receive import RefusedUploadError, Sender, StoredRun, place_runs
+    from assay.exchange.receive import RefusedUploadError, Sender, StoredRun, place_runs, unpack
     from assay.exchange.store.manifests import Manifest, build_key
     from assay.exchange.store.mirror import Fetching, Folder, Sent, fetch_files, list_folder, load_manifests, push
     from assay.exchange.store.object_store import check_installed, download, upload
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
         write_notes,
     )
     from assay.exchange.upload import Target
+    from assay.exchange.web_pages import LIMITS, find_sender, refresh_studies, take_upload
 
 HOMES = {
     "assay.exchange.pytest_support": "LINK Uploads",
-    "assay.exchange.receive": "RefusedUploadError Sender StoredRun place_runs",
+    "assay.exchange.receive": "RefusedUploadError Sender StoredRun place_runs unpack",
     "assay.exchange.store.manifests": "Manifest build_key",
     "assay.exchange.store.mirror": "Fetching Folder Sent fetch_files list_folder load_manifests push",
     "assay.exchange.store.object_store": "check_installed download upload",
@@ -44,5 +45,6 @@ HOMES = {
         "parse_scheme remove_part render_url write_notes"
     ),
     "assay.exchange.upload": "Target",
+    "assay.exchange.web_pages": "LIMITS find_sender refresh_studies take_upload",  # where starlette is installed
 }
 __getattr__ = build_getattr(__name__, HOMES)

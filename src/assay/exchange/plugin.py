@@ -26,7 +26,7 @@ PLUGIN = Plugin(
         "store.shared_folder": "assay.exchange.shared_folder:shared_folder",
         "tensorboard.write": "assay.exchange.tensorboard:write_hparams_events",
     },
-    pages=("assay.exchange.web_uploads:PAGES",),
+    pages=("assay.exchange.web_pages:PAGES",),
     doctor=(
         Part("tensorboardX", "tensorboard", "assay sum --tensorboard, logx's event files"),
         Part("mlflow-skinny", "mlflow", "assay export mlflow"),

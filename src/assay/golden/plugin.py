@@ -9,7 +9,11 @@ PLUGIN = Plugin(
     commands={
         "golden": ("assay.golden.commands:GROUP", "Record a training that is good; check that it still converges.")
     },
+    reports=("assay.golden.report_page:build_report",),
     pages=("assay.golden.web_pages:PAGES",),
     doctor=(Part("scipy", "stats", "assay golden check"),),
-    functions={"check_golden": "assay.golden.public:check_golden"},
+    functions={
+        "check_golden": "assay.golden.public:check_golden",
+        "report.find_kept": "assay.golden.report_page:find_kept",
+    },
 )

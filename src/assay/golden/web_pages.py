@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from assay.errors import FormatError, NotFoundError
+from assay.follow.api import StudyLocation
 from assay.golden.api import (
     build_check_comparison,
     build_golden_page,
@@ -16,10 +19,10 @@ from assay.golden.api import (
     list_goldens,
     list_unkept,
 )
+from assay.show.formatting import render_count
 from assay.values.document import Block
-from assay.web.interface import Pages
-from assay.web.routes import get
-from assay.web.site import get_site
+from assay.values.verdict import VerdictKind
+from assay.web.api import Alarm, Navigation, Pages, Snapshots, build_address, get, get_site
 
 
 def show_all(request: Request) -> Response:
@@ -64,10 +67,34 @@ def show_stored(request: Request) -> Response:
     return site.render(request, "recording.html", stored=found[path], blocks=build_stored_blocks(found[path]))
 
 
-ROUTES = [
-    get("/goldens", show_all),
-    get("/goldens/{study}", show),
-    get("/recordings/{path:path}", show_stored),
-]
-_FOLDER = os.path.dirname(__file__)
-PAGES = Pages(ROUTES, os.path.join(_FOLDER, "templates"))
+# ---------------------------------------------------------------- on other pages
+
+
+def find_alarms(_snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Iterator[Alarm]:
+    """The last check of each; one that was only recorded was never judged."""
+    found: dict[str, list[str]] = {}
+    for card in list_goldens(known):
+        if card.checks and (card.checks[0].is_damaged or card.checks[0].kind is not VerdictKind.PASS):
+            found.setdefault(card.checks[0].word, []).append(card.slug)
+    for word, slugs in found.items():
+        address = build_address("goldens", *slugs) if len(slugs) == 1 else build_address("goldens")
+        kind = "ERROR" if word == "damaged" else word
+        yield Alarm("/goldens", len(slugs), f"{render_count(len(slugs), 'golden check')} {word}", kind, address)
+
+
+def build_card(slug: str, location: StudyLocation) -> tuple[str, Mapping[str, Any]] | None:
+    goldens = list_goldens({slug: location})
+    return ("parts/golden_card.html", {"golden": goldens[0]}) if goldens else None
+
+
+PAGES = Pages(
+    [
+        get("/goldens", show_all),
+        get("/goldens/{study}", show),
+        get("/recordings/{path:path}", show_stored),
+    ],
+    Navigation("Goldens", "/goldens", 1),
+    templates=os.path.join(os.path.dirname(__file__), "templates"),
+    find_alarms=find_alarms,
+    card=build_card,
+)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from assay.bench.api import is_archive
 from assay.errors import NotFoundError, UsageError
+from assay.follow.api import StudyLocation
 from assay.models.api import (
     LEVELS,
     Check,
@@ -28,10 +30,11 @@ from assay.models.api import (
     list_sessions,
     name_method,
 )
-from assay.web.interface import Pages
-from assay.web.routes import get
-from assay.web.site import build_address, get_site
-from assay.web.snapshots import Snapshot
+from assay.models.values.layout import MODEL_FILE
+from assay.plugins import find_function
+from assay.show.formatting import render_count
+from assay.values.verdict import VerdictKind
+from assay.web.api import Alarm, Navigation, Pages, Snapshot, Snapshots, build_address, get, get_site
 
 _MOST_COMPARED = 8
 
@@ -90,6 +93,9 @@ def show_check(request: Request) -> Response:
 
 def _find_times(request: Request, snapshot: Snapshot, method: str) -> str:
     """Where the benchmarks of the same root have the times of this model; "" where they have none."""
+    is_archive = find_function("benchmarks.is_archive")
+    if is_archive is None:
+        return ""
     snapshots = get_site(request).snapshots
     known = snapshots.find_locations().items()
     slugs = [slug for slug, each in known if is_archive(each) and each.root == snapshot.location.root]
@@ -158,12 +164,43 @@ def show_session(request: Request) -> Response:
     )
 
 
-ROUTES = [
-    get("/models", show_all),
-    get("/models/{study}/times", show_times),
-    get("/models/{study}/checks/{run}", show_check),
-    get("/models/{study}/checks/{run}/tensors", show_tensors),
-    get("/models/{study}/sessions/{session}", show_session),
-]
-_FOLDER = os.path.dirname(__file__)
-PAGES = Pages(ROUTES, os.path.join(_FOLDER, "templates"))
+# ---------------------------------------------------------------- on other pages
+
+
+def find_alarms(snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Iterator[Alarm]:
+    found: Counter[str] = Counter()
+    for slug, location in known.items():
+        if is_model_study(location):
+            rows = [row for row in snapshots.load(slug).table.rows if row.state.is_over]
+            checks = list_checks(location, rows)  # an upload that passed does not hide a failure that was seen here
+            sides = [[each for each in checks if bool(each.received) is received] for received in (False, True)]
+            newest = [card.checks[0] for side in sides for card in group_checks(side)]
+            found.update("ERROR" if check.kind is None else str(check.kind) for check in newest)
+    found.pop(str(VerdictKind.PASS), None)
+    for kind, count in found.items():
+        yield Alarm("/models", count, f"{render_count(count, 'model check')} {kind}", kind, build_address("models"))
+
+
+def build_card(_slug: str, location: StudyLocation) -> tuple[str, Mapping[str, Any]] | None:
+    link = {"text": "Verdicts of each model", "path": "/models"}
+    return ("parts/link.html", link) if is_model_study(location) else None
+
+
+def find_related(slug: str, run: str, files: set[str]) -> Sequence[tuple[str, str]]:
+    return [("Model report", build_address("models", slug, "checks", run))] if MODEL_FILE in files else []
+
+
+PAGES = Pages(
+    [
+        get("/models", show_all),
+        get("/models/{study}/times", show_times),
+        get("/models/{study}/checks/{run}", show_check),
+        get("/models/{study}/checks/{run}/tensors", show_tensors),
+        get("/models/{study}/sessions/{session}", show_session),
+    ],
+    Navigation("Models", "/models", 3),
+    templates=os.path.join(os.path.dirname(__file__), "templates"),
+    find_alarms=find_alarms,
+    card=build_card,
+    find_related=find_related,
+)

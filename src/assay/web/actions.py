@@ -18,6 +18,7 @@ from assay.errors import UsageError
 from assay.system.files import parse_json
 from assay.values import layout
 from assay.web.answers import send
+from assay.web.operations import Operation, ref
 from assay.web.routes import post
 from assay.web.site import get_site
 from assay.web.snapshots import Snapshot
@@ -136,4 +137,16 @@ def _start(snapshot: Snapshot, words: Sequence[str]) -> tuple[int, str]:
     return (code if code not in (0, 1) else 0), said or f"it ended with exit code {code}"
 
 
-ROUTES = [post("/api/studies/{study}/actions", act)]
+ROUTES = [
+    post(
+        "/api/studies/{study}/actions",
+        act,
+        Operation(
+            "act",
+            "Stop, repeat, tag or untag runs, or write a note; without runs the whole study",
+            ref("Action"),
+            refusals=(400, 404, 409),
+            body={"application/json": {"schema": ref("Wish")}},
+        ),
+    )
+]

@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING
 from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
-    from assay.web.contents.page_facts import build_series_facts, count_failed_checks
-    from assay.web.contents.page_view import StudyView
-    from assay.web.contents.study_page import build_table, find_names
+    from assay.web.actions import call
+    from assay.web.answers import send
+    from assay.web.interface import Alarm, Navigation, Pages
+    from assay.web.operations import BINARY, COUNT, FLAG, TEXT, Operation, Param, many, record, ref
+    from assay.web.routes import get, post
+    from assay.web.security import TOKEN_KEY, Limit
+    from assay.web.site import Site, build_address, get_site
+    from assay.web.snapshots import Snapshot, Snapshots
 
 HOMES = {
-    "assay.web.contents.page_facts": "build_series_facts count_failed_checks",
-    "assay.web.contents.page_view": "StudyView",
-    "assay.web.contents.study_page": "build_table find_names",
+    "assay.web.actions": "call",
+    "assay.web.answers": "send",
+    "assay.web.interface": "Alarm Navigation Pages",
+    "assay.web.operations": "BINARY COUNT FLAG TEXT Operation Param many record ref",
+    "assay.web.routes": "get post",
+    "assay.web.security": "TOKEN_KEY Limit",
+    "assay.web.site": "Site build_address get_site",
+    "assay.web.snapshots": "Snapshot Snapshots",
 }
 __getattr__ = build_getattr(__name__, HOMES)

@@ -17,13 +17,12 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from assay.errors import AssayError, NotFoundError, UsageError
-from assay.plugins import load_all
 from assay.web import actions, assets, live, login
 from assay.web import json_routes as api
 from assay.web.alarms import Alarms
 from assay.web.answers import send
 from assay.web.pages import compare, run, studies, study, traces
-from assay.web.routes import build_route
+from assay.web.routes import Entry, build_route
 from assay.web.security import Guard
 from assay.web.site import FOLDER, Site, get_site
 
@@ -31,13 +30,15 @@ MODULES = (assets, actions, live, login, studies, study, run, compare, api, trac
 _SMALLEST_PACKED = 1024
 
 
+def list_entries(site: Site) -> list[Entry]:
+    own: list[Entry] = [entry for module in MODULES for entry in module.ROUTES]
+    return own + [entry for _, each in site.pages for entry in each.routes]
+
+
 def build_app(site: Site) -> ASGIApp:
-    pages = load_all("pages")
-    routes = [build_route(entry) for module in MODULES for entry in module.ROUTES]
-    routes += [build_route(entry) for _, each in pages for entry in each.routes]
-    mounts = [
-        Mount(f"/static/{plugin.name}", StaticFiles(directory=each.static)) for plugin, each in pages if each.static
-    ]
+    entries = list_entries(site)
+    routes = list(map(build_route, entries))
+    mounts = [Mount(f"/static/{name}", StaticFiles(directory=each.static)) for name, each in site.pages if each.static]
     mounts.append(Mount("/static", StaticFiles(directory=os.path.join(FOLDER, "static"))))
     if os.path.isdir(assets.VENDOR):
         mounts.append(Mount("/vendor", StaticFiles(directory=assets.VENDOR)))
@@ -54,7 +55,8 @@ def build_app(site: Site) -> ASGIApp:
         exception_handlers={HTTPException: _show_error, AssayError: _show_error, Exception: _show_error},
     )
     app.state.site = site
-    app.state.alarms = Alarms(site.snapshots)
+    app.state.entries = entries
+    app.state.alarms = Alarms(site.snapshots, site.pages)
     packed = GZipMiddleware(app, minimum_size=_SMALLEST_PACKED, compresslevel=1)
     return Guard(packed, routes, tokens=site.tokens, hosts=site.hosts, is_open=site.is_open)
 

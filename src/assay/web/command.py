@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
+from assay.plugins import Problem, find_plugins, load
 from assay.show.console import Console
 from assay.system.files import cache_dir, write_atomic
 from assay.system.terminal import is_terminal
@@ -162,6 +163,22 @@ def check_parts() -> None:
     if missing := assets.find_missing():
         hint = f"get them, with a network: {assets.build_remedy()}"
         raise UsageError(f"files of the page are missing: {', '.join(missing)}", hint)
+
+
+def find_page_problems() -> Iterator[Problem]:
+    """For `assay doctor`: what plug-ins offer as pages and cannot be served."""
+    if find_spec("starlette") is None:
+        return
+    from assay.web.interface import find_mistake
+
+    for plugin in find_plugins().values():
+        for text in plugin.pages:
+            try:
+                mistake = find_mistake(load(text))
+            except InfrastructureError as error:
+                yield Problem(plugin.name, error.message)
+            else:
+                yield from [Problem(plugin.name, f"{text}: {mistake}")] if mistake else ()
 
 
 def load_tokens(path: str | None) -> tuple[Token, ...]:

@@ -2,16 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from assay.web.routes import Entry
+from assay.errors import AssayError
+from assay.follow.api import StudyLocation
+from assay.plugins import load_all
+from assay.web.routes import Entry, build_route
+from assay.web.snapshots import Snapshots
+
+
+class Navigation(NamedTuple):
+    """A link at the top of each page. `position`: those with a lower number stand before it."""
+
+    text: str
+    path: str
+    position: int = 100
+
+
+class Alarm(NamedTuple):
+    """`place`: the path of the navigation that it belongs to. `is_note`: not judged, and so neither good nor bad."""
+
+    place: str
+    number: int
+    text: str
+    kind: str
+    address: str
+    is_note: bool = False
 
 
 @dataclass(frozen=True)
 class Pages:
-    """`templates`, `static`: folders; files of `static` are served as /static/PLUG-IN/FILE."""
+    """Routes, with their operations where they belong to the JSON interface, and what other pages show of the plug-in.
+
+    `templates`, `static`: folders; files of `static` are served as /static/PLUG-IN/FILE. `find_alarms`: what is not
+    well in these studies, by the word that stands for each in addresses. `card`: a template and its values, which the
+    list of studies shows instead of the best run; None: not a study of this plug-in. `find_related`: text and address
+    of pages about a run, by its study, its name and the names of its files.
+    """
 
     routes: Sequence[Entry] = ()
+    navigation: Navigation | None = None
     templates: str = ""
     static: str = ""
+    find_alarms: Callable[[Snapshots, Mapping[str, StudyLocation]], Iterable[Alarm]] | None = None
+    card: Callable[[str, StudyLocation], tuple[str, Mapping[str, Any]] | None] | None = None
+    find_related: Callable[[str, str, set[str]], Sequence[tuple[str, str]]] | None = None
+
+
+def load_pages() -> list[tuple[str, Pages]]:
+    """By the names of the plug-ins. What cannot be used is left out; `assay doctor` names it."""
+    found = [(plugin.name, pages) for plugin, pages in load_all("pages") if not find_mistake(pages)]
+    return sorted(found, key=lambda each: (each[1].navigation or Navigation("", "")).position)
+
+
+def find_mistake(pages: object) -> str:
+    if not isinstance(pages, Pages):
+        return f"{type(pages).__name__} is not an assay.web.api.Pages"
+    missing = [folder for folder in (pages.templates, pages.static) if folder and not os.path.isdir(folder)]
+    if missing:
+        return f"there is no folder {missing[0]}"
+    try:
+        list(map(build_route, pages.routes))
+    except Exception as error:  # noqa: BLE001 whatever starlette says about it
+        return f"routes: {type(error).__name__}: {error}"
+    return ""
+
+
+def ask_pages(pages: Sequence[tuple[str, Pages]], part: str, *arguments: object) -> Iterator[Any]:
+    """The answers of those that have this part. A defect of one plug-in hides nothing of the others."""
+    for name, each in pages:
+        if function := getattr(each, part):
+            try:
+                yield function(*arguments)
+            except AssayError:
+                raise
+            except Exception:
+                logging.getLogger("assay.web").exception("the plug-in %s: %s", name, part)

@@ -1,4 +1,4 @@
-"""The JSON interface: what the commands print with `--json`, by address. `openapi.py` describes each of them."""
+"""The JSON interface: what the commands print with `--json`, by address. Each is described beside its route."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from assay.web.contents.page_facts import (
 )
 from assay.web.contents.page_view import StudyView
 from assay.web.contents.study_page import find_best, find_names
-from assay.web.openapi import build_document
+from assay.web.openapi import CHOICE, build_document, view_params
+from assay.web.operations import OBJECT, TEXT, Operation, Param, many, ref
 from assay.web.pages.run import find_run
 from assay.web.routes import get
 from assay.web.site import build_address, get_site, read_query
@@ -32,8 +33,8 @@ _MOST_COMPARED = 100
 _MOST_POINTS = 100_000
 
 
-def send_openapi(_request: Request) -> Response:
-    return send(build_document())
+def send_openapi(request: Request) -> Response:
+    return send(build_document(request.app.state.entries))
 
 
 def send_studies(request: Request) -> Response:
@@ -150,13 +151,65 @@ def send_comparison(request: Request) -> Response:
 
 
 ROUTES = [
-    get("/api/openapi.json", send_openapi),
-    get("/api/studies", send_studies),
-    get("/api/studies/{study}", send_study),
-    get("/api/studies/{study}/table", send_table),
-    get("/api/studies/{study}/runs", send_runs),
-    get("/api/studies/{study}/verdicts", send_verdicts),
-    get("/api/studies/{study}/runs/{run}", send_run),
-    get("/api/studies/{study}/runs/{run}/series", send_series),
-    get("/api/compare", send_comparison),
+    get("/api/openapi.json", send_openapi, Operation("describe", "This document", OBJECT, refusals=())),
+    get("/api/studies", send_studies, Operation("listStudies", "All studies", many(ref("Study")), refusals=())),
+    get(
+        "/api/studies/{study}",
+        send_study,
+        Operation("showStudy", "What a study has: states, metrics, parameters", ref("StudyFacts")),
+    ),
+    get(
+        "/api/studies/{study}/table",
+        send_table,
+        Operation(
+            "showTable",
+            "The table of a study, as `assay sum STUDY --json`",
+            many(ref("TableRow")),
+            view_params(*CHOICE, "group", "metrics", "show", "hide"),
+        ),
+    ),
+    get(
+        "/api/studies/{study}/runs",
+        send_runs,
+        Operation(
+            "listRuns", "The runs of a study, as `assay ls STUDY --json`", many(ref("RunRow")), view_params(*CHOICE)
+        ),
+    ),
+    get(
+        "/api/studies/{study}/verdicts",
+        send_verdicts,
+        Operation("listVerdicts", "What was judged: a finding each, the newest last", many(ref("Verdict"))),
+    ),
+    get(
+        "/api/studies/{study}/runs/{run}",
+        send_run,
+        Operation("showRun", "Everything about a run, as `assay show STUDY/RUN --json`", ref("Run")),
+    ),
+    get(
+        "/api/studies/{study}/runs/{run}/series",
+        send_series,
+        Operation(
+            "showSeries",
+            "One metric of a run, point by point",
+            ref("Series"),
+            (
+                Param("metric", "which metric", needed=True),
+                Param(
+                    "points",
+                    "about how many points; without it all",
+                    {"type": "integer", "minimum": 1, "maximum": _MOST_POINTS},
+                ),
+            ),
+        ),
+    ),
+    get(
+        "/api/compare",
+        send_comparison,
+        Operation(
+            "compareRuns",
+            "The first run with each other one, as `assay diff --json`",
+            many(ref("Comparison")),
+            (Param("run", "STUDY/RUN; two or more", many(TEXT), needed=True),),
+        ),
+    ),
 ]

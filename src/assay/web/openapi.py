@@ -1,40 +1,23 @@
-"""What the JSON interface offers, as an OpenAPI document. A test compares this table with the routes.
+"""What the JSON interface offers, as an OpenAPI document: of the operations that stand beside the routes.
 
-Paths are those of the routes. What a command prints with `--json` has the shape that the command gives it: here stand
-the fields that every answer has.
+What a command prints with `--json` has the shape that the command gives it: here stand the fields that every answer
+has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from assay.values.state import State
 from assay.web.contents.page_view import TABS, StudyView
+from assay.web.operations import COUNT, FLAG, NUMBER, OBJECT, TEXT, Operation, Param, Schema, many, record, ref
+from assay.web.routes import Entry
 
-Schema = Mapping[str, Any]
-
-TEXT: Schema = {"type": "string"}
-FLAG: Schema = {"type": "boolean"}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-NUMBER: Schema = {"type": "number"}
 MAYBE_TEXT: Schema = {"type": ["string", "null"]}
 MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
 VALUE: Schema = {"anyOf": [NUMBER, {"enum": ["NaN", "Infinity", "-Infinity"]}]}  # JSON has no NaN
 STATE: Schema = {"enum": [str(state) for state in State]}
-OBJECT: Schema = {"type": "object"}
-BINARY: Schema = {"type": "string", "format": "binary"}
-
-
-def many(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-def record(**fields: Schema) -> Schema:
-    """All of these, and perhaps more."""
-    return {"type": "object", "properties": dict(fields), "required": list(fields)}
-
-
 COUNTS: Schema = {"type": "object", "additionalProperties": COUNT}
 STUDY = record(
     study=TEXT, name=TEXT, root=TEXT, runs=COUNT, counts=COUNTS, last_activity=MAYBE_NUMBER, link=TEXT
@@ -100,17 +83,7 @@ WISH: Schema = {
         "text": {"type": "string", "maxLength": 10_000},
     },
 }
-JUDGEMENT: Schema = {
-    "type": "object",
-    "required": ["metric", "method", "change", "judgement"],
-    "properties": {
-        **dict.fromkeys(("metric", "method", "change"), TEXT),
-        "judgement": {"enum": ["ack", "wontfix", "invalid", "open"]},
-        "note": {"type": "string", "maxLength": 2000},
-    },
-}
 ACTION = record(command=TEXT, code={"type": "integer"}, said=TEXT)  # 409: the command's exit code was not 0
-UPLOAD = record(runs=many(record(study=TEXT, run=TEXT, is_new=FLAG, link=TEXT)), link=TEXT)
 ERROR = record(error=TEXT, hint=TEXT)
 
 SCHEMAS: Mapping[str, Schema] = {
@@ -127,25 +100,11 @@ SCHEMAS: Mapping[str, Schema] = {
     "LogMatches": LOG_MATCHES,
     "Wish": WISH,
     "Action": ACTION,
-    "Judgement": JUDGEMENT,
-    "Upload": UPLOAD,
-    "TorqSession": record(id=TEXT, link=TEXT, runs=COUNT),
     "Error": ERROR,
 }
 
 
-def ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
 # ---------------------------------------------------------------- parameters
-
-
-class Param(NamedTuple):
-    name: str
-    text: str
-    schema: Schema = TEXT
-    needed: bool = False
 
 
 WHOLE: Schema = {"type": "integer", "minimum": 1, "maximum": 1_000_000}
@@ -190,143 +149,10 @@ def view_params(*names: str) -> tuple[Param, ...]:
     return tuple(Param(name, _TEXTS[name], _SCHEMAS.get(name, TEXT)) for name in StudyView._fields if name in names)
 
 
-_CHOICE = ("where", "states", "sort", "reverse", "page", "rows")
-_RUNS = Param("run", "STUDY/RUN; two or more", many(TEXT), needed=True)
-_LOG = (
-    Param("command", "which command; without it the one that failed, else the last"),
-    Param("attempt", "which attempt; without it the last", {"type": "integer", "minimum": 1}),
-    Param("file", "instead of a command: a file of the run by its name"),
-    Param(
-        "from",
-        "the first byte; without it the end of the log, or the beginning of a search",
-        {"type": "integer", "minimum": 0},
-    ),
-    Param("find", "instead of a part: lines that hold these words"),
-)
-_POINTS = Param("points", "about how many points; without it all", {"type": "integer", "minimum": 1, "maximum": 100000})
+CHOICE = ("where", "states", "sort", "reverse", "page", "rows")
 
 
-# ---------------------------------------------------------------- the table
-
-
-class Operation(NamedTuple):
-    name: str
-    summary: str
-    answer: Schema  # of 200, and of `more`
-    params: Sequence[Param] = ()
-    refusals: Sequence[int] = (400, 404)
-    more: Sequence[int] = ()  # other good answers, of the same shape
-    body: Mapping[str, Any] | None = None
-    scope: str = "read"
-
-
-OPERATIONS: Mapping[tuple[str, str], Operation] = {
-    ("GET", "/api/openapi.json"): Operation("describe", "This document", OBJECT, refusals=()),
-    ("GET", "/api/studies"): Operation("listStudies", "All studies", many(ref("Study")), refusals=()),
-    ("GET", "/api/studies/{study}"): Operation(
-        "showStudy", "What a study has: states, metrics, parameters", ref("StudyFacts")
-    ),
-    ("GET", "/api/studies/{study}/table"): Operation(
-        "showTable",
-        "The table of a study, as `assay sum STUDY --json`",
-        many(ref("TableRow")),
-        view_params(*_CHOICE, "group", "metrics", "show", "hide"),
-    ),
-    ("GET", "/api/studies/{study}/runs"): Operation(
-        "listRuns", "The runs of a study, as `assay ls STUDY --json`", many(ref("RunRow")), view_params(*_CHOICE)
-    ),
-    ("GET", "/api/studies/{study}/verdicts"): Operation(
-        "listVerdicts", "What was judged: a finding each, the newest last", many(ref("Verdict"))
-    ),
-    ("GET", "/api/studies/{study}/curves"): Operation(
-        "showCurves",
-        "The curves of one metric, thinned to what a screen shows; highs and lows stay",
-        ref("Curves"),
-        view_params("where", "states", "group", "metric", "x", "smooth", "log", "log_x", "best", "by"),
-    ),
-    ("GET", "/api/studies/{study}/compare/curves"): Operation(
-        "compareCurves",
-        "One metric of the runs that are compared, of many the 50 best",
-        ref("Curves"),
-        (
-            Param("metric", "which metric", needed=True),
-            Param(
-                "run", "a run of the study, or STUDY/RUN of another; without any, all that `where` chooses", many(TEXT)
-            ),
-            *view_params("where", "x"),
-        ),
-    ),
-    ("GET", "/api/studies/{study}/runs/{run}"): Operation(
-        "showRun", "Everything about a run, as `assay show STUDY/RUN --json`", ref("Run")
-    ),
-    ("GET", "/api/studies/{study}/runs/{run}/series"): Operation(
-        "showSeries",
-        "One metric of a run, point by point",
-        ref("Series"),
-        (Param("metric", "which metric", needed=True), _POINTS),
-    ),
-    ("GET", "/api/studies/{study}/runs/{run}/curves"): Operation(
-        "showRunCurve",
-        "One metric of a run, or one of its readings, thinned to what a screen shows; over time all have the same axis",
-        ref("Curves"),
-        (
-            Param("metric", "which metric"),
-            Param("reading", "instead of a metric: what was read of the machine, for example `memory, GiB`"),
-            Param("x", "step, epoch or time", {"enum": ["", "step", "epoch", "time"]}),
-        ),
-    ),
-    ("GET", "/api/studies/{study}/runs/{run}/log"): Operation(
-        "showLog",
-        "A part of a log, or with `find` the lines that hold these words",
-        {"anyOf": [ref("LogPart"), ref("LogMatches")]},
-        _LOG,
-    ),
-    ("POST", "/api/studies/{study}/actions"): Operation(
-        "act",
-        "Stop, repeat, tag or untag runs, or write a note; without runs the whole study",
-        ref("Action"),
-        refusals=(400, 404, 409),
-        body={"application/json": {"schema": ref("Wish")}},
-        scope="write",
-    ),
-    ("POST", "/api/benchmarks/{study}/triage"): Operation(
-        "triage",
-        "Write down a judgement about a change of a benchmark, as `assay bench triage`",
-        ref("Action"),
-        refusals=(400, 404, 409),
-        body={"application/x-www-form-urlencoded": {"schema": ref("Judgement")}},
-        scope="write",
-    ),
-    ("POST", "/api/uploads"): Operation(
-        "upload",
-        "Store the runs of a zip archive of STUDY/RUN/FILE; 200: all of them were here already",
-        ref("Upload"),
-        refusals=(400, 409, 415),
-        more=(201,),
-        body={"application/zip": {"schema": BINARY}, "application/octet-stream": {"schema": BINARY}},
-        scope="upload",
-    ),
-    ("POST", "/api/test-sessions/upload_zip/"): Operation(
-        "uploadTorqSession",
-        "Store a session of Torq's tests: a form with the zip archive as its field `file`; each test becomes a run",
-        ref("TorqSession"),
-        refusals=(400, 409, 415),
-        more=(201,),
-        body={
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file"],
-                    "properties": {"file": BINARY},
-                }
-            }
-        },
-        scope="upload",
-    ),
-    ("GET", "/api/compare"): Operation(
-        "compareRuns", "The first run with each other one, as `assay diff --json`", many(ref("Comparison")), (_RUNS,)
-    ),
-}
+# ---------------------------------------------------------------- the document
 
 _REASONS = {
     400: "A value makes no sense; the answer says which",
@@ -349,10 +175,14 @@ _PATH_PARAMS = {
 }
 
 
-def build_document() -> dict[str, Any]:
+def build_document(entries: Iterable[Entry]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
-    for (method, path), operation in OPERATIONS.items():
-        paths.setdefault(path, {})[method.lower()] = _build_operation(path, operation)
+    schemas = dict(SCHEMAS)
+    for entry in entries:
+        if entry.operation is not None:
+            (method,) = entry.methods
+            paths.setdefault(entry.path, {})[method.lower()] = _build_operation(entry, entry.operation)
+            schemas |= entry.operation.schemas
     return {
         "openapi": "3.1.0",
         "info": {
@@ -362,25 +192,25 @@ def build_document() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": dict(SCHEMAS),
+            "schemas": schemas,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def _build_operation(path: str, operation: Operation) -> dict[str, Any]:
+def _build_operation(entry: Entry, operation: Operation) -> dict[str, Any]:
     content = {"application/json": {"schema": operation.answer}}
     good = {str(status): {"description": "As asked", "content": content} for status in (200, *operation.more)}
-    refusals = sorted({*operation.refusals, *_PLAIN, *((413, 429) if operation.scope != "read" else (429,)), 503})
+    refusals = sorted({*operation.refusals, *_PLAIN, *((413, 429) if entry.scope != "read" else (429,)), 503})
     built: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "parameters": [*_build_path_params(path), *map(_build_param, operation.params)],
+        "parameters": [*_build_path_params(entry.path), *map(_build_param, operation.params)],
         "responses": {**good, **{str(status): _build_refusal(status) for status in refusals}},
-        "security": [{"token": []}] if operation.scope != "read" else [{}, {"token": []}],
+        "security": [{"token": []}] if entry.scope != "read" else [{}, {"token": []}],
     }
-    if operation.scope != "read":
-        built["description"] = f"Needs a token that allows to {operation.scope}."
+    if entry.scope != "read":
+        built["description"] = f"Needs a token that allows to {entry.scope}."
     if operation.body is not None:
         built["requestBody"] = {"required": True, "content": dict(operation.body)}
     return built

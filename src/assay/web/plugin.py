@@ -12,5 +12,8 @@ PLUGIN = Plugin(
     },
     reading=("report",),
     doctor=(Part("starlette", "web", "the page: assay serve"),),
-    functions={"page.check": "assay.web.command:check_parts"},
+    functions={
+        "page.check": "assay.web.command:check_parts",
+        "pages.find_problems": "assay.web.command:find_page_problems",
+    },
 )

@@ -1,4 +1,4 @@
-"""`assay report`: the pages of `assay serve` as one file. Here, since products do not know one another."""
+"""`assay report`: the pages of `assay serve` as one file. Plug-ins bring their own (hook `reports`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from assay.errors import NotFoundError
+from assay.errors import NotFoundError, UsageError
+from assay.plugins import find_function, load_all
 from assay.reading.commands.tables import TableRequest
 from assay.show.console import Console
 from assay.show.report_files import STDOUT, check_targets, write_text
@@ -64,18 +65,24 @@ def find_verdict(request: ReportRequest) -> Document | None:
     """None: runs of studies are asked for."""
     if len(request.studies) > 1 or _chooses_runs(request):
         return None
-    from assay.bench import api as bench
-    from assay.golden import api as golden
-    from assay.models import api as models
-
     name = request.studies[0].rstrip("/") if request.studies else None
-    if name is not None and os.path.isfile(name):
-        return golden.build_report(*golden.find_kept(name))
-    for location, rest in _list_readings(name, request.root):
-        for build in (golden.build_report, bench.build_report, models.build_report):
-            if document := build(location, rest):
+    is_file = name is not None and os.path.isfile(name)
+    builders = [build for _, build in load_all("reports")]
+    for location, rest in [_find_kept(name)] if name and is_file else _list_readings(name, request.root):
+        for build in builders:
+            document: Document | None = build(location, rest)
+            if document:
                 return document
     return None
+
+
+def _find_kept(path: str) -> tuple[StudyLocation, str]:
+    """The study and the id of a verdict that is named by its file."""
+    find = find_function("report.find_kept")
+    if find is None:
+        raise UsageError(f"{path} is a file, and no plug-in that keeps verdicts in files is installed")
+    found: tuple[StudyLocation, str] = find(path)
+    return found
 
 
 def _chooses_runs(request: ReportRequest) -> bool:

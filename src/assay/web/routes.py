@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from assay.web.operations import Operation
+
 Scope = Literal["open", "read", "write", "upload"]
 """`open`: anybody (the style sheet, the login page). What changes something is never `read`, and never a GET."""
 
@@ -20,15 +22,24 @@ class Entry(NamedTuple):
     handler: Handler
     methods: tuple[str, ...] = ("GET",)
     scope: Scope = "read"
+    operation: Operation | None = None  # of the JSON interface, whose paths begin with /api/
 
 
-def get(path: str, handler: Handler, *, scope: Literal["open", "read"] = "read") -> Entry:
-    return Entry(path, handler, ("GET",), scope)
+def get(
+    path: str, handler: Handler, operation: Operation | None = None, *, scope: Literal["open", "read"] = "read"
+) -> Entry:
+    return Entry(path, handler, ("GET",), scope, operation)
 
 
-def post(path: str, handler: Handler, *, scope: Literal["open", "write", "upload"] = "write") -> Entry:
+def post(
+    path: str,
+    handler: Handler,
+    operation: Operation | None = None,
+    *,
+    scope: Literal["open", "write", "upload"] = "write",
+) -> Entry:
     """An ordinary function is called in a thread of its own; one that waits for the body is `async`."""
-    return Entry(path, handler, ("POST",), scope)
+    return Entry(path, handler, ("POST",), scope, operation)
 
 
 def build_route(entry: Entry) -> Route:

@@ -14,11 +14,11 @@ from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from assay.plugins import load_all
 from assay.show import formatting
 from assay.show.html import build_environment
 from assay.values.plain import render_date
 from assay.web.answers import encode_text, quote
+from assay.web.interface import Navigation, Pages, load_pages
 from assay.web.rows import render_rows
 from assay.web.security import Token
 from assay.web.snapshots import Snapshots
@@ -40,10 +40,19 @@ class Site:
         object.__setattr__(self, "snapshots", Snapshots(self.roots))
 
     @cached_property
+    def pages(self) -> Sequence[tuple[str, Pages]]:
+        """Of the plug-ins, by their names."""
+        return load_pages()
+
+    @property
+    def navigation(self) -> Sequence[Navigation]:
+        theirs = [each.navigation for _, each in self.pages if each.navigation]
+        return [Navigation("Studies", "/studies"), *theirs, Navigation("Traces", "/traces")]
+
+    @cached_property
     def templates(self) -> Environment:
-        environment = build_environment(
-            os.path.join(FOLDER, "templates"), *(each.templates for _, each in load_all("pages") if each.templates)
-        )
+        theirs = [each.templates for _, each in self.pages if each.templates]
+        environment = build_environment(os.path.join(FOLDER, "templates"), *theirs)
         environment.globals.update(
             address=build_address,
             number=formatting.render_number,

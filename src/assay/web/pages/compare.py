@@ -17,6 +17,8 @@ from assay.values.where import parse_where
 from assay.web.answers import send
 from assay.web.contents.compare_page import ComparePage, build_chosen_curves, build_comparison, pick_rows
 from assay.web.contents.run_files import split_diff
+from assay.web.openapi import view_params
+from assay.web.operations import TEXT, Operation, Param, many, ref
 from assay.web.routes import get
 from assay.web.site import Site, build_address, build_query, get_site
 from assay.web.snapshots import Snapshot
@@ -206,5 +208,22 @@ def send_curves(request: Request) -> Response:
 
 ROUTES = [
     get("/studies/{study}/compare", show),
-    get("/api/studies/{study}/compare/curves", send_curves),
+    get(
+        "/api/studies/{study}/compare/curves",
+        send_curves,
+        Operation(
+            "compareCurves",
+            "One metric of the runs that are compared, of many the 50 best",
+            ref("Curves"),
+            (
+                Param("metric", "which metric", needed=True),
+                Param(
+                    "run",
+                    "a run of the study, or STUDY/RUN of another; without any, all that `where` chooses",
+                    many(TEXT),
+                ),
+                *view_params("where", "x"),
+            ),
+        ),
+    ),
 ]

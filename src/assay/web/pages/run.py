@@ -23,6 +23,8 @@ from assay.web.contents.run_files import (
 )
 from assay.web.contents.run_page import build_run_curves, build_run_page, choose_metrics, find_children, find_failure
 from assay.web.contents.study_page import find_names
+from assay.web.interface import ask_pages
+from assay.web.operations import COUNT, Operation, Param, ref
 from assay.web.pages.traces import list_traces
 from assay.web.routes import get
 from assay.web.site import Site, build_address, get_site
@@ -73,20 +75,17 @@ def show(request: Request) -> Response:
         files=files,
         failure=failure,
         log=(failure.log if failure else "") or find_default_log(run_dir),
-        related=_find_related(snapshot, request.path_params["run"], {file.name for file in files}),
+        related=_find_related(site, snapshot, request.path_params["run"], {file.name for file in files}),
         links=_link_runs(site, snapshot, [*page.children, page.parent] if page else []),
         split_diff=split_diff,
         quoted=lambda text: quote(text, safe="/"),
     )
 
 
-def _find_related(snapshot: Snapshot, run: str, files: set[str]) -> list[tuple[str, str]]:
+def _find_related(site: Site, snapshot: Snapshot, run: str, files: set[str]) -> list[tuple[str, str]]:
     """Pages of the products that this run belongs to."""
-    slug, found = snapshot.slug, []
-    if "model.json" in files:
-        found.append(("Model report", build_address("models", slug, "checks", run)))
-    if "benchmark.json" in files:
-        found.append(("Benchmark history", build_address("benchmarks")))
+    slug = snapshot.slug
+    found = [each for links in ask_pages(site.pages, "find_related", slug, run, files) for each in links]
     if list_traces(snapshot.location, slug, run):
         found.append(("Traces", build_address("traces", slug, run)))
     return found
@@ -170,6 +169,35 @@ def send_file(request: Request) -> Response:
 ROUTES = [
     get("/studies/{study}/runs/{run}", show),
     get("/studies/{study}/runs/{run}/files/{file:path}", send_file),
-    get("/api/studies/{study}/runs/{run}/curves", send_curves),
-    get("/api/studies/{study}/runs/{run}/log", send_log),
+    get(
+        "/api/studies/{study}/runs/{run}/curves",
+        send_curves,
+        Operation(
+            "showRunCurve",
+            "One metric of a run, or one of its readings, thinned to what a screen shows; "
+            "over time all have the same axis",
+            ref("Curves"),
+            (
+                Param("metric", "which metric"),
+                Param("reading", "instead of a metric: what was read of the machine, for example `memory, GiB`"),
+                Param("x", "step, epoch or time", {"enum": ["", "step", "epoch", "time"]}),
+            ),
+        ),
+    ),
+    get(
+        "/api/studies/{study}/runs/{run}/log",
+        send_log,
+        Operation(
+            "showLog",
+            "A part of a log, or with `find` the lines that hold these words",
+            {"anyOf": [ref("LogPart"), ref("LogMatches")]},
+            (
+                Param("command", "which command; without it the one that failed, else the last"),
+                Param("attempt", "which attempt; without it the last", {"type": "integer", "minimum": 1}),
+                Param("file", "instead of a command: a file of the run by its name"),
+                Param("from", "the first byte; without it the end of the log, or the beginning of a search", COUNT),
+                Param("find", "instead of a part: lines that hold these words"),
+            ),
+        ),
+    ),
 ]

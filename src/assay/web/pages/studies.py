@@ -9,13 +9,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from assay.bench.api import is_archive
 from assay.errors import NotFoundError, UsageError
-from assay.golden.api import list_goldens
-from assay.models.api import is_model_study
 from assay.record.index.base import StudyRow
 from assay.values.state import State
 from assay.web.contents.study_page import find_best, measure_pace
+from assay.web.interface import ask_pages
 from assay.web.routes import get
 from assay.web.site import get_site
 
@@ -103,18 +101,16 @@ def show_best(request: Request) -> Response:
     site = get_site(request)
     slug = request.path_params["study"]
     location = site.snapshots.locate(slug)
-    values: dict[str, Any] = {"golden": None, "place": "", "best": None, "pace": None, "slug": slug}
-    if goldens := list_goldens({slug: location}):  # of their runs none is the best
-        values["golden"] = goldens[0]
-    elif is_archive(location) or is_model_study(location):
-        values["place"] = "benchmarks" if is_archive(location) else "models"
-    else:
-        snapshot = site.snapshots.load(slug)
-        known = site.snapshots.load_studies().get(slug)
-        queued = known[1].counts.get(State.QUEUED, 0) if known else 0
-        values["best"] = snapshot.remember("best", lambda: find_best(snapshot.location, snapshot.table))
-        values["pace"] = measure_pace(snapshot.table, queued)
-    return site.render(request, "parts/best.html", **values)
+    for card in ask_pages(site.pages, "card", slug, location):
+        if card is not None:  # of a product: of its runs none is the best
+            template, values = card
+            return site.render(request, template, **values)
+    snapshot = site.snapshots.load(slug)
+    known = site.snapshots.load_studies().get(slug)
+    queued = known[1].counts.get(State.QUEUED, 0) if known else 0
+    best = snapshot.remember("best", lambda: find_best(snapshot.location, snapshot.table))
+    pace = measure_pace(snapshot.table, queued)
+    return site.render(request, "parts/best.html", slug=slug, best=best, pace=pace)
 
 
 ROUTES = [

@@ -28,6 +28,8 @@ from assay.web.contents.study_page import (
     find_names,
     measure_pace,
 )
+from assay.web.openapi import view_params
+from assay.web.operations import Operation, ref
 from assay.web.pages.studies import build_shares
 from assay.web.routes import get
 from assay.web.site import build_address, get_site, read_query
@@ -204,5 +206,14 @@ ROUTES = [
     get("/studies/{study}/head", show_head),
     get("/studies/{study}/table.csv", send_csv),
     get("/studies/{study}/find", find_named),
-    get("/api/studies/{study}/curves", send_curves),
+    get(
+        "/api/studies/{study}/curves",
+        send_curves,
+        Operation(
+            "showCurves",
+            "The curves of one metric, thinned to what a screen shows; highs and lows stay",
+            ref("Curves"),
+            view_params("where", "states", "group", "metric", "x", "smooth", "log", "log_x", "best", "by"),
+        ),
+    ),
 ]

@@ -1,0 +1,125 @@
+"""Results from CI and boards: a zip archive of run directories."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from assay.exchange.receive import Limits, RefusedUploadError, Sender, StoredRun, make_aside, store_archive
+from assay.web.api import (
+    BINARY,
+    FLAG,
+    TEXT,
+    TOKEN_KEY,
+    Limit,
+    Operation,
+    Pages,
+    Site,
+    build_address,
+    get_site,
+    many,
+    post,
+    record,
+    ref,
+    send,
+)
+
+LIMITS = Limits()
+RATE = Limit(600)  # uploads of one address within a minute: a session of tests sends one for each
+_KINDS = ("application/zip", "application/x-zip-compressed", "application/octet-stream")
+
+
+async def take_runs(request: Request) -> Response:
+    """The body is the archive."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in _KINDS:
+        raise HTTPException(415, f"the body must be a zip archive, as {_KINDS[0]}")
+    return await take_upload(request, _store_runs)
+
+
+async def take_upload(request: Request, store: Callable[[Request, Site, str, str], Response]) -> Response:
+    """`store`: (request, site, path of the body, a folder that is deleted afterwards) -> answer."""
+    address = request.client.host if request.client else ""
+    if RATE.is_reached(address):
+        raise HTTPException(429, f"more than {RATE.most} uploads within a minute; try again in a minute")
+    RATE.note(address)
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length[:20]) > LIMITS.body:
+        raise HTTPException(413, f"at most {LIMITS.body} bytes are taken at once")
+    site = get_site(request)
+    making = make_aside(site.roots[0])
+    aside = await run_in_threadpool(making.__enter__)
+    try:
+        path = os.path.join(aside, "body")
+        await _save(request, path)
+        return await run_in_threadpool(store, request, site, path, aside)
+    except ClientDisconnect:
+        raise HTTPException(400, "the upload ended before its end; nothing of it was stored") from None
+    except RefusedUploadError as error:
+        return send({"error": error.message, "hint": error.hint or ""}, error.status)
+    except OSError as error:  # a full disk
+        return send({"error": f"the upload cannot be stored: {error.strerror or error}", "hint": ""}, 507)
+    finally:
+        await run_in_threadpool(making.__exit__, None, None, None)  # thousands of files may have to go
+
+
+async def _save(request: Request, path: str) -> None:
+    size = 0
+    with await run_in_threadpool(open, path, "wb") as file:
+        async for block in request.stream():
+            size += len(block)
+            if size > LIMITS.body:
+                raise RefusedUploadError(f"at most {LIMITS.body} bytes are taken at once", 413)
+            await run_in_threadpool(file.write, block)
+
+
+# ---------------------------------------------------------------- run directories
+
+
+def _store_runs(request: Request, site: Site, path: str, aside: str) -> Response:
+    stored = store_archive(path, aside, site.roots[0], LIMITS, find_sender(request))
+    refresh_studies(site, stored)
+    base = str(request.base_url).rstrip("/")
+    runs = [
+        {
+            "study": each.study,
+            "run": each.run,
+            "is_new": each.is_new,
+            "link": base + build_address("studies", each.study, "runs", each.run),
+        }
+        for each in stored
+    ]
+    studies = list(dict.fromkeys(each.study for each in stored))
+    link = runs[0]["link"] if len(runs) == 1 else base + build_address("studies", *studies[: len(studies) == 1])
+    return send({"runs": runs, "link": link}, 201 if any(each.is_new for each in stored) else 200)
+
+
+def find_sender(request: Request) -> Sender:
+    address, token = request.client.host if request.client else "", request.scope.get(TOKEN_KEY)
+    return Sender(address, token.title, token.prefix) if token else Sender(address)
+
+
+def refresh_studies(site: Site, stored: Iterable[StoredRun]) -> None:
+    """So that the link that is answered shows them."""
+    for study in dict.fromkeys(each.study for each in stored):
+        site.snapshots.refresh(study)
+
+
+# ---------------------------------------------------------------- what is offered
+
+_STORED = record(study=TEXT, run=TEXT, is_new=FLAG, link=TEXT)
+_UPLOAD = Operation(
+    "upload",
+    "Store the runs of a zip archive of STUDY/RUN/FILE; 200: all of them were here already",
+    ref("Upload"),
+    refusals=(400, 409, 415),
+    more=(201,),
+    body={"application/zip": {"schema": BINARY}, "application/octet-stream": {"schema": BINARY}},
+    schemas={"Upload": record(runs=many(_STORED), link=TEXT)},
+)
+PAGES = Pages([post("/api/uploads", take_runs, _UPLOAD, scope="upload")])
