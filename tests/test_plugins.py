@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.web_client import open_client
+from tests.workbench import GOOD, Bench, until
 
 import assay
 from assay import plugins
@@ -123,6 +125,7 @@ def test_an_executor_of_another_distribution_is_found_by_its_name(install: Insta
     assert find_executor("elsewhere").__name__ == "Elsewhere"
 
 
+PAGES = HEAD + "from assay.web.api import Pages\nPLUGIN = Plugin('bad', pages=('bad_plugin.plugin:PAGES',))\n"
 BAD = {
     "no module": (None, "ModuleNotFoundError: No module named 'bad_plugin.plugin'"),
     "an import that fails": ("1 / 0\n", "ZeroDivisionError"),
@@ -154,6 +157,13 @@ BAD = {
         HEAD + "PLUGIN = (Plugin('bad', needs=('worse',)), Plugin('worse', needs=('bad',)))\n",
         "its needs lead back to itself",
     ),
+    "pages without their module": (
+        HEAD + "PLUGIN = Plugin('bad', pages=('bad_plugin.nothing:PAGES',))\n",
+        "No module named 'bad_plugin.nothing'",
+    ),
+    "pages that are none": (PAGES + "PAGES = {}\n", "dict is not an assay.web.api.Pages"),
+    "pages without their templates": (PAGES + "PAGES = Pages(templates='/nothing')\n", "there is no folder /nothing"),
+    "a route that is none": (PAGES + "PAGES = Pages(['/bad'])\n", "routes: AttributeError"),
     "a handler without its module": (
         HEAD + "PLUGIN = Plugin('bad', commands={'x': ('bad_plugin.nothing:x', 'x')})\n",
         "No module named 'bad_plugin.nothing'",
@@ -283,3 +293,29 @@ def test_an_option_of_a_plug_in_is_a_keyword_of_run(
     assert "('a',) ended as Report" in outcome.messages
     with pytest.raises(NotFoundError, match="did you mean 'times'"):
         assay.run("plain.yml", tims="a")
+
+
+# ---------------------------------------------------------------- pages
+
+DEFECTS = """
+from assay.web.api import Navigation, Pages, get, get_site
+def fail(*_arguments):
+    raise KeyError("nobody expects this")
+def show(request):
+    return get_site(request).render(request, "no-such-template.html")
+PAGES = Pages([get("/bad", show)], Navigation("Bad", "/bad"), find_alarms=fail, card=fail, find_related=fail)
+"""
+
+
+def test_a_defect_of_a_plug_in_is_told_at_its_own_address(install: Install, served: Bench) -> None:
+    modules = ("nothing:PAGES", "plugin:DAMAGED", "web_pages:PAGES")
+    text = f"PLUGIN = Plugin('bad', pages={tuple(f'bad_plugin.{each}' for each in modules)!r})\nDAMAGED = None\n"
+    install("bad", HEAD + text, web_pages=DEFECTS)
+    with open_client(served.root) as client:
+        studies = client.get("/studies")
+        assert (studies.status_code, 'href="/bad"' in studies.text) == (200, True)
+        for path in ("/studies/fit", "/studies/fit/best", f"/studies/fit/runs/{GOOD}", "/goldens", "/api/openapi.json"):
+            assert client.get(path).status_code == 200, path
+        until(lambda: "bad cannot be judged: KeyError" in client.get("/alarms").text, "the defect among the alarms")
+        bad = client.get("/bad")
+        assert (bad.status_code, "Assay could not make this page" in bad.text) == (500, True)

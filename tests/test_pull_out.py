@@ -181,13 +181,38 @@ def test_a_call_that_uses_it_is_refused(case: Case, tree: Path) -> None:
         assert (done.returncode, printed in done.stderr) == (2, True), f"{words}: {done.stderr}"
 
 
+PAGE = """
+import re
+from starlette.testclient import TestClient
+from assay.web.app import build_app
+from assay.web.site import Site
+with TestClient(build_app(Site(("runs",))), base_url="http://127.0.0.1:8666") as page:
+    links = re.findall('href="(/[^"]*)"', page.get("/studies").text)  # the navigation is among them
+    for path in ("/", "/studies/two", "/studies/two/best", "/studies/two/runs/x=1", "/alarms", "/api/openapi.json", *links):
+        print(path, page.get(path).status_code)
+"""
+SUBJECTS = {"golden": "/goldens", "bench": "/benchmarks", "models": "/models"}
+
+
 def test_the_page_works_without_it(case: Case, tree: Path) -> None:
     if case.plugin == "web":
         return
-    code = (
-        "from starlette.testclient import TestClient; from assay.web.app import build_app; from assay.web.site import Site\n"
-        "with TestClient(build_app(Site(('runs',))), base_url='http://127.0.0.1:8666') as page:\n"
-        "    for path in ('/', '/studies/two', '/studies/two/runs/x=1', '/api/studies'): print(page.get(path).status_code)"
-    )
-    done = call(tree, "-c", code)
-    assert done.stdout.split() == ["200"] * 4, done.stderr
+    assert call(tree, "-m", "assay", "run", "two.yml").returncode == 0
+    done = call(tree, "-c", PAGE)
+    answers = dict(line.split() for line in done.stdout.splitlines())
+    assert set(answers.values()) == {"200"}, done.stdout + done.stderr
+    others = {path for plugin, path in SUBJECTS.items() if plugin != case.plugin}
+    assert {"/studies", "/traces", *others} <= set(answers)
+    assert SUBJECTS.get(case.plugin) not in answers
+
+
+def test_a_report_works_without_it(case: Case, tree: Path) -> None:
+    if case.plugin == "web":
+        return
+    assert call(tree, "-m", "assay", "run", "two.yml").returncode == 0
+    done = call(tree, "-m", "assay", "report", "two", "-o", "-")
+    assert done.returncode == 0, done.stderr
+    assert "<title>two</title>" in done.stdout
+    named = call(tree, "-m", "assay", "report", "two.yml", "-o", "-")  # a file: golden knows which are verdicts
+    assert named.returncode == 2
+    assert "two.yml is " in named.stderr.splitlines()[0]

@@ -45,7 +45,7 @@ def test_what_takes_for_ever_is_ended_and_the_next_call_finds_another_child(proc
 def test_an_error_of_the_function_is_reported_and_the_child_stays(process: LimitedProcess) -> None:
     first = process.call("os:getpid", limit_s=60.0)
     with pytest.raises(UsageError, match="search for what"):
-        process.call("assay.web.contents.run_files:search_log", "x", " ", limit_s=60.0)
+        process.call("assay.web.pages.run_files:search_log", "x", " ", limit_s=60.0)
     with pytest.raises(UsageError, match="FileNotFoundError"):
         process.call("os:stat", "/nowhere", limit_s=60.0)
     assert process.call("os:getpid", limit_s=60.0) == first

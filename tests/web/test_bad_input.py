@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from tests.web_client import open_client
 from tests.workbench import GOOD, Bench
 
-from assay.web.contents import run_files
+from assay.web.pages import run_files
 
 PAGE = "/studies/fit/runs/"
 LONG = "n" * 4000

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from tests.web_client import open_client
 from tests.workbench import GOOD, STUDY, Bench
 
-from assay.web.contents.compare_page import _build_numbers
+from assay.web.pages.compare_page import _build_numbers
 
 PAGE = "/studies/fit/compare"
 OTHER = "lr=0.1,n=8"

@@ -21,7 +21,7 @@ from tests.web_client import WRITE, open_client
 from tests.workbench import GOOD, Bench
 
 from assay.web.app import list_entries
-from assay.web.contents.page_view import StudyView
+from assay.web.pages.page_view import StudyView
 from assay.web.routes import Entry, build_route
 from assay.web.site import Site
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from assay.follow.api import StudyLocation
 from assay.record.index.base import RunRow, Table
 from assay.values.state import State
-from assay.web.contents.page_view import StudyView
-from assay.web.contents.study_page import build_table, find_names
+from assay.web.pages.page_view import StudyView
+from assay.web.pages.study_page import build_table, find_names
 from assay.web.rows import escape_texts, render_rows
 
 HOSTILE = '<script>alert("1")</script>\'&\x1b[31m\nnext'

@@ -17,9 +17,10 @@ from tests.workbench import BAD, GOOD, STUDY, Bench
 
 from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation
-from assay.web.contents import run_files
-from assay.web.contents.page_facts import load_run_verdicts, load_verdicts
-from assay.web.contents.run_files import (
+from assay.web.pages import run as run_page
+from assay.web.pages import run_files
+from assay.web.pages.page_facts import load_run_verdicts, load_verdicts
+from assay.web.pages.run_files import (
     LOG_BYTES,
     choose_log,
     find_file,
@@ -28,8 +29,7 @@ from assay.web.contents.run_files import (
     search_log,
     split_diff,
 )
-from assay.web.contents.run_page import list_readings
-from assay.web.pages import run as run_page
+from assay.web.pages.run_page import list_readings
 
 PAGE = "/studies/fit/runs/"
 

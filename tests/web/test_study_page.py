@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from tests.web_client import open_client
 from tests.workbench import BAD, GOOD, Bench, build_bench
 
-from assay.web.contents.page_view import StudyView
+from assay.web.pages.page_view import StudyView
 
 
 def read_cells(text: str) -> list[list[str]]:
@@ -307,7 +307,7 @@ def test_every_example_chooses_some_runs(client: TestClient) -> None:
 
 def test_more_runs_than_can_be_drawn(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page says how many, and the best are among them."""
-    monkeypatch.setattr("assay.web.contents.study_page.MOST_DRAWN", {"scatter": 3, "history": 1})
+    monkeypatch.setattr("assay.web.pages.study_page.MOST_DRAWN", {"scatter": 3, "history": 1})
     text = client.get("/studies/fit?tab=scatter&metric=loss&param=n&log_x=1").text
     assert "3 of 4 runs: the 1 best, and 2 evenly from the others" in text
     assert len(re.findall(r"<(?:circle|path)[^>]*><title>", text)) == 3

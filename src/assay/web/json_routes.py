@@ -11,7 +11,9 @@ from starlette.responses import Response
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.follow.api import FoundRun
 from assay.web.answers import send
-from assay.web.contents.page_facts import (
+from assay.web.openapi import CHOICE, build_document, view_params
+from assay.web.operations import OBJECT, TEXT, Operation, Param, many, ref
+from assay.web.pages.page_facts import (
     build_comparisons,
     build_listing_facts,
     build_run_answer,
@@ -20,11 +22,9 @@ from assay.web.contents.page_facts import (
     build_table_facts,
     load_verdicts,
 )
-from assay.web.contents.page_view import StudyView
-from assay.web.contents.study_page import find_best, find_names
-from assay.web.openapi import CHOICE, build_document, view_params
-from assay.web.operations import OBJECT, TEXT, Operation, Param, many, ref
+from assay.web.pages.page_view import StudyView
 from assay.web.pages.run import find_run
+from assay.web.pages.study_page import find_best, find_names
 from assay.web.routes import get
 from assay.web.site import build_address, get_site, read_query
 from assay.web.snapshots import Snapshot

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from assay.values.state import State
-from assay.web.contents.page_view import TABS, StudyView
 from assay.web.operations import COUNT, FLAG, NUMBER, OBJECT, TEXT, Operation, Param, Schema, many, record, ref
+from assay.web.pages.page_view import TABS, StudyView
 from assay.web.routes import Entry
 
 MAYBE_TEXT: Schema = {"type": ["string", "null"]}

@@ -51,7 +51,7 @@ def _choose_name(names: tuple[str, ...]) -> str:
 
 def _build_study_report(request: ReportRequest, console: Console) -> Document:
     from assay.follow.api import find_patterns, open_index_of
-    from assay.web.contents.report_page import build_report
+    from assay.web.pages.report_page import build_report
 
     locations, patterns = find_patterns(request.studies, request.root)
     with open_index_of(locations) as index:

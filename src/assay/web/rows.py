@@ -10,8 +10,8 @@ from assay.record.index.base import RunRow
 from assay.show.formatting import clean_lines
 from assay.show.table import build_texts
 from assay.web.answers import quote
-from assay.web.contents.page_view import StudyView
-from assay.web.contents.study_page import StudyTable
+from assay.web.pages.page_view import StudyView
+from assay.web.pages.study_page import StudyTable
 
 
 def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:

@@ -1,1 +1,2 @@
-"""One module for each subject: it reads the address into a value, asks the layers below, and fills a template."""
+"""`study.py` reads an address into a value, asks for what is shown and fills a template; `study_page.py` is what is
+shown, without the server's libraries: the same for each subject."""

@@ -15,10 +15,10 @@ from assay.reading.api import select_rows
 from assay.record.index.base import Table
 from assay.values.where import parse_where
 from assay.web.answers import send
-from assay.web.contents.compare_page import ComparePage, build_chosen_curves, build_comparison, pick_rows
-from assay.web.contents.run_files import split_diff
 from assay.web.openapi import view_params
 from assay.web.operations import TEXT, Operation, Param, many, ref
+from assay.web.pages.compare_page import ComparePage, build_chosen_curves, build_comparison, pick_rows
+from assay.web.pages.run_files import split_diff
 from assay.web.routes import get
 from assay.web.site import Site, build_address, build_query, get_site
 from assay.web.snapshots import Snapshot

@@ -12,7 +12,9 @@ from starlette.responses import FileResponse, Response
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.follow.api import LimitedProcess
 from assay.web.answers import quote, send
-from assay.web.contents.run_files import (
+from assay.web.interface import ask_pages
+from assay.web.operations import COUNT, Operation, Param, ref
+from assay.web.pages.run_files import (
     choose_log,
     find_default_log,
     find_file,
@@ -21,10 +23,8 @@ from assay.web.contents.run_files import (
     load_log,
     split_diff,
 )
-from assay.web.contents.run_page import build_run_curves, build_run_page, choose_metrics, find_children, find_failure
-from assay.web.contents.study_page import find_names
-from assay.web.interface import ask_pages
-from assay.web.operations import COUNT, Operation, Param, ref
+from assay.web.pages.run_page import build_run_curves, build_run_page, choose_metrics, find_children, find_failure
+from assay.web.pages.study_page import find_names
 from assay.web.pages.traces import list_traces
 from assay.web.routes import get
 from assay.web.site import Site, build_address, get_site
@@ -138,7 +138,7 @@ def send_log(request: Request) -> Response:
     except queue.Empty:
         raise HTTPException(429, "other searches are going on; try again in a moment") from None
     try:
-        found = searcher.call("assay.web.contents.run_files:search_log", path, words, start or 0, limit_s=_SEARCH_S)
+        found = searcher.call("assay.web.pages.run_files:search_log", path, words, start or 0, limit_s=_SEARCH_S)
     finally:
         _searchers.put(searcher)
     items = [each._asdict() for each in found.items]

@@ -12,8 +12,8 @@ from starlette.responses import RedirectResponse, Response
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import StudyRow
 from assay.values.state import State
-from assay.web.contents.study_page import find_best, measure_pace
 from assay.web.interface import ask_pages
+from assay.web.pages.study_page import find_best, measure_pace
 from assay.web.routes import get
 from assay.web.site import get_site
 

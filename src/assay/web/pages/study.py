@@ -14,9 +14,12 @@ from assay.errors import NotFoundError, UsageError
 from assay.reading.api import FIELDS
 from assay.values.state import State
 from assay.web.answers import encode_json, encode_text
-from assay.web.contents.page_facts import build_table_csv
-from assay.web.contents.page_view import TABS, StudyView
-from assay.web.contents.study_page import (
+from assay.web.openapi import view_params
+from assay.web.operations import Operation, ref
+from assay.web.pages.page_facts import build_table_csv
+from assay.web.pages.page_view import TABS, StudyView
+from assay.web.pages.studies import build_shares
+from assay.web.pages.study_page import (
     build_curves,
     build_examples,
     build_plots,
@@ -28,9 +31,6 @@ from assay.web.contents.study_page import (
     find_names,
     measure_pace,
 )
-from assay.web.openapi import view_params
-from assay.web.operations import Operation, ref
-from assay.web.pages.studies import build_shares
 from assay.web.routes import get
 from assay.web.site import build_address, get_site, read_query
 from assay.web.snapshots import Snapshot

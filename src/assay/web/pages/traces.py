@@ -15,7 +15,7 @@ from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation
 from assay.web.answers import quote
 from assay.web.assets import VENDOR, build_remedy
-from assay.web.contents.run_files import list_files
+from assay.web.pages.run_files import list_files
 from assay.web.routes import get
 from assay.web.site import build_address, get_site
 

@@ -36,7 +36,7 @@ from assay.values.series import direction_of, metric_priority
 from assay.values.state import State
 from assay.values.table import Column
 from assay.values.where import parse_where, quote_where
-from assay.web.contents.page_view import StudyView
+from assay.web.pages.page_view import StudyView
 
 _MOST_POINTS = 1500  # of a curve that is sent: more than a screen has columns
 _MOST_SENT = 30_000  # of all curves of a chart; each has at least a third of its points above

@@ -19,8 +19,8 @@ from assay.record import run_directory
 from assay.record.index.base import Index, MetricColumns, RunRow, Table
 from assay.show.formatting import render_duration, render_number
 from assay.values.series import Direction, direction_of, metric_priority
-from assay.web.contents.page_view import StudyView
-from assay.web.contents.study_page import build_selected_curves
+from assay.web.pages.page_view import StudyView
+from assay.web.pages.study_page import build_selected_curves
 
 _MOST_METRICS = 40
 _MOST_PARAMS = 600

@@ -31,8 +31,8 @@ from assay.values import layout
 from assay.values.state import State
 from assay.values.table import Table
 from assay.values.verdict import VerdictKind
-from assay.web.contents.page_view import StudyView
-from assay.web.contents.study_page import Names
+from assay.web.pages.page_view import StudyView
+from assay.web.pages.study_page import Names
 
 _MOST_VERDICT_BYTES = 64 << 20  # of a study's verdict file: its end
 

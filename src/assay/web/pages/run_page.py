@@ -27,10 +27,10 @@ from assay.values import layout
 from assay.values.document import Block, Facts, Section, TableBlock
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import State
-from assay.web.contents.page_facts import describe_served, load_run_verdicts
-from assay.web.contents.page_view import StudyView
-from assay.web.contents.run_files import find_file
-from assay.web.contents.study_page import build_curve, build_selected_curves
+from assay.web.pages.page_facts import describe_served, load_run_verdicts
+from assay.web.pages.page_view import StudyView
+from assay.web.pages.run_files import find_file
+from assay.web.pages.study_page import build_curve, build_selected_curves
 
 _MOST_READINGS = 50_000  # of a longer run every second one, or every fourth
 _LONGEST_JOB_LOG = 1 << 20
