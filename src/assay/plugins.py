@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -105,8 +106,10 @@ def find_plugins() -> Mapping[str, Plugin]:
 def find_problems() -> tuple[Problem, ...]:
     """What was left out, and why; every name that a plug-in offers is loaded for this."""
     loaded = _load_plugins()
-    names = [problem for plugin in loaded.plugins.values() for problem in _try_names(plugin)]
-    return (*loaded.problems, *names, *_try_pages())
+    found = [*loaded.problems, *(problem for plugin in loaded.plugins.values() for problem in _try_names(plugin))]
+    with suppress(InfrastructureError):  # of pages: by the plug-in that serves them, with the libraries that they need
+        found += (find_function("pages.find_problems") or tuple)()
+    return tuple(found)
 
 
 def load(text: str) -> Any:
@@ -281,14 +284,6 @@ def _try_names(plugin: Plugin) -> Iterator[Problem]:
             load(text)
         except InfrastructureError as error:
             yield Problem(plugin.name, error.message)
-
-
-def _try_pages() -> tuple[Problem, ...]:
-    """By the plug-in that serves them: without it, or without its libraries, nobody loads one."""
-    try:
-        return tuple((find_function("pages.find_problems") or tuple)())
-    except InfrastructureError:  # it is among the names that were tried
-        return ()
 
 
 # ---------------------------------------------------------------- entry points

@@ -24,7 +24,8 @@ def compare_benchmarks(
 
     `everything`: executions that others disturbed count as well.
     """
-    from assay.bench.api import CompareOptions, compare_recorded, render_comparison
+    from assay.bench.flow.compare import CompareOptions, compare_recorded
+    from assay.bench.report.history import render_comparison
 
     options = CompareOptions(metrics=tuple(metrics), min_effect=min_effect, everything=everything)
     report = compare_recorded(base, head, method, os.fspath(root) if root is not None else None, options)

@@ -13,21 +13,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from assay.bench.api import (
-    SORTS,
-    Archive,
-    Zoom,
-    build_comparison,
-    build_environments,
-    build_history_page,
-    build_overview,
-    choose_lines,
-    find_changes,
-    group_lines,
-    is_archive,
-    list_columns,
-    list_commits,
-)
+from assay.bench.page.commits import list_commits
+from assay.bench.page.contents import Archive, Zoom, build_environments, build_history_page, is_archive, list_columns
+from assay.bench.page.overview import SORTS, build_overview, choose_lines, find_changes, group_lines
+from assay.bench.page.sides import build_comparison
 from assay.bench.records import BENCH_FILE
 from assay.errors import NotFoundError, UsageError
 from assay.follow.api import StudyLocation

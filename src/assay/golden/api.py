@@ -9,30 +9,13 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.golden.commands import DEFAULT_MANIFEST, build_hooks, show_report, store_here
     from assay.golden.flow.files import GoldenOptions, check_file, gather_file
-    from assay.golden.page import (
-        GoldenCard,
-        GoldenPage,
-        StoredRecording,
-        build_check_comparison,
-        build_golden_page,
-        build_stored_blocks,
-        find_stored,
-        list_goldens,
-        list_unkept,
-    )
     from assay.golden.report.document import render_golden
     from assay.golden.report.rows import describe_headline
-    from assay.golden.report_page import build_report, find_kept
     from assay.golden.values import GoldenReport, MissingFlag, MissingOption, MissingSection
 
 HOMES = {
-    "assay.golden.report_page": "build_report find_kept",
     "assay.golden.commands": "DEFAULT_MANIFEST build_hooks show_report store_here",
     "assay.golden.flow.files": "GoldenOptions check_file gather_file",
-    "assay.golden.page": (
-        "GoldenCard GoldenPage StoredRecording build_check_comparison build_golden_page build_stored_blocks "
-        "find_stored list_goldens list_unkept"
-    ),
     "assay.golden.report.document": "render_golden",
     "assay.golden.report.rows": "describe_headline",
     "assay.golden.values": "GoldenReport MissingFlag MissingOption MissingSection",

@@ -23,7 +23,8 @@ def check_golden(
     allow_changed: bool = False,
 ) -> Judgement:
     """Check a training against its golden recording in the folder `store`, as `assay golden check` does."""
-    from assay.golden.api import GoldenOptions, check_file, render_golden
+    from assay.golden.flow.files import GoldenOptions, check_file
+    from assay.golden.report.document import render_golden
     from assay.values.units import parse_slot_flags
 
     options = GoldenOptions(

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from assay.errors import FormatError, NotFoundError
 from assay.follow.api import StudyLocation
-from assay.golden.api import (
+from assay.golden.page import (
     build_check_comparison,
     build_golden_page,
     build_stored_blocks,
@@ -88,11 +88,7 @@ def build_card(slug: str, location: StudyLocation) -> tuple[str, Mapping[str, An
 
 
 PAGES = Pages(
-    [
-        get("/goldens", show_all),
-        get("/goldens/{study}", show),
-        get("/recordings/{path:path}", show_stored),
-    ],
+    [get("/goldens", show_all), get("/goldens/{study}", show), get("/recordings/{path:path}", show_stored)],
     Navigation("Goldens", "/goldens", 1),
     templates=os.path.join(os.path.dirname(__file__), "templates"),
     find_alarms=find_alarms,

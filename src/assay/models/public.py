@@ -23,7 +23,10 @@ def check_model(
     timeout_s: float | None = None,
 ) -> Judgement:
     """Compute every layer of an ONNX model on a target and on the reference, as `assay model check` does."""
-    from assay.models.api import ModelFlags, RunChoice, build_document, build_request, run_model
+    from assay.models.flow.options import build_request
+    from assay.models.flow.run import RunChoice, run_model
+    from assay.models.report.check import build_document
+    from assay.models.values.flags import ModelFlags
     from assay.show.terminal_report import render_terminal
 
     flags = ModelFlags(

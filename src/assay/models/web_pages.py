@@ -12,23 +12,25 @@ from starlette.responses import Response
 
 from assay.errors import NotFoundError, UsageError
 from assay.follow.api import StudyLocation
-from assay.models.api import (
+from assay.models.flow.run import name_method
+from assay.models.pages import (
     LEVELS,
     Check,
-    build_measured_changes,
     build_model_page,
-    build_session_page,
-    build_session_times,
     build_tensor_blocks,
     build_times,
     choose_layers,
-    choose_tested,
     group_checks,
     is_model_study,
-    is_session_study,
     list_checks,
+)
+from assay.models.session_pages import (
+    build_measured_changes,
+    build_session_page,
+    build_session_times,
+    choose_tested,
+    is_session_study,
     list_sessions,
-    name_method,
 )
 from assay.models.values.layout import MODEL_FILE
 from assay.plugins import find_function
