@@ -51,40 +51,12 @@ SUB_PLUGINS = ("runx", "mlrunner", "harness", "perfzero", "torq")  # folders of 
 
 # Imports that break the order until a hook replaces them. The list only shrinks.
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
-    "assay.bench.web_pages": (
-        "assay.web.actions",
-        "assay.web.answers",
-        "assay.web.interface",
-        "assay.web.routes",
-        "assay.web.site",
-        "assay.web.snapshots",
-    ),
     "assay.config.load": ("assay.compat.mlrunner.study_file", "assay.compat.runx.study_file"),
-    "assay.exchange.web_uploads": (
-        "assay.compat.torq.dashboard",
-        "assay.compat.torq.session_runs",
-        "assay.web.answers",
-        "assay.web.interface",
-        "assay.web.routes",
-        "assay.web.security",
-        "assay.web.site",
-    ),
     "assay.follow.locations": ("assay.compat.runx.study_file",),
     "assay.follow.refresh": ("assay.compat.originals",),
-    "assay.golden.web_pages": ("assay.web.interface", "assay.web.routes", "assay.web.site"),
     "assay.launch.prepared": ("assay.compat.originals",),
     "assay.launch.run_dir_builder": ("assay.compat.mlrunner.files",),
     "assay.launch.sweep": ("assay.compat.mlrunner.files", "assay.compat.runx.sets"),
-    "assay.models.web_pages": (
-        "assay.bench.api",
-        "assay.web.interface",
-        "assay.web.routes",
-        "assay.web.site",
-        "assay.web.snapshots",
-    ),
-    "assay.web.alarms": ("assay.bench.api", "assay.bench.web_pages", "assay.golden.api", "assay.models.api"),
-    "assay.web.pages.studies": ("assay.bench.api", "assay.golden.api", "assay.models.api"),
-    "assay.web.report_command": ("assay.bench.api", "assay.golden.api", "assay.models.api"),
 }
 
 # Imported into users' programs: they import values, system, errors and one another.
