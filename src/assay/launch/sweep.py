@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from assay.compat.runx import sets as run_sets
 from assay.config.load import load_study
 from assay.config.places import choose_farm
 from assay.config.settings import Settings, load_settings
@@ -94,7 +93,9 @@ def _plan(prepared: Prepared) -> Prepared:
     names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
     prepared = replace(prepared, plan=_build_plan(study, names, prepared.settings, prepared.location))
     if study.is_runx:
-        return _choose_runs(run_sets.enter_set(prepared))
+        from assay.compat.runx import sets
+
+        return _choose_runs(sets.enter_set(prepared))
     prepared = _choose_runs(replace(prepared, plan=find_known(prepared.plan, prepared.location)))
     return fill_output(prepared) if study.is_mlrunner else prepared
 
@@ -250,9 +251,14 @@ def _hide_secrets(prepared: Prepared) -> Prepared:
 
 
 def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
-    prepared = run_sets.pin(prepared)
+    if prepared.set_number is None:
+        _set_uploads_aside(prepared, hooks.console)
+        return _supervise_planned(prepared, hooks, slots)
+    from assay.compat.runx import sets
+
+    prepared = sets.pin(prepared)
     _set_uploads_aside(prepared, hooks.console)
-    with run_sets.held(prepared):
+    with sets.held(prepared):
         return _supervise_planned(prepared, hooks, slots)
 
 
