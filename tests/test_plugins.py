@@ -319,3 +319,15 @@ def test_a_defect_of_a_plug_in_is_told_at_its_own_address(install: Install, serv
         until(lambda: "bad cannot be judged: KeyError" in client.get("/alarms").text, "the defect among the alarms")
         bad = client.get("/bad")
         assert (bad.status_code, "Assay could not make this page" in bad.text) == (500, True)
+
+
+def test_receivers_of_the_settings_need_a_plug_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "find_plugins", dict)
+    Path("plain.yml").write_text("command: 'true'\n")
+    Path("assay.toml").write_text('notify = "true"\n')
+    assert run(["run", "plain.yml"]) == 2
+    assert f"notify in {tmp_path}/assay.toml needs a plug-in that is not installed" in capsys.readouterr().err
+    assert not Path("runs").exists()

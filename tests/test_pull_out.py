@@ -57,6 +57,7 @@ CASES = [
         "exchange",
         ("export", "push", "pull", "upload", "perfzero"),
         calls=(
+            ("run two.yml --notify none", "No such option '--notify'"),
             ("sum two --tensorboard board", "--tensorboard needs a plug-in that is not installed"),
             ("golden show s3://bucket/golden", "the store s3://bucket/golden needs a plug-in that is not installed"),
             ("index ingest two.yml --as mlflow", "no importer of runs named 'mlflow'"),
