@@ -281,9 +281,9 @@ def test_benchmarks_are_compared(entered_bench: Bench) -> None:
 
 
 def test_a_model_is_checked(entered_bench: Bench) -> None:
-    from tests.test_children import write_relu
+    from tests.example_models import write_chain
 
-    write_relu(entered_bench.folder / "relu.onnx")
+    write_chain(entered_bench.folder / "relu.onnx")
     found = assay.check_model("relu.onnx", target="ort", reference="reference", samples=2)
     assert (found.verdict, found.exit_code) == ("PASS", 0)
     assert "full_model" in found.text

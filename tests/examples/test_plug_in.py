@@ -54,7 +54,7 @@ def test_the_example_is_short() -> None:
 def test_the_story_of_the_plug_in(site: Path) -> None:
     assert "longest" in assay(site, "--help")
     assert "Plug-in quiet" in assay(site, "doctor")
-    assay(site, "run", "two.yml", "--on", "quiet", "--set", "farms={quiet: {kind: quiet, load: 1000}}")
+    assay(site, "run", "two.yml", "--on", "quiet", "--set", "farms.quiet={kind: quiet, load: 1000}")
     lines = assay(site, "longest", "two", "-n", "1").splitlines()
     assert len(lines) == 1
     assert lines[0].split()[-1] in ("x=1", "x=2")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
+    from assay.exchange.importers.imported_run import ImportedRun, ImportedRuns, build_series, parse_number
     from assay.exchange.pytest_support import LINK, Uploads
     from assay.exchange.receive import RefusedUploadError, Sender, StoredRun, place_runs, unpack
     from assay.exchange.store.manifests import Manifest, build_key
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from assay.exchange.web_pages import LIMITS, find_sender, refresh_studies, take_upload
 
 HOMES = {
+    "assay.exchange.importers.imported_run": "ImportedRun ImportedRuns build_series parse_number",
     "assay.exchange.pytest_support": "LINK Uploads",
     "assay.exchange.receive": "RefusedUploadError Sender StoredRun place_runs unpack",
     "assay.exchange.store.manifests": "Manifest build_key",

@@ -11,9 +11,9 @@ the job may begin, and undoes its start when publish returns False.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import ClassVar, Literal
 
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, StopKind, Usage
@@ -27,6 +27,7 @@ class Executor(ABC):
     """Starts jobs, watches them, ends them."""
 
     name: str
+    keys: ClassVar[Mapping[str, str]] = {}  # of a farm's section, with their kinds: `farms/engines.py` has those
 
     @classmethod
     def check(cls, _farm: Farm) -> None:

@@ -6,7 +6,7 @@ from assay.config.places import Places
 from assay.config.settings import Settings
 from assay.errors import ConfigError, NotFoundError, did_you_mean
 from assay.farms.config import build_engine_farm, describe_farms, read_farm, read_farm_settings
-from assay.farms.engines import ENGINES, REQUIRED, SSH_PREFIX
+from assay.farms.engines import REQUIRED, SSH_PREFIX, find_engines
 from assay.system.fast_dataclasses import replace
 from assay.values.study import LOCAL, Farm, Problem, Study
 
@@ -39,7 +39,9 @@ def _build_not_found(study: Study, name: str, settings: Settings) -> NotFoundErr
     if name in REQUIRED or name == SSH_PREFIX:  # an engine that needs more than its name
         close = f"did you mean '{SSH_PREFIX}HOST', with the name of a host?"
     else:
-        close = did_you_mean(name, [*known, *(engine for engine in ENGINES if engine not in REQUIRED), LOCAL]) or ""
+        close = (
+            did_you_mean(name, [*known, *(engine for engine in find_engines() if engine not in REQUIRED), LOCAL]) or ""
+        )
     missing = study.farms.get(name)
     if missing is None:
         hint = f"{close}; {listed}" if close.startswith("did you mean") else listed
@@ -52,7 +54,7 @@ def _build_not_found(study: Study, name: str, settings: Settings) -> NotFoundErr
 def _fill_in(farm: Farm, study: Study) -> Farm:
     """What the study says of one run's needs holds where the farm's section says nothing else."""
     needs = {"gpus": study.resources.gpus, "cpus": study.resources.cpus if study.resources.cpus > 1 else None}
-    known = ENGINES[farm.kind]
+    known = find_engines()[farm.kind]
     given = {key: value for key, value in needs.items() if value is not None and key in known}
     return replace(farm, options={**given, **farm.options})
 

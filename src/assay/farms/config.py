@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from assay.config.fields import Fields
 from assay.config.settings import Settings
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.errors import UsageError
-from assay.farms.engines import ENGINES, REQUIRED, SSH_PREFIX, KeyKind
-from assay.values.study import Farm, FarmKind, Position
+from assay.farms.engines import REQUIRED, SSH_PREFIX, KeyKind, find_engines
+from assay.values.study import Farm, Position
 
 _TEMPLATE_KEYS = ("submit", "cancel", "remote_root")
 _MOST_PER_HOST = 1000  # slots, and devices of one job
@@ -22,10 +22,10 @@ def read_farm(fields: Fields, entry: Entry, key: str) -> Farm | None:
     kind = entry.node.find("kind") if entry.node.kind == "mapping" else None
     if kind is None:
         return _read_template(fields, entry, key)
-    engine = fields.one_of(kind, join_key(key, "kind"), ENGINES)
+    engine = fields.one_of(kind, join_key(key, "kind"), find_engines())
     if engine is None:
         return None
-    known = ENGINES[engine]
+    known = find_engines()[engine]
     before = len(fields.problems.found)
     given = fields.mapping(entry.node, key, ("kind", *known))
     for name in (name for name in REQUIRED.get(engine, ()) if name not in given):
@@ -36,7 +36,7 @@ def read_farm(fields: Fields, entry: Entry, key: str) -> Farm | None:
     _check_hosts(fields, given, options, key)
     if len(fields.problems.found) > before:
         return None
-    return Farm(entry.key, cast("FarmKind", engine), position=entry.position, options=options)
+    return Farm(entry.key, engine, position=entry.position, options=options)
 
 
 def read_option(fields: Fields, node: Node, key: str, kind: KeyKind) -> Any:
@@ -144,11 +144,11 @@ def build_engine_farm(name: str) -> Farm | None:
         if not is_host(host := name.removeprefix(SSH_PREFIX)):
             raise UsageError(f"{host!r} is not a host", NO_HOST)
         return Farm(name, "ssh", options={"hosts": (host,)})
-    return Farm(name, cast("FarmKind", name)) if name in ENGINES and name not in REQUIRED else None
+    return Farm(name, name) if name in find_engines() and name not in REQUIRED else None
 
 
 def describe_farms(sources: Mapping[str, Position | None]) -> str:
     """Every name with the place that it comes from, and what is always there."""
     named = [f"{name} ({position.file}:{position.line})" if position else name for name, position in sources.items()]
-    engines = [name for name in ENGINES if name not in REQUIRED]
+    engines = [name for name in find_engines() if name not in REQUIRED]
     return ", ".join([*named, *engines, f"{SSH_PREFIX}HOST", "local"])

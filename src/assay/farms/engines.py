@@ -6,7 +6,10 @@ One table: readers of files take the keys and their kinds from it, each executor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
+
+from assay.execute.registry import find_executor
+from assay.plugins import merge
 
 # how a value is written, and what it becomes in `Farm.options`:
 # count: whole number from 1; amount: whole number from 0; number: from 0, fractions allowed; text; texts: one or a
@@ -50,3 +53,9 @@ ENGINES: Mapping[str, Mapping[str, KeyKind]] = {
 }
 REQUIRED: Mapping[str, tuple[str, ...]] = {"ssh": ("hosts",)}
 SSH_PREFIX = "ssh:"
+
+
+def find_engines() -> Mapping[str, Mapping[str, Any]]:
+    """Ours, and the executors of other plug-ins with the keys that they declare."""
+    others = [name for name in merge("executors") if name not in (*ENGINES, "submit")]
+    return {**ENGINES, **{name: find_executor(name).keys for name in others}}

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from assay.errors import AssayError
 from assay.execute import process
@@ -21,7 +20,7 @@ from assay.show import formatting
 from assay.system import processes
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, State, Stop
-from assay.values.study import Farm, FarmKind
+from assay.values.study import Farm
 
 _OWNER_S = 3.0  # how long a living supervisor gets to conclude by itself: it knows what the run consumed
 _LEAVE_S = 5.0  # beyond the grace, for a supervisor to say goodbye
@@ -170,7 +169,7 @@ def _choose_options(name: str) -> dict[str, Farm]:
     """An engine finds its jobs by what is in their directories."""
     if name == "local":
         return {}
-    return {"farm": _UNKNOWN_FARM if name == "submit" else Farm("?", cast("FarmKind", name))}
+    return {"farm": _UNKNOWN_FARM if name == "submit" else Farm("?", name)}
 
 
 def _outlives(handle: JobHandle, limit_s: float) -> bool:

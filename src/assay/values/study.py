@@ -298,7 +298,7 @@ class CodePolicy:
 
 LOCAL = "local"  # what --on and a handle's executor call this machine
 # `missing`: a file names it and does not define it; settings may
-FarmKind = Literal["generic", "draco", "ngc", "template", "slurm", "ray", "ssh", "missing"]
+FarmKind = str  # generic, draco, ngc, template, missing; else the name of an executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +318,7 @@ class Farm:
 
     @property
     def is_engine(self) -> bool:
-        return self.kind in ("slurm", "ray", "ssh")
+        return self.kind not in ("generic", "draco", "ngc", "template", "missing")
 
     @property
     def executor(self) -> str:

@@ -4,7 +4,7 @@ from assay.plugins import Plugin
 
 PLUGIN = Plugin(
     "quiet",
-    needs=("exchange",),  # whose api the importer uses
+    needs=("exchange", "farms"),  # imported runs; `--on`
     commands={"longest": ("assay_quiet.command:longest", "Show the runs that took the longest.")},
     reading=("longest",),
     executors={"quiet": "assay_quiet.executor:QuietExecutor"},
