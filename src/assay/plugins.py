@@ -69,7 +69,6 @@ class Plugin:
     reading: tuple[str, ...] = ()  # words of `commands` that change nothing, and may be called again
     children: Mapping[str, str] = field(default_factory=dict)  # `python -m assay child NAME` -> main() -> int
     options: Mapping[str, str] = field(default_factory=dict)  # command -> Request with further options of it
-    dialects: Mapping[str, str] = field(default_factory=dict)  # name -> reader of another tool's study file
     study_keys: Mapping[str, str] = field(default_factory=dict)  # key of a study file -> reader of its value
     settings: Mapping[str, str] = field(default_factory=dict)  # key of assay.toml -> reader of its value
     executors: Mapping[str, str] = field(default_factory=dict)  # name -> Executor class
@@ -78,7 +77,6 @@ class Plugin:
     importers: tuple[str, ...] = ()  # tuples of Importer, for `assay index ingest`
     pages: tuple[str, ...] = ()  # Pages of `assay serve`
     reports: tuple[str, ...] = ()  # build_report(location, rest) -> Document | None, for `assay report`
-    files: Mapping[str, str] = field(default_factory=dict)  # name inside .assay -> "shared" or "own"
     doctor: tuple[Part | Program | Folder, ...] = ()
     functions: Mapping[str, str] = field(default_factory=dict)  # name -> function that others call by this name
 
@@ -216,7 +214,7 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".strip().splitlines()[0]
 
 
-_TEXTS = ("children", "options", "dialects", "study_keys", "settings", "executors", "run_steps", "functions")
+_TEXTS = ("children", "options", "study_keys", "settings", "executors", "run_steps", "functions")
 
 
 def _find_mistake(plugin: Any) -> str:  # noqa: PLR0911 one return for each mistake
@@ -224,7 +222,7 @@ def _find_mistake(plugin: Any) -> str:  # noqa: PLR0911 one return for each mist
         return f"{type(plugin).__name__} is not an assay.plugins.Plugin"
     if not isinstance(plugin.name, str) or not plugin.name:
         return f"name is {plugin.name!r}: it must be a text"
-    values = {hook: getattr(plugin, hook) for hook in (*_TEXTS, "commands", "files")}
+    values = {hook: getattr(plugin, hook) for hook in (*_TEXTS, "commands")}
     wrong = [hook for hook, value in values.items() if not isinstance(value, Mapping)]
     if wrong:
         return f"{wrong[0]} must be a mapping"
@@ -247,7 +245,7 @@ def _find_mistake(plugin: Any) -> str:  # noqa: PLR0911 one return for each mist
 def _find_conflict(plugin: Plugin, known: Mapping[str, Plugin]) -> str:
     if plugin.name in known:
         return "another plug-in has this name"
-    for hook in (*_TEXTS, "commands", "files"):
+    for hook in (*_TEXTS, "commands"):
         for name in getattr(plugin, hook):
             if name in CORE_WORDS.get(hook, ()):
                 return f"{hook}: {name!r} is a word of the core"
