@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         write_notes,
     )
     from assay.exchange.upload import Target
-    from assay.exchange.web_pages import LIMITS, find_sender, refresh_studies, take_upload
+    from assay.exchange.web_pages import LIMITS, find_sender, take_upload
 
 HOMES = {
     "assay.exchange.importers.imported_run": "ImportedRun ImportedRuns build_series parse_number",
@@ -47,6 +47,6 @@ HOMES = {
         "parse_scheme remove_part render_url write_notes"
     ),
     "assay.exchange.upload": "Target",
-    "assay.exchange.web_pages": "LIMITS find_sender refresh_studies take_upload",  # where starlette is installed
+    "assay.exchange.web_pages": "LIMITS find_sender take_upload",  # where starlette is installed
 }
 __getattr__ = build_getattr(__name__, HOMES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -34,6 +34,10 @@ RATE = Limit(600)  # uploads of one address within a minute: a session of tests 
 _KINDS = ("application/zip", "application/x-zip-compressed", "application/octet-stream")
 
 
+Store = Callable[[Request, Site, str, str], tuple[Sequence[StoredRun], Response]]
+"""(request, site, path of the body, a folder that is deleted afterwards) -> what was stored, and the answer."""
+
+
 async def take_runs(request: Request) -> Response:
     """The body is the archive."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -42,8 +46,7 @@ async def take_runs(request: Request) -> Response:
     return await take_upload(request, _store_runs)
 
 
-async def take_upload(request: Request, store: Callable[[Request, Site, str, str], Response]) -> Response:
-    """`store`: (request, site, path of the body, a folder that is deleted afterwards) -> answer."""
+async def take_upload(request: Request, store: Store) -> Response:
     address = request.client.host if request.client else ""
     if RATE.is_reached(address):
         raise HTTPException(429, f"more than {RATE.most} uploads within a minute; try again in a minute")
@@ -57,7 +60,7 @@ async def take_upload(request: Request, store: Callable[[Request, Site, str, str
     try:
         path = os.path.join(aside, "body")
         await _save(request, path)
-        return await run_in_threadpool(store, request, site, path, aside)
+        return await run_in_threadpool(_store, store, request, site, path, aside)
     except ClientDisconnect:
         raise HTTPException(400, "the upload ended before its end; nothing of it was stored") from None
     except RefusedUploadError as error:
@@ -66,6 +69,13 @@ async def take_upload(request: Request, store: Callable[[Request, Site, str, str
         return send({"error": f"the upload cannot be stored: {error.strerror or error}", "hint": ""}, 507)
     finally:
         await run_in_threadpool(making.__exit__, None, None, None)  # thousands of files may have to go
+
+
+def _store(store: Store, request: Request, site: Site, path: str, aside: str) -> Response:
+    stored, answer = store(request, site, path, aside)
+    for study in dict.fromkeys(each.study for each in stored):  # so that the link that is answered shows them
+        site.snapshots.refresh(study)
+    return answer
 
 
 async def _save(request: Request, path: str) -> None:
@@ -81,9 +91,8 @@ async def _save(request: Request, path: str) -> None:
 # ---------------------------------------------------------------- run directories
 
 
-def _store_runs(request: Request, site: Site, path: str, aside: str) -> Response:
+def _store_runs(request: Request, site: Site, path: str, aside: str) -> tuple[Sequence[StoredRun], Response]:
     stored = store_archive(path, aside, site.roots[0], LIMITS, find_sender(request))
-    refresh_studies(site, stored)
     base = str(request.base_url).rstrip("/")
     runs = [
         {
@@ -96,18 +105,12 @@ def _store_runs(request: Request, site: Site, path: str, aside: str) -> Response
     ]
     studies = list(dict.fromkeys(each.study for each in stored))
     link = runs[0]["link"] if len(runs) == 1 else base + build_address("studies", *studies[: len(studies) == 1])
-    return send({"runs": runs, "link": link}, 201 if any(each.is_new for each in stored) else 200)
+    return stored, send({"runs": runs, "link": link}, 201 if any(each.is_new for each in stored) else 200)
 
 
 def find_sender(request: Request) -> Sender:
     address, token = request.client.host if request.client else "", request.scope.get(TOKEN_KEY)
     return Sender(address, token.title, token.prefix) if token else Sender(address)
-
-
-def refresh_studies(site: Site, stored: Iterable[StoredRun]) -> None:
-    """So that the link that is answered shows them."""
-    for study in dict.fromkeys(each.study for each in stored):
-        site.snapshots.refresh(study)
 
 
 # ---------------------------------------------------------------- what is offered

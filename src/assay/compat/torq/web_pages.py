@@ -6,6 +6,7 @@ import os
 import re
 import time
 import zipfile
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -13,14 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from assay.compat.torq.dashboard import MANIFEST
 from assay.compat.torq.session_runs import store_session
 from assay.errors import NotFoundError
-from assay.exchange.api import (
-    LIMITS,
-    RefusedUploadError,
-    find_sender,
-    refresh_studies,
-    take_upload,
-    unpack,
-)
+from assay.exchange.api import LIMITS, RefusedUploadError, StoredRun, find_sender, take_upload, unpack
 from assay.web.api import (
     BINARY,
     COUNT,
@@ -46,18 +40,17 @@ async def take_session(request: Request) -> Response:
     return await take_upload(request, _store_session)
 
 
-def _store_session(request: Request, site: Site, path: str, aside: str) -> Response:
+def _store_session(request: Request, site: Site, path: str, aside: str) -> tuple[Sequence[StoredRun], Response]:
     archive = os.path.join(aside, "archive")
     _cut_file(path, request.headers.get("content-type", ""), archive)
     unpacked = os.path.join(aside, "session")
     unpack(archive, unpacked, LIMITS)
     folder, made_at = os.path.join(aside, "runs"), _find_time(archive)
     session = store_session(unpacked, folder, site.roots[0], made_at, find_sender(request))
-    refresh_studies(site, session.runs)
     number = f"{session.study}~{session.id}"
     link = f"{str(request.base_url).rstrip('/')}/test-sessions/{number}/"
     is_new = any(each.is_new for each in session.runs)
-    return send({"id": number, "link": link, "runs": len(session.runs)}, 201 if is_new else 200)
+    return session.runs, send({"id": number, "link": link, "runs": len(session.runs)}, 201 if is_new else 200)
 
 
 def _find_time(archive: str) -> float:
