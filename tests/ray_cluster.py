@@ -14,16 +14,17 @@ from pathlib import Path
 
 from tests.contracts.executor import until
 
-# Prints its addresses, adds a node for every line, leaves at the end of its input.
+# Prints its addresses, adds a node for every line, leaves at the end of its input. Ray chooses all ports: by default the
+# agents of all clusters of a machine want the same one, and a cluster whose agent does not get it takes no Ray Jobs.
 _PROGRAM = """
 import json, sys
 from ray.cluster_utils import Cluster
 small = {"object_store_memory": 80_000_000}
-has_dashboard = sys.argv[1] == "dashboard"
-port = {"dashboard_port": int(sys.argv[2])} if has_dashboard else {}
-head = {"num_cpus": 4, "num_gpus": 2, "include_dashboard": has_dashboard, "no_monitor": True}
-cluster = Cluster(initialize_head=True, head_node_args=head | port | small)
+head = {"num_cpus": 4, "num_gpus": 2, "include_dashboard": sys.argv[1] == "dashboard", "no_monitor": True}
+ports = {"dashboard_port": None, "dashboard_agent_listen_port": 0}
+cluster = Cluster(initialize_head=True, head_node_args=head | ports | small)
 print("address", cluster.address, flush=True)
+print("dashboard", f"http://{cluster.webui_url}", flush=True)
 for line in sys.stdin:
     node = cluster.add_node(**json.loads(line), **small)
     print("node", node.all_processes["raylet"][0].process.pid, flush=True)
@@ -33,11 +34,11 @@ _MARK = "TEST_CLUSTER"  # a variable of every process that a test has started, w
 
 
 class RayCluster:
-    def __init__(self, program: subprocess.Popen[str], dashboard: str, mark: str) -> None:
+    def __init__(self, program: subprocess.Popen[str], mark: str) -> None:
         self._program = program
         self.mark = mark
         self.address = self._read("address")
-        self.dashboard = dashboard
+        self.dashboard = self._read("dashboard")
 
     def _read(self, word: str) -> str:
         assert self._program.stdout is not None
@@ -57,12 +58,12 @@ class RayCluster:
 
 
 @contextlib.contextmanager
-def start_ray(dashboard_port: int = 0) -> Iterator[RayCluster]:
+def start_ray(kind: str = "plain") -> Iterator[RayCluster]:
+    """`kind`: with "dashboard" it takes Ray Jobs."""
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     mark = uuid.uuid4().hex
-    kind = ["dashboard", str(dashboard_port)] if dashboard_port else ["plain"]
     program = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, *kind],
+        [sys.executable, "-c", _PROGRAM, kind],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -71,7 +72,7 @@ def start_ray(dashboard_port: int = 0) -> Iterator[RayCluster]:
         start_new_session=True,
     )
     try:
-        yield RayCluster(program, f"http://127.0.0.1:{dashboard_port}", mark)
+        yield RayCluster(program, mark)
     finally:
         program.communicate(timeout=60)
         end_marked(mark)

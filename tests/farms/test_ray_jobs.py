@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,10 +26,7 @@ pytestmark = pytest.mark.services("ray")
 
 @pytest.fixture(scope="module")
 def remote() -> Iterator[RayCluster]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with start_ray(port) as cluster:
+    with start_ray("dashboard") as cluster:
         yield cluster
 
 
