@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from tests.workbench import Bench
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.execute import process
 from assay.execute.places import load_liveness
-from assay.farms import ray_tasks
+from assay.farms import ray_nodes, ray_tasks
 from assay.farms.ray_bridge import Bridge
 from assay.farms.ray_tasks import RayExecutor
 from assay.farms.submit import parse_token
@@ -474,8 +475,9 @@ class TestRefusals:
 
 
 SEND = """
-import sys, ray.cloudpickle as pickle, assay.farms.ray_nodes as module
+import sys, ray.cloudpickle as pickle, assay.farms.ray_nodes as module, assay.system.processes as processes
 pickle.register_pickle_by_value(module)
+pickle.register_pickle_by_value(processes)
 sys.stdout.buffer.write(pickle.dumps((module.run_job, module.Tasks, eval(sys.argv[1]))))
 """
 RECEIVE = """
@@ -494,6 +496,48 @@ def test_nodes_need_nothing_of_assay(runs: Runs) -> None:
     received = subprocess.run([sys.executable, "-c", RECEIVE], input=sent.stdout, capture_output=True, check=True)
     assert received.stdout == b"fine\n"
     assert run.markers() == {"train.exit.3"}
+
+
+# ---------------------------------------------------------------- deaths while a job begins
+
+RAYLET = 'RAY_RAYLET_PID=$$ "$@" & wait'
+WORKER = "import sys; from assay.farms import ray_nodes; ray_nodes.run_job(eval(sys.argv[1]))"
+SETSID = """#!/bin/sh
+: > "$HELD"; until [ -e "$HELD.go" ]; do sleep 0.02; done; exec "$REAL" "$@"
+"""
+
+
+def test_a_raylet_dies_before_its_worker_waits_for_the_job(runs: Runs, tmp_path: Path) -> None:
+    """The worker has another parent by then, and who started the raylet may never look at it."""
+    run = runs.make(DYING["plain"])
+    held, setsid = tmp_path / "held", tmp_path / "setsid"
+    setsid.write_text(SETSID)
+    setsid.chmod(0o755)
+    env = {"HELD": str(held), "REAL": str(shutil.which("setsid")), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    worker = [sys.executable, "-c", WORKER, repr(ray_tasks._build_job(run.request()))]
+    with subprocess.Popen(["bash", "-c", RAYLET, "raylet", *worker], env={**os.environ, **env}) as raylet:
+        until(held.exists, "the job is being started")
+        raylet.kill()
+        os.waitid(os.P_PID, raylet.pid, os.WEXITED | os.WNOWAIT)
+        (tmp_path / "held.go").touch()
+        try:
+            until(lambda: run.path("end.1").exists(), "its guard has acted")
+            assert members(run) == set()
+        finally:
+            kill_members(run)
+    assert run.markers() == set()
+
+
+def test_a_job_that_comes_after_its_guard_does_not_begin(runs: Runs) -> None:
+    """A worker that is killed right after it has started job.sh: the guard does not find it yet."""
+    run = runs.make("touch ran")
+    said = "".join(f"{field}\0" for field in (run.request().tag, 0, run.path("end.1")))
+    subprocess.run(["bash", "-c", ray_nodes.GUARD], input=said, text=True, check=True)
+    assert run.path("end.1").exists()
+    env = {**os.environ, **process.request_environment(run.request())}
+    subprocess.run(["bash", run.path("job.sh")], env=env, check=True)
+    assert not run.path("code/ran").exists()
+    assert parse_token(run.text("token.1")).pid == 0
 
 
 # ---------------------------------------------------------------- deaths in the middle of a sweep
@@ -619,5 +663,8 @@ def test_supervisors_workers_and_raylets_are_killed(tmp_path: Path, somebody: Ra
 
 
 def find_waiting(tag: str) -> int:
-    """The worker that waits for job.sh, which opened the session."""
-    return find_reader(os.getsid(next(iter(process.find_members([process.Attempt(0, 0, tag)])))))
+    """The worker that waits for job.sh, which opened the session; each `sleep` of its command is gone in a moment."""
+    for pid in process.find_members([process.Attempt(0, 0, tag)]):
+        with contextlib.suppress(ProcessLookupError):
+            return find_reader(os.getsid(pid))
+    raise AssertionError(f"no process of {tag}")

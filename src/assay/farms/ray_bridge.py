@@ -155,7 +155,8 @@ def serve(fd: int) -> None:
     import ray
     from ray import cloudpickle
 
-    cloudpickle.register_pickle_by_value(ray_nodes)  # type: ignore[no-untyped-call]
+    for module in (ray_nodes, processes):  # nodes need not have Assay
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     connection = Connection(fd)
     server = _Server(connection)
     with contextlib.suppress(EOFError, OSError):

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from assay.system import processes
+from assay.system.processes import process_start
 
 Ended = tuple[str, float, int]  # what went wrong, CPU seconds, peak bytes
 REFUSED = "refused: "  # begins the text of an end where nothing was started
@@ -138,11 +139,11 @@ def run_job(job: dict[str, Any]) -> Ended:
 
 def _await_words(fd: int) -> None:
     """Until the job has left. Without its raylet a worker's node is dead to Ray: it leaves, and the guard acts."""
-    raylet = os.getppid()
+    raylet = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())  # Ray's word: without it the parent is another
     watch = select.poll()
     watch.register(fd, select.POLLIN)
     while not watch.poll(1000):
-        if os.getppid() != raylet:
+        if process_start(raylet) is None:
             os._exit(1)
 
 
@@ -209,8 +210,9 @@ RUNNER = r"""set -m
   echo $? >&3; times >&3; } 3>&1 > /dev/null &
 """
 
-# job.sh is killed first, so that a command that answers TERM with exit 0 does not pass for finished; its watcher
-# outlives it until nothing is left. `_find` is `processes.BASH_FIND_TAGGED`.
+# It takes the token, so that a job.sh that cannot be found yet does not begin. It kills job.sh first, so that a command
+# that answers TERM with exit 0 does not pass for finished; its watcher outlives it until nothing is left. `_find` is
+# `processes.BASH_FIND_TAGGED`.
 GUARD = (
     processes.BASH_FIND_TAGGED
     + r"""
@@ -220,6 +222,7 @@ while IFS= read -r -d '' tag && IFS= read -r -d '' pid && IFS= read -r -d '' end
   ASSAY_ATTEMPT=$tag leader=$pid file=$end
 done
 [ -n "$ASSAY_ATTEMPT" ] || exit 0
+set -C; printf -- '- 0 0 - %(%s)T\n' -1 2>/dev/null > "${file%/*}/token.${file##*.}"; set +C
 _find; case " $_pids " in *" $leader "*) kill -KILL "$leader" ;; esac
 [ -z "$_pids" ] || kill -TERM $_pids
 round=0
