@@ -89,7 +89,7 @@ def read_rows(page: Page) -> dict[str, list[str]]:
 
 def wait_for_counts(page: Page, **counts: int) -> None:
     for state, count in counts.items():
-        expect(page.locator("#head")).to_contain_text(f"{count} {state}", timeout=LIMIT_MS)
+        expect(page.locator("#head")).to_contain_text(f"{count} {state}")
 
 
 def test_a_sweep_is_followed(place: Workplace, open_own: Callable[[str], Page]) -> None:
@@ -124,8 +124,8 @@ def test_the_list_of_studies_is_live(place: Workplace, open_own: Callable[[str],
     page = open_own("/studies")
     expect(page.locator("main")).to_contain_text("no study")
     place.finish()
-    expect(page.get_by_role("link", name="slow")).to_be_visible(timeout=LIMIT_MS)
-    expect(page.locator(".cards .card")).to_contain_text("3 done", timeout=LIMIT_MS)
+    expect(page.get_by_role("link", name="slow")).to_be_visible()
+    expect(page.locator(".cards .card")).to_contain_text("3 done")
 
 
 def test_actions(place: Workplace, own: Server, open_own: Callable[[str], Page]) -> None:
@@ -185,9 +185,7 @@ def test_a_run_that_goes_on(place: Workplace, open_own: Callable[[str], Page]) -
     page.evaluate("window.isTheSame = true")
     facts = page.locator("#facts")
     before = facts.inner_text()
-    expect(facts).not_to_have_text(
-        before, timeout=LIMIT_MS
-    )  # how long it has been running, though nothing else changes
+    expect(facts).not_to_have_text(before)  # how long it has been running, though nothing else changes
     place.release(1, 2, 3)
     expect(page.locator("[data-log] pre")).to_contain_text("step 2 loss 0.1")
     expect(page.locator("h1 .badge")).to_have_text("done")

@@ -213,7 +213,6 @@ def test_a_study_that_runs(chromium: Browser, slow: Exhibits) -> None:
         watch = Watch(server.address)
         context = chromium.new_context(viewport=WIDE, base_url=server.address)
         context.set_default_timeout(LIMIT_MS)
-        expect.set_options(timeout=LIMIT_MS)
         watch.follow(context)
         page = context.new_page()
         page.goto("/studies")
@@ -243,5 +242,4 @@ def test_a_study_that_runs(chromium: Browser, slow: Exhibits) -> None:
             until(lambda: run.poll() is not None, "the study has ended")
             run.communicate()
         context.close()
-        expect.set_options(timeout=5000)
         watch.check()
