@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.bench_laboratory import write_module
+from tests.contracts.executor import until
 from tests.engines import FARMS, Engines, start_engines
 from tests.example_models import parse
 from tests.golden.test_golden_tools import STUDY as GOLDEN
@@ -86,12 +87,12 @@ def test_a_trial_waits_for_the_node_s_own_lease(engines: Engines, tmp_path: Path
     slots = engines.env["ASSAY_SLOTS_DIR"]
     holder = engines.start(tmp_path, "bench", "run", "--command", "long=sleep 300", "--foreign-limit", "1", "-q")
     try:
-        while not list(tmp_path.glob("runs/bench/*/bench.log")):
-            assert holder.poll() is None, holder.communicate()
+        until(lambda: list(tmp_path.glob("runs/bench/*/bench.log")) or holder.poll() is not None, "it runs")
+        assert holder.poll() is None, holder.communicate()
         out = engines.assay(tmp_path, *words, "--env", f"ASSAY_SLOTS_DIR={slots}", "-q", code=1)
     finally:
         holder.terminate()
-        holder.communicate(timeout=30)
+        holder.communicate(timeout=120)
     assert "not free" in out
 
 

@@ -642,7 +642,8 @@ farms: {pool: {kind: ray, address: ADDRESS, resources: {kill: 1}}}
 NODE = '{"num_cpus": 2, "resources": {"kill": 2}}'
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("rounds", [5, pytest.param(20, marks=pytest.mark.long)])
 def test_supervisors_workers_and_raylets_are_killed(tmp_path: Path, somebody: RayCluster, rounds: int) -> None:
     """Nothing finished is repeated, nothing is lost, and no two attempts of a run are ever there at the same time."""
     raylet = somebody.add_node(NODE)

@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.contracts.executor import until
 from tests.slurm_cluster import Cluster, start_cluster
 
 pytestmark = pytest.mark.services("slurm")
@@ -65,13 +66,6 @@ def assay(
 def launch(cluster: Cluster, folder: Path, farm: str = "slurm") -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-m", "assay", "run", "study.yml", "--root", "r", "--on", farm]
     return subprocess.Popen(argv, cwd=folder, env=cluster.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def count(folder: Path, name: str) -> int:
