@@ -53,3 +53,33 @@ def test_the_queue_is_not_part_of_a_run(tmp_path: Path) -> None:
     assert outcome.ended_at - outcome.started_at == pytest.approx(ended - began)
     assert outcome.started_at > opened_at - 0.1  # a file's date is up to a clock tick old
     assert "waited" in bench.assay("show", "far/x=1").stdout
+
+
+@pytest.mark.parametrize("is_supervised", [True, False])
+def test_a_job_of_a_farm_is_not_started_again_by_a_call_for_this_machine(tmp_path: Path, is_supervised: bool) -> None:
+    """`--on local` while the farm has the run: it is followed as the farm's job, to its end."""
+    bench = Bench(tmp_path)
+    text, run = STUDY, bench.root / "far" / "x=1"
+    for name in ("BEGIN", "END", "UP"):
+        text = text.replace(name, str(tmp_path / name.lower()))
+    bench.write("study.yml", text)
+    program = bench.start("run", "study.yml")
+    (tmp_path / "begin").touch()
+    until((tmp_path / "up").exists, "it runs")
+    if not is_supervised:
+        program.kill()
+        program.communicate(timeout=60)
+    second = bench.start("run", "study.yml", "--on", "local")
+    assert second.stderr is not None
+    first_line = second.stderr.readline()
+    time.sleep(3.0)  # longer than the interval in which runs of others are looked at
+    assert not (run / "lease.2").exists(), first_line
+    (tmp_path / "end").touch()
+    _, err = second.communicate(timeout=60)
+    assert second.returncode == 0, first_line + err
+    if is_supervised:
+        program.communicate(timeout=60)
+    outcome = run_directory.load_outcome(str(run), 1)
+    assert outcome is not None
+    assert outcome.state.value == "done"
+    assert not (run / "lease.2").exists()

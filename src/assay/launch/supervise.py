@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from assay.errors import AssayError, FormatError, InfrastructureError, explain_refusal
 from assay.execute.base import Executor
 from assay.execute.machine_lease import MachineLease
+from assay.execute.places import load_liveness
 from assay.execute.slots import HeldSlot, SlotPool
 from assay.follow.attempts import DEATH, TAKEN_BACK, Action, Decision, decide
 from assay.follow.entry import NOTHING, Entry, Event, Observer
@@ -469,7 +470,7 @@ class Supervisor:
             policy = entry.policy.begin(history)
             entry.policy = self._shared.setdefault(policy, policy)
         return history, decide(
-            history, entry.commands, lambda handle: self.executor.liveness(handle, entry.dir), entry.policy
+            history, entry.commands, lambda handle: self._load_liveness(handle, entry.dir), entry.policy
         )
 
     def _accept_conclusion(self, entry: Entry, history: run_directory.History) -> None:
@@ -515,7 +516,8 @@ class Supervisor:
     def _follow(self, entry: Entry) -> None:
         assert entry.handle is not None
         was_mine = entry.is_mine and entry.dir in self.running
-        entry.is_mine = not self._has_other_owner(entry.handle)
+        is_ours = entry.handle.executor == self.executor.name
+        entry.is_mine = is_ours and not self._has_other_owner(entry.handle)
         if entry.state is State.LOST:
             self.running.pop(entry.dir, None)
             return
@@ -525,7 +527,13 @@ class Supervisor:
             self.settings.listen(Event("adopted", entry))
         if entry.is_mine and not was_mine:  # found without an owner, or its owner has died since
             self.observer.started(entry)
-        self.executor.watch(entry.handle, entry.dir)
+        if is_ours:
+            self.executor.watch(entry.handle, entry.dir)
+
+    def _load_liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
+        """A job of another executor, as of a farm that an earlier call named, is judged as that executor does."""
+        is_ours = handle.executor == self.executor.name
+        return self.executor.liveness(handle, run_dir) if is_ours else load_liveness(handle, run_dir)
 
     def _has_other_owner(self, handle: JobHandle) -> bool:
         if handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
@@ -619,7 +627,7 @@ class Supervisor:
 
     def _clean(self, entry: Entry, handle: JobHandle) -> None:
         """What a dead, failed or stopped attempt left behind must not outlive it."""
-        if self.executor.liveness(handle, entry.dir) is not Liveness.GONE:
+        if self._load_liveness(handle, entry.dir) is not Liveness.GONE:
             return
         if entry.left is None:
             entry.left = self.executor.leftovers(handle, entry.dir)
@@ -630,7 +638,7 @@ class Supervisor:
         """What a finished run left running is ended, unless its study permits it; the names of both."""
         if entry.handle is None or entry.left == ():
             return ""
-        if self.executor.liveness(entry.handle, entry.dir) is not Liveness.GONE:
+        if self._load_liveness(entry.handle, entry.dir) is not Liveness.GONE:
             return ""
         handle = self._tagged(entry, entry.handle)
         left = self.executor.leftovers(handle, entry.dir) if entry.left is None else entry.left
