@@ -36,6 +36,12 @@ def hello(request: {annotation}, console):
 Install = Callable[..., None]
 
 
+@pytest.fixture(autouse=True)
+def no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`assay doctor` asks other programs for their versions, which takes longer than everything else here."""
+    monkeypatch.setattr("assay.cli.doctor._ask", lambda _arguments: "9.9")
+
+
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """A distribution with one entry point: `install("hello", text of its plug-in module, command=…)`."""

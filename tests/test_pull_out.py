@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -153,10 +154,12 @@ def test_commands_work_without_it(case: Case, tree: Path) -> None:
     listed = {line.split()[0] for line in shown.stdout.partition("Commands:")[2].splitlines() if line.strip()}
     assert listed.isdisjoint(case.commands)
     assert {"run", "sum", "doctor"} <= listed
-    for words in ("run two.yml -j 2", "sum two", "ls", "ls two", "show two/x=1", "logs two/x=1", "doctor"):
+    for words in ("run two.yml -j 2", "sum two", "ls", "ls two", "show two/x=1", "logs two/x=1"):
         done = call(tree, "-m", "assay", *words.split())
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), f"{words}: {done.stderr}"
-    assert f"assay.{case.plugin}.plugin" in call(tree, "-m", "assay", "doctor").stdout.replace("\n", "")
+    examined = call(tree, "-m", "assay", "doctor")
+    assert examined.returncode == 0, examined.stderr
+    assert f"assay.{case.plugin}.plugin" in examined.stdout.replace("\n", "")
 
 
 def test_a_command_of_it_is_refused_in_one_line(case: Case, tree: Path) -> None:
@@ -218,3 +221,69 @@ def test_a_report_works_without_it(case: Case, tree: Path) -> None:
     named = call(tree, "-m", "assay", "report", "two.yml", "-o", "-")  # a file: golden knows which are verdicts
     assert named.returncode == 2
     assert "two.yml is " in named.stderr.splitlines()[0]
+
+
+# ---------------------------------------------------------------- the tests of all others
+
+
+def find_concerned(tests: Path, case: Case) -> set[str]:
+    """Test modules that are about the plug-in: they import it, also through helpers, or call its commands."""
+    gone = [f"assay.{case.plugin}", *(f"assay.{name}" for name, owner in OWNERS.items() if owner == case.plugin)]
+    gone += [f"assay.{each.removesuffix('.py').replace('/', '.')}" for each in NEEDED_BY.get(case.plugin, ())]
+    texts = {f"tests.{name}": text for name, text in load_sources(tests).items() if "formats" not in name}
+    words = re.compile("|".join([*map(re.escape, gone), *(rf"""["'( ]{word}["' ,)]""" for word in case.commands)]))
+    found = {name for name, text in texts.items() if words.search(text)}
+    found |= {name for name in texts if name.startswith(f"tests.{case.plugin}.")}
+    while True:
+        more = {
+            name for name, text in texts.items() if any(re.search(rf"\b{re.escape(each)}\b", text) for each in found)
+        }
+        if more <= found:
+            return found
+        found |= more
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_the_tests_of_all_others_pass(case: Case, tree: Path) -> None:
+    top = Path(__file__).parent.parent
+    for name in ("tests", "examples", "docs", "benchmarks"):
+        shutil.copytree(top / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+    (tree / "src").mkdir()
+    (tree / "assay").rename(tree / "src" / "assay")
+    (tree / "assay").symlink_to("src/assay")
+    for path in (
+        *top.glob("*.toml"),
+        *top.glob("*.md"),
+        top / "Makefile",
+        top / "hatch_build.py",
+        top / "constraints.txt",
+    ):
+        shutil.copy(path, tree)
+    left_out = sorted(find_concerned(tree / "tests", case) | ABOUT_THE_WHOLE)
+    ignored = [f"--ignore={name.replace('.', '/')}.py" for name in left_out]
+    argv = ["-m", "pytest", "-q", "-n", "2", "-m", "not services and not long", "-p", "no:cacheprovider", *ignored]
+    env = os.environ | {"PYTHONPATH": str(tree / "src")}
+    done = subprocess.run([sys.executable, *argv], cwd=tree, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+ABOUT_THE_WHOLE = {  # tests about the distribution as it is installed
+    f"tests.test_{name}"
+    for name in [
+        "architecture",
+        "budget",
+        "build",
+        "contributing",
+        "docs",
+        "docs_examples",
+        "frozen",
+        "pages",
+        "plugins",
+        "project",
+        "public_face",
+        "pull_out",
+        "reference_page",
+        "wording",
+    ]
+}
