@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
 from assay.system.fast_dataclasses import dataclass, field
@@ -34,7 +34,8 @@ CORE_WORDS: Mapping[str, frozenset[str]] = {
 }
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part:
     """For `assay doctor`: an optional package, the extra that installs it, what it is for."""
 
     package: str
@@ -42,7 +43,8 @@ class Part(NamedTuple):
     use: str
 
 
-class Program(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Program:
     """For `assay doctor`: a program on PATH that some commands start."""
 
     name: str
@@ -51,7 +53,8 @@ class Program(NamedTuple):
     question: str = "--version"
 
 
-class Folder(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Folder:
     """For `assay doctor`: a folder that must be writable. `find`: (environment, current folder) -> path."""
 
     name: str
@@ -81,16 +84,15 @@ class Plugin:
     functions: Mapping[str, str] = field(default_factory=dict)  # name -> function that others call by this name
 
 
-class Problem(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Problem:
     """A plug-in, or a part of one, that is left out."""
 
     name: str
     text: str
 
 
-class _Loaded(NamedTuple):
-    plugins: Mapping[str, Plugin]
-    problems: tuple[Problem, ...]
+_Loaded = tuple[Mapping[str, Plugin], tuple[Problem, ...]]
 
 
 # ---------------------------------------------------------------- what others ask
@@ -98,13 +100,13 @@ class _Loaded(NamedTuple):
 
 def find_plugins() -> Mapping[str, Plugin]:
     """By name: those that come with Assay first, then by the name of their distribution."""
-    return _load_plugins().plugins
+    return _load_plugins()[0]
 
 
 def find_problems() -> tuple[Problem, ...]:
     """What was left out, and why; every name that a plug-in offers is loaded for this."""
-    loaded = _load_plugins()
-    found = [*loaded.problems, *(problem for plugin in loaded.plugins.values() for problem in _try_names(plugin))]
+    plugins, problems = _load_plugins()
+    found = [*problems, *(problem for plugin in plugins.values() for problem in _try_names(plugin))]
     with suppress(InfrastructureError):  # of pages: by the plug-in that serves them, with the libraries that they need
         found += (find_function("pages.find_problems") or tuple)()
     return tuple(found)
@@ -190,7 +192,7 @@ def _load_plugins() -> _Loaded:
     for name, why in _find_unmet(found):
         problems.append(Problem(name, why))
         del found[name]
-    return _Loaded(found, tuple(problems))
+    return found, tuple(problems)
 
 
 def _load_quietly(target: str) -> tuple[Any, ...] | str:

@@ -52,9 +52,9 @@ def test_every_part_is_brought_by_the_extra_that_is_named() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     brought = project["optional-dependencies"]
     wrong = [
-        (package, extra)
-        for package, extra, _ in PARTS
-        if not any(re.split(r"[<>=~! \[]", need)[0] == package for need in brought[extra])
+        part
+        for part in PARTS
+        if not any(re.split(r"[<>=~! \[]", need)[0] == part.package for need in brought[part.extra])
     ]
     assert wrong == []
 

@@ -260,8 +260,8 @@ def _examine_part(part: Part, find_version: Callable[[str], str] = version) -> D
 
 def _examine_plugins() -> Iterator[tuple[str, tuple[Diagnostic, ...]]]:
     problems: dict[str, list[Diagnostic]] = {}
-    for name, text in plugins.find_problems():
-        problems.setdefault(name, []).append(Diagnostic(name, "note", text, "it is left out"))
+    for each in plugins.find_problems():
+        problems.setdefault(each.name, []).append(Diagnostic(each.name, "note", each.text, "it is left out"))
     for plugin in plugins.find_plugins().values():
         found = (*problems.pop(plugin.name, ()), *map(_examine_need, plugin.doctor))
         yield plugin.name, found or (Diagnostic(plugin.name, "ok", "loaded"),)
