@@ -19,7 +19,7 @@ from assay.__main__ import CHILDREN
 from assay.cli.main import COMMANDS, run
 from assay.errors import InfrastructureError, NotFoundError
 from assay.execute.registry import find_executor
-from assay.plugins import CORE_WORDS, Plugin
+from assay.plugins import CORE_WORDS
 
 HEAD = "from assay.plugins import Plugin\n"
 HELLO = HEAD + "PLUGIN = Plugin('hello', commands={'hello': ('hello_plugin.command:hello', 'Say hello.')})\n"
@@ -87,10 +87,6 @@ def test_the_words_of_the_core_are_the_whole_list() -> None:
     assert CORE_WORDS["executors"] == {"local"}
     for name in CORE_WORDS["executors"]:
         assert find_executor(name)
-
-
-def test_there_are_at_most_fifteen_hooks() -> None:
-    assert len(set(Plugin.__slots__) - {"name", "needs", "reading"}) <= 15
 
 
 def test_a_source_tree_that_is_not_installed_has_its_plug_ins(monkeypatch: pytest.MonkeyPatch) -> None:

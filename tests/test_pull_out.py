@@ -162,6 +162,7 @@ def test_commands_work_without_it(case: Case, tree: Path) -> None:
     assert f"assay.{case.plugin}.plugin" in examined.stdout.replace("\n", "")
 
 
+@pytest.mark.parametrize("case", [each for each in CASES if each.commands], indirect=True, ids=lambda case: case.plugin)
 def test_a_command_of_it_is_refused_in_one_line(case: Case, tree: Path) -> None:
     for word in case.commands:
         done = call(tree, "-m", "assay", word)
@@ -169,9 +170,8 @@ def test_a_command_of_it_is_refused_in_one_line(case: Case, tree: Path) -> None:
         assert f"there is no command {word!r}" in done.stderr
 
 
+@pytest.mark.parametrize("case", [each for each in CASES if each.file], indirect=True, ids=lambda case: case.plugin)
 def test_a_file_that_uses_it_is_refused_in_one_line(case: Case, tree: Path) -> None:
-    if not case.file:
-        return
     (tree / "work" / "uses.yml").write_text(case.file)
     done = call(tree, "-m", "assay", "run", "uses.yml")
     assert done.returncode == 2
@@ -180,6 +180,7 @@ def test_a_file_that_uses_it_is_refused_in_one_line(case: Case, tree: Path) -> N
     assert not (tree / "work" / "runs" / "uses").exists()
 
 
+@pytest.mark.parametrize("case", [each for each in CASES if each.calls], indirect=True, ids=lambda case: case.plugin)
 def test_a_call_that_uses_it_is_refused(case: Case, tree: Path) -> None:
     for words, printed in case.calls:
         done = call(tree, "-m", "assay", *words.split())
@@ -199,9 +200,10 @@ with TestClient(build_app(Site(("runs",))), base_url="http://127.0.0.1:8666") as
 SUBJECTS = {"golden": "/goldens", "bench": "/benchmarks", "models": "/models"}
 
 
+@pytest.mark.parametrize(
+    "case", [each for each in CASES if each.plugin != "web"], indirect=True, ids=lambda case: case.plugin
+)
 def test_the_page_works_without_it(case: Case, tree: Path) -> None:
-    if case.plugin == "web":
-        return
     assert call(tree, "-m", "assay", "run", "two.yml").returncode == 0
     done = call(tree, "-c", PAGE)
     answers = dict(line.split() for line in done.stdout.splitlines())
@@ -211,9 +213,10 @@ def test_the_page_works_without_it(case: Case, tree: Path) -> None:
     assert SUBJECTS.get(case.plugin) not in answers
 
 
+@pytest.mark.parametrize(
+    "case", [each for each in CASES if each.plugin != "web"], indirect=True, ids=lambda case: case.plugin
+)
 def test_a_report_works_without_it(case: Case, tree: Path) -> None:
-    if case.plugin == "web":
-        return
     assert call(tree, "-m", "assay", "run", "two.yml").returncode == 0
     done = call(tree, "-m", "assay", "report", "two", "-o", "-")
     assert done.returncode == 0, done.stderr
