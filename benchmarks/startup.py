@@ -1,10 +1,8 @@
 """How long `assay run` (two runs, both finished or both new) and `assay sum` take, as whole processes.
 
-    python benchmarks/startup.py                          this tree alone, with its slowest imports
-    python benchmarks/startup.py --against OLD/src        in turns with another tree; the ratios are printed last
-
-CPU time is the figure to trust on a machine that others use: user and system time of the process and of what it waited
-for. Of the repeats the fastest counts as well as the median, since others can only add to a time.
+`trees.py` compares two trees. CPU time is the figure to trust on a machine that others use: user and system time of the
+process and of all that it waited for. Of the repeats the fastest counts as well as the median, since others only add
+to a time.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from pathlib import Path
 
 from measuring import (
     ASSAY,
-    ROOT,
     Contestant,
     Taken,
     build_env,
@@ -38,27 +35,19 @@ COMMANDS = {
     "sum": (*ASSAY, "sum", "two"),
 }
 TARGETS_MS = {"run, new": 150, "run, finished": 150, "sum": 80}
-MOST_OF_OLD = 0.5
 _IMPORT = re.compile(r"import time:\s*(?P<own>\d+) \|\s*(?P<all>\d+) \|\s*(?P<name>\S+)")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", metavar="SRC", help="the folder that holds the other tree's package")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--imports", type=int, default=0, metavar="N", help="list the N slowest imports of this tree")
     options = parser.parse_args()
-    trees = {"new": str(ROOT / "src")} | ({"old": os.path.abspath(options.against)} if options.against else {})
     with quick_folder() as folder:
-        envs = {tree: build_env(folder) | {"PYTHONPATH": source} for tree, source in trees.items()}
-        contestants = {
-            f"{tree} {name}": _build(name, folder / tree, env) for name in COMMANDS for tree, env in envs.items()
-        }
-        for tree in trees:
-            (folder / tree).mkdir()
-            (folder / tree / "two.yml").write_text(STUDY)
-        taken = take_turns(contestants, options.repeats)
-        imports = {name: load_imports(name, folder / "new", envs["new"]) for name in ("run, finished", "sum")}
+        env = build_env(folder)
+        (folder / "two.yml").write_text(STUDY)
+        taken = take_turns({name: _build(name, folder, env) for name in COMMANDS}, options.repeats)
+        imports = {name: load_imports(name, folder, env) for name in ("run, finished", "sum")}
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.repeats} repeats, contestants in turns")
     for name, times in taken.items():
         walls, cpus = [one.wall_s for one in times], [one.cpu_s for one in times]
@@ -68,20 +57,8 @@ def main() -> None:
         for own, module in found[: options.imports]:
             print(f"    {own:6.2f} ms  {module}")
     for name in COMMANDS:
-        fastest = min(one.wall_s for one in taken[f"new {name}"]) * 1e3
+        fastest = min(one.wall_s for one in taken[name]) * 1e3
         print(render_ratio(f"ms at best, {name}", fastest, at_most=TARGETS_MS[name]))
-    for name in COMMANDS if options.against else ():
-        for what, pick in (("CPU", _cpu), ("wall", _wall)):
-            new, old = (min(map(pick, taken[f"{tree} {name}"])) for tree in ("new", "old"))
-            print(render_ratio(f"{what} of the old tree's, {name}", new / old, at_most=MOST_OF_OLD))
-
-
-def _cpu(one: Taken) -> float:
-    return one.cpu_s
-
-
-def _wall(one: Taken) -> float:
-    return one.wall_s
 
 
 def _build(name: str, folder: Path, env: Mapping[str, str]) -> Contestant:
