@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.workbench import Bench, build_bench
+from tests.finished_study import Bench, build_bench
 
 from assay.cli.main import run
 

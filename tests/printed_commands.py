@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 READING = ("ls", "sum", "show", "logs", "best", "diff", "report", "plot", "importance", "export", "index")
 PRODUCTS = ("golden", "convergence", "bench", "model")

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.golden_lab import Lab
-from tests.workbench import LONG, STUDY, Bench, build_bench, until
+from tests.finished_study import LONG, STUDY, Bench, build_bench, until
+from tests.golden_training import Lab
 
 import assay
 from assay import handle

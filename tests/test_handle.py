@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workbench import Bench, until
+from tests.finished_study import Bench, until
 
 import assay
 from assay import handle as handles

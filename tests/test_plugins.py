@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.finished_study import GOOD, Bench, until
 from tests.web_client import open_client
-from tests.workbench import GOOD, Bench, until
 
 import assay
 from assay import plugins

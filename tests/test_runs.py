@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.workbench import BAD, GOOD, Bench
+from tests.finished_study import BAD, GOOD, Bench
 
 import assay
 from assay.errors import MissingExtraError, NotFoundError, UsageError

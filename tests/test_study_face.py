@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 import assay
 from assay.api import Study

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.workbench import Bench, build_bench
+from tests.finished_study import Bench, build_bench
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient

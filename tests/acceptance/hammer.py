@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.workshop import PATIENCE_S, Workshop, load_environ, until
+from tests.study_processes import PATIENCE_S, Workshop, load_environ, until
 
 from assay.follow.attempts import DEATH, MAX_DEATHS
 from assay.record import run_directory

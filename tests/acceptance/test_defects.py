@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.acceptance.desk import INTRO, INTRO_LINES, Desk, open_desk
+from tests.user_folder import INTRO, INTRO_LINES, Desk, open_desk
 
 FARM = "LOGROOT: logs\nFARM: {name}\n{name}:\n  SUBMIT_CMD: submit_job\n  RESOURCES: {{gpu: 2}}\n"
 TASKS = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.acceptance.workshop import open_workshop
+from tests.study_processes import open_workshop
 
 from assay.cli.demo import BROKEN, HARMLESS, edited, find_examples, lay_out, serve
 from assay.errors import ExitCode, UsageError

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.acceptance.desk import Desk, Said, open_desk
+from tests.user_folder import Desk, Said, open_desk
 
 NATIVE = "command: python train.py [lr]\nparams: {lr: [1, 2, 3]}\n"
 RUNX = "CMD: python train.py\nHPARAMS: {lr: [1, 2, 3]}\n"

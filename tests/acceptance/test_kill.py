@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.acceptance.hammer import Hammer
-from tests.acceptance.workshop import Workshop, open_workshop
+from tests.study_processes import Workshop, open_workshop
 
 from assay.values.run import State
 

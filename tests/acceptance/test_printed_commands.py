@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.exchange.test_received import Owner, forge_best, nothing, push_interrupted
+from tests.finished_study import Bench, until
 from tests.printed_commands import check_command, find_attempts, find_commands
 from tests.web_client import open_client
-from tests.workbench import Bench, until
 
 # items with parameters of their own, values and names that a shell would take apart, and a run that fails
 ITEMS = r"""

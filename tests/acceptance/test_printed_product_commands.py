@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from onnx import helper
-from tests.bench_laboratory import execution, write_module
+from tests.bench_samples import execution, write_module
 from tests.example_models import EXAMPLES, write_chain, write_model
-from tests.golden_lab import NATIVE, Lab
+from tests.finished_study import Bench
+from tests.golden_training import NATIVE, Lab
 from tests.printed_commands import find_commands, find_roots, paste
 from tests.web_client import open_client
-from tests.workbench import Bench
 
 from assay.bench.flow.archive import write_as_run
 from assay.follow.api import StudyLocation

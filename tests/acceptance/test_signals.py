@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
+from tests.study_processes import Workshop, load_json, open_workshop, until
 
 from assay.record.index.sqlite import SqliteIndex
 from assay.system.files import index_path

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
+from tests.study_processes import Workshop, load_json, open_workshop, until
 
 from assay.values.run import State
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench_laboratory import execution
+from tests.bench_samples import execution
 from tests.fork_server import call_assay
 
 from assay.bench.flow.compare import CompareOptions, Executions, _settle, compare_executions, compare_git

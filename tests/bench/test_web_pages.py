@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.bench_laboratory import execution
 from tests.bench_repository import Repository
+from tests.bench_samples import execution
 from tests.web_client import READER, WRITE, open_client
 
 from assay.bench.flow.archive import write_as_run

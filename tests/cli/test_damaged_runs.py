@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 from assay.record.run_directory import load_record
 

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 from assay.cli import doctor
 from assay.plugins import Folder, Part, Program, find_plugins

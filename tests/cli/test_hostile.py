@@ -13,7 +13,7 @@ import sys
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 from assay.show.formatting import UNSAFE
 

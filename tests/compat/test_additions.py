@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.command_line import Cli
-from tests.workbench import Bench, until
+from tests.finished_study import Bench, until
 
 from assay.compat.mlrunner import command as mlrunner
 from assay.compat.original_command import Parser

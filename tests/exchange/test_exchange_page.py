@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.command_line import Cli
 from tests.exchange.test_importing import CHART, CREATE, TABLE, TRIAL, write_store
+from tests.finished_study import STUDY, Bench
 from tests.test_docs import assay_calls
-from tests.workbench import STUDY, Bench
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "exchange-with-other-tools.md"
 

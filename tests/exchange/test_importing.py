@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.command_line import Cli
 from tests.exchange.commands.test_export import make_run
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 
 def load(cli: Cli, study: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.command_line import Cli
 from tests.exchange.commands.test_export import make_run
-from tests.workbench import BAD, GOOD, Bench
+from tests.finished_study import BAD, GOOD, Bench
 
 from assay.exchange.mlflow_export import _clean_name
 from assay.record.received import Received, write_received
@@ -53,7 +53,7 @@ def add_lines(bench: Bench, name: str, lines: list[dict[str, object]]) -> None:
 class TestStore:
     def test_runs_of_a_study(self, cli: Cli, own_bench: Bench, client: Any) -> None:
         """States, times, parameters, metrics and files of runs that really ran."""
-        from tests.workbench import STUDY
+        from tests.finished_study import STUDY
 
         own_bench.run(STUDY)
         result = cli("export", "mlflow", "fit", "--to", "store")

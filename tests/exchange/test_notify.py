@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workbench import Bench, until
+from tests.finished_study import Bench, until
 
 from assay.errors import ConfigError, UsageError
 from assay.exchange import notify

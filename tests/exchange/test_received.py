@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.workbench import Bench, until
+from tests.finished_study import Bench, until
 
 from assay.config.fields import LoadOptions
 from assay.errors import FormatError

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 from tests.data_servers import Store, open_store
-from tests.golden_lab import Lab
-from tests.workbench import BAD, GOOD, STUDY, Bench
+from tests.finished_study import BAD, GOOD, STUDY, Bench
+from tests.golden_training import Lab
 
 from assay.exchange.store.object_store import ObjectRemote
 from assay.models.store.artifacts import ArtifactStore

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.finished_study import BAD, GOOD, Bench, build_bench
 from tests.observe.points import build_points
-from tests.workbench import BAD, GOOD, Bench, build_bench
 
 from assay.errors import MissingExtraError
 from assay.exchange.tensorboard import write_hparams_events

@@ -13,8 +13,8 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from tests.finished_study import BAD, GOOD, LONG, Bench, build_bench, until
 from tests.web_client import READER, TOKEN, UPLOADER, server
-from tests.workbench import BAD, GOOD, LONG, Bench, build_bench, until
 
 from assay.errors import InfrastructureError, UsageError
 from assay.exchange import upload

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 import assay
 from assay import script, script_run, wandb

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.finished_study import BAD, GOOD, Bench
 from tests.web_client import READER, UPLOADER, open_client
-from tests.workbench import BAD, GOOD, Bench
 
 from assay.compat.torq.dashboard import MANIFEST
 from assay.errors import UsageError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench_laboratory import write_module
+from tests.bench_samples import write_module
 from tests.contracts.executor import until
 from tests.engines import FARMS, Engines, start_engines
 from tests.example_models import parse

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import pytest
 from tests.contracts.executor import STOP, ExecutorContract, Runs, finish, members, start, until
+from tests.finished_study import Bench
 from tests.ray_cluster import RayCluster, start_ray
-from tests.workbench import Bench
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.farms import ray_tasks

@@ -17,8 +17,8 @@ from typing import ClassVar
 
 import pytest
 from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
+from tests.finished_study import Bench
 from tests.ray_cluster import RayCluster, find_marked, marked, nothing_is_left, start_ray
-from tests.workbench import Bench
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.execute import process

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 STUDY = """
 study: far

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.workbench import Bench, until
+from tests.finished_study import Bench, until
 
 from assay.record import run_directory
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.workbench import until
+from tests.finished_study import until
 
 from assay.errors import InfrastructureError, UsageError
 from assay.follow import collect

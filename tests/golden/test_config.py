@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.golden_lab import NATIVE, Lab
+from tests.golden_training import NATIVE, Lab
 
 from assay.errors import ConfigError, UsageError
 from assay.golden import config

@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.acceptance.workshop import Ended, Workshop, open_workshop, until
+from tests.study_processes import Ended, Workshop, open_workshop, until
 
 TRAIN = r"""
 import os, random, sys, time

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.golden_lab import CONFIG
+from tests.golden_training import CONFIG
 
 from assay.config.source import parse_documents
 from assay.errors import ConfigError

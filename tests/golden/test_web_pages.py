@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.golden_lab import Lab
+from tests.golden_training import Lab
 from tests.web_client import open_client
 
 from assay.follow.api import StudyLocation

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 from assay.follow.attempts import RetryPolicy
 from assay.follow.collect import Collector

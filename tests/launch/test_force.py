@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.acceptance.workshop import Ended, Workshop, open_workshop, until
+from tests.study_processes import Ended, Workshop, open_workshop, until
 
 from assay.record import run_directory
 from assay.values.run import State

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.acceptance.workshop import Workshop, open_workshop, until
 from tests.fork_server import call_assay
+from tests.study_processes import Workshop, open_workshop, until
 
 from assay.record import run_directory
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.command_line import Cli, cli, own_bench  # noqa: F401 fixtures
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 from assay.record import run_directory
 from assay.values import layout

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
+from tests.study_processes import Workshop, load_json, open_workshop, until
 
 from assay.errors import InfrastructureError
 from assay.execute.local import LocalExecutor

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
-from tests.workbench import Bench
+from tests.finished_study import Bench
+from tests.study_processes import Workshop, load_json, open_workshop, until
 
 from assay.plan.grid import Grid, draw_rows
 from assay.record import run_directory

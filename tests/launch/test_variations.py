@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.command_line import Cli
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 from assay.errors import UsageError
 from assay.follow.locations import FoundRun, StudyLocation

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
-from tests.bench_laboratory import execution
+from tests.bench_samples import execution
 from tests.models.report.model_reports import bad_report, good_report, large_report, report
 from tests.web_client import open_client
 

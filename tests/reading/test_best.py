@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.finished_study import GOOD, STUDY, Bench
 from tests.pages import run_page
 from tests.reading.test_ranking import column
-from tests.workbench import GOOD, STUDY, Bench
 
 import assay
 from assay.errors import NotFoundError, UsageError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 from assay.follow.locations import StudyLocation
 from assay.reading import plotting

@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from tests.acceptance.workshop import Workshop, open_workshop, until
+from tests.study_processes import Workshop, open_workshop, until
 
 from assay.errors import InfrastructureError
 from assay.follow.attempts import RetryPolicy

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.workbench import Bench, until
+from tests.finished_study import Bench, until
 
 pytest.importorskip("optuna")
 

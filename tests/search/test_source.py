@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workbench import Bench, until
+from tests.finished_study import Bench, until
 
 from assay.errors import UsageError
 from assay.launch.prepared import RunOptions

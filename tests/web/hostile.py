@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.bench_laboratory import execution
-from tests.golden_lab import Lab
+from tests.bench_samples import execution
+from tests.golden_training import Lab
 from tests.models.report.model_reports import bad_report
 
 from assay.bench.flow.archive import write_as_run

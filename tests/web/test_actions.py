@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from tests.finished_study import GOOD, LONG, Bench, build_bench, until
 from tests.web_client import READER, WRITE, open_client
-from tests.workbench import GOOD, LONG, Bench, build_bench, until
 
 from assay.web import actions
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from tests.bench import test_web_pages as benchmarks
-from tests.golden_lab import Lab
+from tests.finished_study import BAD, GOOD, Bench
+from tests.golden_training import Lab
 from tests.models import test_web_pages as models
 from tests.models.report.model_reports import bad_report, good_report
 from tests.web_client import open_client
-from tests.workbench import BAD, GOOD, Bench
 
 from assay.follow.api import StudyLocation
 from assay.golden.records import list_ids

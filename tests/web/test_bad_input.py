@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
+from tests.finished_study import GOOD, Bench
 from tests.web_client import open_client
-from tests.workbench import GOOD, Bench
 
 from assay.web.pages import run_files
 

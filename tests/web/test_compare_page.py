@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from tests.finished_study import GOOD, STUDY, Bench
 from tests.web_client import open_client
-from tests.workbench import GOOD, STUDY, Bench
 
 from assay.web.pages.compare_page import _build_numbers
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from tests.finished_study import until
 from tests.web_client import UPLOADER, build_tokens
-from tests.workbench import until
 
 from assay.web import connections
 from assay.web.app import build_app

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from tests.finished_study import until
 from tests.web_client import TOKEN
-from tests.workbench import until
 
 
 @pytest.mark.services("web")

@@ -16,9 +16,9 @@ import pytest
 from httpx import Response
 from starlette.routing import Match
 from starlette.testclient import TestClient
+from tests.finished_study import GOOD, Bench
 from tests.web import hostile
 from tests.web_client import WRITE, open_client
-from tests.workbench import GOOD, Bench
 
 from assay.web.app import list_entries
 from assay.web.pages.page_view import StudyView

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from tests.workbench import GOOD, STUDY, build_bench, until
+from tests.finished_study import GOOD, STUDY, build_bench, until
 
 from assay.errors import AssayError, UsageError
 from assay.show.console import Console

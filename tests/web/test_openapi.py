@@ -8,8 +8,8 @@ from typing import Any
 import jsonschema
 import pytest
 from starlette.testclient import TestClient
+from tests.finished_study import GOOD, Bench
 from tests.web_client import WRITE, build_tokens
-from tests.workbench import GOOD, Bench
 
 from assay.web.app import build_app, list_entries
 from assay.web.openapi import build_document

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.bench.test_web_pages import HOSTILE, build
 from tests.command_line import Cli
+from tests.finished_study import BAD, GOOD, STUDY, Bench
 from tests.golden.report.golden_reports import bad_report, good_report
 from tests.models.report import model_reports
 from tests.models.test_web_pages import write as write_check
-from tests.workbench import BAD, GOOD, STUDY, Bench
 
 from assay.follow.api import StudyLocation
 from assay.golden.records import list_ids, write_report

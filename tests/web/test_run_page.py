@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.finished_study import BAD, GOOD, STUDY, Bench
 from tests.web_client import open_client
-from tests.workbench import BAD, GOOD, STUDY, Bench
 
 from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation

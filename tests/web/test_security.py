@@ -8,8 +8,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
+from tests.finished_study import GOOD, Bench
 from tests.web_client import READER, TOKEN, UPLOADER, WRITE, build_tokens, open_client
-from tests.workbench import GOOD, Bench
 
 from assay.web import live, security
 from assay.web.app import list_entries

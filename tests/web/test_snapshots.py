@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.finished_study import BAD, GOOD, Bench
 from tests.web_client import open_client
-from tests.workbench import BAD, GOOD, Bench
 
 from assay.errors import NotFoundError
 from assay.values.state import State

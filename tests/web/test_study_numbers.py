@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.finished_study import GOOD, Bench
 from tests.web.test_study_page import read_cells, read_head
 from tests.web_client import open_client
-from tests.workbench import GOOD, Bench
 
 from assay.web.snapshots import Snapshots
 

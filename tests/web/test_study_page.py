@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from tests.finished_study import BAD, GOOD, Bench, build_bench
 from tests.web_client import open_client
-from tests.workbench import BAD, GOOD, Bench, build_bench
 
 from assay.web.pages.page_view import StudyView
 

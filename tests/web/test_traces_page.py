@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 import pytest
 from starlette.testclient import TestClient
-from tests.bench_laboratory import execution
+from tests.bench_samples import execution
 from tests.web_client import open_client
 
 from assay.bench.flow.archive import write_as_run

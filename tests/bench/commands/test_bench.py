@@ -13,9 +13,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.bench_laboratory import execution, history, write_module
 from tests.bench_repository import Repository
-from tests.workbench import Bench, until
+from tests.bench_samples import execution, history, write_module
+from tests.finished_study import Bench, until
 
 from assay.bench.records import write_execution
 from assay.bench.values.execution import BenchExecution

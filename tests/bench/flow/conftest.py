@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.bench_laboratory import write_module
+from tests.bench_samples import write_module
 
 
 @pytest.fixture

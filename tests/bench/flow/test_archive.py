@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench_laboratory import request
+from tests.bench_samples import request
 
 from assay.bench.flow.archive import (
     choose_methods,

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from tests.bench_laboratory import execution
 from tests.bench_repository import Repository, ask
+from tests.bench_samples import execution
 
 from assay.bench.flow.bisect import Answer, BenchBisect, Question, _judge, bisect_benchmark, load_answers
 from assay.bench.flow.compare import CompareOptions, Run

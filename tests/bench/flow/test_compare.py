@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench_laboratory import execution, request
+from tests.bench_samples import execution, request
 
 from assay.bench.flow.archive import find_location, write_as_run
 from assay.bench.flow.compare import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench_laboratory import execution, history
+from tests.bench_samples import execution, history
 
 from assay.bench.flow import history as histories
 from assay.bench.flow.archive import choose_methods

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.bench_laboratory import execution as build_execution
-from tests.bench_laboratory import request
+from tests.bench_samples import execution as build_execution
+from tests.bench_samples import request
 
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.records import POINTS_FILE, load_execution, write_points

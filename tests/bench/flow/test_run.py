@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.bench_laboratory import request
+from tests.bench_samples import request
 
 from assay.bench.commands.options import parse_commands
 from assay.bench.flow import run

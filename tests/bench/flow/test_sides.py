@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench_laboratory import execution
 from tests.bench_repository import Repository, ask
+from tests.bench_samples import execution
 
 from assay.bench.flow.sides import (
     Duel,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench_laboratory import history, request
+from tests.bench_samples import history, request
 
 from assay.bench.flow import tables
 from assay.bench.flow.run import run_benchmarks

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench_laboratory import history
+from tests.bench_samples import history
 
 from assay.bench.flow import history as histories
 from assay.bench.flow.history import triage_change

@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.bench_laboratory import execution, history
+from tests.bench_samples import execution, history
 
 from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.report.executions import (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.golden_lab import Lab, messages
+from tests.golden_training import Lab, messages
 
 from assay.cli.main import run
 from assay.values.verdict import VerdictKind

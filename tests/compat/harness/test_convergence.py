@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.golden_lab import Lab
+from tests.golden_training import Lab
 
 from assay.convergence import (
     ConvergenceFailure,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.acceptance.desk import ORIGINALS, Desk, open_desk
+from tests.user_folder import ORIGINALS, Desk, open_desk
 
 PARAMS = """\
 ---

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.bench_laboratory import write_module
+from tests.bench_samples import write_module
 from tests.command_line import Result
 
 from assay.cli.main import run

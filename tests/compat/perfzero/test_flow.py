@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.bench_laboratory import write_module
+from tests.bench_samples import write_module
 from tests.compat.perfzero.test_summary import load_schema
 from tests.show.json_schema import problems
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.workbench import until
+from tests.finished_study import until
 
 from assay.bench.values.execution import BenchExecution, BenchResult
 from assay.compat.perfzero.profile_data import HOST_PLANE, arrange_profiles, build_trace, render_xspace

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from tests.acceptance.desk import INTRO, INTRO_LINES, Desk, open_desk
+from tests.user_folder import INTRO, INTRO_LINES, Desk, open_desk
 
 COOLNAME = r"[a-z]+-[a-z]+_\d{4}\.\d\d\.\d\d_\d\d\.\d\d"
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.acceptance.desk import INTRO, ORIGINALS, Desk, open_desk
+from tests.user_folder import INTRO, ORIGINALS, Desk, open_desk
 
 TRAIN = """\
 import argparse

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.command_line import Cli
-from tests.workbench import BAD, GOOD, Bench
+from tests.finished_study import BAD, GOOD, Bench
 
 from assay.record import run_directory
 from assay.values.run import RunSpec

@@ -13,8 +13,8 @@ from glob import escape, glob
 from pathlib import Path
 
 import pytest
-from tests.golden_lab import Lab
-from tests.workbench import BAD, GOOD, STUDY, Bench
+from tests.finished_study import BAD, GOOD, STUDY, Bench
+from tests.golden_training import Lab
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.golden_lab import NATIVE, Lab, messages
+from tests.golden_training import NATIVE, Lab, messages
 
 from assay.cli.main import run
 from assay.errors import ConfigError, ExitCode, FormatError, MissingExtraError, NotFoundError, UsageError

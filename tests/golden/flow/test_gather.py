@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.golden_lab import Lab
+from tests.golden_training import Lab
 
 from assay.golden.config import load_golden_file
 from assay.golden.flow.gather import SegmentBuilder

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from tests.golden_lab import Lab
+from tests.golden_training import Lab
 
 from assay.golden.flow.rebase import RebaseOptions, rebase_file
 from assay.values.verdict import VerdictKind

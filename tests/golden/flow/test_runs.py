@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from tests.golden_lab import Lab
+from tests.golden_training import Lab
 
 from assay.follow.attempts import RetryPolicy
 from assay.follow.entry import Entry

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.golden_lab import NATIVE, Lab
+from tests.golden_training import NATIVE, Lab
 
 from assay.errors import ExitCode, UsageError
 from assay.golden.flow.selftest import Injected, SelftestReport, build_arguments, choose_segment, selftest_file

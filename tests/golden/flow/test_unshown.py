@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.golden_lab import NATIVE, Lab, messages
+from tests.golden_training import NATIVE, Lab, messages
 
 from assay.cli.main import run
 from assay.convergence import ConvergenceFailure, do_convergence_test

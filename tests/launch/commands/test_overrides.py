@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.command_line import Cli
-from tests.workbench import Bench
+from tests.finished_study import Bench
 
 from assay.follow.locations import StudyLocation
 from assay.launch.prepared import Again

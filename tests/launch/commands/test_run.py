@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.golden_lab import NATIVE
-from tests.workbench import BAD, GOOD, LONG, Bench, until
+from tests.finished_study import BAD, GOOD, LONG, Bench, until
+from tests.golden_training import NATIVE
 
 SWEEP = f"CMD: {sys.executable} train.py\nHPARAMS: {{logdir: LOGDIR, lr: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}}\n"
 TRAIN = """

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.workbench import BAD, GOOD, STUDY, Bench
+from tests.finished_study import BAD, GOOD, STUDY, Bench
 
 ORIGINALS = Path(__file__).parents[2] / "formats" / "originals"
 

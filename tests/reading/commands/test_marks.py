@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from tests.workbench import BAD, GOOD, STUDY, Bench
+from tests.finished_study import BAD, GOOD, STUDY, Bench
 
 import assay
 from assay.system.files import index_path

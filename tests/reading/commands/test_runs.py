@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.workbench import BAD, GOOD, STUDY, Bench, until
+from tests.finished_study import BAD, GOOD, STUDY, Bench, until
 
 
 def test_studies_are_listed_with_their_states(cli) -> None:

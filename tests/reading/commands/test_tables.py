@@ -6,7 +6,7 @@ import json
 import sys
 
 import pytest
-from tests.workbench import GOOD, Bench
+from tests.finished_study import GOOD, Bench
 
 
 def test_a_study_for_tensorboard(cli, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

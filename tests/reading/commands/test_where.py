@@ -7,7 +7,7 @@ import shutil
 import signal
 
 import pytest
-from tests.workbench import BAD, GOOD, LONG, STUDY, Bench, until
+from tests.finished_study import BAD, GOOD, LONG, STUDY, Bench, until
 
 
 def list_names(cli, *arguments: str) -> list[str]:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.acceptance.workshop import Workshop, open_workshop
 from tests.contracts.index import full_row, put_points, row
+from tests.study_processes import Workshop, open_workshop
 
 from assay.follow.locations import StudyLocation
 from assay.follow.refresh import read_verdicts

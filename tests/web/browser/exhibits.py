@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests.bench_laboratory import execution
+from tests.bench_samples import execution
 from tests.fork_server import call_assay
 
 from assay.bench.flow.archive import write_as_run

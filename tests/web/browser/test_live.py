@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from tests.finished_study import until
 from tests.web.browser.conftest import WIDE, Server, Serving, Watch
 from tests.web.browser.exhibits import Exhibits
-from tests.workbench import until
 
 pytestmark = pytest.mark.services("browser")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.finished_study import until
 from tests.services import AXE
 from tests.web.browser.conftest import PHONE, Opener, wait_until_drawn
 from tests.web.browser.exhibits import PAGES, Exhibits
-from tests.workbench import until
 
 pytestmark = pytest.mark.services("browser")
 

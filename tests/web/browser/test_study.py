@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
+from tests.finished_study import until
 from tests.web.browser.conftest import Opener, Watch, wait_until_drawn
 from tests.web.browser.exhibits import SEARCH, SWEEP, Exhibits
-from tests.workbench import until
 
 pytestmark = pytest.mark.services("browser")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from tests.finished_study import until
 from tests.web.browser.conftest import LIMIT_MS, PHONE, WIDE, Opener, Serving, Watch, wait_until_drawn
 from tests.web.browser.exhibits import SWEEP, Exhibits
-from tests.workbench import until
 
 # each run waits for a file: the test decides when it goes on
 SLOW = r"""

@@ -21,7 +21,7 @@ import pytest
 from assay.cli.main import run
 
 PATIENCE_S = 60.0
-ORIGINALS = Path(__file__).parents[1] / "formats" / "originals"
+ORIGINALS = Path(__file__).parent / "formats" / "originals"
 
 INTRO = """\
 CMD: 'python train.py'
