@@ -1,4 +1,4 @@
-"""A server on loopback that answers whatever it is told to, HTTP or not."""
+"""A server on loopback with prepared answers, HTTP or not."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ os.environ.update(dict.fromkeys(THREADS, "1"))  # before numpy is imported
 
 # ---------------------------------------------------------------- byte code
 
-# Where somebody has switched it off, each of the thousand processes that the tests start would compile all of `src`.
+# Where writing bytecode is switched off, each of the thousand processes that the tests start would compile all of `src`.
 SOURCE = Path(__file__).parent.parent / "src"
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -75,7 +75,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # ---------------------------------------------------------------- garbage
 
-# Modules and ten thousand collected tests stay to the end: they need not be looked through again and again meanwhile.
+# Modules and ten thousand collected tests stay to the end: they need not be looked through again and again.
 gc.disable()
 
 
@@ -87,7 +87,7 @@ def pytest_collection_finish() -> None:
 
 # ---------------------------------------------------------------- generated cases
 
-# The short suite says the same of the same code each time; `make test-long` looks for cases that nobody has seen yet.
+# The short suite says the same of the same code each time; `make test-long` looks for new cases.
 settings.register_profile("steady", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("exploring", derandomize=False, deadline=None, max_examples=200)
 settings.load_profile("steady")
@@ -259,7 +259,7 @@ def folder_problems(before: str) -> list[str]:
 
 
 def process_problems(before: dict[int, str]) -> list[str]:
-    """Processes of runs that the test started and did not end. They are ended here: nobody else would."""
+    """Processes of runs that the test started and did not end. They are ended here, since nothing else ends them."""
     deadline = time.monotonic() + GRACE_S
     while (left := new_processes(before)) and time.monotonic() < deadline:
         while left and time.monotonic() < deadline:  # those alone are looked at until they are gone
@@ -274,7 +274,7 @@ def process_problems(before: dict[int, str]) -> list[str]:
 
 
 def reap_children() -> None:
-    """A study that ran in this process has made it the parent of what jobs leave. Nobody else waits for these: a
+    """A study that ran in this process has made it the parent of what jobs leave. Nothing else waits for these: a
     thousand dead ones would be in the process table at the end, which hundreds of tests look through."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -385,7 +385,7 @@ def hostile_path(tmp_path: Path, hostile_name: str) -> Path:
 
 @pytest.fixture
 def forbidden_dir() -> Iterator[Path]:
-    """A folder that this process may look into and not write to, also when it is root: it is nobody meanwhile."""
+    """A folder that this process may look into and not write to, also when it is root: it runs as another user."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o555)
         nobody = 65534
@@ -404,7 +404,7 @@ def forbidden_dir() -> Iterator[Path]:
 
 @pytest.fixture
 def closed_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A port of this machine that no process listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Damaged input for every format that Assay reads: a mutator, a sample of each format, and who reads it."""
+"""Damaged input for every format that Assay reads: a mutator, a sample of each format, and its reader."""
 
 from __future__ import annotations
 
@@ -598,7 +598,7 @@ def read_import(path: Path) -> object:
 
 
 def read_runs(path: Path) -> object:
-    """By the importer whose file it was before it was damaged, and by whoever recognises it now."""
+    """By the importer whose file it was before it was damaged, and by the one that recognises it now."""
     from assay.plugins import load
     from assay.record.importers.registry import choose_importer, find_importers
     from assay.record.importers.sample import Sample

@@ -1,4 +1,4 @@
-"""A Ray cluster as somebody else has it, in a private folder: started for tests, and nothing of it is left."""
+"""A Ray cluster that others own, in a private folder: started for tests, and nothing of it is left."""
 
 from __future__ import annotations
 

@@ -49,7 +49,9 @@ SERVICES = {
     "tensorflow": Service((TF_PYTHON,), "make .venv-tf/.stamp"),
     "models": Service((str(MODELS / "faster_whisper"),), "make .tools/models/.stamp"),
     "postgres": Service((POSTGRES, "setpriv"), "apt-get install -y postgresql"),
-    "kills": Service((), ""),  # many deaths, or a whole story: nothing is missing, but each takes ten seconds
+    "kills": Service(
+        (), ""
+    ),  # many deaths, or a long sequence of commands: nothing is missing, but each takes ten seconds
     "frameworks": Service((), ""),  # Lightning and transformers, from packages: their import takes many seconds
     "api": Service((), ""),  # hundreds of questions to the page, of schemathesis (from packages) and of a hostile root
     "ray": Service((), ""),  # a package; a cluster takes seconds to start

@@ -1,7 +1,7 @@
 """A real Slurm in a private folder, with two fake GPUs on each node: started for tests, and nothing of it is left.
 
 One node is this machine itself. Several are slurmds on this machine, each with a host name of its own: a job there is
-on another host as far as anybody can see. The accounting is slurmdbd with a MariaDB of its own.
+on another host as far as a program can see. The accounting is slurmdbd with a MariaDB of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stand-ins for docker, gcloud and the like: they write down how they were called and answer what they were told to.
+"""Stand-ins for docker, gcloud and the like: they write down how they were called and give prepared answers.
 
 PATH holds nothing else while they are in use, so that no test can reach a real one.
 """

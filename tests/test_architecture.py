@@ -1,4 +1,4 @@
-"""The rules of the architecture: who may import whom, no cycles, one home per heavy library, light imports.
+"""The rules of the architecture: which module may import which, no cycles, one home per heavy library, light imports.
 
 The rules are checked on the syntax trees of all modules, imports inside functions included, and then, for what a
 user's program imports, in fresh processes. The checker itself is tested on small trees that break each rule.

@@ -73,7 +73,7 @@ class Report:
         self.other = other
 
     def complaints(self, test: str) -> str:
-        """What is said of a test that leaves traces; empty when nothing is."""
+        """The report on a test that leaves traces; empty when nothing is."""
         _, found, rest = self.output.partition(f"{test} leaves traces:\n")
         return rest.partition("\n____")[0].partition("\n====")[0] if found else ""
 

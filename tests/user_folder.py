@@ -40,7 +40,7 @@ INTRO_LINES = [
 NOTE = "import sys\nopen({path!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
 
 # A farm: writes down what it was asked, and starts the command a moment later in a clean environment.
-# Who has a lock on HOLD keeps jobs in the queue, REFUSE makes the farm say no.
+# A lock on HOLD keeps jobs in the queue, REFUSE makes the farm refuse them.
 SUBMIT_JOB = r"""#!/usr/bin/env bash
 # others do the same at this moment, and bash writes line by line
 { flock 9; printf '%s\0' "${0##*/}" "$@" $'\n' >&9; } 9>> "$FARM_FOLDER/calls"

@@ -211,7 +211,7 @@ def run(
     ignored = [f"seed={seed} is ignored: {_SEED_HINT}"] if is_ignored else []
     for warning in (*prepared.warnings, *ignored):
         warnings.warn(str(warning), stacklevel=3 if isinstance(file, Study) else 2)  # the caller of `Study.run`
-    # other tools' names are made anew by the supervisor; those of a search come later
+    # other tools' names are made again by the supervisor; those of a search come later
     is_known = prepared.study.dialect == "native" and prepared.search is None
     expected = Expected(
         frozenset(spec.name for spec in prepared.plan.runs) if is_known else None,

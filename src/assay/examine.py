@@ -10,7 +10,7 @@
     examiner.exam(output="output", regex="Norm_new")
     examiner.table()
 
-Folders of mlrunner (`param`) and of Assay (`run.json`) are read alike; uploads that nobody has adopted are left out.
+Folders of mlrunner (`param`) and of Assay (`run.json`) are read alike; uploads that were not adopted are left out.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _describe(value: object) -> str:
 class Stream:
     """A file that only grows. Lines that the disk refuses wait in memory, in order, for a later call.
 
-    `who` is named in complaints; `open_file` gives a path and its open descriptor, and may fail and be asked again.
+    `who` is named in messages; `open_file` gives a path and its open descriptor, and may fail and be asked again.
     """
 
     def __init__(self, who: str, open_file: Callable[[], tuple[str, int]]) -> None:

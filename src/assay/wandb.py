@@ -122,7 +122,7 @@ class Run:
     def __init__(self, place: ScriptRun, options: Mapping[str, Any]) -> None:
         self._place = place
         self._axes: dict[str, str] = {}  # pattern of metric names -> the metric that counts their steps
-        self._folds: dict[str, str] = {}  # the same -> min, max, mean or last
+        self._folds: dict[str, str] = {}  # pattern of metric names -> min, max, mean or last
         self._seen: dict[str, float] = {}  # the last value of each name
         self._counts: dict[str, int] = {}
         self._facts = {name: options.get(name) for name in ("project", "entity", "group", "job_type", "notes")}
@@ -304,7 +304,7 @@ class Run:
             say_once(_WHO, "write", f"the summary cannot be written: {error}. The script goes on.")
 
     def _write_tags(self) -> None:
-        """Tags and notes as `assay tag` and `assay note` write them, where nobody has given the run any."""
+        """Tags and notes as `assay tag` and `assay note` write them, where the run has none."""
         tags = [tag for tag in (re.sub(r"[\s,]+", "-", str(tag))[:_TAG_LIMIT] for tag in self._tags) if tag]
         notes = [{"at": self.start_time, "text": self.notes}] if self.notes else []
         if not self._place.dir or script.find_rank() > 0 or not (tags or notes):

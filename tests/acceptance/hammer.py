@@ -2,7 +2,7 @@
 
 The commands keep a ledger of their own in the run directory: a line when they begin, one when they end. While they live
 they hold one of as many locks as there are slots, which they take one at a time: a command that finds none has proved
-that more jobs run than there are slots. They also hold a lock of their run: who does not get it runs beside another
+that more jobs run than there are slots. They also hold a lock of their run: a command that does not get it runs beside another
 attempt of the same run. No look at the right moment is needed for either.
 """
 

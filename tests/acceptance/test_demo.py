@@ -1,4 +1,4 @@
-"""`assay demo` tells a true story."""
+"""What `assay demo` prints is true."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from assay.web import assets
 
 
 @pytest.mark.services("kills")
-def test_the_whole_story_ends_well(tmp_path: Path) -> None:
+def test_the_whole_demo_ends_well(tmp_path: Path) -> None:
     with open_workshop(tmp_path) as shop:
         ended = shop.call("demo", "--plain", "--dir", "play")
         assert ended.code == 0, ended.out + ended.err

@@ -137,7 +137,7 @@ def test_what_a_dead_supervisor_left_aside_is_cleared_away(shop: Workshop) -> No
     left = [path for path in (shop.root / hammer.name / ".assay").rglob("*") if path.name.startswith(".tmp-")]
     assert left
     hammer.finish()
-    assert all(path.exists() for path in left)  # so young that somebody on another host may still be at it
+    assert all(path.exists() for path in left)  # so young that a supervisor on another host may still be at it
     for path in left:
         os.utime(path, (time.time() - 100,) * 2)
     hammer.finish()

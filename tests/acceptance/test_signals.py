@@ -136,7 +136,7 @@ def test_a_hangup_leaves_the_run_running(shop: Workshop) -> None:
 
 
 def test_closing_the_terminal_leaves_the_run_running(shop: Workshop) -> None:
-    """The live view has nowhere to write any more; that is not a bug to confess."""
+    """The live view has nowhere to write any more; that is not reported as a bug."""
     write_study(shop, GO)
     (shop.base / "tmp").mkdir()
     pid, terminal = pty.fork()
@@ -290,7 +290,7 @@ def test_a_disk_that_runs_full(shop: Workshop, small_disk: Path) -> None:
     states = {name: load_json(path)["state"] for name, path in over.items()}
     assert 0 < len(over) < 16
     assert set(states.values()) <= {"done", "failed"}
-    assert shop.call(*arguments).code in (2, 4)  # still full: said at once
+    assert shop.call(*arguments).code in (2, 4)  # still full: reported at once
     before = {name: path.read_bytes() for name, path in over.items()}
     for blob in root.glob("study/*/blob"):
         blob.unlink()

@@ -97,7 +97,7 @@ def test_interrupting_one_stops_only_its_own_runs(shop: Workshop) -> None:
     assert (shop.states("n=1"), second.poll()) == ([None], None)
     (shop.base / "all").touch()
     assert second.wait(60) == 1, shop.words(second)  # one of the study's runs is stopped, and it says so
-    assert begun(shop) == ["n=0", "n=1", "n=2"]  # nobody restarted n=0
+    assert begun(shop) == ["n=0", "n=1", "n=2"]  # n=0 was not restarted
     assert "1 stopped" in shop.words(second)
     assert shop.run("--slots", "0").code == 0
     assert begun(shop) == ["n=0", "n=1", "n=2", "n=0"]
@@ -218,7 +218,7 @@ def test_a_frozen_one_with_more_important_runs_blocks_nobody_for_long(shop: Work
     folder = shop.base / "slots"
     want = until(lambda: [folder / name for name in os.listdir(folder) if name.startswith("want.5.")], "it waits")[0]
     vip.send_signal(signal.SIGSTOP)
-    os.utime(want, (time.time() - 60,) * 2)  # it has not said so for a minute
+    os.utime(want, (time.time() - 60,) * 2)  # it has not been renewed for a minute
     (shop.base / "all").touch()
     assert first.wait(60) == 0
     assert len(begun(shop)) == 3

@@ -51,7 +51,7 @@ def test_the_example_is_short() -> None:
     assert sum(len(path.read_text().splitlines()) for path in files) <= 150
 
 
-def test_the_story_of_the_plug_in(site: Path) -> None:
+def test_the_plug_in_from_installation_to_removal(site: Path) -> None:
     assert "longest" in assay(site, "--help")
     assert "Plug-in quiet" in assay(site, "doctor")
     assay(site, "run", "two.yml", "--on", "quiet", "--set", "farms.quiet={kind: quiet, load: 1000}")

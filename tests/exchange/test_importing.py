@@ -108,14 +108,14 @@ def test_importing_again_adds_what_is_new(cli: Cli, own_bench: Bench) -> None:
     assert load_series(cli, "my_exp") == series
 
 
-def test_a_series_that_was_written_anew_replaces_the_old(cli: Cli, own_bench: Bench) -> None:
+def test_a_series_that_was_written_again_replaces_the_old(cli: Cli, own_bench: Bench) -> None:
     run = write_store(own_bench.folder)
     cli("index", "ingest", "mlruns")
     (run / "metrics" / "train" / "loss").write_text("1 9 1\n2 8 2\n3 7 3\n")
     assert "1 updated" in cli("index", "ingest", "mlruns").out
     series = load_series(cli, "my_exp")
     assert series == {("my_exp/calm-sun", "train/loss"): [(1, 9.0), (2, 8.0), (3, 7.0)]}
-    (run / "metrics" / "train" / "loss").write_text("1 9 1\n")  # somebody removed points: ours stay
+    (run / "metrics" / "train" / "loss").write_text("1 9 1\n")  # points were removed there: ours stay
     assert "1 unchanged" in cli("index", "ingest", "mlruns").out
     assert load_series(cli, "my_exp") == series
 

@@ -1,4 +1,4 @@
-"""Messages about a study: what is sent to whom, and that no receiver harms a run."""
+"""Messages about a study: what each receiver gets, and that no receiver harms a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from assay.values.secrets import DEFAULT_RULES
 
 
 class Server(ThreadingHTTPServer):
-    """Keeps what it gets; answers by path: /ok, /500, /302, /slow (when it is told to)."""
+    """Keeps what it gets; answers by path: /ok, /500, /302, /slow (when it is released)."""
 
     daemon_threads = True
 
@@ -74,7 +74,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits ten seconds for a test."""
+    """A test does not wait for ten seconds."""
     monkeypatch.setattr(notify, "LIMIT_S", 0.5)
 
 
@@ -115,15 +115,15 @@ def test_a_new_best_run_is_sent_at_most_once_in_a_while_and_then_the_newest(
     now = [1000.0]
     monkeypatch.setattr(notify.time, "monotonic", lambda: now[0])
     notifier = build(server.address("ok"))
-    notifier.tell_best(None)
-    notifier.tell_best(LEADER)
-    notifier.tell_best(LEADER._replace(is_new=False))
-    notifier.tell_best(LEADER._replace(run="b", value=0.4))
-    notifier.tell_best(LEADER._replace(run="c", value=0.3))
+    notifier.send_best(None)
+    notifier.send_best(LEADER)
+    notifier.send_best(LEADER._replace(is_new=False))
+    notifier.send_best(LEADER._replace(run="b", value=0.4))
+    notifier.send_best(LEADER._replace(run="c", value=0.3))
     now[0] += 29
-    notifier.tell_best(LEADER._replace(run="c", value=0.3, is_new=False))
+    notifier.send_best(LEADER._replace(run="c", value=0.3, is_new=False))
     now[0] += 2
-    notifier.tell_best(LEADER._replace(run="c", value=0.3, is_new=False))
+    notifier.send_best(LEADER._replace(run="c", value=0.3, is_new=False))
     monkeypatch.undo()
     notifier.finish("", 0)
     assert [(each["event"], each["best"]["run"], each["best"]["value"]) for each in server.got] == [
@@ -246,7 +246,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
 def test_a_command_that_hangs_with_every_message_is_given_up_at_the_end(tmp_path: Path) -> None:
     notifier = build(f"echo $$ >> {tmp_path}/children; exec sleep 300")
     for number in range(4):
-        notifier.tell_best(LEADER)
+        notifier.send_best(LEADER)
         notifier._best_at = -1e9
         notifier.listen(ended(f"r{number}", State.FAILED))
     (note,) = notifier.finish("", 0)

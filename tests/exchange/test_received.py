@@ -602,7 +602,7 @@ def test_two_uploads_of_one_name_both_step_aside(tmp_path: Path) -> None:
     assert set_aside(str(tmp_path / "gone")) is None
 
 
-def test_a_run_that_another_supervisor_began_meanwhile_is_not_moved_away(tmp_path: Path) -> None:
+def test_a_run_that_another_supervisor_has_begun_is_not_moved_away(tmp_path: Path) -> None:
     run_dir = tmp_path / "a"
     run_dir.mkdir()
     write_received(str(run_dir), Received("upload"))

@@ -1,4 +1,4 @@
-"""Runs are sent to a server: what goes, and what is said where it does not."""
+"""Runs are sent to a server: what goes, and what is reported where it does not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 
 class FakeServer:
-    """Answers what it is told to."""
+    """A server with prepared answers."""
 
     def __init__(self) -> None:
         fake = self

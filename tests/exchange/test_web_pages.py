@@ -42,7 +42,7 @@ UPLOAD = {"authorization": f"Bearer {UPLOADER}", "content-type": "application/zi
 
 
 class Place:
-    """An empty root, and who serves it."""
+    """An empty root, and a server for it."""
 
     def __init__(self, root: Path, client: TestClient, source: Path) -> None:
         self.root, self.client, self.source = root, client, source
@@ -124,7 +124,7 @@ class TestGood:
     def test_the_same_again_changes_nothing(self, place: Place) -> None:
         data = place.pack(GOOD)
         place.send(data)
-        (place.root / "fit" / GOOD / "tags.json").write_text('{"tags": ["mine"]}')  # of somebody there
+        (place.root / "fit" / GOOD / "tags.json").write_text('{"tags": ["mine"]}')  # written on the server
         before = {path: (place.root / path).stat().st_mtime_ns for path in place.find_files()}
         answer = place.send(data)
         assert answer.status_code == 200
@@ -241,7 +241,7 @@ class TestBad:
         assert answer.json()["error"] == "the upload cannot be stored: No space left on device"
 
     def test_patterns_that_take_for_ever(self, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Read by the server itself, they would hold up everybody."""
+        """Read by the server itself, they would hold up all requests."""
         write_endless(place.source / GOOD, tmp_path / "o" / GOOD)
         monkeypatch.setattr(receive, "METRICS_S", 2.0)
         place.source = tmp_path / "o"

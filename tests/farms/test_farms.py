@@ -291,7 +291,7 @@ class TestLeaving:
         assert states(desk) == ["done"] * 4
         assert len(desk.submissions) == 4
 
-    def test_job_sh_can_be_started_by_hand_meanwhile(self, desk: Desk) -> None:
+    def test_job_sh_can_be_started_by_hand_before_the_farm_does(self, desk: Desk) -> None:
         """The farm's own start then finds the token taken: nothing runs twice."""
         desk.hold()
         desk.well("runx", "sweep.yml")

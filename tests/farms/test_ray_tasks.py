@@ -102,7 +102,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[RayExecutor]:
 
 
 def asking(executor: RayExecutor, **options: object) -> RayExecutor:
-    """The same cluster, with other needs."""
+    """An executor of the same cluster with other needs."""
     farm = Farm("more", "ray", options={**executor.farm.options, **options})
     return RayExecutor(farm, executor._sizes)
 
@@ -249,7 +249,7 @@ ELSEWHERE = "sed -i s/^[^[:space:]]*/elsewhere/ ../token.1"  # as if the job wer
 
 
 def kill_members(run: Run) -> set[int]:
-    """Those that were there: one that forks meanwhile is seen the next time."""
+    """Those that were there: one that is forked during the search is seen the next time."""
     found = members(run)
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
@@ -508,7 +508,7 @@ SETSID = """#!/bin/sh
 
 
 def test_a_raylet_dies_before_its_worker_waits_for_the_job(runs: Runs, tmp_path: Path) -> None:
-    """The worker has another parent by then, and who started the raylet may never look at it."""
+    """The worker has another parent by then, and the process that started the raylet may never look at it."""
     run = runs.make(DYING["plain"])
     held, setsid = tmp_path / "held", tmp_path / "setsid"
     setsid.write_text(SETSID)
@@ -543,7 +543,7 @@ def test_a_job_that_comes_after_its_guard_does_not_begin(runs: Runs) -> None:
 # ---------------------------------------------------------------- deaths in the middle of a sweep
 
 
-# A second attempt that began beside the first would find its lock taken. Jobs end when they are told to, so that the
+# A second attempt that began beside the first would find its lock taken. Jobs end on a signal of the test, so that the
 # test knows which of them a death can have met before their end.
 STUDY = """
 study: fit

@@ -17,7 +17,7 @@ from tests.slurm_cluster import Cluster, start_cluster
 from assay.errors import InfrastructureError, UsageError
 from assay.execute.places import load_wait_reason
 from assay.farms.slurm import SlurmExecutor, build_flags, build_script
-from assay.farms.slurm_queue import Note, load_limits, load_note
+from assay.farms.slurm_queue import JobSummary, load_limits, load_summary
 from assay.record import run_directory
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
@@ -293,24 +293,24 @@ def test_a_node_without_the_file_system_does_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "note"),
     [
-        (["7_1|OUT_OF_MEMORY|0:125|n1"], Note("OUT_OF_MEMORY", "0:125", "n1", False)),
-        (["7_1|TIMEOUT|0:0|n1"], Note("TIMEOUT", "0:0", "n1", False)),
-        (["7_1|CANCELLED by 0|0:0|n1"], Note("CANCELLED", "0:0", "n1", False)),
-        (["7_1|PREEMPTED|0:0|n1"], Note("PREEMPTED", "0:0", "n1", True)),
-        (["7_1|NODE_FAIL|1:0|n1", "7_1|COMPLETED|0:0|n2"], Note("NODE_FAIL", "1:0", "n1", True)),
+        (["7_1|OUT_OF_MEMORY|0:125|n1"], JobSummary("OUT_OF_MEMORY", "0:125", "n1", False)),
+        (["7_1|TIMEOUT|0:0|n1"], JobSummary("TIMEOUT", "0:0", "n1", False)),
+        (["7_1|CANCELLED by 0|0:0|n1"], JobSummary("CANCELLED", "0:0", "n1", False)),
+        (["7_1|PREEMPTED|0:0|n1"], JobSummary("PREEMPTED", "0:0", "n1", True)),
+        (["7_1|NODE_FAIL|1:0|n1", "7_1|COMPLETED|0:0|n2"], JobSummary("NODE_FAIL", "1:0", "n1", True)),
         (["7_[2-5]|PENDING|0:0|None assigned"], None),
         ([], None),
     ],
 )
 def test_what_the_accounting_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[str], note: Note | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[str], note: JobSummary | None
 ) -> None:
     """The controller has forgotten the job."""
     for name, text in {"scontrol": "exit 1", "sacct": "\n".join(["cat <<END", *rows, "END"])}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert load_note("7_1") == note
+    assert load_summary("7_1") == note
 
 
 @pytest.mark.parametrize("text", ["USR1", "USR1@soon", "@2m", "KILL@2m", "usr1@2m"])
@@ -383,7 +383,7 @@ class TestDeaths:
         assert run.markers() == set()
         said = executor.explain_end(handle, run.dir)
         assert said is not None
-        assert said[0] == "taken back"  # nobody stopped it: it is tried again
+        assert said[0] == "taken back"  # it was not stopped: it is tried again
         second = executor.submit(run.request(attempt=2), run.publish)
         assert second is not None
         until(lambda: "COMPLETED" in cluster.run("scontrol", "show", "job", task), "the copy has left")
@@ -423,7 +423,7 @@ class TestDeaths:
         assert (run.markers(), count_starts(run)) == ({"train.exit.7"}, 1)
 
     def test_a_supervisor_dies_before_sbatch(self, executor: SlurmExecutor, runs: Runs) -> None:
-        """A lease alone, or with its place in an array that nobody submitted: given up, and nothing can begin."""
+        """A lease alone, or with its place in an array that was never submitted: given up, and nothing can begin."""
         for has_place in (False, True):
             run = runs.make("touch ran")
             dead = replace(run_handle(executor, run), supervisor_start=1)

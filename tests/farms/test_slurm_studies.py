@@ -29,7 +29,7 @@ farms:
   low: {kind: slurm, cpus: 12}
 """
 TRAIN = "echo x >> $2/ran; sleep 0.3; echo loss $1\n"
-# who does not get the lock runs beside another attempt of the same run
+# a job that does not get the lock runs beside another attempt of the same run
 ALONE = """\
 exec 7>> $2/alone; flock -n 7 || echo beside another >> $2/problems
 echo x >> $2/ran; sleep $(($1 % 4 + 1)); echo x >> $2/finished; echo loss $1
@@ -252,7 +252,7 @@ def test_deaths_in_the_middle_lose_and_repeat_nothing(cluster: Cluster, folder: 
     killed.supervisor.wait(120)
     last = assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "slurm")
     assert last.returncode == 0, last.stderr
-    assert in_the_middle > 1  # a controller needs seconds to be back, and meanwhile the jobs go on
+    assert in_the_middle > 1  # a controller needs seconds to be back, and the jobs go on during that time
     assert count(folder, "problems") == 0
     assert [path.read_text() for path in folder.glob("r/study/*/finished")] == ["x\n"] * kills * 4
     assert {path.read_text() for path in folder.glob("r/study/*/ran")} == {"x\n"}

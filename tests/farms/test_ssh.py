@@ -1,4 +1,4 @@
-"""Jobs by ssh: a real sshd on loopback, whose root and home nobody here shares."""
+"""Jobs by ssh: a real sshd on loopback, whose root and home are not shared with this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from assay.errors import InfrastructureError
 from assay.farms import ssh_files, ssh_session
 from assay.farms.ssh import SshExecutor
 from assay.farms.ssh_jobs import HostAddress, HostSlot, load_liveness, parse_slot
-from assay.farms.ssh_session import RefusedError, Session
+from assay.farms.ssh_session import RefusedError, SshSession
 from assay.record import run_directory
 from assay.system import processes
 from assay.system.fast_dataclasses import replace
@@ -196,7 +196,7 @@ def test_the_top_of_the_file_system_is_refused(root: str) -> None:
 
 
 def test_what_is_no_name_of_a_run_is_not_removed(hosts: Hosts) -> None:
-    session = Session(HostAddress("near", ROOT, ("-F", str(hosts.config))))
+    session = SshSession(HostAddress("near", ROOT, ("-F", str(hosts.config))))
     session.connect()
     (hosts.jobs("near") / "runs/kept").mkdir()
     for name in ("", ".", "..", "kept", "../code", "0123456789ab/.."):
@@ -207,9 +207,9 @@ def test_what_is_no_name_of_a_run_is_not_removed(hosts: Hosts) -> None:
 
 
 def test_many_that_connect_at_once(hosts: Hosts) -> None:
-    sessions = [Session(HostAddress("near", ROOT, ("-F", str(hosts.config)))) for _ in range(8)]
+    sessions = [SshSession(HostAddress("near", ROOT, ("-F", str(hosts.config)))) for _ in range(8)]
     with ThreadPoolExecutor(len(sessions)) as pool:
-        list(pool.map(Session.connect, sessions))
+        list(pool.map(SshSession.connect, sessions))
     for session in sessions:
         session.close()
     assert [session.refusal for session in sessions] == [""] * len(sessions)
@@ -298,7 +298,7 @@ def test_what_cannot_be_stored_here_holds_up_no_other_run(
     executor = make(slots=2, lost_after=0.01)
     bad = runs.make('echo x > "$ASSAY_RUN_DIR/bad.csv"; sleep 0.3')
     good = [runs.make("echo fine") for _ in range(4)]
-    place = {"growing": ssh_files, "ended": ssh_files.Part}[when]
+    place = {"growing": ssh_files, "ended": ssh_files.PartialFile}[when]
     name = {"growing": "open_growing", "ended": "open"}[when]
     known = getattr(place, name)
 
@@ -599,9 +599,9 @@ def test_what_is_sent_while_the_host_is_asked_is_not_gone(
 ) -> None:
     """The answer of the host is older than what the supervisor that has the lease has noted since."""
     run = runs.make("true")
-    ask, seen = Session.begin, []
+    ask, seen = SshSession.begin, []
 
-    def begin(self: Session, *words: str, may_wait: bool = False) -> None:
+    def begin(self: SshSession, *words: str, may_wait: bool = False) -> None:
         ask(self, *words, may_wait=may_wait)
         if words[0] == "look":
             seen.append(run.path("end.1").exists())
@@ -612,7 +612,7 @@ def test_what_is_sent_while_the_host_is_asked_is_not_gone(
             dead_handle(run, hosts), supervisor_pid=owner.pid, supervisor_start=processes.process_start(owner.pid)
         )
         assert run.publish(handle)
-        monkeypatch.setattr(Session, "begin", begin)
+        monkeypatch.setattr(SshSession, "begin", begin)
         executor = make()
         executor.watch(handle, run.dir)
         finish(executor, [handle])

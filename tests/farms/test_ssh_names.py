@@ -10,7 +10,7 @@ import pytest
 from assay.errors import InfrastructureError, UsageError
 from assay.farms.config import build_engine_farm
 from assay.farms.ssh_jobs import HostAddress, HostSlot, parse_slot
-from assay.farms.ssh_session import Session
+from assay.farms.ssh_session import SshSession
 
 
 @pytest.mark.parametrize("name", ["-oProxyCommand=touch x", "-l", "root@-oProxyCommand=x", "a b", "a\nb"])
@@ -31,6 +31,6 @@ def test_a_session_ends_its_options_before_the_host(tmp_path: Path, monkeypatch:
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(InfrastructureError):
-        Session(HostAddress("root@b", "/tmp")).connect()
+        SshSession(HostAddress("root@b", "/tmp")).connect()
     words = calls.read_text().splitlines()
     assert words[words.index("root@b") - 1] == "--"

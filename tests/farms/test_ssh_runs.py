@@ -1,4 +1,4 @@
-"""The same file here and over ssh; nothing is lost and nothing repeated, whatever is killed at whatever instant."""
+"""One study file is run here and over ssh; nothing is lost and nothing repeated, whatever is killed at whatever instant."""
 
 from __future__ import annotations
 

@@ -558,7 +558,7 @@ class TestCrash:
         assert run.text("code/ran") == "x\n"
 
     def test_job_sh_killed(self, shell: SubmitExecutor, runs: Runs) -> None:
-        """Nobody but the watcher can see it from another host: end.N must come all the same."""
+        """Only the watcher can see it from another host: end.N must come all the same."""
         run = runs.make("touch up; until [ -e go ]; do sleep 0.02; done")
         handle = start(shell, run)
         until(run.path("code/up").exists, "the command runs")

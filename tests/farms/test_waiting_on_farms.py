@@ -1,4 +1,4 @@
-"""Runs that wait in the queue of a farm: that they do is said, and is no part of the time that they take."""
+"""Runs that wait in the queue of a farm: this is reported, and does not count as time that they take."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def _to_text(values: Sequence[Any]) -> list[str | None]:
 
 
 def _make_distinct(columns: Sequence[RunColumn]) -> list[RunColumn]:
-    """Somebody may call a parameter `params.lr`."""
+    """A parameter may be called `params.lr`."""
     taken: set[str] = set()
     distinct = []
     for column in columns:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from http.client import responses
 from tempfile import TemporaryFile
 from typing import Any, Literal
 
@@ -24,12 +25,13 @@ from assay.follow.entry import Event
 from assay.launch.best_so_far import Leader
 from assay.show.formatting import clean, shorten
 from assay.system.fast_dataclasses import dataclass
+from assay.system.http_post import NotHttpError, is_web_address, post
 from assay.values.secrets import HIDDEN, SecretRules, hide_text
 from assay.values.state import State
 
 LIMIT_S = 10.0  # for one message
 BEST_EVERY_S = 30.0
-NOBODY = "none"  # as the only receiver: overrides the settings
+NO_RECEIVER = "none"  # as the only receiver: overrides the settings
 _ADDRESS = re.compile(r"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _LONGEST = 1900  # characters of a message: Discord takes 2000
 _OF_MAIN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that the main thread may hold back
@@ -77,26 +79,17 @@ def check_receivers(receivers: Sequence[str], where: str) -> tuple[str, ...]:
             raise UsageError(
                 f"{where}: the receiver is empty", "give a shell command, or an address that begins with http"
             )
-        address = _ADDRESS.match(each)
-        if address is None and re.match(r"[a-z][a-z0-9+.-]*://", each, re.IGNORECASE):
+        is_address = _ADDRESS.match(each) is not None
+        if not is_address and re.match(r"[a-z][a-z0-9+.-]*://", each, re.IGNORECASE):
             scheme = each.partition("://")[0]
             raise UsageError(f"{where}: {scheme}:// is not supported", "an address begins with http:// or https://")
-        if address is not None and (not _find_host(each) or re.search(r"\s", each)):
+        if is_address and (not is_web_address(each) or re.search(r"\s", each)):
             raise UsageError(f"{where}: {hide_receiver(each)} is not a valid address", "as in https://host/path")
-    return tuple(each for each in receivers if each != NOBODY)
-
-
-def _find_host(address: str) -> str | None:
-    from urllib.parse import urlsplit
-
-    with suppress(ValueError):  # a port that is not a number, a bracket that is not closed
-        parts = urlsplit(address)
-        return parts.hostname if parts.port != 0 else None
-    return None
+    return tuple(each for each in receivers if each != NO_RECEIVER)
 
 
 def hide_receiver(receiver: str, rules: SecretRules | None = None) -> str:
-    """For messages: whoever knows a webhook's path may write to it."""
+    """The receiver as messages show it. A webhook's path is hidden: it is all that is needed to write to it."""
     address = _ADDRESS.match(receiver)
     if address is None:
         return hide_text(receiver, rules) if rules else hide_text(receiver)
@@ -133,41 +126,17 @@ def _send(receiver: str, message: Message, started: Started) -> None:
 
 
 def _post(address: str, message: Message) -> None:
-    from base64 import b64encode
-    from http.client import HTTPException
-    from urllib.error import HTTPError, URLError
-    from urllib.parse import unquote, urlsplit, urlunsplit
-    from urllib.request import HTTPRedirectHandler, Request, build_opener
-
-    class NoRedirect(HTTPRedirectHandler):
-        """A POST that is redirected would be repeated as a GET, without the message."""
-
-        def redirect_request(self, *_: Any) -> None:
-            return None
-
-    data = json.dumps(message.document).encode()
+    body = json.dumps(message.document).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "assay"}
-    parts = urlsplit(address)
-    if "@" in parts.netloc:  # urllib would take the password for a port
-        login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
-        address = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     try:
-        with build_opener(NoRedirect).open(Request(address, data, headers), timeout=LIMIT_S) as answer:  # noqa: S310 checked
-            answer.read(1 << 16)
-    except HTTPError as error:
-        error.close()
-        moved = " (redirects are not followed)" if error.code // 100 == 3 else ""
-        raise _RefusedError(f"it answered {error.code} {error.reason}{moved}") from None
+        status, _ = post(address, body, headers, LIMIT_S)
     except TimeoutError:
         raise _RefusedError(_late()) from None
-    except URLError as error:
-        is_late = isinstance(error.reason, TimeoutError)
-        raise _RefusedError(
-            _late() if is_late else str(getattr(error.reason, "strerror", None) or error.reason)
-        ) from None
-    except (HTTPException, ValueError) as error:  # what answers does not speak HTTP
-        raise _RefusedError(f"its answer is not HTTP ({type(error).__name__})") from None
+    except NotHttpError as error:
+        raise _RefusedError(f"its answer is not HTTP ({error.kind})") from None
+    if status // 100 != 2:
+        moved = " (redirects are not followed)" if status // 100 == 3 else ""
+        raise _RefusedError(f"it answered {status} {responses.get(status, '')}{moved}")
 
 
 def _late() -> str:
@@ -272,7 +241,7 @@ class _Receiver:
 
 
 class Notifier:
-    """Told what happens in a study; decides what is sent, and never waits before `finish`."""
+    """Gets the events of a study, decides what is sent, and never waits before `finish`."""
 
     def __init__(self, receivers: Sequence[str], study: str, folder: str, rules: SecretRules) -> None:
         self._study, self._folder, self._rules = study, folder, rules
@@ -293,7 +262,7 @@ class Notifier:
         text = f"{self._study}: {entry.spec.name} is the first run that did not succeed: {entry.state}{reason}"
         self._put("failure", text, entry.spec.name, outcome.exit_code if outcome else None)
 
-    def tell_best(self, leader: Leader | None) -> None:
+    def send_best(self, leader: Leader | None) -> None:
         """The best run as it is now; a new one is sent at most once in a while, and then the newest."""
         if leader is not None and leader.is_new:
             self._leader = leader
@@ -304,7 +273,7 @@ class Notifier:
         self._put("best", text, leader.run, None, {"best": build_best(leader)})
 
     def finish(self, text: str, exit_code: int, more: Mapping[str, Any] | None = None) -> list[str]:
-        """Send the end, unless nothing has happened; wait for what is under way, and say what went wrong."""
+        """Send the end, unless nothing has happened; wait for what is under way; returns what went wrong."""
         if self._has_begun:
             self._put("end", text, None, exit_code, more)
         until = time.monotonic() + LIMIT_S + 1.0

@@ -24,7 +24,7 @@ class NotifyStep(RunStep):
     _began: float
 
     def prepare(self, prepared: Prepared) -> Prepared:
-        """The command line is recorded without receivers: whoever knows a webhook's address may write to it."""
+        """The command line is recorded without receivers, since an address is enough to write to a webhook."""
         options = prepared.options
         return replace(prepared, options=replace(options, command_line=drop_flag(options.command_line)))
 
@@ -39,7 +39,7 @@ class NotifyStep(RunStep):
 
         def draw_too(supervisor: Supervisor) -> None:
             draw(supervisor)
-            notifier.tell_best(self._leader)
+            notifier.send_best(self._leader)
 
         return replace(loop, draw=draw_too)
 

@@ -65,7 +65,7 @@ class Uploads:
             return LINK, upload_runs(targets, server, attempts=1).links[-1] if targets else ""
         except Exception as error:  # noqa: BLE001 nothing here may fail a test
             message = str(getattr(error, "message", None) or f"{type(error).__name__}: {error}")
-            # who does not answer, or takes long to refuse, is not asked again
+            # a server that does not answer, or takes long to refuse, is not asked again
             self._is_away = "it refuses" not in message or time.monotonic() - began > _LONG_S
             return _PROBLEM, message.partition("\n")[0]
 

@@ -1,8 +1,9 @@
 """Runs that come as a zip archive from elsewhere: checked whole, then placed; of a bad one nothing is stored.
 
 The archive holds `STUDY/RUN/FILE…`. It is unpacked in a folder beside the studies, and each run gets its name by a
-rename, so nobody ever sees a part of one. Who sends may be anybody with a token for uploads: no member leads elsewhere,
-is a link or a device, or becomes larger than allowed; each run is marked as received, and nothing of it is executed.
+rename, so a part of one is never seen. Archives are not trusted, since a token is all that a sender needs: no
+member leads elsewhere, is a link or a device, or becomes larger than allowed; each run is marked as received, and
+nothing of it is executed.
 """
 
 from __future__ import annotations

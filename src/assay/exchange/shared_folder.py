@@ -1,7 +1,7 @@
 """A folder that is at an address, such as a store of golden recordings: used as a copy on this machine.
 
 <cache>/stores/<digest of the address>/
-    read/<name>/    what commands that only read use, several at once; replaced when nobody uses it
+    read/<name>/    what commands that only read use, several at once; replaced when it is not in use
     read/lock       shared by those that use the copy, exclusive for the one that brings it up to date
     write/<name>/   what commands that write use, one at a time
     write/fetched.json   the files as they were fetched: what differs was written here

@@ -385,7 +385,7 @@ def _place(manifest: Manifest, remote: Remote, path: str, missing: frozenset[str
 
 
 def _mark(manifest: Manifest, remote: Remote, aside: str, path: str) -> None:
-    """Before the run has its name. What others uploaded and nobody adopted stays an upload, wherever it is pulled from.
+    """Before the run has its name. An upload that was not adopted stays an upload, wherever it is pulled from.
 
     Of a run that was made here and comes back nothing is executed either: its files are those of the store now.
     """

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from assay.errors import InfrastructureError, UsageError
 from assay.show.formatting import clean
 from assay.system.files import parse_json
-from assay.system.http_post import ProxyError, post
+from assay.system.http_post import ProxyError, is_web_address, post
 from assay.values import layout
 
 ENV_SERVER, ENV_TOKEN = "ASSAY_SERVER", "ASSAY_TOKEN"
@@ -64,12 +64,8 @@ def find_server(
     url = flag or env.get(variable, "").strip()
     if not url:
         raise UsageError("to which server?", f"name it with --server or {variable}, as http://lab:8666")
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        is_address = False
-    if not is_address or parts.username or parts.query or parts.fragment:
+    parts = urlsplit(url) if is_web_address(url) else None
+    if parts is None or parts.username or parts.query or parts.fragment:
         raise UsageError("the server's address is not a plain http:// or https:// address", "such as http://lab:8666")
     given = env.get(token, "").strip()
     if not given:

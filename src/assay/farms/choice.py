@@ -16,7 +16,7 @@ def find_farm(study: Study, name: str, settings: Settings) -> Farm:
     farm = _find_farm(study, name, settings)
     if farm is None:
         raise _build_not_found(study, name, settings)
-    if farm.problems:  # in nobody's way until the farm is used
+    if farm.problems:  # they matter only where the farm is used
         raise ConfigError(farm.problems)
     return _fill_in(farm, study) if farm.is_engine else farm
 

@@ -72,7 +72,7 @@ def _read_host_count(fields: Fields, node: Node, key: str, minimum: int) -> int 
 
 
 def _check_hosts(fields: Fields, given: Mapping[str, Entry], options: Mapping[str, Any], key: str) -> None:
-    """What is said of a host that is not in the list is a mistake in its name."""
+    """A number for a host that is not in the list is a mistake in its name."""
     from assay.system.ssh import NO_HOST, is_host
 
     hosts = options.get("hosts") or ()

@@ -91,7 +91,7 @@ class Bridge:
                 if limit_s is not None and not self._connection.poll(limit_s):
                     raise InfrastructureError(f"Ray has not answered within {limit_s:g} s")
                 number, problem, answer = self._connection.recv()
-                if number == self._number:  # others were asked for by somebody who was interrupted
+                if number == self._number:  # others answer a call that was interrupted
                     break
         except (EOFError, OSError) as error:
             self.is_open = False
@@ -127,7 +127,7 @@ def find_bridge(address: str, sizes: Mapping[str, float]) -> Bridge:
 
 
 def _suggest(address: str) -> str | None:
-    """Ray does not say that a cluster asks for a token, which newer versions do unless told otherwise."""
+    """Ray does not say that a cluster asks for a token, which is the default of newer versions."""
     if address == LOCAL or os.environ.get("RAY_AUTH_MODE"):
         return None
     return "a cluster with token authentication needs RAY_AUTH_MODE=token here, and its token in ~/.ray/auth_token"
@@ -221,7 +221,7 @@ class _Server:
         return refused
 
     def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
-        """Until there is something to tell, or the supervisor calls or has died."""
+        """The ends of jobs; returns when there is one, or when the supervisor calls or has died."""
         deadline = time.monotonic() + timeout_s
         while True:
             left = max(0.0, deadline - time.monotonic())
@@ -310,7 +310,7 @@ class _Jobs:
         return [dict(node.resources_total) for node in nodes if node.state == "ALIVE"]
 
     def probe(self, job: dict[str, Any], options: dict[str, Any]) -> str:
-        """Whether a node that would run the job sees its files; a busy cluster does not tell in time."""
+        """Whether a node that would run the job sees its files; a busy cluster does not answer in time."""
         name = f"assay-probe-{job['tag']}-{os.getpid()}-{time.time_ns()}"
         self._submit(name, {**job, "entry": job["probe"]}, options)
         deadline = time.monotonic() + _PROBE_S
@@ -328,7 +328,7 @@ class _Jobs:
             try:
                 self._submit(f"assay-{job['tag']}", job, options)
             except RuntimeError as error:
-                if "already exists" not in str(error):  # asked for a second time by somebody who was interrupted
+                if "already exists" not in str(error):  # submitted again after a call that was interrupted
                     refused[job["tag"]] = _explain(error)
         return refused
 
@@ -394,7 +394,7 @@ class _Jobs:
         return infos
 
     def _find_refusal(self, info: Any) -> str:
-        """Where the entry point has not found the run. A job's own code may be the same, and says nothing of it."""
+        """The message of an entry point that has not found the run; a job may end with the same code."""
         if info.driver_exit_code != 126:
             return ""
         lines = self._client.get_job_logs(info.submission_id).splitlines()

@@ -30,7 +30,7 @@ def build_options(farm: Farm) -> dict[str, Any]:
 
 
 def build_demand(farm: Farm) -> dict[str, float]:
-    """The same as Ray lists it for its nodes."""
+    """The demand in the terms in which Ray lists what its nodes have."""
     options = build_options(farm)
     demand = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], "memory": options.get("memory", 0)}
     return {name: float(amount) for name, amount in {**demand, **options.get("resources", {})}.items() if amount}
@@ -110,7 +110,7 @@ def check_address(address: str) -> None:
 
 
 def find_absence(address: str) -> str:
-    """Why nobody can be reached at the HOST:PORT or dashboard of a cluster; empty: somebody can."""
+    """Why the HOST:PORT or dashboard of a cluster cannot be reached; empty: it can."""
     try:
         if is_jobs_address(address):
             _check_dashboard(address)

@@ -1,6 +1,6 @@
 """What runs on the nodes of a Ray cluster: it is sent by value, and needs the standard library and bash alone.
 
-A job lives no longer than the worker that waits for it, since Ray then gives its GPUs to somebody else: a guard, one
+A job lives no longer than the worker that waits for it, since Ray then gives its GPUs to another job: a guard, one
 for each worker, ends what the job has started.
 """
 
@@ -47,7 +47,7 @@ class Tasks:
         with self._lock:
             for job in jobs:
                 tag = job["tag"]
-                if tag not in self._refs and tag not in self._ends:  # asked for twice by somebody who was interrupted
+                if tag not in self._refs and tag not in self._ends:  # submitted again after a call that was interrupted
                     self._refs[tag] = task.remote(job)
         return {}
 
@@ -83,7 +83,7 @@ class Tasks:
                 self._refs.pop(by_ref[ref], None)
 
     def cancel(self, tags: Sequence[str]) -> None:
-        """Only those that hold no token: what runs is ended by its files, and its worker is told by nobody."""
+        """Only those that hold no token: what runs is ended by its files, not by a message to its worker."""
         import ray
 
         with self._lock:
@@ -113,7 +113,7 @@ def run_job(job: dict[str, Any]) -> Ended:
     if env.get("PYTHONBREAKPOINT", "").startswith("ray."):
         del env["PYTHONBREAKPOINT"]
     env |= job["env"]
-    _tell_guard(job["guard"], job["tag"], 0, job["end"])
+    _inform_guard(job["guard"], job["tag"], 0, job["end"])
     starter = subprocess.Popen(
         [shutil.which("bash") or "/bin/bash", "-c", RUNNER, job["script"], env.pop("ASSAY_ATTEMPT")],
         cwd=job["dir"],
@@ -125,21 +125,21 @@ def run_job(job: dict[str, Any]) -> Ended:
         bufsize=0,
     )
     said: Any = starter.stdout
-    _tell_guard(job["guard"], job["tag"], int(said.readline() or 0), job["end"])
+    _inform_guard(job["guard"], job["tag"], int(said.readline() or 0), job["end"])
     starter.wait()
-    _await_words(said.fileno())
+    _wait_for_output(said.fileno())
     with said:
-        words = said.read().decode().split()  # empty: somebody has killed what waits for job.sh
+        words = said.read().decode().split()  # empty: what waits for job.sh was killed
     if not words or (int(words[0]) > _HIGHEST_OWN_CODE and not os.path.exists(job["end"])):
         _release_guard(job["end"])  # killed, and what it has started was not
     else:
-        _tell_guard(job["guard"], "", 0, "")
+        _inform_guard(job["guard"], "", 0, "")
     return "", sum(_parse_minutes(word) for word in words[3:5]), 0
 
 
-def _await_words(fd: int) -> None:
+def _wait_for_output(fd: int) -> None:
     """Until the job has left. Without its raylet a worker's node is dead to Ray: it leaves, and the guard acts."""
-    raylet = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())  # Ray's word: without it the parent is another
+    raylet = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())  # as Ray names it: without it the parent is another
     watch = select.poll()
     watch.register(fd, select.POLLIN)
     while not watch.poll(1000):
@@ -175,14 +175,14 @@ def _find_guard(text: str) -> Any:
     return _guards[os.getpid()]
 
 
-def _tell_guard(text: str, tag: str, pid: int, end: str) -> None:
+def _inform_guard(text: str, tag: str, pid: int, end: str) -> None:
     message = b"".join(os.fsencode(field) + b"\0" for field in (tag, str(pid), end))
     for _ in range(2):
         guard = _find_guard(text)
         try:
             guard.stdin.write(message)
             guard.stdin.flush()
-        except BrokenPipeError:  # somebody has killed it
+        except BrokenPipeError:  # it was killed
             with contextlib.suppress(BrokenPipeError):
                 guard.stdin.close()
             del _guards[os.getpid()]
@@ -200,9 +200,9 @@ def _release_guard(end: str) -> None:
 
 # ---------------------------------------------------------------- in bash
 
-# Starts job.sh ($0; its tag is $1), says its pid, then how it ended and CPU time. Ray kills the children of a worker
+# Starts job.sh ($0; its tag is $1), prints its pid, then how it ended and CPU time. Ray kills the children of a worker
 # that leaves before the worker itself: job.sh must not be one, or its commands would go on, and come to an end that
-# nobody notes, until the guard acts. What waits for job.sh has no tag, since it is not part of the run. With `set -m`
+# is not noted, until the guard acts. What waits for job.sh has no tag, since it is not part of the run. With `set -m`
 # bash does not make what it starts in the background ignore SIGINT; `setsid` does not lead a group there, so it never
 # forks.
 RUNNER = r"""set -m
@@ -243,8 +243,8 @@ ENTRY = (
     "sleep 1; done; {then}"
 )
 
-# What the entry point starts: job.sh in a session of its own, as a worker does it. Who kills this shell, as `stop_job`
-# and a dying worker do, ends the pipe to the guard, which is not a child, since Ray kills those.
+# What the entry point starts: job.sh in a session of its own, as a worker does it. Where this shell is killed, as by
+# `stop_job` and a dying worker, the pipe to the guard ends. The guard is not a child, since Ray kills those.
 JOB_STARTER = r"""#!/usr/bin/env bash
 # {tag}
 exec 9> >(setsid bash -c {guard} > /dev/null 2>&1 <&0 9>&- &)

@@ -26,10 +26,10 @@ from assay.farms import ray_farm, ray_nodes
 from assay.farms.ray_bridge import Bridge, find_bridge
 from assay.farms.ray_farm import LOCAL
 from assay.farms.ray_nodes import REFUSED, Ended
-from assay.farms.submit import SubmitExecutor, load_submit_code, write_new
+from assay.farms.submit import SubmitExecutor, load_submit_code
 from assay.farms.submit_lines import build_job_command
 from assay.system import processes
-from assay.system.files import read_end
+from assay.system.files import read_end, write_new
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 from assay.values.study import Farm
@@ -63,7 +63,7 @@ class RayExecutor(SubmitExecutor):
         self._absent_since: dict[str, float] = {}  # by cluster
         self._taken_back: dict[_Key, str] = {}
         self._messages: list[str] = []
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._is_gathering = False
         self._gathered: dict[_Key, dict[str, Any]] = {}  # published, and not yet submitted
         self._gathered_at = 0.0
@@ -295,26 +295,28 @@ class RayExecutor(SubmitExecutor):
     def _is_cluster_gone(self, handle: JobHandle, key: _Key) -> bool:
         """Of a job on a cluster that we are not connected to: whether nothing of it can begin or go on there.
 
-        What has not begun is taken back as soon as nobody answers there: its token decides if that was too early.
+        What has not begun is taken back as soon as nothing answers there: its token decides if that was too early.
         """
         reason = self._probe(handle.native_id)
         ours = LOCAL if ray_farm.choose_address(self.farm) == LOCAL else ""
         ours = self._bridge.cluster if self._bridge is not None else ours
         if not reason:
             if ours:
-                self._tell(f"runs of the Ray cluster at {handle.native_id} are waited for, though the farm's is {ours}")
+                self._report_once(
+                    f"runs of the Ray cluster at {handle.native_id} are waited for, though the farm's is {ours}"
+                )
             return False
         if self._load_token(*key) is not None:  # a dashboard may be away while its cluster goes on
             absent_s = time.monotonic() - self._absent_since[handle.native_id]
             return not ray_farm.is_jobs_address(handle.native_id) and absent_s > _CLUSTER_DEATH_S
         said = f"the Ray cluster at {handle.native_id} is gone ({reason})"
-        self._tell(f"{said}: " + (f"what waited there goes to {ours}" if ours else "its runs are waited for"))
+        self._report_once(f"{said}: " + (f"what waited there goes to {ours}" if ours else "its runs are waited for"))
         if ours:
             self._taken_back[key] = f"it waited in the queue, and {said}"
         return bool(ours)
 
     def _probe(self, cluster: str) -> str:
-        """Why nobody can be reached there; empty: somebody can."""
+        """Why the cluster cannot be reached; empty: it can."""
         looked_at, reason = self._probes.get(cluster, (-_PROBE_S, ""))
         if time.monotonic() - looked_at > _PROBE_S:
             reason = ray_farm.find_absence(cluster)
@@ -325,10 +327,10 @@ class RayExecutor(SubmitExecutor):
                 self._absent_since.pop(cluster, None)
         return reason
 
-    def _tell(self, message: str) -> None:
+    def _report_once(self, message: str) -> None:
         """Once."""
-        if message not in self._told:
-            self._told.add(message)
+        if message not in self._reported:
+            self._reported.add(message)
             self._messages.append(message)
 
     def take_messages(self) -> Sequence[str]:

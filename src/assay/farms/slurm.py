@@ -5,7 +5,7 @@ runs, `end.N` says that it left. Beside them are the files of an array, in `.ass
 
 ID.list        for each task its run directory and its command, each ended by a zero byte
 ID.sh          what Slurm starts: it takes its line of the list
-ID.log         what `sbatch` said: the array's number
+ID.log         what `sbatch` printed: the array's number
 ID.exit.CODE   how `sbatch` ended
 and `submit.log.N` in a run's directory holds `ID INDEX`; a run that is submitted alone has the index `-`.
 
@@ -36,16 +36,16 @@ from assay.farms.slurm_queue import (
     call,
     is_active,
     is_held,
-    last_words,
     load_down_nodes,
     load_limits,
-    load_note,
+    load_summary,
+    summarize_errors,
 )
-from assay.farms.submit import SubmitExecutor, write_failure, write_new
+from assay.farms.submit import SubmitExecutor, write_failure
 from assay.farms.submit_lines import build_exec_command
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass
-from assay.system.files import read_end
+from assay.system.files import read_end, write_new
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness
 from assay.values.study import Farm
@@ -59,8 +59,8 @@ _TAIL_BYTES = 4096
 _PLAIN_FLAGS = {"partition": "--partition", "account": "--account", "qos": "--qos", "constraint": "--constraint"}
 _SIGNAL = r"(?:SIG)?(?P<name>[A-Z][A-Z0-9]*)@(?P<before>.+)"
 
-# The task's own line of the list; a node that does not see it lacks the file system. What is said before job.sh takes
-# over its streams belongs to its log.
+# The task's own line of the list; a node that does not see it lacks the file system. What is printed before
+# job.sh takes over its streams belongs to its log.
 _SCRIPT = r"""#!/usr/bin/env bash
 mapfile -d '' -t -s $((2 * ${{SLURM_ARRAY_TASK_ID:-0}})) -n 2 _task < {list}
 [ -n "${{_task[1]}}" ] || exit 4
@@ -68,7 +68,7 @@ exec >> "${{_task[0]}}/{log}" 2>&1
 {body}
 """
 _RUN = 'eval "${_task[1]}"'
-# Slurm tells the batch shell alone. The run's programs get the signal, its shells do not: it would end most of them.
+# Slurm signals the batch shell alone. The run's programs get the signal, its shells do not: it would end most of them.
 _FORWARD = r"""trap '_tell $$ {signal} 2>/dev/null' {signal}
 eval "${{_task[1]}} &"; _job=$!
 while :; do wait $_job; _code=$?; kill -0 $_job 2>/dev/null || exit $_code; done"""
@@ -117,7 +117,7 @@ class SlurmExecutor(SubmitExecutor):
         self._begun: dict[tuple[str, int], int] = {}  # from which answer on the queue knows of an attempt that it began
         self._noted: Mapping[str, str] = {}
         self._reasons: dict[tuple[str, int], str] = {}  # the last one that was noted
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._messages: list[str] = []
         self._down: tuple[float, set[str] | None] = (0.0, None)
 
@@ -132,7 +132,7 @@ class SlurmExecutor(SubmitExecutor):
         is_certain = "node configuration is not available" not in answer.stderr or are_all_nodes_up()
         if answer.returncode != 0 and is_certain:
             raise UsageError(
-                f"Slurm would refuse the jobs of {farm.name}: {last_words(answer.stderr)}",
+                f"Slurm would refuse the jobs of {farm.name}: {summarize_errors(answer.stderr)}",
                 f"tried `{shlex.join(argv)}`",
             )
 
@@ -159,7 +159,7 @@ class SlurmExecutor(SubmitExecutor):
         if not publish(handle):
             return None
         self._watched[request.dir, request.attempt] = handle
-        self._hurry()
+        self._poll_soon()
         if self._gathered is not None:
             self._gathered.append((request, handle))
         else:
@@ -187,7 +187,7 @@ class SlurmExecutor(SubmitExecutor):
             write_new(f"{base}.sh", build_script(self.farm, f"{base}.list").encode("utf-8", "surrogateescape"))
             indices = [str(index) for index in range(len(requests))] if len(requests) > 1 else ["-"]
             for index, each in zip(indices, requests, strict=True):
-                # before sbatch: whoever finds the lease knows from here on that a job may come
+                # before sbatch: from here on, the lease means that a job may come
                 path = os.path.join(each.dir, layout.submit_log_name(each.attempt))
                 write_new(path, f"{number} {index}\n".encode())
                 self._places[each.dir, each.attempt] = _Place(base, index)
@@ -234,17 +234,17 @@ class SlurmExecutor(SubmitExecutor):
             if os.WIFSIGNALED(status) and self._load_code(client.base) is None:
                 with contextlib.suppress(OSError):
                     write_new(f"{client.base}.exit.{128 + os.WTERMSIG(status)}", b"")
-            self._hurry()
+            self._poll_soon()
 
     def _start_pending(self) -> None:
         """Nothing waits here for its turn; but it is time to look at what Slurm says."""
-        self._queue.look(self._list_tasks())
+        self._queue.poll(self._list_tasks())
         if self._queue.reasons is not self._noted:
             self._noted = self._queue.reasons
             self._note_reasons()
 
     def _note_reasons(self) -> None:
-        """Why Slurm does not start a job is said once, and noted for others, where it is not just its turn."""
+        """Why Slurm does not start a job is reported once, and noted for others, where it is not just its turn."""
         for run_dir, attempt in self._watched:
             task = self._find_task(run_dir, attempt)
             reason = self._queue.reasons.get(task or "", "")
@@ -256,8 +256,8 @@ class SlurmExecutor(SubmitExecutor):
             with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
                 if file.tell() < _TAIL_BYTES // 2:  # the place of the job is in its first line
                     file.write(f"waits: {reason}\n")
-            if is_held(reason) and reason not in self._told:
-                self._told.add(reason)
+            if is_held(reason) and reason not in self._reported:
+                self._reported.add(reason)
                 hint = f"; once that is dealt with: scontrol release {task}" if "held" in reason.lower() else ""
                 self._messages.append(f"Slurm does not start the job {task}: {reason}{hint}")
 
@@ -269,7 +269,7 @@ class SlurmExecutor(SubmitExecutor):
         found = (self._find_task(run_dir, attempt) for run_dir, attempt in self._watched)
         return [task for task in found if task is not None]
 
-    def _hurry(self) -> None:
+    def _poll_soon(self) -> None:
         self._pause_s = 0.05
 
     # ------------------------------------------------------------ the array of an attempt
@@ -345,7 +345,7 @@ class SlurmExecutor(SubmitExecutor):
         here = handle.host == processes.host_name()
         is_dead = here and not processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
         code = self._load_code(place.base) if place is not None else None
-        if place is None or code is None:  # its supervisor is about to submit it, or died meanwhile
+        if place is None or code is None:  # its supervisor is about to submit it, or died before it did
             return self._give_up(handle, run_dir) if is_dead else Liveness.UNKNOWN
         if code != 0:
             self._note_refused(run_dir, attempt, place, code)
@@ -360,13 +360,13 @@ class SlurmExecutor(SubmitExecutor):
         return place is not None and any(client.base == place.base for client in self._arrays.values())
 
     def _give_up(self, handle: JobHandle, run_dir: str) -> Liveness:
-        """Who takes the token decides: a copy that comes later finds it taken."""
+        """The token decides: a copy that comes later finds it taken."""
         self._take_token(run_dir, handle.attempt)
         return super()._judge(handle, run_dir)
 
     def _note_refused(self, run_dir: str, attempt: int, place: _Place, code: int) -> None:
         if not os.path.exists(os.path.join(run_dir, layout.submit_exit_name(attempt, code))):
-            write_failure(run_dir, attempt, code, last_words(read_end(f"{place.base}.log", _TAIL_BYTES)))
+            write_failure(run_dir, attempt, code, summarize_errors(read_end(f"{place.base}.log", _TAIL_BYTES)))
 
     def refusal(self, _handle: JobHandle, _run_dir: str) -> str | None:
         """Others may be taken: see `explain_end`."""
@@ -380,13 +380,13 @@ class SlurmExecutor(SubmitExecutor):
         task, command = self._find_task(run_dir, handle.attempt), find_unfinished(run_dir, handle.attempt)
         if task is None or command == "" or self._is_stopped(run_dir, handle.attempt):
             return None
-        state = self._queue.settle(task, self._find_beginning(run_dir, handle.attempt), _SETTLE_S)
+        state = self._queue.wait_for_end(task, self._find_beginning(run_dir, handle.attempt), _SETTLE_S)
         if state is not None and state.startswith("CANCELLED"):
             return "user", f"cancelled in Slurm (job {task})"
         if state == "TIMEOUT" and command is not None:
             self._write_time_limit(run_dir, handle.attempt, command)
             return None
-        note = load_note(task)
+        note = load_summary(task)
         if note is None:
             return "lost", f"Slurm does not know its job {task} any more"
         said = f"Slurm says of its job {task}: {note.state}, exit code {note.code}, on {note.nodes}"
@@ -422,7 +422,7 @@ class SlurmExecutor(SubmitExecutor):
         found = [self._find_task(run_dir, handle.attempt) for handle, run_dir in jobs]
         if tasks := [task for task in found if task is not None]:
             call(("scancel", "--quiet", *tasks), _CANCEL_S)
-            self._queue.hurry()
+            self._queue.ask_soon()
 
     def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
         """All of them by one scancel."""
@@ -431,7 +431,7 @@ class SlurmExecutor(SubmitExecutor):
         if not super()._may_still_run(handle, run_dir):
             return False
         if (task := self._find_task(run_dir, handle.attempt)) is not None:
-            self._queue.look((task,))
+            self._queue.poll((task,))
         return not self._is_over(run_dir, handle.attempt)
 
     def close(self) -> None:

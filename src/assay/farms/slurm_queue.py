@@ -1,8 +1,8 @@
 """What Slurm says of our jobs: its commands, and one poller for all jobs of a supervisor.
 
-A call runs beside the supervisor, which is never held up by a controller that does not answer. A call that fails says
-nothing: no job is taken for gone because of it. Jobs that `squeue` has forgotten are looked for by `sacct`, where there
-is accounting.
+A call runs beside the supervisor, which is never held up by a controller that does not answer. A call that fails
+means nothing: no job is taken for gone because of it. Jobs that `squeue` has forgotten are looked for by `sacct`,
+where there is accounting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _USUAL = {"None", "Resources", "Priority", "BeginTime", "Cleaning", "JobArrayTas
 _FIRST_POLLS, _FIRST_PAUSE_S = 3, 0.5
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
 _CALL_S = 60.0  # a controller under load answers late
-_ASK_S = 15.0  # where somebody waits for the answer
+_ASK_S = 15.0  # where the caller waits for the answer
 _ABSENT_POLLS = 2  # a job counts as vanished when it was absent from so many answers in a row
 
 
@@ -37,7 +37,7 @@ def is_active(state: str) -> bool:
 
 
 def is_held(reason: str) -> bool:
-    """Whether a job waits for more than its turn: somebody may have to do something."""
+    """Whether a job waits for more than its turn: the user may have to do something."""
     return reason not in _USUAL
 
 
@@ -59,8 +59,8 @@ def call(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.Completed
         return subprocess.CompletedProcess(argv, 127, "", str(error.strerror))
 
 
-def last_words(text: str) -> str:
-    """What a command of Slurm complained about, without its own name in front of each line."""
+def summarize_errors(text: str) -> str:
+    """The last errors that a command of Slurm printed, without its own name in front of each line."""
     lines = [re.sub(r"^(?:\w+: )?(?:error: )?", "", line.strip()) for line in text.strip().splitlines()]
     return "; ".join(dict.fromkeys(filter(None, lines[-3:]))) or "it printed nothing"
 
@@ -87,7 +87,7 @@ def load_limits() -> SlurmLimits:
     answer = call(("scontrol", "show", "config"))
     if answer.returncode != 0:
         raise InfrastructureError(
-            f"Slurm does not answer: {last_words(answer.stderr)}",
+            f"Slurm does not answer: {summarize_errors(answer.stderr)}",
             "tried `scontrol show config`"
             + (f" with SLURM_CONF={where}" if where else "; SLURM_CONF may name the cluster's slurm.conf")
             + "; or run here: --on local",
@@ -105,7 +105,7 @@ class SlurmQueue:
         self._limits: SlurmLimits | None = None
         self._jobs: set[str] = set()  # array ids
         self._states: dict[str, str] = {}
-        self.reasons: dict[str, str] = {}  # why tasks wait, in Slurm's words
+        self.reasons: dict[str, str] = {}  # why tasks wait, as Slurm names it
         self._absent: dict[str, int] = {}
         self._answers = 0
         self._followed: dict[str, int] = {}  # array id -> the answer from which on it counts
@@ -141,7 +141,7 @@ class SlurmQueue:
             return False
         return state not in _WAITING or self._answers >= since
 
-    def hurry(self) -> None:
+    def ask_soon(self) -> None:
         """Something changes now: ask again soon."""
         self._pause_s = _SHORTEST_PAUSE_S
 
@@ -151,7 +151,7 @@ class SlurmQueue:
             return self._states[task]
         return VANISHED if self._absent.get(task, 0) >= _ABSENT_POLLS else None
 
-    def look(self, waiting: Iterable[str]) -> None:
+    def poll(self, waiting: Iterable[str]) -> None:
         """Take an answer that has come, and ask again when it is time. `waiting`: tasks that matter."""
         if self._call is not None:
             self._take_answer(waiting)
@@ -193,7 +193,7 @@ class SlurmQueue:
         states = {task: state for task, state, _ in rows}
         self.reasons = {task: reason for task, state, reason in rows if state in _WAITING}
         if any(self._states.get(task) != state for task, state in states.items()):
-            self.hurry()
+            self.ask_soon()
         self._states = states
         self._note_absent([task for task in waiting if task not in states])
 
@@ -206,13 +206,13 @@ class SlurmQueue:
         self._states |= found
         self._absent = {task: self._absent.get(task, 0) + 1 for task in counted if task not in found}
 
-    def settle(self, task: str, since: int, limit_s: float) -> str | None:
+    def wait_for_end(self, task: str, since: int, limit_s: float) -> str | None:
         """The state of a task whose job.sh has left: waited for, since Slurm notices a moment later."""
         deadline = time.monotonic() + limit_s
         self.follow(task.partition("_")[0])
         while not self.is_over(task, since) and time.monotonic() < deadline:
             self._pause_s = min(self._pause_s, _SHORTEST_PAUSE_S)
-            self.look((task,))
+            self.poll((task,))
             time.sleep(0.02)
         return self.state(task)
 
@@ -230,7 +230,7 @@ class SlurmQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class JobSummary:
     """What Slurm noted about a job that is over."""
 
     state: str
@@ -239,19 +239,19 @@ class Note:
     is_taken_back: bool  # Slurm has started it again, or wants to, or needed its place for another
 
 
-def load_note(task: str) -> Note | None:
+def load_summary(task: str) -> JobSummary | None:
     """From the controller, else from the accounting, where there is one. None: neither knows the job."""
     answer = call(("scontrol", "--oneliner", "show", "job", task))
     if answer.returncode == 0:
         found = dict(re.findall(r" (JobState|ExitCode|NodeList|Restarts)=(\S+)", answer.stdout)[:4])
         state = found.get("JobState", "")
         is_taken_back = found.get("Restarts", "0") != "0" or state == "PREEMPTED"
-        return Note(state, found.get("ExitCode", ""), found.get("NodeList", ""), is_taken_back)
+        return JobSummary(state, found.get("ExitCode", ""), found.get("NodeList", ""), is_taken_back)
     rows = _load_accounted((task,), "State", "ExitCode", "NodeList", flags=("--duplicates",))
     if not rows:
         return None
     _, state, code, nodes = rows[0]  # the oldest: what became of the copy that had begun
-    return Note(state.split()[0], code, nodes, len(rows) > 1 or state.startswith("PREEMPTED"))
+    return JobSummary(state.split()[0], code, nodes, len(rows) > 1 or state.startswith("PREEMPTED"))
 
 
 def _load_accounted(tasks: Sequence[str], *fields: str, flags: Sequence[str] = ()) -> list[list[str]]:

@@ -20,13 +20,13 @@ from assay.farms.ssh_jobs import (
     Cancel,
     HostAddress,
     HostSlot,
-    Job,
+    SshJob,
     load_liveness,
     load_token_host,
     parse_slot,
     unsent,
 )
-from assay.farms.ssh_session import LostError, Session
+from assay.farms.ssh_session import LostError, SshSession
 from assay.farms.submit import load_submit_failure
 from assay.system.fast_dataclasses import replace
 from assay.values import layout
@@ -51,7 +51,7 @@ class SshExecutor(Executor):
         """One host that answers is enough: the others are tried again while the runs go on."""
         problems: list[InfrastructureError] = []
         for address in dict.fromkeys(slot.address for slot in _build_slots(farm)):
-            session = Session(address)
+            session = SshSession(address)
             try:
                 session.connect()
             except InfrastructureError as error:
@@ -127,7 +127,7 @@ class SshExecutor(Executor):
             unsent.discard(key)
             return None
         with self._shared.changed:
-            self._host(slot).add(Job(handle, request.dir, slot, request))
+            self._host(slot).add(SshJob(handle, request.dir, slot, request))
         return handle
 
     def is_handed_over(self) -> bool:
@@ -155,7 +155,7 @@ class SshExecutor(Executor):
             if slot is None:
                 self._shared.ended.append(handle)
             elif (run_dir, handle.attempt) not in self._shared.lost:
-                self._host(slot).add(Job(handle, run_dir, slot))
+                self._host(slot).add(SshJob(handle, run_dir, slot))
 
     def wait(self, timeout_s: float) -> Sequence[JobHandle]:
         shared = self._shared
@@ -193,11 +193,11 @@ class SshExecutor(Executor):
         for handle, run_dir in jobs:
             slot = parse_slot(handle.native_id)
             if slot is None:
-                continue  # somebody ran job.sh here, by hand
+                continue  # job.sh was started here, by hand
             was_gone = self.liveness(handle, run_dir) is Liveness.GONE
             if was_gone and load_token_host(run_dir, handle.attempt) in (None, layout.NO_HOST):
                 continue  # nothing of it ever ran
-            cancels.append(Cancel(Job(handle, run_dir, slot, is_watched=False), grace_s, was_gone))
+            cancels.append(Cancel(SshJob(handle, run_dir, slot, is_watched=False), grace_s, was_gone))
         with self._shared.changed:
             for cancel in cancels:
                 self._host(cancel.job.slot).cancel(cancel)

@@ -93,7 +93,7 @@ def _walk(folder: str, prefix: str = "") -> Iterator[tuple[str, os.stat_result, 
 
 
 @dataclass(slots=True)
-class Listing:
+class RemoteListing:
     """What an ended job has left on its host."""
 
     files: dict[str, int] = field(default_factory=dict)  # with sizes
@@ -108,7 +108,7 @@ class Listing:
 
     links: dict[str, str] = field(default_factory=dict)
     folders: list[str] = field(default_factory=list)  # that are empty
-    closed: list[str] = field(default_factory=list)  # folders that nobody may look into
+    closed: list[str] = field(default_factory=list)  # folders that cannot be read
     processes: list[str] = field(default_factory=list)
 
 
@@ -213,7 +213,7 @@ def _clear(path: str) -> None:
         shutil.rmtree(path)
 
 
-class Part:
+class PartialFile:
     """A file on its way, next to where it belongs; a later try goes on from where one was cut off."""
 
     def __init__(self, run_dir: str, name: str, size: int, digest: str) -> None:

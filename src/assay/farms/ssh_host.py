@@ -17,8 +17,8 @@ from typing import IO, cast
 
 from assay.errors import AssayError, InfrastructureError
 from assay.farms import ssh_files
-from assay.farms.ssh_jobs import NEVER, Cancel, HostAddress, Job, Key, load_liveness, may_be_sent, unsent
-from assay.farms.ssh_session import ChunkWriter, LostError, RefusedError, Session
+from assay.farms.ssh_jobs import NEVER, Cancel, HostAddress, Key, SshJob, load_liveness, may_be_sent, unsent
+from assay.farms.ssh_session import ChunkWriter, LostError, RefusedError, SshSession
 from assay.system.locks import try_lock
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
@@ -33,7 +33,7 @@ _MOST_FETCHES = 3  # of a job that has left something running, which may go on w
 
 @dataclass(slots=True)
 class Shared:
-    """What the hosts of one executor tell it; guarded by `changed`, like the jobs and cancels of every host."""
+    """What the hosts of one executor report to it; guarded by `changed`, like the jobs and cancels of every host."""
 
     lost_after_s: float
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -48,14 +48,14 @@ class Shared:
 class Host:
     def __init__(self, address: HostAddress, shared: Shared) -> None:
         self.address = address
-        self.jobs: dict[Key, Job] = {}
+        self.jobs: dict[Key, SshJob] = {}
         self.is_ready = False  # it has answered
         self.problem: str | None = None  # why it cannot be reached
         self.refusal: str | None = None  # why it takes no jobs
         self._silent_since: float | None = None
         self._shared, self._changed = shared, shared.changed
         self._cancels: list[Cancel] = []
-        self._session = Session(address)
+        self._session = SshSession(address)
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._is_closed = False
@@ -64,12 +64,12 @@ class Host:
 
     def begin(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=f"ssh {self.address.name}", daemon=True)
+            self._thread = threading.Thread(target=self._run_thread, name=f"ssh {self.address.name}", daemon=True)
             self._thread.start()
         self._wake.set()
         self._session.wake()
 
-    def add(self, job: Job) -> None:
+    def add(self, job: SshJob) -> None:
         known = self.jobs.get(job.key)
         if known is None:
             self.jobs[job.key] = job
@@ -101,7 +101,7 @@ class Host:
 
     # ------------------------------------------------------------ the thread
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         pause_s, retry_s = 0.0, _FIRST_RETRY_S
         while not self._is_closed:
             self._wake.clear()
@@ -112,7 +112,7 @@ class Host:
                 self._note_answer()
                 if self._session.refusal and self.refusal is None:
                     self._note_refusal(self._session.refusal)
-                is_idle = self._round(pause_s)
+                is_idle = self._handle_jobs(pause_s)
             except (LostError, RefusedError, InfrastructureError, OSError, ValueError, LookupError) as error:
                 self._session.close()
                 self._note_problem(error)
@@ -175,15 +175,15 @@ class Host:
                 job.write_never()
                 self._report(job)
 
-    def _give_up(self, job: Job) -> None:
+    def _give_up(self, job: SshJob) -> None:
         with contextlib.suppress(OSError):
             job.write_once(layout.unreachable_name(job.handle.attempt))
         with self._changed:
             self._shared.lost.add(job.key)
         self._report(job)
 
-    def _round(self, pause_s: float) -> bool:
-        """Everything once. True: nothing is left to do."""
+    def _handle_jobs(self, pause_s: float) -> bool:
+        """Send, follow and end each job once. True: nothing is left to do."""
         self._take_cancels()
         for job in self._snapshot():
             if job.request is not None and self.refusal is None:
@@ -197,19 +197,19 @@ class Host:
             self._report(job)  # another supervisor has fetched it, or nothing of it was ever sent
             sent.remove(job)
         if sent:
-            self._follow(sent, pause_s)
+            self._poll_jobs(sent, pause_s)
         with self._changed:
             return not self.jobs and not self._cancels
 
-    def _follow(self, jobs: Sequence[Job], pause_s: float) -> None:
+    def _poll_jobs(self, jobs: Sequence[SshJob], pause_s: float) -> None:
         now = time.monotonic()
         due = [job for job in jobs if job.next_try <= now]
         if not due:
             self._wake.wait(_FIRST_RETRY_S)
             return
-        for job, state, listing in self._look(due, _SHORTEST_PAUSE_S if self._is_busy else pause_s):
+        for job, state, listing in self._ask_states(due, _SHORTEST_PAUSE_S if self._is_busy else pause_s):
             with self._sparing_others(job):
-                self._conclude(job, state, listing)
+                self._handle_state(job, state, listing)
             is_failing = state == "ended" and job.failing_since is not None and job.next_try > now
             if is_failing and now - cast("float", job.failing_since) >= self._shared.lost_after_s:
                 self._give_up(job)
@@ -217,11 +217,11 @@ class Host:
             if job.next_try <= now:
                 job.failing_since = None
 
-    def _snapshot(self) -> list[Job]:
+    def _snapshot(self) -> list[SshJob]:
         with self._changed:
             return list(self.jobs.values())
 
-    def _report(self, job: Job) -> None:
+    def _report(self, job: SshJob) -> None:
         self._is_busy = True
         unsent.discard(job.key)
         with self._changed:
@@ -235,7 +235,7 @@ class Host:
 
     # ------------------------------------------------------------ sending
 
-    def _send(self, job: Job) -> None:
+    def _send(self, job: SshJob) -> None:
         request = job.request
         assert request is not None
         try:
@@ -257,7 +257,7 @@ class Host:
             unsent.discard(job.key)
             self._is_busy = True
 
-    def _stage(self, job: Job, digest: str, variables: Sequence[str]) -> None:
+    def _stage(self, job: SshJob, digest: str, variables: Sequence[str]) -> None:
         self._session.begin("stage", job.uid, str(job.handle.attempt), digest, *variables)
         needed = self._session.take()
         if needed == "Z":
@@ -269,7 +269,7 @@ class Host:
         if needed != "Z":
             self._session.read_fields()
 
-    def _refuse(self, job: Job, message: str, code: int) -> None:
+    def _refuse(self, job: SshJob, message: str, code: int) -> None:
         attempt = job.handle.attempt
         with contextlib.suppress(OSError):
             with open(job.path(layout.submit_log_name(attempt)), "a", encoding="utf-8") as file:
@@ -279,7 +279,7 @@ class Host:
 
     # ------------------------------------------------------------ following
 
-    def _look(self, jobs: Sequence[Job], pause_s: float) -> list[tuple[Job, str, ssh_files.Listing]]:
+    def _ask_states(self, jobs: Sequence[SshJob], pause_s: float) -> list[tuple[SshJob, str, ssh_files.RemoteListing]]:
         """All jobs of the host in one request, which waits there for an end; what has ended, and what it has left."""
         words = [str(round(pause_s * 100))]
         for job in jobs:
@@ -290,7 +290,7 @@ class Host:
         # before the host is asked: what another supervisor sends during the question is missing in the answer, not gone
         sent = {job.key for job in jobs if job.has_begun() or not job.is_unsent()}
         by_uid = {(job.uid, str(job.handle.attempt)): job for job in jobs}
-        found: list[tuple[Job, str, ssh_files.Listing]] = []
+        found: list[tuple[SshJob, str, ssh_files.RemoteListing]] = []
         take = self._session.take
         self._session.begin("look", *words, may_wait=True)
         while (kind := take()) != "Z":
@@ -300,7 +300,7 @@ class Host:
                 with self._sparing_others(job):
                     self._note_state(job, state, token)
                 if state != "missing" or job.key in sent:
-                    found.append((job, state, ssh_files.Listing()))
+                    found.append((job, state, ssh_files.RemoteListing()))
             elif kind == "F":
                 self._store(job)
             elif kind == "P":
@@ -310,7 +310,7 @@ class Host:
         self._session.end()
         return found
 
-    def _take_listing(self, listing: ssh_files.Listing) -> None:
+    def _take_listing(self, listing: ssh_files.RemoteListing) -> None:
         """Type, name, size, time and target of everything, then what sha256sum prints; an empty field ends each."""
         take = self._session.take
         while kind := take():
@@ -327,7 +327,7 @@ class Host:
             digest, _, name = line.partition("  ")
             listing.hashes[name.removeprefix("./")] = digest
 
-    def _note_state(self, job: Job, state: str, token: str) -> None:
+    def _note_state(self, job: SshJob, state: str, token: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(job.path(layout.unreachable_name(job.handle.attempt)))
         if (token or state == "never") and not job.has_begun():
@@ -336,7 +336,7 @@ class Host:
             job.write_once(layout.token_name(job.handle.attempt), text)
             self._is_busy = True
 
-    def _store(self, job: Job) -> None:
+    def _store(self, job: SshJob) -> None:
         """Some bytes of a file into its place, unless another supervisor does, or has fetched all of it."""
         name, offset, length = self._session.take(), int(self._session.take()), int(self._session.take())
         with self._sparing_others(job), self._hold(job) as is_held:
@@ -352,14 +352,14 @@ class Host:
                 self._is_busy = True
 
     @contextlib.contextmanager
-    def _sparing_others(self, job: Job) -> Iterator[None]:
+    def _sparing_others(self, job: SshJob) -> Iterator[None]:
         """What cannot be stored here, or done there, concerns this job alone: it is named, and tried again later."""
         try:
             yield
         except (OSError, RefusedError) as error:
             self._note_failure(job, error)
 
-    def _note_failure(self, job: Job, error: Exception) -> None:
+    def _note_failure(self, job: SshJob, error: Exception) -> None:
         now = time.monotonic()
         if job.failing_since is None:
             job.failing_since = now
@@ -372,7 +372,7 @@ class Host:
         job.next_try = now + min(max(now - job.failing_since, _FIRST_RETRY_S), _LAST_RETRY_S)
 
     @contextlib.contextmanager
-    def _hold(self, job: Job) -> Iterator[bool]:
+    def _hold(self, job: SshJob) -> Iterator[bool]:
         """Whether this supervisor, of several that watch the job, may write its files."""
         try:
             fd = os.open(job.path(layout.submit_log_name(job.handle.attempt)), os.O_RDWR | os.O_CLOEXEC)
@@ -390,7 +390,7 @@ class Host:
 
     # ------------------------------------------------------------ the end
 
-    def _conclude(self, job: Job, state: str, listing: ssh_files.Listing) -> None:
+    def _handle_state(self, job: SshJob, state: str, listing: ssh_files.RemoteListing) -> None:
         if state == "never":
             self._report(job)
         elif state == "missing":
@@ -399,26 +399,26 @@ class Host:
             self._session.ask("cancel", str(round(_DEAD_GRACE_S * 10)), *_name_job(job), "0")
         elif state == "ended":
             with self._hold(job) as is_held:
-                is_fetched = is_held and self._fetch(job, listing)
+                is_fetched = is_held and self._fetch_results(job, listing)
             if not is_fetched:
                 self._wake.wait(_SHORTEST_PAUSE_S)
 
-    def _write_end(self, job: Job) -> None:
+    def _write_end(self, job: SshJob) -> None:
         job.write_once(layout.end_name(job.handle.attempt))
         self._report(job)
 
-    def _fetch(self, job: Job, listing: ssh_files.Listing) -> bool:
-        """Bring what differs; then the host's copy may go. False: something has changed, the next look goes on."""
+    def _fetch_results(self, job: SshJob, listing: ssh_files.RemoteListing) -> bool:
+        """Bring what differs; then the host's copy may go. False: something has changed, the next answer goes on."""
         with self._changed:
             self._shared.left[job.handle] = tuple(listing.processes)
         wanted = [
-            ssh_files.Part(job.run_dir, name, size, listing.hashes[name])
+            ssh_files.PartialFile(job.run_dir, name, size, listing.hashes[name])
             for name, size in listing.files.items()
             if name in listing.hashes and ssh_files.is_wanted(job.run_dir, name, size, listing.hashes[name])
         ]
         unread = [name for name in listing.files if name not in listing.hashes and ssh_files.locate(job.run_dir, name)]
         job.fetches += 1
-        is_whole = self._bring(job, wanted)
+        is_whole = self._fetch_files(job, wanted)
         if not is_whole and not (listing.processes and job.fetches >= _MOST_FETCHES):
             return False
         if unread and job.fetches < _MOST_FETCHES:  # it may just have been removed
@@ -443,7 +443,7 @@ class Host:
         self._write_end(job)
         return True
 
-    def _bring(self, job: Job, wanted: Sequence[ssh_files.Part]) -> bool:
+    def _fetch_files(self, job: SshJob, wanted: Sequence[ssh_files.PartialFile]) -> bool:
         """Those that were cut off first; exit markers last. Whether all of it is what the host has listed."""
         if not wanted:
             return True
@@ -506,5 +506,5 @@ class Host:
             self._changed.notify_all()
 
 
-def _name_job(job: Job) -> tuple[str, str, str]:
+def _name_job(job: SshJob) -> tuple[str, str, str]:
     return job.uid, str(job.handle.attempt), job.handle.tag

@@ -64,7 +64,7 @@ def parse_slot(text: str) -> HostSlot | None:
 
 
 @dataclass(slots=True)
-class Job:
+class SshJob:
     handle: JobHandle
     run_dir: str
     slot: HostSlot
@@ -106,7 +106,7 @@ class Job:
 
 @dataclass(slots=True)
 class Cancel:
-    job: Job
+    job: SshJob
     grace_s: float
     was_gone: bool
     is_sent: bool = False

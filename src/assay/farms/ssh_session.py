@@ -49,7 +49,7 @@ def _load_script() -> str:
         return file.read()
 
 
-class Session:
+class SshSession:
     def __init__(self, address: HostAddress) -> None:
         self._host = address
         hint = f"a key without a password prompt is needed; try: ssh -o BatchMode=yes {address.name} true"
@@ -249,7 +249,7 @@ class Session:
 class ChunkWriter(io.RawIOBase):
     """Content of unknown length: pieces, each after its length; a length of 0 ends it."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SshSession) -> None:
         self._session = session
         self._pieces: list[bytes] = []
         self._size = 0

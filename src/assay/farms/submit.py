@@ -9,8 +9,8 @@ submit.exit.N.<code>    and ended; not 0 without a token: nothing was submitted
 token.N                 the job has begun (host, pid, start, boot, time), or we cancelled it before it could
 end.N                   job.sh has left
 
-On NGC the job's files appear under NGC_LOGROOT. They are linked into the run directory as they come, so that nobody
-else needs to know where they are.
+On NGC the job's files appear under NGC_LOGROOT. They are linked into the run directory as they come, so that
+no other module needs to know where they are.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from assay.farms.submit_lines import (
     uses_script,
 )
 from assay.system import processes
-from assay.system.files import read_end
+from assay.system.files import read_end, write_new
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 from assay.values.study import Farm
@@ -64,8 +64,8 @@ _Key = tuple[str, int]  # run directory and attempt
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """Who began the attempt; host "-": nobody ever will, host "": cannot be read yet."""
+class AttemptToken:
+    """The process that began the attempt; host "-": it will never begin, host "": cannot be read yet."""
 
     host: str
     pid: int = 0
@@ -94,7 +94,7 @@ class SubmitExecutor(Executor):
         self._bash = shutil.which("bash") or "/bin/bash"
         self._poll = select.epoll()
         self._clients: dict[int, _Client] = {}  # by pidfd
-        # jobs whose submit command waits for its turn in `wait`; who leaves before that leaves them to the next
+        # jobs whose submit command waits for its turn in `wait`; a supervisor that ends earlier leaves them to others
         self._pending: deque[tuple[JobRequest, JobHandle]] = deque()
         self._watched: dict[_Key, JobHandle] = {}
         self._usage: dict[JobHandle, Usage] = {}
@@ -288,7 +288,7 @@ class SubmitExecutor(Executor):
     def _token_path(self, run_dir: str, attempt: int) -> str:
         return os.path.join(self._state_dir(run_dir), layout.token_name(attempt))
 
-    def _load_token(self, run_dir: str, attempt: int) -> Token | None:
+    def _load_token(self, run_dir: str, attempt: int) -> AttemptToken | None:
         try:
             with open(self._token_path(run_dir, attempt), encoding="utf-8", errors="surrogateescape") as file:
                 return parse_token(file.read())
@@ -327,7 +327,7 @@ class SubmitExecutor(Executor):
         log = os.path.join(run_dir, layout.submit_log_name(attempt))
         text = build_cancel_command(self.farm, run_dir, attempt, parse_native_id(read_end(log, _LOG_TAIL_BYTES)))
         if text is None or not os.path.exists(log) or load_submit_code(run_dir, attempt):
-            return  # what was refused has no number; the first one in an error message is somebody else's
+            return  # what was refused has no number; the first one in an error message is another job's
         with open(log, "ab") as file, contextlib.suppress(subprocess.TimeoutExpired):
             # its output is kept; whether the job is gone follows from the job's own files
             subprocess.run(
@@ -389,16 +389,16 @@ def collect_files(there: str, run_dir: str) -> None:
         return
     for name in names:
         if not name.startswith(".") and not name.endswith(".tmp"):
-            with contextlib.suppress(OSError):  # another was faster, or the directory is somebody else's
+            with contextlib.suppress(OSError):  # another was faster, or the directory is another user's
                 os.symlink(os.path.join(there, name), os.path.join(run_dir, name))
 
 
-def parse_token(text: str) -> Token:
+def parse_token(text: str) -> AttemptToken:
     words = text.split()
     try:
-        return Token(words[0], int(words[1]), int(words[2]), words[3])
+        return AttemptToken(words[0], int(words[1]), int(words[2]), words[3])
     except (IndexError, ValueError):
-        return Token("")
+        return AttemptToken("")
 
 
 def load_submit_code(run_dir: str, attempt: int) -> int | None:
@@ -432,12 +432,6 @@ def write_failure(run_dir: str, attempt: int, code: int, message: str) -> None:
         with open(os.path.join(run_dir, layout.submit_log_name(attempt)), "a", encoding="utf-8") as file:
             file.write(message + "\n")
         write_new(os.path.join(run_dir, layout.submit_exit_name(attempt, code)), b"")
-
-
-def write_new(path: str, text: bytes, mode: int = 0o666) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(fd, "wb") as file:  # all of it, or an error: a network disk may take only a part at once
-        file.write(text)
 
 
 def _anchor(farm: Farm) -> Farm:

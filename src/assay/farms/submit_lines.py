@@ -42,7 +42,7 @@ def build_submit_command(farm: Farm, request: JobRequest) -> str:
 
 
 def render_submit_line(farm: Farm, request: JobRequest, training_command: str) -> str:
-    """What people see: the same line around the training command.
+    """The line that is shown: it submits the training command instead of job.sh.
 
     runx's document shows `--name` for tagged runs only, and always for draco and NGC; it is the one that is submitted.
     """
@@ -61,12 +61,12 @@ def build_job_command(farm: Farm, request: JobRequest) -> str:
 
 
 def build_exec_command(farm: Farm, request: JobRequest) -> str:
-    """The same for a bash that is replaced by it."""
+    """The job's command for a bash that is replaced by it."""
     return f"{_assignments(request)} exec bash {shlex.quote(f'{build_state_dir(farm, request.dir)}/{layout.JOB_FILE}')}"
 
 
 def build_job_script(farm: Farm, request: JobRequest) -> str:
-    """The same as a file, for farms that take a script (qsub, bsub <)."""
+    """A file with the job's command, for farms that take a script (qsub, bsub <)."""
     return f"#!/usr/bin/env bash\nexec {build_job_command(farm, request)}\n"
 
 

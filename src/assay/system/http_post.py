@@ -1,4 +1,4 @@
-"""One POST to a server that nobody vouches for: it may be away, slow, another one, or not speak HTTP at all."""
+"""One POST to a server that is not trusted: it may be away, slow, another one, or not speak HTTP at all."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ _MOST_ANSWER = 1 << 24
 class NotHttpError(OSError):
     """Another kind of server, which would not answer better a second time."""
 
+    def __init__(self, error: http.client.HTTPException) -> None:
+        self.kind = type(error).__name__
+        super().__init__(f"its answer is not HTTP: {str(error)[:200] or self.kind}")
+
 
 class ProxyError(OSError):
     """The environment names a proxy that we cannot use."""
@@ -29,6 +33,15 @@ class ProxyError(OSError):
     def __init__(self, host: str) -> None:
         super().__init__("the proxy of the environment is not an http:// address")
         self.hint = f"reach {host} without it: export no_proxy={host}"
+
+
+def is_web_address(url: str) -> bool:
+    """Whether it begins with http:// or https://, and has a host and a port that can be one."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is not a number, a bracket that is not closed
+        return False
 
 
 def post(
@@ -65,14 +78,14 @@ def _ask(
     connection: http.client.HTTPConnection, path: str, file: IO[bytes], headers: Mapping[str, str]
 ) -> tuple[int, bytes] | OSError:
     try:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it may have said why before it closed the connection
+        with suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it closed the connection
             connection.request("POST", path, file, headers)
         answer = connection.getresponse()
         return answer.status, answer.read(_MOST_ANSWER)
     except OSError as error:
         return error
     except http.client.HTTPException as error:
-        return NotHttpError(f"its answer is not HTTP: {str(error)[:200] or type(error).__name__}")
+        return NotHttpError(error)
     except Exception as error:  # noqa: BLE001 such as a header that cannot be sent; its text may hold the token
         return OSError(f"it cannot be asked: {type(error).__name__}")
     finally:
@@ -84,7 +97,7 @@ def _connect(url: str, limit_s: float) -> tuple[http.client.HTTPConnection, str,
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     host, known = str(parts.hostname), dict[str, str]()
-    if parts.username:
+    if parts.username is not None:
         known["Authorization"] = _build_basic(parts.username, parts.password)
     path = parts.path + (f"?{parts.query}" if parts.query else "") or "/"
     proxy = find_proxy(parts.scheme, host, parts.port)

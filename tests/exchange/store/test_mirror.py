@@ -124,7 +124,7 @@ def test_large_files_are_sent_as_files(here: Remote, tmp_path: Path, monkeypatch
     assert read_tree(tmp_path / "there") == read_tree(source)
 
 
-def test_a_file_that_grows_meanwhile_is_copied_first(
+def test_a_file_that_grows_while_it_is_sent_is_copied_first(
     here: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror, "_IN_MEMORY", 10)

@@ -149,7 +149,9 @@ def break_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(object_store, "_bring", bring)
 
 
-def test_what_changed_meanwhile_is_brought_again(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changed_between_two_downloads_is_brought_again(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(s3, "set", {"a": b"old", "b": b"old", "c": b"same", "gone": b"1"})
     break_after(monkeypatch, 4)
     with pytest.raises(KeyboardInterrupt):

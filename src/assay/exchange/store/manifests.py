@@ -190,8 +190,8 @@ def render(manifest: Manifest) -> bytes:
 
 
 def find_fault(manifest: Manifest, key: str) -> str | None:
-    """Why nothing of it may be used, after the name of what has it. Whoever can write into the store must not be able
-    to write, move or remove anything elsewhere on a machine that fetches from it."""
+    """Why nothing of it may be used, after the name of what has it. A manifest of the store must not be able
+    to make us write, move or remove anything elsewhere on a machine that fetches from it."""
     if _find_key(manifest.kind, manifest.name, key) != key:
         return f"holds the {manifest.kind!r} {manifest.name!r}, which does not belong there"
     if manifest.kind == "run" and (fact := _find_wrong_fact(manifest.facts)):
@@ -234,7 +234,7 @@ def _find_wrong_fact(facts: Mapping[str, Any]) -> str | None:
 
 
 def is_upload(facts: Mapping[str, Any]) -> bool:
-    """Of a run that was uploaded and that nobody has adopted: what it has, its uid too, is its sender's word."""
+    """Of a run that was uploaded and was not adopted: what it has, its uid too, is what its sender claims."""
     received = facts.get("received")
     return isinstance(received, dict) and received.get("how") == "upload" and "adopted_at" not in received
 

@@ -4,8 +4,8 @@
 <address>/<key>.json                    a folder: the names of its files with size, SHA-256, permissions and time
 
 A manifest is written after everything that it names has been found there with the right hash, so a transfer that was
-killed is not there: the next one goes on with what has arrived. An object never changes, so whoever reads an older
-manifest at that time still finds what it names.
+killed is not there: the next one goes on with what has arrived. An object never changes, so a reader of an
+older manifest still finds what it names.
 """
 
 from __future__ import annotations

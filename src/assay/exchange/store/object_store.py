@@ -131,7 +131,7 @@ def upload(files: Sequence[DataFile], url: str, notify: Notify = ignore) -> None
 
 
 def _check_bucket(store: Any, bucket: str) -> None:
-    """Is it there, does anybody answer?"""
+    """Raises where the bucket is missing or the store does not answer."""
     try:
         store.info(bucket)
     except FileNotFoundError:

@@ -58,7 +58,7 @@ def open_remote(address: str, notify: Notify = ignore) -> Remote:
 
 
 class FolderRemote:
-    """The same on this machine, or on a file system that it shares."""
+    """Named files below a folder of this machine, or of a file system that it shares."""
 
     def __init__(self, folder: str) -> None:
         self.address = folder
