@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import gzip
 import io
 import json
@@ -12,6 +14,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,43 +48,11 @@ class Format:
 # ---------------------------------------------------------------- the mutator
 
 _ODD: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        0,
-        -1,
-        7,
-        2**31,
-        2**63,
-        10**400,
-        1.5,
-        1e308,
-        float("nan"),
-        float("inf"),
-        "",
-        "x",
-        "0",
-        "\x00",
-        "é" * 40,
-    ),
-    *([], [1], [[]], {}, {"x": 1}, [None], {"": {}}, "../../x", "[" * 50, "nan", [1, "a"], {"format": 1}),
+    *(None, True, 0, -1, 7, 2**31, 2**63, 10**400, 1.5, 1e308, float("nan"), float("inf"), "", "x", "0", "\x00"),
+    *("é" * 40, [], [1], [[]], {}, {"x": 1}, [None], {"": {}}, "../../x", "[" * 50, "nan", [1, "a"], {"format": 1}),
 )
-
-
 _BOUNDS: tuple[Any, ...] = (
-    0,
-    1,
-    -1,
-    10**400,
-    -(10**400),
-    2**63,
-    1e308,
-    float("inf"),
-    float("nan"),
-    "x",
-    None,
-    True,
-    [],
+    *(0, 1, -1, 10**400, -(10**400), 2**63, 1e308, float("inf"), float("nan"), "x", None, True, []),
 )
 _AXES: tuple[Any, ...] = (
     *_ODD,
@@ -93,15 +64,8 @@ _AXES: tuple[Any, ...] = (
     ),
     *({"range": [0, 10**400, step]} for step in (1, -1, 10**400, 0)),
     *({"range": bound} for bound in _BOUNDS),
-    *(
-        {"values": [1]},
-        {"choice": [1], "weights": [1]},
-        {"min": 0, "max": 1},
-        {"count": 10**400},
-        "{lr}",
-        "[lr]",
-        "{number}",
-    ),
+    *({"values": [1]}, {"choice": [1], "weights": [1]}, {"min": 0, "max": 1}, {"count": 10**400}),
+    *("{lr}", "[lr]", "{number}"),
     *("(" * 50, "1h", "10**400", "1e400", 10**4000),
 )
 
@@ -444,15 +408,23 @@ def write(name: str, content: str | bytes) -> Callable[[Path], Path]:
     return build
 
 
+@functools.cache
+def make_runs() -> Path:
+    """A folder with two finished runs, once in each process of the tests."""
+    folder = Path(tempfile.mkdtemp(prefix="assay-fuzz-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    text = "study: fit\ncommand: 'echo step {x} loss 2.5'\nparams: {x: [1, 2]}\nresources: {gpus: 0}\n"
+    (folder / "study.yml").write_text(text + "metrics: {step: 'step (\\d+)', loss: 'loss ({number})'}\n")
+    code, _, err = call(folder, ("run", "study.yml", "-j", "2", "--quiet"))
+    assert code == 0, err
+    return folder
+
+
 def build_run(name: str) -> Callable[[Path], Path]:
     """A finished run and another one, of which the file of this name is damaged."""
 
     def build(folder: Path) -> Path:
-        (folder / "train.py").write_text("print('step 1 loss 2.5')\n")
-        text = "study: fit\ncommand: 'echo step {x} loss 2.5'\nparams: {x: [1, 2]}\nresources: {gpus: 0}\n"
-        (folder / "study.yml").write_text(text + "metrics: {step: 'step (\\d+)', loss: 'loss ({number})'}\n")
-        code, _, err = call(folder, ("run", "study.yml", "-j", "2", "--quiet"))
-        assert code == 0, err
+        shutil.copytree(make_runs(), folder, symlinks=True, dirs_exist_ok=True)
         run_dir = folder / "runs" / "fit" / "x=1"
         extra = {
             "stop.1": {"who": "me", "why": "because", "kind": "user", "at": 1.5},
@@ -577,12 +549,6 @@ def read_golden(path: Path) -> object:
     page = build_golden_page(StudyLocation(str(path.parents[3]), path.parents[2].name), None)
     document = Document("x", [*page.blocks, *page.drift, *page.recording])
     return render_html(document), render_markdown(document)
-
-
-def read_study(path: Path) -> object:
-    from assay.config.load import load_study
-
-    return load_study(str(path))
 
 
 def read_convergence(path: Path) -> object:

@@ -10,7 +10,7 @@ import pytest
 from tests import fuzz
 from tests.fuzz import FORMATS, Format
 
-QUICK = 8  # inputs of each format in the quick suite
+QUICK = 4  # inputs of each format in the quick suite, and two that are nested deeply
 LONG = 20_000  # inputs in all
 BY_PROCESS = 2_000  # of them through the real command
 MOST_SHOWN = 5

@@ -53,9 +53,8 @@ def add_lines(bench: Bench, name: str, lines: list[dict[str, object]]) -> None:
 class TestStore:
     def test_runs_of_a_study(self, cli: Cli, own_bench: Bench, client: Any) -> None:
         """States, times, parameters, metrics and files of runs that really ran."""
-        from tests.finished_study import STUDY
 
-        own_bench.run(STUDY)
+        own_bench.add_finished()
         result = cli("export", "mlflow", "fit", "--to", "store")
         assert result.code == 0, result.err
         assert "4 runs (4 new, 0 updated, 0 unchanged), 14 points" in result.out

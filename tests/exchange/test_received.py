@@ -54,17 +54,20 @@ Change = Callable[[Path], object]
 class Owner(Bench):
     """A bench whose runs note what was executed, and others that know the study and may upload."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, finished: Path | None = None) -> None:
         super().__init__(folder)
         self.witness = folder / "witness"
         self.extra["WITNESS"] = str(self.witness)
         self.write("train.sh", TRAIN)
         self.write("mine.yml", STUDY)
         self.elsewhere = folder / "elsewhere"
+        self.finished = finished  # a folder in which both runs of STUDY are done
 
     def forge(self, change: Change, *, state: str = "interrupted", run: str = RUN, name: str | None = None) -> bytes:
         """An archive with a run that the attacker made from the same file, and then changed."""
-        if not self.elsewhere.exists():
+        if not self.elsewhere.exists() and self.finished and (self.folder / "mine.yml").read_text() == STUDY:
+            shutil.copytree(self.finished, self.elsewhere, symlinks=True)
+        elif not self.elsewhere.exists():
             shutil.copytree(self.folder, self.elsewhere, ignore=shutil.ignore_patterns("runs"))
             here, self.folder = self.folder, self.elsewhere
             assert self.assay("run", "mine.yml", "--quiet").returncode == 0
@@ -153,16 +156,28 @@ def evil_checkpoint(run_dir: Path) -> None:
     (run_dir / "last.ckpt").write_text(EVIL)
 
 
+def evil_files(run_dir: Path) -> None:
+    for change in (evil_job, evil_code, evil_next_code, evil_checkpoint):
+        change(run_dir)
+
+
 def nothing(_run_dir: Path) -> None:
     """The run as it was."""
 
 
-EVILS = [evil_job, evil_code, evil_next_code, evil_environment, evil_command, evil_workdir, evil_checkpoint]
+EVILS = [evil_files, evil_environment, evil_command, evil_workdir]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    maker = Owner(tmp_path_factory.mktemp("finished"))
+    assert maker.assay("run", "mine.yml", "--quiet").returncode == 0
+    return maker.folder
 
 
 @pytest.fixture
-def owner(tmp_path: Path) -> Owner:
-    return Owner(tmp_path)
+def owner(tmp_path: Path, finished: Path) -> Owner:
+    return Owner(tmp_path, finished)
 
 
 # ---------------------------------------------------------------- never executed
@@ -192,7 +207,6 @@ def test_an_adopted_run_is_continued_with_the_owners_code(owner: Owner, evil: Ch
     assert found["received"].keys() == {"how", "from", "by", "at", "adopted_by", "adopted_at"}  # type: ignore[index]
 
 
-@pytest.mark.parametrize("evil", [evil_job, evil_code])
 @pytest.mark.parametrize(
     "words",
     [
@@ -202,22 +216,18 @@ def test_an_adopted_run_is_continued_with_the_owners_code(owner: Owner, evil: Ch
         ("run", "mine.yml", "--retry", "failed", "x=1"),
     ],
 )
-def test_no_option_executes_an_upload(owner: Owner, evil: Change, words: tuple[str, ...]) -> None:
-    owner.take(owner.forge(evil))
+def test_no_option_executes_an_upload(owner: Owner, words: tuple[str, ...]) -> None:
+    owner.take(owner.forge(evil_files))
     assert owner.assay(*words).returncode == 0
     assert set(owner.executed()) == {"honest"}
 
 
 @pytest.mark.parametrize("state", ["interrupted", "done"])
-@pytest.mark.parametrize(
-    "words", [(), ("x=5",), ("start=1",), ("--from", "checkpoint"), ("--new-code",), ("-c", "main")]
-)
-def test_rerun_refuses_an_upload_and_says_how_it_is_taken(owner: Owner, words: tuple[str, ...], state: str) -> None:
+def test_rerun_refuses_an_upload_and_says_how_it_is_taken(owner: Owner, state: str) -> None:
     owner.take(owner.forge(evil_checkpoint, state=state))
-    done = owner.assay("rerun", f"mine/{RUN}", *words)
-    assert done.returncode == 2
-    assert "assay adopt" in done.stderr
-    assert owner.executed() == []
+    for words in ((), ("x=5",), ("start=1",), ("--from", "checkpoint"), ("--new-code",), ("-c", "main")):
+        done = owner.assay("rerun", f"mine/{RUN}", *words)
+        assert (done.returncode, "assay adopt" in done.stderr, owner.executed()) == (2, True, []), words
 
 
 def test_rerun_of_a_study_leaves_uploads_out(owner: Owner) -> None:
@@ -261,11 +271,11 @@ def test_an_upload_cannot_say_that_it_was_adopted(owner: Owner, name: str) -> No
     assert not (owner.root / "mine").exists()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1, "how": "gift"}', '{"format": 99}', '{"format": 1}'])
-def test_a_damaged_mark_allows_nothing(owner: Owner, text: str) -> None:
+def test_a_damaged_mark_allows_nothing(owner: Owner) -> None:
     owner.take(owner.forge(evil_job))
-    (owner.root / "mine" / RUN / "received.json").write_text(text)
-    assert is_foreign(str(owner.root / "mine" / RUN))
+    for text in ("", "[]", '{"format": 1, "how": "gift"}', '{"format": 99}', '{"format": 1}', "{"):
+        (owner.root / "mine" / RUN / "received.json").write_text(text)
+        assert is_foreign(str(owner.root / "mine" / RUN)), text
     assert owner.assay("run", "mine.yml", "--quiet").returncode == 0
     assert owner.executed() == ["honest", "honest"]
 
@@ -356,8 +366,8 @@ def test_an_upload_never_asks_a_farm(owner: Owner, monkeypatch: pytest.MonkeyPat
         (run_dir / "outcome.1").unlink()
         (run_dir / "stop.1").unlink()
         lease = json.loads((run_dir / "lease.1").read_text())
-        told = {"executor": "ssh", "host": "-oProxyCommand=touch evil", "native_id": "-oProxyCommand=touch evil"}
-        (run_dir / "lease.1").write_text(json.dumps({**lease, **told, "farm_root": "/etc"}))
+        given = {"executor": "ssh", "host": "-oProxyCommand=touch evil", "native_id": "-oProxyCommand=touch evil"}
+        (run_dir / "lease.1").write_text(json.dumps({**lease, **given, "farm_root": "/etc"}))
 
     def refuse(*_arguments: object) -> object:
         raise AssertionError("a host was asked")
@@ -619,6 +629,11 @@ def test_a_run_that_another_supervisor_has_begun_is_not_moved_away(tmp_path: Pat
 # ---------------------------------------------------------------- pulled
 
 
+def evil_files_of_a_pull(run_dir: Path) -> None:
+    evil_job(run_dir)
+    evil_code(run_dir)
+
+
 SEARCHED = "params: {x: {int: [1, 9]}}\nsearch: {trials: 2, metric: loss, sampler: random}"
 
 
@@ -633,7 +648,7 @@ def push_interrupted(owner: Owner, change: Change, run: str = RUN) -> None:
     assert owner.assay("pull", "mine", "--from", "shared").returncode == 0
 
 
-@pytest.mark.parametrize("evil", [evil_job, evil_code, evil_command, evil_environment])
+@pytest.mark.parametrize("evil", [evil_files_of_a_pull, evil_command, evil_environment])
 def test_a_pulled_run_is_continued_with_code_made_here(owner: Owner, evil: Change) -> None:
     push_interrupted(owner, evil)
     done = owner.assay("run", "mine.yml")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.data_servers import Store, open_store
-from tests.finished_study import BAD, GOOD, STUDY, Bench
+from tests.finished_study import BAD, GOOD, Bench
 from tests.golden_training import Lab
 
 from assay.exchange.store.object_store import ObjectRemote
@@ -70,7 +70,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def test_runs(cli: Any, own_bench: Bench, address: str) -> None:
-    own_bench.run(STUDY)
+    own_bench.add_finished()
     sent = cli("push", "fit", "--to", address, "--json")
     assert [each["is_new"] for each in json.loads(sent.out)] == [True] * 6, sent.err
     assert "sent 0 files, 0 B" in cli("push", "fit", "--to", address).out
@@ -85,7 +85,7 @@ def test_runs(cli: Any, own_bench: Bench, address: str) -> None:
 
 
 def test_one_damaged_manifest_does_not_keep_other_runs_from_coming(cli: Any, own_bench: Bench) -> None:
-    own_bench.run(STUDY)
+    own_bench.add_finished()
     place = own_bench.folder / "place"
     assert cli("push", "fit", "--to", str(place)).code == 0
     names = [path.name for path in sorted((place / "studies/fit/runs").iterdir())]
@@ -104,7 +104,7 @@ def test_one_damaged_manifest_does_not_keep_other_runs_from_coming(cli: Any, own
 
 
 def test_a_manifest_of_a_run_that_lost_its_files_or_its_fields_is_damaged(cli: Any, own_bench: Bench) -> None:
-    own_bench.run(STUDY)
+    own_bench.add_finished()
     place = own_bench.folder / "place"
     assert cli("push", "fit", "--to", str(place)).code == 0
     paths = sorted((place / "studies/fit/runs").iterdir())
@@ -122,7 +122,7 @@ def test_a_manifest_of_a_run_that_lost_its_files_or_its_fields_is_damaged(cli: A
 
 
 def test_all_damaged_objects_are_named_and_whole_runs_come(cli: Any, own_bench: Bench) -> None:
-    own_bench.run(STUDY)
+    own_bench.add_finished()
     place = own_bench.folder / "place"
     assert cli("push", "fit", "--to", str(place)).code == 0
     manifest = json.loads((place / "studies/fit/runs" / f"{GOOD}.json").read_text())
@@ -149,7 +149,7 @@ def test_what_cannot_be_read_in_a_shared_folder_does_not_keep_other_runs_from_co
     cli: Any, own_bench: Bench
 ) -> None:
     """As the files of a colleague that others may not read."""
-    own_bench.run(STUDY)
+    own_bench.add_finished()
     place = own_bench.folder / "place"
     assert cli("push", "fit", "--to", str(place)).code == 0
     manifest = place / "studies/fit/runs" / f"{BAD}.json"
@@ -344,7 +344,7 @@ def test_a_damaged_object_is_named_and_never_used(cli: Any, own_bench: Bench, la
 def test_refusals_name_what_is_missing_and_no_secret(
     cli: Any, own_bench: Bench, lab: Lab, s3: Store, monkeypatch: pytest.MonkeyPatch, closed_port: int
 ) -> None:
-    own_bench.run(STUDY)
+    own_bench.add_finished()
     lab.use_golden()
     file, secret = str(lab.file), "geheim-0123456789"
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
@@ -371,7 +371,7 @@ def test_refusals_name_what_is_missing_and_no_secret(
 
 
 def test_a_run_that_is_not_finished_is_sent_as_it_is(cli: Any, own_bench: Bench, s3: Store) -> None:
-    own_bench.run(STUDY)
+    own_bench.add_finished()
     run = own_bench.root / "fit" / GOOD
     done = threading.Event()
 
@@ -403,7 +403,7 @@ def test_a_study_whose_newest_run_is_not_listed_yet(
     cli: Any, own_bench: Bench, s3: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a listing does not show is fetched by its name, and by the next call."""
-    own_bench.run(STUDY)
+    own_bench.add_finished()
     cli("push", "fit", "--to", s3.url("team"))
     real = ObjectRemote.find
     with monkeypatch.context() as late:
@@ -430,7 +430,7 @@ def kill_at(want: int, count: Callable[[], int], command: list[str], folder: Pat
 )
 def test_push_and_pull_are_killed(cli: Any, own_bench: Bench, s3: Store, kills: int) -> None:
     """In the middle of the transfer, each of them: nothing half is taken for whole, and the same call goes on."""
-    own_bench.run(STUDY)
+    own_bench.add_finished()
     run, there, chance = own_bench.root / "fit" / GOOD, own_bench.folder / "there/fit", random.Random(kills)
     address = s3.url("team")
     push = [sys.executable, "-m", "assay", "push", f"fit/{GOOD}", "--to", address, "--quiet"]

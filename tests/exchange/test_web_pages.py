@@ -186,12 +186,11 @@ BAD_MEMBERS = {
 
 
 class TestBad:
-    @pytest.mark.parametrize("name", BAD_MEMBERS)
-    def test_a_bad_member(self, place: Place, name: str) -> None:
-        answer = place.send(place.pack(GOOD, change=BAD_MEMBERS[name]))
-        assert answer.status_code == 400, answer.text
-        assert answer.json()["error"]
-        assert place.find_files() == []
+    def test_a_bad_member(self, place: Place) -> None:
+        for name, change in BAD_MEMBERS.items():
+            answer = place.send(place.pack(GOOD, change=change))
+            assert (answer.status_code, bool(answer.json()["error"])) == (400, True), name
+            assert place.find_files() == [], name
 
     def test_a_name_with_a_zero_byte(self, place: Place) -> None:
         data = place.pack(GOOD, change=add(f"{IN}/aXb")).replace(b"/aXb", b"/a\0b")
@@ -209,27 +208,22 @@ class TestBad:
         assert "is not finished" in answer.json()["error"]
         assert place.find_files() == []
 
-    @pytest.mark.parametrize(
-        "change",
-        [
+    def test_a_record_that_leads_elsewhere(self, place: Place, tmp_path: Path) -> None:
+        shutil.copytree(place.source / GOOD, tmp_path / "o" / GOOD)
+        place.source = tmp_path / "o"
+        record = tmp_path / "o" / GOOD / "run.json"
+        content = json.loads(record.read_text())
+        for change in (
             {"patterns": [{"kind": "csv", "path": "../../*.csv"}]},
             {"patterns": [{"kind": "csv", "path": "/etc/**"}]},
             {"log_name": "../../{command}{suffix}.log"},
             {"log_name": "{suffix:/>1}etc/../passwd"},
             {"commands": [["../../x", "true", None]]},
-        ],
-    )
-    def test_a_record_that_leads_elsewhere(self, place: Place, tmp_path: Path, change: dict[str, Any]) -> None:
-        shutil.copytree(place.source / GOOD, tmp_path / "o" / GOOD)
-        record = tmp_path / "o" / GOOD / "run.json"
-        content = json.loads(record.read_text())
-        content["spec"] |= change
-        record.write_text(json.dumps(content))
-        place.source = tmp_path / "o"
-        answer = place.send(place.pack(GOOD))
-        assert answer.status_code == 400
-        assert "leads elsewhere" in answer.json()["error"]
-        assert place.find_files() == []
+        ):
+            record.write_text(json.dumps({**content, "spec": {**content["spec"], **change}}))
+            answer = place.send(place.pack(GOOD))
+            assert (answer.status_code, "leads elsewhere" in answer.json()["error"]) == (400, True), change
+            assert place.find_files() == []
 
     def test_a_full_disk(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: object) -> None:
@@ -266,11 +260,11 @@ class TestBad:
         assert GOOD in answers[0]
         assert "its metrics are not read, because of its patterns" in answers[0]
 
-    @pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 0.999])
-    def test_half_an_archive(self, place: Place, part: float) -> None:
+    def test_half_an_archive(self, place: Place) -> None:
         data = place.pack(GOOD)
-        assert place.send(data[: int(part * len(data))]).status_code == 400
-        assert place.find_files() == []
+        for part in (0.0, 0.3, 0.7, 0.999):
+            assert place.send(data[: int(part * len(data))]).status_code == 400
+            assert place.find_files() == []
 
     def test_damage_inside(self, place: Place) -> None:
         data = bytearray(place.pack(GOOD))
@@ -283,7 +277,7 @@ class TestBad:
         """Also in the list of members, where offsets lead outside of the file."""
         data, chance = place.pack(GOOD), random.Random(7)
         begin = data.index(b"PK\1\2")
-        for number in range(120):
+        for number in range(40):
             bad = bytearray(data)
             low = begin if number % 2 else 0
             for at in (chance.randrange(low, len(data)) for _ in range(1 + number % 4)):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.finished_study import GOOD, STUDY, Bench
+from tests.finished_study import GOOD, Bench
 from tests.pages import run_page
 from tests.reading.test_ranking import column
 
@@ -159,7 +159,7 @@ def test_the_report(cli, bench: Bench) -> None:
 
 
 def test_its_commands_can_be_pasted(cli, own_bench: Bench) -> None:
-    own_bench.run(STUDY)
+    own_bench.add_finished()
     hints = [shlex.split(hint)[1:] for hint in json.loads(cli("best", "fit", "-m", "loss", "--json").out)["hints"]]
     assert [words[0] for words in hints] == ["rerun", "show", "logs"]
     for words in hints[1:]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.finished_study import BAD, GOOD, STUDY, Bench
+from tests.finished_study import BAD, GOOD, Bench
 from tests.web_client import open_client
 
 from assay.errors import NotFoundError
@@ -71,7 +71,7 @@ class TestStudies:
 
     def test_verdicts(self, tmp_path: Path) -> None:
         bench = Bench(tmp_path)
-        bench.run(STUDY)
+        bench.add_finished()
         with open_client(bench.root) as client:
             before = ask(client, f"{API}/verdicts")
             finding = Finding(VerdictKind.FAIL, "loss", "too high", value=math.inf, expected=1.0)
@@ -141,7 +141,7 @@ class TestMistakes:
 
     def test_a_damaged_run_and_a_name_that_is_not_text(self, tmp_path: Path) -> None:
         bench = Bench(tmp_path)
-        bench.run(STUDY)
+        bench.add_finished()
         (bench.root / "fit" / BAD / "run.json").write_text("{")
         with open(os.path.join(os.fsencode(bench.root / "fit" / GOOD), b"odd-\xff.txt"), "w") as file:
             file.write("x")

@@ -94,7 +94,7 @@ class TestLog:
 
     def test_a_large_log_and_one_that_is_not_text(self, tmp_path: Path) -> None:
         bench = Bench(tmp_path)
-        bench.run(STUDY)
+        bench.add_finished()
         run = bench.root / "fit" / GOOD
         log = next(run.glob("train*.log"))
         log.write_bytes(b"\xff\x00binary\r\x1b[31m\n" + b"".join(b"line %d\n" % i for i in range(100_000)))
@@ -156,7 +156,7 @@ class TestFiles:
 
 def test_a_damaged_run_shows_what_is_readable(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.run(STUDY)
+    bench.add_finished()
     (bench.root / "fit" / GOOD / "run.json").write_text("{")
     with open_client(bench.root) as client:
         text = client.get(PAGE + GOOD).text
@@ -170,7 +170,7 @@ class TestCurves:
     def timed(self, tmp_path: Path) -> Iterator[tuple[TestClient, Path]]:
         """A run whose script hands over its metrics, with readings that end after them."""
         bench = Bench(tmp_path)
-        bench.run(STUDY)
+        bench.add_finished()
         run = bench.root / "fit" / GOOD
         start = json.loads((run / "outcome.1").read_text())["started_at"]
         (run / "metrics").mkdir()

@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from tests.finished_study import BAD, GOOD, STUDY, Bench
+from tests.finished_study import BAD, GOOD, Bench
 
 import assay
 from assay.system.files import index_path
@@ -16,7 +16,7 @@ from assay.system.files import index_path
 
 @pytest.fixture
 def own(own_bench: Bench) -> Bench:
-    own_bench.run(STUDY)
+    own_bench.add_finished()
     return own_bench
 
 

@@ -188,7 +188,7 @@ def test_chosen_runs_are_stopped_and_their_supervisor_goes_on(cli, own_bench: Be
 
 
 def test_varied_runs_are_found_by_their_parent(cli, own_bench: Bench, bench: Bench) -> None:
-    own_bench.run(STUDY)
+    own_bench.add_finished()
     assert cli("rerun", f"fit/{GOOD}", "n=9", "--quiet").code == 0
     (name,) = list_names(cli, "fit", "--where", f"parent == 'fit/{GOOD}'")
     assert name not in (GOOD, BAD)
