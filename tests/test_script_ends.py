@@ -263,13 +263,13 @@ def test_what_is_logged_after_the_end_is_another_run(place: Place) -> None:
 
 def test_a_run_that_is_sent_elsewhere_keeps_its_duration(place: Place) -> None:
     """Its end is known by the time of a file, which a copy does not have."""
-    from assay.exchange.upload import Target, _choose_files
+    from assay.exchange.upload import OutgoingRun, _choose_files
     from assay.record.run_directory import load_outcome
 
     assert place.finish("import assay\nassay.log(loss=1.0, step=1)\n") == 0
     (run_dir,) = (path.parent for path in place.folder.glob("runs/adhoc/*/run.json"))
     assert load_outcome(str(run_dir), 1) is None
-    _choose_files(Target("adhoc", str(run_dir)), [])
+    _choose_files(OutgoingRun("adhoc", str(run_dir)), [])
     outcome = load_outcome(str(run_dir), 1)
     assert outcome is not None
     os.utime(run_dir / layout.end_name(1), (0, 0))

@@ -22,7 +22,7 @@ from tests.finished_study import Bench, until
 
 from assay.config.fields import LoadOptions
 from assay.errors import FormatError
-from assay.exchange.receive import Limits, RefusedUploadError, Sender, StoredRun, make_aside, store_archive
+from assay.exchange.receive import RefusedUploadError, Sender, StoredRun, UploadLimits, make_aside, store_archive
 from assay.follow.run_status import find_supervisors
 from assay.launch import sweep
 from assay.launch.prepared import RunOptions, build_dry_lines
@@ -86,7 +86,7 @@ class Owner(Bench):
         with make_aside(str(self.root)) as aside:
             path = Path(aside) / "body"
             path.write_bytes(archive)
-            return store_archive(str(path), aside, str(self.root), Limits(), sender)
+            return store_archive(str(path), aside, str(self.root), UploadLimits(), sender)
 
     def executed(self) -> list[str]:
         return self.witness.read_text().split() if self.witness.exists() else []

@@ -18,7 +18,7 @@ from tests.web_client import READER, TOKEN, UPLOADER, server
 
 from assay.errors import InfrastructureError, UsageError
 from assay.exchange import upload
-from assay.exchange.upload import Server, Target, find_server, upload_runs
+from assay.exchange.upload import OutgoingRun, UploadServer, find_server, upload_runs
 from assay.system.http_post import find_proxy
 
 __all__ = ["server"]
@@ -166,9 +166,9 @@ class TestCommand:
 class TestAway:
     def test_nobody_there(self, bench: Bench) -> None:
         waits: list[float] = []
-        target = Target("fit", str(bench.root / "fit" / GOOD))
+        target = OutgoingRun("fit", str(bench.root / "fit" / GOOD))
         with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1:9: it does not answer") as found:
-            upload_runs([target], Server("http://127.0.0.1:9", "secret-token"), waits.append)
+            upload_runs([target], UploadServer("http://127.0.0.1:9", "secret-token"), waits.append)
         assert waits == [2.0, 4.0]
         assert "secret" not in found.value.render()
         assert "assay serve" in found.value.render()
@@ -176,8 +176,8 @@ class TestAway:
     def test_trouble_is_tried_again(self, bench: Bench, fake: FakeServer) -> None:
         good = json.dumps({"runs": [{"is_new": True}], "link": "http://x/studies/fit"}).encode()
         fake.answers = [(503, b"busy"), (429, b"too many"), (201, good)]
-        target = Target("fit", str(bench.root / "fit" / GOOD))
-        found = upload_runs([target], Server(fake.url, "t" * 20), lambda _: None)
+        target = OutgoingRun("fit", str(bench.root / "fit" / GOOD))
+        found = upload_runs([target], UploadServer(fake.url, "t" * 20), lambda _: None)
         assert found.links == ["http://x/studies/fit"]
         assert fake.bodies[0] == fake.bodies[2]
         assert fake.headers["Authorization"] == "Bearer " + "t" * 20
@@ -197,7 +197,9 @@ class TestAway:
         """A redirection is not followed: it would take the token elsewhere."""
         fake.answers = [answer]
         with pytest.raises(InfrastructureError, match=said):
-            upload_runs([Target("fit", str(bench.root / "fit" / GOOD))], Server(fake.url, "t" * 20), pytest.fail)
+            upload_runs(
+                [OutgoingRun("fit", str(bench.root / "fit" / GOOD))], UploadServer(fake.url, "t" * 20), pytest.fail
+            )
         assert len(fake.bodies) == 1
 
 
@@ -205,7 +207,7 @@ class TestProxy:
     """Variables of the environment lead by a proxy; here it is a server of ours, which answers by itself."""
 
     def send(self, bench: Bench, url: str) -> None:
-        upload_runs([Target("fit", str(bench.root / "fit" / GOOD))], Server(url, "t" * 20), attempts=1)
+        upload_runs([OutgoingRun("fit", str(bench.root / "fit" / GOOD))], UploadServer(url, "t" * 20), attempts=1)
 
     def test_by_a_proxy_with_its_password(
         self, bench: Bench, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
@@ -247,7 +249,7 @@ class TestProxy:
 class TestPacking:
     def send(self, fake: FakeServer, *runs: Path) -> tuple[list[set[str]], list[str]]:
         fake.answers = [(200, b'{"runs": [], "link": "x"}')] * len(runs)
-        found = upload_runs([Target("fit", str(run)) for run in runs], Server(fake.url, "t" * 20))
+        found = upload_runs([OutgoingRun("fit", str(run)) for run in runs], UploadServer(fake.url, "t" * 20))
         return [set(zipfile.ZipFile(BytesIO(body)).namelist()) for body in fake.bodies], found.notes
 
     def test_what_is_left_out(

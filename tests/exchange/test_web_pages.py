@@ -29,7 +29,7 @@ from assay.compat.torq.dashboard import MANIFEST
 from assay.errors import UsageError
 from assay.exchange import receive
 from assay.exchange import web_pages as uploads
-from assay.exchange.receive import PREFIX, Limits, make_aside
+from assay.exchange.receive import PREFIX, UploadLimits, make_aside
 from assay.follow import collect
 from assay.follow.limited_process import LimitedLogParser
 from assay.web.app import build_app
@@ -330,7 +330,7 @@ class TestBad:
 
 class TestLimits:
     def test_bytes(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(uploads, "LIMITS", Limits(body=1000))
+        monkeypatch.setattr(uploads, "LIMITS", UploadLimits(body=1000))
         assert place.send(place.pack(GOOD)).status_code == 413
 
         def stream() -> Iterator[bytes]:  # without a length
@@ -342,9 +342,11 @@ class TestLimits:
         assert place.find_files() == []
 
     @pytest.mark.parametrize(
-        "limits", [Limits(files=5), Limits(total=1000), Limits(ratio=2, free=1000)], ids=["count", "total", "ratio"]
+        "limits",
+        [UploadLimits(files=5), UploadLimits(total=1000), UploadLimits(ratio=2, free=1000)],
+        ids=["count", "total", "ratio"],
     )
-    def test_a_bomb(self, place: Place, monkeypatch: pytest.MonkeyPatch, limits: Limits) -> None:
+    def test_a_bomb(self, place: Place, monkeypatch: pytest.MonkeyPatch, limits: UploadLimits) -> None:
         monkeypatch.setattr(uploads, "LIMITS", limits)
         answer = place.send(place.pack(GOOD, change=add(f"{IN}/zeros", bytes(1 << 20))))
         assert answer.status_code == 413, answer.text

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.errors import UsageError
+from assay.exchange.parquet_file import ColumnKind, TypedColumn, write_parquet
 from assay.follow.locations import HOW_TO_START, StudyLocation
 from assay.reading.ranking import best_values
 from assay.reading.run_reader import load_fresh_table
@@ -28,7 +29,6 @@ from assay.system.fast_dataclasses import dataclass
 from assay.values.series import direction_of, whole_step
 
 if TYPE_CHECKING:
-    from assay.exchange.parquet_file import ColumnKind, TypedColumn
     from assay.values.where import Where
 
 Write = Callable[[str], object]
@@ -39,7 +39,7 @@ _LARGEST_EXACT = 2**53  # of the integers that a float can hold
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ExportedRuns:
     """What is exported: these rows of a table."""
 
     index: Index
@@ -62,13 +62,13 @@ def select_runs(
     where: Where | None = None,
     patterns: Sequence[tuple[str, str]] = (),
     console: Console = SILENT,
-) -> Selection:
+) -> ExportedRuns:
     """Raises UsageError where there is nothing to export."""
     table = load_fresh_table(index, locations, console)
     if not table.rows:
         names = ", ".join(location.name for location in locations)
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)
-    return Selection(index, locations[0].root, table, select_rows(table, where, patterns))
+    return ExportedRuns(index, locations[0].root, table, select_rows(table, where, patterns))
 
 
 # ---------------------------------------------------------------- one row per run
@@ -104,7 +104,7 @@ _FIELDS: dict[str, ColumnKind] = {
 }
 
 
-def build_columns(selection: Selection) -> list[RunColumn]:
+def build_columns(selection: ExportedRuns) -> list[RunColumn]:
     """Fields of the run, parameters, then the last and the best value of each metric.
 
     A parameter and a metric of one name are `params.NAME` and `metrics.NAME`, as in `--where`.
@@ -172,7 +172,7 @@ def _make_distinct(columns: Sequence[RunColumn]) -> list[RunColumn]:
     return distinct
 
 
-def build_run_facts(selection: Selection) -> Iterator[dict[str, Any]]:
+def build_run_facts(selection: ExportedRuns) -> Iterator[dict[str, Any]]:
     """A run as one JSON object; parameters and metrics have an object each, so no name clashes."""
     for i in selection.chosen:
         row, metrics = selection.table.rows[i], {}
@@ -209,7 +209,7 @@ class PointBatch(NamedTuple):
     times: Sequence[float]
 
 
-def load_points(selection: Selection) -> Iterator[PointBatch]:
+def load_points(selection: ExportedRuns) -> Iterator[PointBatch]:
     for i in selection.chosen:
         key = selection.table.rows[i].key
         for metric in selection.find_metrics(i):
@@ -219,7 +219,7 @@ def load_points(selection: Selection) -> Iterator[PointBatch]:
                 yield PointBatch(key, metric, series.steps[part], series.values[part], series.times[part])
 
 
-def check_points(selection: Selection) -> None:
+def check_points(selection: ExportedRuns) -> None:
     if not any(selection.find_metrics(i) for i in selection.chosen):
         runs = len(selection.chosen)
         raise UsageError(
@@ -231,7 +231,7 @@ def check_points(selection: Selection) -> None:
 # ---------------------------------------------------------------- formats
 
 
-def write_runs_csv(selection: Selection, write: Write, *, raw: bool = False) -> None:
+def write_runs_csv(selection: ExportedRuns, write: Write, *, raw: bool = False) -> None:
     columns = build_columns(selection)
     rows = zip(*map(_build_csv_cells, columns), strict=True)
     _write_csv(write, [column.name for column in columns], (build_csv_row(row, raw=raw) for row in rows), raw)
@@ -249,11 +249,11 @@ def _build_csv_cells(column: RunColumn) -> Iterable[Any]:
     return [moment and moment.isoformat(timespec="milliseconds").replace("+00:00", "Z") for moment in moments]
 
 
-def write_series_csv(selection: Selection, write: Write, *, raw: bool = False) -> None:
+def write_series_csv(selection: ExportedRuns, write: Write, *, raw: bool = False) -> None:
     _write_csv(write, SERIES_FIELDS, _build_point_cells(selection, raw), raw)
 
 
-def _build_point_cells(selection: Selection, raw: bool) -> Iterator[Sequence[Any]]:
+def _build_point_cells(selection: ExportedRuns, raw: bool) -> Iterator[Sequence[Any]]:
     for batch in load_points(selection):
         names = build_csv_row((batch.run, batch.metric), raw=raw)
         for step, value, time in zip(batch.steps, batch.values, batch.times, strict=True):
@@ -277,11 +277,11 @@ def _batched(items: Iterable[Any]) -> Iterator[list[Any]]:
         yield batch
 
 
-def write_runs_json(selection: Selection, write: Write) -> None:
+def write_runs_json(selection: ExportedRuns, write: Write) -> None:
     _write_json(write, build_run_facts(selection))
 
 
-def write_series_json(selection: Selection, write: Write) -> None:
+def write_series_json(selection: ExportedRuns, write: Write) -> None:
     _write_json(
         write,
         (
@@ -302,17 +302,13 @@ def _write_json(write: Write, items: Iterable[Any]) -> None:
     write("\n]\n")
 
 
-def write_runs_parquet(selection: Selection, path: str) -> None:
-    from assay.exchange.parquet_file import TypedColumn, write_parquet
-
+def write_runs_parquet(selection: ExportedRuns, path: str) -> None:
     columns = build_columns(selection)
     typed = [TypedColumn(column.name, column.kind) for column in columns]
     write_parquet(path, typed, [[column.values for column in columns]])
 
 
-def write_series_parquet(selection: Selection, path: str) -> None:
-    from assay.exchange.parquet_file import TypedColumn, write_parquet
-
+def write_series_parquet(selection: ExportedRuns, path: str) -> None:
     kinds: tuple[ColumnKind, ...] = ("text", "text", "number", "number", "time")
     typed: list[TypedColumn] = [TypedColumn(*each) for each in zip(SERIES_FIELDS, kinds, strict=True)]
     write_parquet(path, typed, map(_build_point_columns, load_points(selection)))

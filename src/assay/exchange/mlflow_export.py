@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
-from assay.exchange.export import Selection
+from assay.exchange.export import ExportedRuns
 from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
@@ -81,7 +81,7 @@ class MlflowReport:
         return [*notes[:_NOTES_SHOWN], *([f"{more} more such changes"] if more > 0 else [])]
 
 
-def export_to_mlflow(selection: Selection, options: MlflowOptions, console: Console) -> MlflowReport:
+def export_to_mlflow(selection: ExportedRuns, options: MlflowOptions, console: Console) -> MlflowReport:
     """Raises UsageError for a URI that cannot be used, InfrastructureError where MLflow refuses or does not answer."""
     check_uri(options.to)
     report = MlflowReport()
@@ -232,7 +232,7 @@ class _RunSender:
     def __init__(
         self,
         client: MlflowClient,
-        selection: Selection,
+        selection: ExportedRuns,
         i: int,
         run_dir: str,
         options: MlflowOptions,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from assay.exchange.pytest_support import watch_uploads
+from assay.values.pytest_names import UPLOADS
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    watch_uploads(config)
+    if os.environ.get("ASSAY_SERVER", "").strip():
+        from assay.exchange.pytest_support import Uploads  # every session of pytest loads this module
+
+        config.pluginmanager.register(Uploads(config), UPLOADS)

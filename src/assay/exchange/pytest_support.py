@@ -11,23 +11,16 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from assay.values.pytest_names import RUNS, UPLOADS
-
-if TYPE_CHECKING:
-    from assay.exchange.upload import Target
+from assay.exchange.upload import OutgoingRun, UploadRefusedError, find_finished, find_server, upload_runs
+from assay.values.pytest_names import RUNS
 
 LINK, _PROBLEM = "assay_link", "assay_upload_problem"  # properties of a report
 _MOST_NAME = 80
 _LONG_S = 5.0
-
-
-def watch_uploads(config: pytest.Config) -> None:
-    if os.environ.get("ASSAY_SERVER", "").strip():
-        config.pluginmanager.register(Uploads(config), UPLOADS)
 
 
 class Uploads:
@@ -52,21 +45,19 @@ class Uploads:
             report.user_properties.append(self.send(lambda: _find_runs(folder, study)))
         return report
 
-    def send(self, find: Callable[[], Iterator[Target]]) -> tuple[str, str]:
+    def send(self, find: Callable[[], Iterator[OutgoingRun]]) -> tuple[str, str]:
         """The link, or what went wrong. Whatever it is: the test has run, and what it found is the result."""
         if self._is_away:
             return _PROBLEM, ""
         began = time.monotonic()
         try:
-            from assay.exchange.upload import find_server, upload_runs
-
             server = find_server(None, os.environ)
             targets = list(find())
             return LINK, upload_runs(targets, server, attempts=1).links[-1] if targets else ""
         except Exception as error:  # noqa: BLE001 nothing here may fail a test
             message = str(getattr(error, "message", None) or f"{type(error).__name__}: {error}")
             # a server that does not answer, or takes long to refuse, is not asked again
-            self._is_away = "it refuses" not in message or time.monotonic() - began > _LONG_S
+            self._is_away = not isinstance(error, UploadRefusedError) or time.monotonic() - began > _LONG_S
             return _PROBLEM, message.partition("\n")[0]
 
     # ---------------------------------------------------------------- in the process that the user has called
@@ -104,12 +95,10 @@ def build_session_name() -> str:
     return f"{number}.{attempt}" if number else uuid.uuid4().hex[:8]
 
 
-def _find_runs(root: str, study: str) -> Iterator[Target]:
+def _find_runs(root: str, study: str) -> Iterator[OutgoingRun]:
     """All finished runs of a test, under a study that no other test and no other session has."""
-    from assay.exchange.upload import Target, find_finished
-
     for run_dir in find_finished(root):
-        yield Target(study, run_dir)
+        yield OutgoingRun(study, run_dir)
 
 
 def _clean(name: str) -> str:

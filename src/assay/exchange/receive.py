@@ -57,7 +57,7 @@ _OUR_ERRORS = (
 _END, _END_64 = b"PK\5\6", b"PK\6\7"
 
 
-class Limits(NamedTuple):
+class UploadLimits(NamedTuple):
     body: int = 1 << 30  # bytes of the archive
     files: int = 50_000
     total: int = 4 << 30  # bytes that come out
@@ -113,7 +113,7 @@ def store_archive(
     archive: str,
     aside: str,
     root: str,
-    limits: Limits,
+    limits: UploadLimits,
     sender: Sender = Sender(),  # noqa: B008 immutable
 ) -> list[StoredRun]:
     """Raises RefusedUploadError, and has stored nothing then."""
@@ -132,7 +132,7 @@ def store_archive(
 # ---------------------------------------------------------------- unpacking
 
 
-def unpack_runs(archive: str, folder: str, limits: Limits) -> list[tuple[str, str]]:
+def unpack_runs(archive: str, folder: str, limits: UploadLimits) -> list[tuple[str, str]]:
     """The runs in it, by study and name."""
     runs: dict[tuple[str, str], None] = {}
     for name in unpack(archive, folder, limits, check=_check_place):
@@ -144,7 +144,7 @@ def unpack_runs(archive: str, folder: str, limits: Limits) -> list[tuple[str, st
 
 
 def unpack(
-    archive: str, folder: str, limits: Limits, check: Callable[[Sequence[str], bool], None] = lambda *_: None
+    archive: str, folder: str, limits: UploadLimits, check: Callable[[Sequence[str], bool], None] = lambda *_: None
 ) -> list[str]:
     """Ordinary files alone; their names. `check` is called with the parts of each name, and whether it is a folder."""
     size = os.path.getsize(archive)
@@ -179,7 +179,7 @@ def _blame(error: OSError) -> AssayError:
     return RefusedUploadError(f"not a readable archive: {why}")
 
 
-def _check_end(archive: str, size: int, limits: Limits) -> None:
+def _check_end(archive: str, size: int, limits: UploadLimits) -> None:
     """Before the library reads the list of members into memory: how long is it?"""
     with open(archive, "rb") as file:
         file.seek(max(0, size - (1 << 16) - 42))
@@ -192,11 +192,11 @@ def _check_end(archive: str, size: int, limits: Limits) -> None:
         raise RefusedUploadError(f"the archive has more than {limits.files} members", 413)
 
 
-def _choose_total(size: int, limits: Limits) -> int:
+def _choose_total(size: int, limits: UploadLimits) -> int:
     return min(limits.total, max(limits.free, limits.ratio * size))
 
 
-def _check_members(members: Sequence[zipfile.ZipInfo], size: int, limits: Limits) -> None:
+def _check_members(members: Sequence[zipfile.ZipInfo], size: int, limits: UploadLimits) -> None:
     if len(members) > limits.files:
         raise RefusedUploadError(f"the archive has {len(members)} members; at most {limits.files} are taken", 413)
     total = sum(info.file_size for info in members)

@@ -20,8 +20,8 @@ from typing import Any
 from assay.errors import InfrastructureError, UsageError
 from assay.exchange.sharing import locked, move_into
 from assay.exchange.store import mirror
-from assay.exchange.store.manifests import FOLDERS, Manifest, build_key, render
-from assay.exchange.store.mirror import Fetching, Folder
+from assay.exchange.store.manifests import FOLDERS, FolderManifest, build_key, render
+from assay.exchange.store.mirror import Fetching, OutgoingFolder
 from assay.exchange.store.remote import Remote, hash_file, open_remote
 from assay.system.files import cache_dir, parse_json, write_atomic
 from assay.system.locks import RangeLocks
@@ -51,8 +51,8 @@ def shared_folder(address: str, *, writes: bool, notify: Notify = ignore) -> Ite
         yield copy
 
 
-def _load(remote: Remote, name: str) -> Manifest:
-    return mirror.load_manifest(remote, build_key(FOLDERS, name)) or Manifest("folder", name)
+def _load(remote: Remote, name: str) -> FolderManifest:
+    return mirror.load_manifest(remote, build_key(FOLDERS, name)) or FolderManifest("folder", name)
 
 
 # ---------------------------------------------------------------- reading
@@ -81,20 +81,20 @@ def _open_to_read(address: str, remote: Remote, copy: str, notify: Notify) -> It
         locks.close()
 
 
-def _find_differences(manifest: Manifest, copy: str) -> tuple[set[str], set[str]]:
+def _find_differences(manifest: FolderManifest, copy: str) -> tuple[set[str], set[str]]:
     """Which files are not there as they should be, and which are too many."""
     wrong = {name for name, file in manifest.files.items() if not mirror.is_file_of(os.path.join(copy, name), file)}
     return wrong, set(mirror.list_folder(copy)[0]) - set(manifest.files)
 
 
-def _bring_up_to_date(manifest: Manifest, remote: Remote, copy: str) -> None:
+def _bring_up_to_date(manifest: FolderManifest, remote: Remote, copy: str) -> None:
     wrong, extra = _find_differences(manifest, copy)
     for name in extra:
         os.unlink(os.path.join(copy, name))
     _fetch(manifest, remote, copy, wrong)
 
 
-def _fetch(manifest: Manifest, remote: Remote, copy: str, names: set[str]) -> None:
+def _fetch(manifest: FolderManifest, remote: Remote, copy: str, names: set[str]) -> None:
     if names:
         mirror.fetch_files(Fetching(manifest, copy + ".pull", wanted=frozenset(names)), remote)
         move_into(copy + ".pull", copy, sorted(names))
@@ -112,10 +112,10 @@ def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> I
         before = _load_base(base_file)
         manifest = _load(remote, name)
         _fetch(manifest, remote, copy, {each for each in manifest.files if not _stays(manifest, copy, each, before)})
-        write_atomic(base_file, render(Manifest("folder", name, {}, manifest.files, {})))
+        write_atomic(base_file, render(FolderManifest("folder", name, {}, manifest.files, {})))
         yield copy
         key, leaves_out = build_key(FOLDERS, name), lambda each: each.endswith(".partial")
-        folder = Folder(key, "folder", name, copy, leaves_out=leaves_out, base=manifest.files, keeps=True)
+        folder = OutgoingFolder(key, "folder", name, copy, leaves_out=leaves_out, base=manifest.files, keeps=True)
         try:
             (sent,) = mirror.push([folder], remote)
         except InfrastructureError as error:
@@ -126,7 +126,7 @@ def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> I
         notify(f"sent {sent.sent} of {sent.files} files to {address}")
 
 
-def _stays(manifest: Manifest, copy: str, name: str, before: Mapping[str, Any]) -> bool:
+def _stays(manifest: FolderManifest, copy: str, name: str, before: Mapping[str, Any]) -> bool:
     """It is what the store has, or it was written here since it was fetched."""
     path = os.path.join(copy, name)
     if mirror.is_file_of(path, manifest.files[name]):

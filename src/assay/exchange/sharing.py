@@ -8,8 +8,10 @@ import re
 import shutil
 import stat
 import time
+import urllib.parse
 from array import array
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -20,13 +22,14 @@ from assay.exchange.store import mirror
 from assay.exchange.store.manifests import (
     FOLDERS,
     STUDIES,
-    Manifest,
+    FolderManifest,
     build_key,
     find_folders,
     is_upload,
     leads_outside,
+    rename_files,
 )
-from assay.exchange.store.mirror import Fetching, Folder
+from assay.exchange.store.mirror import Fetching, OutgoingFolder
 from assay.exchange.store.remote import Remote
 from assay.follow.locations import FoundRun, StudyLocation, find_locations, find_runs, show_path
 from assay.follow.opening import open_index_of
@@ -54,7 +57,7 @@ _CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Pushing:
-    folders: tuple[Folder, ...]
+    folders: tuple[OutgoingFolder, ...]
     running: tuple[str, ...]  # keys of runs that are not over
     private: tuple[str, ...]  # copies of study files that only their owner may read: not sent
 
@@ -62,7 +65,7 @@ class Pushing:
 def choose_folders(names: Sequence[str], where: Where | None, root: str | None) -> Pushing:
     """What these names mean: studies, runs, or folders that are neither."""
     runs: dict[str, FoundRun] = {}
-    folders: list[Folder] = []
+    folders: list[OutgoingFolder] = []
     for name in names:
         try:
             runs |= {run.dir: run for run in _find_runs(name, where, root)}
@@ -71,7 +74,7 @@ def choose_folders(names: Sequence[str], where: Where | None, root: str | None) 
                 raise
             path = os.path.abspath(name)
             key = build_key(FOLDERS, os.path.basename(path))
-            folders.append(Folder(key, "folder", os.path.basename(path), path, keeps=True))
+            folders.append(OutgoingFolder(key, "folder", os.path.basename(path), path, keeps=True))
     running: list[str] = []
     private: list[str] = []
     for location in dict.fromkeys(run.location for run in runs.values()):
@@ -95,7 +98,7 @@ def _find_runs(name: str, where: Where | None, root: str | None) -> list[FoundRu
     return runs
 
 
-def _build_run(run: FoundRun, table: Table, i: int) -> Folder:
+def _build_run(run: FoundRun, table: Table, i: int) -> OutgoingFolder:
     row = table.rows[i]
     record = run_directory.try_record(run.dir)
     if record is None:
@@ -120,7 +123,7 @@ def _build_run(run: FoundRun, table: Table, i: int) -> Folder:
     }
     trees = tuple(sorted(name for name in os.listdir(run.dir) if _CODE_TREE.fullmatch(name)))
     key = build_key(STUDIES, run.location.name, "runs", os.path.basename(run.dir))
-    return Folder(key, "run", run.key, run.dir, facts, trees, _is_private_to_run, keeps=True)
+    return OutgoingFolder(key, "run", run.key, run.dir, facts, trees, _is_private_to_run, keeps=True)
 
 
 def _is_private_to_run(name: str) -> bool:
@@ -129,16 +132,16 @@ def _is_private_to_run(name: str) -> bool:
     return name.startswith(layout.NEXT_CODE_PREFIX) or top in (layout.RECEIVED_FILE, layout.RECEIVED_DIR)
 
 
-def _build_codes(location: StudyLocation, runs: Sequence[Folder]) -> Iterator[Folder]:
+def _build_codes(location: StudyLocation, runs: Sequence[OutgoingFolder]) -> Iterator[OutgoingFolder]:
     """Each snapshot once, before the runs that have it."""
     store = os.path.join(location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
     for code in sorted({str(run.facts["code"]) for run in runs if run.facts["code"]}):
         if os.path.isdir(os.path.join(store, code)):
             key = build_key(STUDIES, location.name, "code", code)
-            yield Folder(key, "code", f"{location.name}/{code}", os.path.join(store, code))
+            yield OutgoingFolder(key, "code", f"{location.name}/{code}", os.path.join(store, code))
 
 
-def _build_study(location: StudyLocation, private: list[str]) -> Folder:
+def _build_study(location: StudyLocation, private: list[str]) -> OutgoingFolder:
     meta = os.path.join(location.dir, layout.STUDY_META_DIR)
 
     def leaves_out(name: str) -> bool:
@@ -149,7 +152,7 @@ def _build_study(location: StudyLocation, private: list[str]) -> Folder:
             private.append(os.path.join(meta, name))
         return is_private
 
-    return Folder(
+    return OutgoingFolder(
         build_key(STUDIES, location.name, "study"),
         "study",
         location.name,
@@ -164,12 +167,12 @@ def _build_study(location: StudyLocation, private: list[str]) -> Folder:
 
 def find_shared(
     names: Sequence[str], where: Where | None, remote: Remote, damaged: list[FormatError]
-) -> list[Manifest]:
+) -> list[FolderManifest]:
     """Runs and folders by name: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder's name.
 
     What cannot be read is added to `damaged`.
     """
-    found: dict[tuple[str, str], Manifest] = {}
+    found: dict[tuple[str, str], FolderManifest] = {}
     for name in names:
         for manifest in _find_named(name.rstrip("/"), remote, damaged):
             found[manifest.kind, manifest.name] = manifest
@@ -179,7 +182,7 @@ def find_shared(
     return [runs[i] for i in need_rows(where, _build_table(runs))]
 
 
-def _find_named(name: str, remote: Remote, damaged: list[FormatError]) -> list[Manifest]:
+def _find_named(name: str, remote: Remote, damaged: list[FormatError]) -> list[FolderManifest]:
     study, slash, pattern = name.partition("/")
     before, exact = len(damaged), build_key(STUDIES, study, "runs", pattern)
     if slash and (found := mirror.load_manifests(remote, [exact], damaged)):
@@ -200,21 +203,17 @@ def _find_named(name: str, remote: Remote, damaged: list[FormatError]) -> list[M
 
 def _may_fit(key: str, pattern: str) -> bool:
     """Whether a run may have such a name; the key of a long one holds a part of it."""
-    import urllib.parse
-
     quoted = key.rpartition("/")[2].removesuffix(".json")
     return len(quoted) > _LONG_KEY or fnmatchcase(urllib.parse.unquote(quoted, errors="surrogateescape"), pattern)
 
 
 def list_names(remote: Remote) -> list[str]:
-    import urllib.parse
-
     studies = {key.split("/")[1] for key in remote.find(STUDIES)}
     folders = {key.split("/")[1].removesuffix(".json") for key in remote.find(FOLDERS)}
     return sorted(map(urllib.parse.unquote, studies | folders))
 
 
-def _build_table(runs: Sequence[Manifest]) -> Table:
+def _build_table(runs: Sequence[FolderManifest]) -> Table:
     """As the index had it when they were sent."""
     try:
         rows = [_build_row(run) for run in runs]
@@ -226,14 +225,14 @@ def _build_table(runs: Sequence[Manifest]) -> Table:
         ) from error
 
 
-def _build_row(run: Manifest) -> RunRow:
+def _build_row(run: FolderManifest) -> RunRow:
     study, _, name = run.name.partition("/")
     facts = run.facts
     row = RunRow(run.name, study, name, str(facts["id"]), State(facts["state"]), int(facts["attempt"]), facts["params"])
     return row._replace(title=facts["title"], tags=tuple(facts["tags"]), code_hash=facts["code"])
 
 
-def _build_columns(name: str, runs: Sequence[Manifest]) -> MetricColumns:
+def _build_columns(name: str, runs: Sequence[FolderManifest]) -> MetricColumns:
     width = len(MetricColumns._fields) - 1
     lines: list[Sequence[float | None]] = [run.facts["metrics"].get(name) or [0.0] * width for run in runs]
     columns = ([math.nan if line[k] is None else float(line[k] or 0) for line in lines] for k in range(width))
@@ -254,7 +253,7 @@ class Pulled:
     damaged: tuple[FormatError, ...] = ()  # of the study that it belongs to
 
 
-def check_pull(manifest: Manifest, root: str, into: str | None) -> tuple[str, frozenset[str] | None]:
+def check_pull(manifest: FolderManifest, root: str, into: str | None) -> tuple[str, frozenset[str] | None]:
     """Where it goes, and which of its files are missing there; None: all. Raises UsageError where it may not."""
     path = _find_target(manifest, root, into)
     if manifest.kind != "folder":
@@ -264,13 +263,13 @@ def check_pull(manifest: Manifest, root: str, into: str | None) -> tuple[str, fr
     return path, frozenset(n for n, f in manifest.files.items() if not mirror.is_file_of(os.path.join(path, n), f))
 
 
-def _find_target(manifest: Manifest, root: str, into: str | None) -> str:
+def _find_target(manifest: FolderManifest, root: str, into: str | None) -> str:
     if manifest.kind == "folder":
         return os.path.abspath(into or manifest.name)
     return os.path.join(root, *manifest.name.split("/"))
 
 
-def _find_missing(manifest: Manifest, path: str) -> frozenset[str]:
+def _find_missing(manifest: FolderManifest, path: str) -> frozenset[str]:
     """Only an earlier state of the same run is brought up to date."""
     record = run_directory.try_record(path)
     shown = show_path(path)
@@ -306,12 +305,11 @@ def _find_missing(manifest: Manifest, path: str) -> frozenset[str]:
 
 
 def pull_all(
-    found: Sequence[Manifest], remote: Remote, root: str, into: str | None = None
+    found: Sequence[FolderManifest], remote: Remote, root: str, into: str | None = None
 ) -> Iterator[Pulled | FormatError]:
     """Several at once; in the order given. One that is damaged in the store does not keep the others from coming."""
-    from concurrent.futures import ThreadPoolExecutor
 
-    def try_pull(manifest: Manifest) -> Pulled | FormatError:
+    def try_pull(manifest: FolderManifest) -> Pulled | FormatError:
         try:
             return pull(manifest, remote, root, into)
         except FormatError as error:
@@ -324,16 +322,14 @@ def pull_all(
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_out_marks(manifest: Manifest) -> Manifest:
+def _leave_out_marks(manifest: FolderManifest) -> FolderManifest:
     """Without files that are written here: how the run was received, and code that waits to be taken."""
     if manifest.kind != "run":
         return manifest
-    files = {name: file for name, file in manifest.files.items() if not _is_private_to_run(name)}
-    links = {name: target for name, target in manifest.links.items() if not _is_private_to_run(name)}
-    return replace(manifest, files=files, links=links)
+    return rename_files(manifest, lambda name: None if _is_private_to_run(name) else name)
 
 
-def pull(manifest: Manifest, remote: Remote, root: str, into: str | None = None) -> Pulled:
+def pull(manifest: FolderManifest, remote: Remote, root: str, into: str | None = None) -> Pulled:
     """Built aside, then renamed; killed at any instant, the next call goes on."""
     manifest = _leave_out_marks(manifest)
     path = _find_target(manifest, root, into)
@@ -365,7 +361,7 @@ def locked(path: str, what: str | None = None) -> Iterator[None]:
         yield
 
 
-def _place(manifest: Manifest, remote: Remote, path: str, missing: frozenset[str] | None, aside: str) -> Pulled:
+def _place(manifest: FolderManifest, remote: Remote, path: str, missing: frozenset[str] | None, aside: str) -> Pulled:
     if missing is not None and not missing:
         shutil.rmtree(aside, ignore_errors=True)
         return Pulled(manifest.name, path, "unchanged", 0, 0)
@@ -384,7 +380,7 @@ def _place(manifest: Manifest, remote: Remote, path: str, missing: frozenset[str
     return Pulled(manifest.name, path, how, fetched.files, fetched.bytes, notes)
 
 
-def _mark(manifest: Manifest, remote: Remote, aside: str, path: str) -> None:
+def _mark(manifest: FolderManifest, remote: Remote, aside: str, path: str) -> None:
     """Before the run has its name. An upload that was not adopted stays an upload, wherever it is pulled from.
 
     Of a run that was made here and comes back nothing is executed either: its files are those of the store now.
@@ -418,7 +414,7 @@ def move_into(aside: str, path: str, names: Sequence[str], *, replaces: bool = T
         rename(os.path.join(aside, name), target)
 
 
-def _pull_study(run: Manifest, remote: Remote, study_dir: str) -> Iterator[FormatError]:
+def _pull_study(run: FolderManifest, remote: Remote, study_dir: str) -> Iterator[FormatError]:
     """The code that the run had, and what the study itself has and is not here yet; nothing here is replaced. What is
     damaged in the store is yielded: the run itself may be whole."""
     study, meta = os.path.basename(study_dir), os.path.join(study_dir, layout.STUDY_META_DIR)

@@ -13,10 +13,15 @@ from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from assay.errors import InfrastructureError, UsageError
+from assay.exchange.store.mirror import list_folder
+from assay.follow.locations import find_studies
+from assay.follow.run_status import load_status
+from assay.record.run_directory import find_run_dirs, write_outcome
 from assay.show.formatting import clean
 from assay.system.files import parse_json
 from assay.system.http_post import ProxyError, is_web_address, post
 from assay.values import layout
+from assay.values.state import State
 
 ENV_SERVER, ENV_TOKEN = "ASSAY_SERVER", "ASSAY_TOKEN"
 _PATH = "/api/uploads"
@@ -24,10 +29,10 @@ ATTEMPTS = 3
 _MOST_CODE = 20 << 20  # bytes of a run's copy of the code; a larger one stays here
 _BATCH_BYTES, _BATCH_FILES = 256 << 20, 10_000  # of one archive, before packing
 _CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
-_MOST_SAID = 300  # characters of a refusal
+_LONGEST_REFUSAL = 300  # characters of a refusal
 
 
-class Server(NamedTuple):
+class UploadServer(NamedTuple):
     url: str  # without a slash at its end
     token: str
 
@@ -36,10 +41,10 @@ class Server(NamedTuple):
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
     def __repr__(self) -> str:
-        return f"Server({self.name})"
+        return f"UploadServer({self.name})"
 
 
-class Target(NamedTuple):
+class OutgoingRun(NamedTuple):
     """A run that is to be sent."""
 
     study: str
@@ -48,6 +53,10 @@ class Target(NamedTuple):
     @property
     def key(self) -> str:
         return f"{self.study}/{os.path.basename(self.dir)}"
+
+
+class UploadRefusedError(InfrastructureError):
+    """The server has answered, and does not take the runs."""
 
 
 class Uploaded(NamedTuple):
@@ -59,7 +68,7 @@ class Uploaded(NamedTuple):
 
 def find_server(
     flag: str | None, env: Mapping[str, str], *, variable: str = ENV_SERVER, token: str = ENV_TOKEN
-) -> Server:
+) -> UploadServer:
     """Raises UsageError where the address or the token is missing or cannot be one; a token is never printed."""
     url = flag or env.get(variable, "").strip()
     if not url:
@@ -75,15 +84,11 @@ def find_server(
         raise UsageError(f"uploading needs a token: {token} is not set", f"it is {where}")
     if not given.isascii() or not given.isprintable() or " " in given:
         raise UsageError(f"{token} is not a token: it holds characters that a token never has")
-    return Server(url.rstrip("/"), given)
+    return UploadServer(url.rstrip("/"), given)
 
 
 def find_finished(root: str) -> Iterator[str]:
     """The directories of all finished runs below a root."""
-    from assay.follow.locations import find_studies
-    from assay.follow.run_status import load_status
-    from assay.record.run_directory import find_run_dirs
-
     for study in find_studies(root):
         for run_dir in find_run_dirs(os.path.join(root, study)):
             if load_status(run_dir).state.is_over:
@@ -94,7 +99,10 @@ def find_finished(root: str) -> Iterator[str]:
 
 
 def upload_runs(
-    targets: Sequence[Target], server: Server, sleep: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
+    targets: Sequence[OutgoingRun],
+    server: UploadServer,
+    sleep: Callable[[float], None] = time.sleep,
+    attempts: int = ATTEMPTS,
 ) -> Uploaded:
     """In as few archives as reasonable. Raises InfrastructureError where the server is away or refuses."""
     runs: list[dict[str, Any]] = []
@@ -109,52 +117,46 @@ def upload_runs(
             try:
                 answer = send_archive(server, file, sleep, attempts)
             except InfrastructureError as error:
-                raise InfrastructureError(error.message + _count_sent(runs), error.hint) from None
+                sent = f" ({len(runs)} runs were sent before)" if runs else ""
+                raise type(error)(error.message + sent, error.hint) from None
         runs += answer["runs"]
         links[str(answer["link"])] = None
     return Uploaded(runs, list(links), size, notes)
 
 
-def _count_sent(runs: Sequence[object]) -> str:
-    return f" ({len(runs)} runs were sent before)" if runs else ""
-
-
 def send_archive(
-    server: Server, file: IO[bytes], sleep: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
+    server: UploadServer, file: IO[bytes], sleep: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
 ) -> dict[str, Any]:
     """A server that does not answer, is in trouble or has too much to do is asked again."""
-    problem, hint = "", None
-    for attempt in range(attempts):
-        if attempt:
-            sleep(2.0**attempt)
-        try:
-            status, said = _post(server, file)
-        except ProxyError as error:
-            raise InfrastructureError(str(error), error.hint) from None
-        except OSError as error:
-            problem = f"it does not answer: {clean(str(error)) or type(error).__name__}"
-            hint = "is `assay serve` running there, and is the address right?"
-            continue
-        if status in (200, 201):
-            return _read_answer(server, said)
-        problem, hint = f"it refuses: {_explain(status, said)}", None
-        if status < 500 and status != 429:
-            break
-    raise InfrastructureError(f"the runs could not be sent to {server.name}: {problem}", hint)
-
-
-def _post(server: Server, file: IO[bytes]) -> tuple[int, bytes]:
+    problem, hint, is_refused = "", None, False
     headers = {
         "Content-Type": "application/zip",
         "Authorization": f"Bearer {server.token}",
         "Accept": "application/json",
     }
-    return post(f"{server.url}{_PATH}", file, headers)
+    for attempt in range(attempts):
+        if attempt:
+            sleep(2.0**attempt)
+        try:
+            status, answer = post(f"{server.url}{_PATH}", file, headers)
+        except ProxyError as error:
+            raise InfrastructureError(str(error), error.hint) from None
+        except OSError as error:
+            problem = f"it does not answer: {clean(str(error)) or type(error).__name__}"
+            hint, is_refused = "is `assay serve` running there, and is the address right?", False
+            continue
+        if status in (200, 201):
+            return _read_answer(server, answer)
+        problem, hint, is_refused = f"it refuses: {_explain(status, answer)}", None, True
+        if status < 500 and status != 429:
+            break
+    kind = UploadRefusedError if is_refused else InfrastructureError
+    raise kind(f"the runs could not be sent to {server.name}: {problem}", hint)
 
 
-def _read_answer(server: Server, said: bytes) -> dict[str, Any]:
+def _read_answer(server: UploadServer, body: bytes) -> dict[str, Any]:
     try:
-        answer = parse_json(said)
+        answer = parse_json(body)
         if all(isinstance(run, dict) for run in answer["runs"]) and isinstance(answer["link"], str):
             return {**answer, "link": clean(answer["link"])}
     except (ValueError, KeyError, TypeError):
@@ -162,23 +164,23 @@ def _read_answer(server: Server, said: bytes) -> dict[str, Any]:
     raise InfrastructureError(f"{server.name} is not an `assay serve`: its answer has no link")
 
 
-def _explain(status: int, said: bytes) -> str:
-    text = said.decode("utf-8", "replace").strip()
+def _explain(status: int, body: bytes) -> str:
+    text = body.decode("utf-8", "replace").strip()
     with suppress(ValueError, KeyError, TypeError):
         text = str(parse_json(text)["error"])
-    return clean(f"{status} {text[:_MOST_SAID]}".strip())
+    return clean(f"{status} {text[:_LONGEST_REFUSAL]}".strip())
 
 
 # ---------------------------------------------------------------- packing
 
 
 class _Packed(NamedTuple):
-    target: Target
+    target: OutgoingRun
     names: list[str]
     bytes: int
 
 
-def _build_batches(targets: Sequence[Target], notes: list[str]) -> Iterator[list[_Packed]]:
+def _build_batches(targets: Sequence[OutgoingRun], notes: list[str]) -> Iterator[list[_Packed]]:
     batch: list[_Packed] = []
     files = size = 0
     for target in targets:
@@ -192,10 +194,8 @@ def _build_batches(targets: Sequence[Target], notes: list[str]) -> Iterator[list
         yield batch
 
 
-def _choose_files(target: Target, notes: list[str]) -> _Packed:
+def _choose_files(target: OutgoingRun, notes: list[str]) -> _Packed:
     """No secrets, no links, no code that is too large, nothing about how the run came here."""
-    from assay.exchange.store.mirror import list_folder
-
     _keep_outcome(target.dir)
     sizes: dict[str, int] = {}
     for name in list_folder(target.dir)[0]:
@@ -214,10 +214,6 @@ def _choose_files(target: Target, notes: list[str]) -> _Packed:
 
 def _keep_outcome(run_dir: str) -> None:
     """When a script's own run ended is known by a file's time, which does not travel: it is written down first."""
-    from assay.follow.run_status import load_status
-    from assay.record.run_directory import write_outcome
-    from assay.values.state import State
-
     status = load_status(run_dir)
     if status.outcome is not None and status.state in (State.DONE, State.FAILED):
         with suppress(OSError):

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from assay.exchange.receive import Limits, RefusedUploadError, Sender, StoredRun, make_aside, store_archive
+from assay.exchange.receive import RefusedUploadError, Sender, StoredRun, UploadLimits, make_aside, store_archive
 from assay.web.api import (
     BINARY,
     FLAG,
@@ -29,7 +29,7 @@ from assay.web.api import (
     send,
 )
 
-LIMITS = Limits()
+LIMITS = UploadLimits()
 RATE = Limit(600)  # uploads of one address within a minute: a session of tests sends one for each
 _KINDS = ("application/zip", "application/x-zip-compressed", "application/octet-stream")
 

@@ -10,6 +10,7 @@ from assay.config.settings import Settings
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.errors import UsageError
 from assay.farms.engines import REQUIRED, SSH_PREFIX, KeyKind, find_engines
+from assay.system.ssh import NO_HOST, is_host
 from assay.values.study import Farm, Position
 
 _TEMPLATE_KEYS = ("submit", "cancel", "remote_root")
@@ -73,8 +74,6 @@ def _read_host_count(fields: Fields, node: Node, key: str, minimum: int) -> int 
 
 def _check_hosts(fields: Fields, given: Mapping[str, Entry], options: Mapping[str, Any], key: str) -> None:
     """A number for a host that is not in the list is a mistake in its name."""
-    from assay.system.ssh import NO_HOST, is_host
-
     hosts = options.get("hosts") or ()
     if "hosts" in given and given["hosts"].node.kind == "sequence" and not hosts:
         fields.problems.add("names no host", join_key(key, "hosts"), given["hosts"].position, "as in `hosts: [gpu1]`")
@@ -139,8 +138,6 @@ def _read_quietly(entry: Entry) -> Farm:
 def build_engine_farm(name: str) -> Farm | None:
     """`slurm`, `ray` or `ssh:HOST`, which need no section; None: not the name of an engine."""
     if name.startswith(SSH_PREFIX) and name != SSH_PREFIX:
-        from assay.system.ssh import NO_HOST, is_host
-
         if not is_host(host := name.removeprefix(SSH_PREFIX)):
             raise UsageError(f"{host!r} is not a host", NO_HOST)
         return Farm(name, "ssh", options={"hosts": (host,)})

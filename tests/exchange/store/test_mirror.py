@@ -11,7 +11,7 @@ import pytest
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.exchange.store import mirror
 from assay.exchange.store.manifests import build_key, object_key
-from assay.exchange.store.mirror import Fetching, Folder
+from assay.exchange.store.mirror import Fetching, OutgoingFolder
 from assay.exchange.store.remote import Remote, open_remote
 
 KEY = build_key("folders", "data")
@@ -36,11 +36,11 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 
 
 def push(folder: Path, remote: Remote, **more: Any) -> mirror.Sent:
-    (sent,) = mirror.push([Folder(KEY, "folder", "data", str(folder), trees=("code",))], remote, **more)
+    (sent,) = mirror.push([OutgoingFolder(KEY, "folder", "data", str(folder), trees=("code",))], remote, **more)
     return sent
 
 
-def fetch(remote: Remote, into: Path) -> mirror.Fetched:
+def fetch(remote: Remote, into: Path) -> mirror.FetchCounts:
     manifest = mirror.load_manifest(remote, KEY)
     assert manifest is not None
     return mirror.fetch_files(Fetching(manifest, str(into)), remote)
@@ -258,12 +258,12 @@ def test_two_that_send_at_once_keep_what_both_have(store: Any, tmp_path: Path, m
 
     def replace(content: bytes, key: str, before: bytes | None) -> bool:
         if not calls:  # at the last instant before ours
-            list(mirror.push([Folder(KEY, "folder", "data", str(theirs), keeps=True)], other))
+            list(mirror.push([OutgoingFolder(KEY, "folder", "data", str(theirs), keeps=True)], other))
         calls.append(key)
         return real(content, key, before)
 
     monkeypatch.setattr(remote, "replace", replace)
-    list(mirror.push([Folder(KEY, "folder", "data", str(mine), keeps=True)], remote))
+    list(mirror.push([OutgoingFolder(KEY, "folder", "data", str(mine), keeps=True)], remote))
     assert len(calls) == 2
     fetch(remote, tmp_path / "there")
     assert read_tree(tmp_path / "there") == {"a": b"1", "b": b"2"}
@@ -324,7 +324,7 @@ def make(folder: Path, kind: str) -> None:
 
 
 def keep(folder: Path, remote: Remote) -> mirror.Sent:
-    (sent,) = mirror.push([Folder(KEY, "folder", "data", str(folder), keeps=True)], remote)
+    (sent,) = mirror.push([OutgoingFolder(KEY, "folder", "data", str(folder), keeps=True)], remote)
     return sent
 
 

@@ -18,7 +18,7 @@ import pytest
 from assay.compat.torq.dashboard import build_archive, build_session
 from assay.compat.torq.pytest_session import build_result, find_properties
 from assay.compat.torq.session_runs import store_session
-from assay.exchange.api import LINK, Target, Uploads
+from assay.exchange.api import LINK, OutgoingRun, Uploads
 from assay.values.pytest_names import PROPERTY_CASE
 
 
@@ -47,7 +47,7 @@ class ModelUploads:
         server = os.environ["ASSAY_SERVER"].strip().rstrip("/")
         return name, f"{server}/test-sessions/{self._stored}/" if is_sent else text
 
-    def _write(self, nodeid: str, phases: dict[str, pytest.TestReport], folder: str) -> Iterator[Target]:
+    def _write(self, nodeid: str, phases: dict[str, pytest.TestReport], folder: str) -> Iterator[OutgoingRun]:
         """The test as a run, as the server makes it of Torq's session."""
         session = build_session([build_result(nodeid, phases)], self._folder, os.environ)
         session = replace(session, workflow_url=self._uploads.session)
@@ -58,4 +58,4 @@ class ModelUploads:
         stored = store_session(unpacked, os.path.join(folder, "aside"), root, time.time())
         self._stored = f"{stored.study}~{stored.id}"
         for run in stored.runs:
-            yield Target(run.study, os.path.join(root, run.study, run.run))
+            yield OutgoingRun(run.study, os.path.join(root, run.study, run.run))

@@ -14,7 +14,7 @@ from assay.show.report_files import STDOUT, check_targets
 from assay.values.options import Group, Request, argument, option, root_option, where_option
 
 if TYPE_CHECKING:
-    from assay.exchange.export import Selection
+    from assay.exchange.export import ExportedRuns
     from assay.values.where import Where
 
 GROUP = Group(
@@ -135,7 +135,7 @@ def export_mlflow(request: MlflowRequest, console: Console) -> int:
 
 
 @contextmanager
-def _selected(request: ExportRequest | MlflowRequest, console: Console) -> Iterator[Selection]:
+def _selected(request: ExportRequest | MlflowRequest, console: Console) -> Iterator[ExportedRuns]:
     from assay.exchange import export
     from assay.follow.locations import find_patterns
     from assay.follow.opening import open_index_of
@@ -146,7 +146,7 @@ def _selected(request: ExportRequest | MlflowRequest, console: Console) -> Itera
 
 
 @contextmanager
-def _checked(request: ExportRequest, console: Console) -> Iterator[Selection]:
+def _checked(request: ExportRequest, console: Console) -> Iterator[ExportedRuns]:
     from assay.exchange import export
 
     check_targets(request.output)
@@ -158,7 +158,7 @@ def _checked(request: ExportRequest, console: Console) -> Iterator[Selection]:
 
 @contextmanager
 def _writing(
-    selection: Selection, request: ExportRequest, console: Console, raw: bool = False
+    selection: ExportedRuns, request: ExportRequest, console: Console, raw: bool = False
 ) -> Iterator[Callable[[str], object]]:
     """Where the text goes: a file has its name when it is complete."""
     from assay.show.formatting import unguard
@@ -178,5 +178,5 @@ def _writing(
     _report(selection, request, console)
 
 
-def _report(selection: Selection, request: ExportRequest, console: Console) -> None:
+def _report(selection: ExportedRuns, request: ExportRequest, console: Console) -> None:
     console.message(f"{request.output}: {render_count(len(selection.chosen), 'run')}")

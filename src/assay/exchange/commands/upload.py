@@ -28,7 +28,7 @@ def upload(request: UploadRequest, console: Console) -> int:
     NAME is a study, STUDY/RUN, or a pattern as 'STUDY/lr=0.1*'. The token is read from ASSAY_TOKEN. Secrets are never
     sent. What is there already is not changed.
     """
-    from assay.exchange.upload import Target, find_server, upload_runs
+    from assay.exchange.upload import OutgoingRun, find_server, upload_runs
     from assay.follow.run_status import load_status
     from assay.reading.choosing import find_chosen_runs
     from assay.show.formatting import render_count, render_size
@@ -42,7 +42,7 @@ def upload(request: UploadRequest, console: Console) -> int:
             console.message(f"{run.key} is not finished and was left out; send it when it is")
     if not finished:
         raise UsageError("there is no finished run to send", "which runs there are: assay ls STUDY")
-    sent = upload_runs([Target(run.location.name, run.dir) for run in finished], server)
+    sent = upload_runs([OutgoingRun(run.location.name, run.dir) for run in finished], server)
     for note in sent.notes:
         console.warning(note)
     if request.as_json:

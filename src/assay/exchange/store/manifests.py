@@ -14,9 +14,9 @@ import json
 import os
 import re
 import urllib.parse
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 from assay.errors import FormatError
 from assay.system.files import parse_json
@@ -40,6 +40,9 @@ _RUN_FACTS: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
+_Each = TypeVar("_Each")
+
+
 class Stored(NamedTuple):
     bytes: int
     sha256: str
@@ -48,7 +51,7 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class FolderManifest:
     """A folder as it is in the store. `trees`: folders in it that others have as well, each a listing of its own."""
 
     kind: str
@@ -62,6 +65,16 @@ class Manifest:
     @property
     def bytes(self) -> int:
         return sum(file.bytes for file in self.files.values())
+
+
+def rename_files(manifest: FolderManifest, change: Callable[[str], str | None]) -> FolderManifest:
+    """With other names of files, links and empty folders; without those for which `change` returns None."""
+
+    def pick(named: Mapping[str, _Each]) -> dict[str, _Each]:
+        return {new: each for name, each in named.items() if (new := change(name)) is not None}
+
+    empty = tuple(new for name in manifest.empty if (new := change(name)) is not None)
+    return replace(manifest, files=pick(manifest.files), links=pick(manifest.links), empty=empty)
 
 
 # ---------------------------------------------------------------- where they are
@@ -119,7 +132,7 @@ def _is_run_name(name: str) -> bool:
 # ---------------------------------------------------------------- reading
 
 
-def parse(text: bytes, where: str) -> Manifest:
+def parse(text: bytes, where: str) -> FolderManifest:
     """Each field has its type; `find_fault` says whether the whole may be used."""
     try:
         fields = parse_json(text)
@@ -135,7 +148,9 @@ def parse(text: bytes, where: str) -> Manifest:
         if not all(_is_digest(sha) for sha in (*trees.values(), *(file.sha256 for file in files.values()))):
             raise build_damage(where, "a hash in it is not one")
         empty = tuple(map(_text, fields.get("empty", ())))
-        return Manifest(_text(fields["kind"]), _text(fields["name"]), dict(fields["facts"]), files, links, trees, empty)
+        return FolderManifest(
+            _text(fields["kind"]), _text(fields["name"]), dict(fields["facts"]), files, links, trees, empty
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise build_damage(where, _describe(error)) from error
 
@@ -172,7 +187,7 @@ def build_damage(where: str, why: str) -> FormatError:
     )
 
 
-def render(manifest: Manifest) -> bytes:
+def render(manifest: FolderManifest) -> bytes:
     fields = {
         "format": FORMAT,
         "kind": manifest.kind,
@@ -189,7 +204,7 @@ def render(manifest: Manifest) -> bytes:
 # ---------------------------------------------------------------- what may be used
 
 
-def find_fault(manifest: Manifest, key: str) -> str | None:
+def find_fault(manifest: FolderManifest, key: str) -> str | None:
     """Why nothing of it may be used, after the name of what has it. A manifest of the store must not be able
     to make us write, move or remove anything elsewhere on a machine that fetches from it."""
     if _find_key(manifest.kind, manifest.name, key) != key:

@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from typing import Any
 
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.exchange.store.manifests import (
-    Manifest,
+    FolderManifest,
     Stored,
     build_damage,
     find_fault,
@@ -33,6 +34,7 @@ from assay.exchange.store.manifests import (
     leads_outside,
     object_key,
     parse,
+    rename_files,
     render,
 )
 from assay.exchange.store.remote import Remote, hash_file
@@ -52,7 +54,7 @@ _ASK_FIRST = 1 << 16  # smaller ones are sent without asking whether another fol
 # ---------------------------------------------------------------- manifests
 
 
-def load_manifest(remote: Remote, key: str) -> Manifest | None:
+def load_manifest(remote: Remote, key: str) -> FolderManifest | None:
     """With the listings of its trees. Raises FormatError for one that is damaged, or may not be used."""
     text = remote.read(key)
     if text is None:
@@ -66,10 +68,12 @@ def load_manifest(remote: Remote, key: str) -> Manifest | None:
     return manifest
 
 
-def load_manifests(remote: Remote, keys: Sequence[str], damaged: list[FormatError] | None = None) -> list[Manifest]:
+def load_manifests(
+    remote: Remote, keys: Sequence[str], damaged: list[FormatError] | None = None
+) -> list[FolderManifest]:
     """Those that are there, in order. What is wrong with others is added to `damaged`; without it the first raises."""
 
-    def load(key: str) -> Manifest | FormatError | None:
+    def load(key: str) -> FolderManifest | FormatError | None:
         try:
             return load_manifest(remote, key)
         except FormatError as error:
@@ -81,10 +85,10 @@ def load_manifests(remote: Remote, keys: Sequence[str], damaged: list[FormatErro
         found = list(pool.map(load, keys))
     if damaged is not None:
         damaged += [each for each in found if isinstance(each, FormatError)]
-    return [each for each in found if isinstance(each, Manifest)]
+    return [each for each in found if isinstance(each, FolderManifest)]
 
 
-def _build_whole(text: bytes, remote: Remote, key: str) -> Manifest:
+def _build_whole(text: bytes, remote: Remote, key: str) -> FolderManifest:
     manifest = parse(text, f"{remote.address}/{key}")
     files, links, empty = dict(manifest.files), dict(manifest.links), list(manifest.empty)
     for folder, sha256 in manifest.trees.items():
@@ -92,10 +96,10 @@ def _build_whole(text: bytes, remote: Remote, key: str) -> Manifest:
         listing = remote.read(where)
         if listing is None or hashlib.sha256(listing).hexdigest() != sha256:
             raise build_damage(f"{remote.address}/{where}", "it is missing" if listing is None else "its hash is wrong")
-        tree = parse(listing, f"{remote.address}/{where}")
-        files |= {f"{folder}/{name}": file for name, file in tree.files.items()}
-        links |= {f"{folder}/{name}": target for name, target in tree.links.items()}
-        empty += [f"{folder}/{name}" for name in tree.empty]
+        tree = rename_files(parse(listing, f"{remote.address}/{where}"), lambda name, top=folder: f"{top}/{name}")  # type: ignore[misc]
+        files |= tree.files
+        links |= tree.links
+        empty += tree.empty
     return replace(manifest, files=files, links=links, empty=tuple(empty))
 
 
@@ -103,7 +107,7 @@ def _build_whole(text: bytes, remote: Remote, key: str) -> Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class OutgoingFolder:
     """What is to be sent."""
 
     key: str
@@ -119,16 +123,18 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    folder: Folder
+    folder: OutgoingFolder
     files: int  # in all
     bytes: int
     sent: int  # that had to be sent
     sent_bytes: int
     is_new: bool
-    manifest: Manifest
+    manifest: FolderManifest
 
 
-def push(folders: Sequence[Folder], remote: Remote, *, check: bool = False, dry_run: bool = False) -> Iterator[Sent]:
+def push(
+    folders: Sequence[OutgoingFolder], remote: Remote, *, check: bool = False, dry_run: bool = False
+) -> Iterator[Sent]:
     """Several at once; in the order given. `check`: ask the store for what it should have already."""
     with _pool(_FILES_AT_ONCE) as files, _pool(_FOLDERS_AT_ONCE) as several:
         yield from several.map(lambda each: _push_one(each, remote, files, check, dry_run), folders)
@@ -143,7 +149,7 @@ def _pool(count: int) -> Iterator[Executor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _push_one(folder: Folder, remote: Remote, pool: Executor, check: bool, dry_run: bool) -> Sent:
+def _push_one(folder: OutgoingFolder, remote: Remote, pool: Executor, check: bool, dry_run: bool) -> Sent:
     text, old = _load_old(folder, remote)
     is_new, known = old is None, dict(old.files) if old else {}
     names, links, empty = list_folder(folder.path, folder.leaves_out)
@@ -152,7 +158,7 @@ def _push_one(folder: Folder, remote: Remote, pool: Executor, check: bool, dry_r
     def take(name: str) -> tuple[str, Stored | None]:
         return name, sender.send(os.path.join(folder.path, name), known.get(name))
 
-    here = Manifest(folder.kind, folder.name, folder.facts, empty=empty, links=links)
+    here = FolderManifest(folder.kind, folder.name, folder.facts, empty=empty, links=links)
     here = replace(here, files={name: file for name, file in pool.map(take, names) if file is not None})
     for _ in range(_MOST_TRIES):
         if old is not None and is_upload(folder.facts) and not is_upload(old.facts):  # it has the run from its owner
@@ -172,10 +178,10 @@ def _push_one(folder: Folder, remote: Remote, pool: Executor, check: bool, dry_r
     raise InfrastructureError(f"{remote.address}/{folder.key} is written by others all the time", "try again later")
 
 
-def _load_old(folder: Folder, remote: Remote) -> tuple[bytes | None, Manifest | None]:
+def _load_old(folder: OutgoingFolder, remote: Remote) -> tuple[bytes | None, FolderManifest | None]:
     text = remote.read(folder.key)
     try:
-        old = None if text is None else _settle(_build_whole(text, remote, folder.key))
+        old = None if text is None else _build_whole(text, remote, folder.key)
     except FormatError:
         old = None
     if old is not None and find_fault(old, folder.key):
@@ -186,15 +192,7 @@ def _load_old(folder: Folder, remote: Remote) -> tuple[bytes | None, Manifest | 
     return text, old
 
 
-def _settle(old: Manifest) -> Manifest:
-    """Of a name that earlier versions have sent as two kinds, one."""
-    folders = find_folders([*old.files, *old.links])
-    files = {name: each for name, each in old.files.items() if name not in folders}
-    links = {name: each for name, each in old.links.items() if name not in folders and name not in files}
-    return replace(old, files=files, links=links, empty=())
-
-
-def _merge(folder: Folder, here: Manifest, old: Manifest | None) -> Manifest:
+def _merge(folder: OutgoingFolder, here: FolderManifest, old: FolderManifest | None) -> FolderManifest:
     """What the store is to have, by what it has now."""
     found, known = here.files, old.files if old else {}
     if folder.base is not None:
@@ -213,7 +211,7 @@ def _merge(folder: Folder, here: Manifest, old: Manifest | None) -> Manifest:
     return replace(ours, facts=facts, files=files, links=links, empty=tuple(n for n in ours.empty if n not in taken))
 
 
-def _drop_other_kinds(manifest: Manifest, newer: Manifest) -> Manifest:
+def _drop_other_kinds(manifest: FolderManifest, newer: FolderManifest) -> FolderManifest:
     """Without what the newer one has as another kind: a name that was a file and is a link or a folder, and so on."""
     leaves = {*newer.files, *newer.links}
     folders = {*find_folders([*leaves, *newer.empty]), *newer.empty}
@@ -229,31 +227,24 @@ def _drop_other_kinds(manifest: Manifest, newer: Manifest) -> Manifest:
     )
 
 
-def _check_same(folder: Folder, old: Manifest | None, remote: Remote) -> None:
+def _check_same(folder: OutgoingFolder, old: FolderManifest | None, remote: Remote) -> None:
     if old is not None and "uid" in folder.facts and old.facts.get("uid") != folder.facts["uid"]:
         raise UsageError(
             f"{remote.address} holds another run that is called {folder.name}", "send this one to another address"
         )
 
 
-def _split_trees(manifest: Manifest, tops: Sequence[str]) -> tuple[Manifest, list[bytes]]:
+def _split_trees(manifest: FolderManifest, tops: Sequence[str]) -> tuple[FolderManifest, list[bytes]]:
     listings: list[bytes] = []
     for top in tops:
         begin = top + "/"
-        files = {name[len(begin) :]: each for name, each in manifest.files.items() if name.startswith(begin)}
-        links = {name[len(begin) :]: each for name, each in manifest.links.items() if name.startswith(begin)}
-        empty = tuple(name[len(begin) :] for name in manifest.empty if name.startswith(begin))
-        if not files and not links and not empty:
+        inside = rename_files(manifest, lambda name: name.removeprefix(begin) if name.startswith(begin) else None)  # noqa: B023
+        if not inside.files and not inside.links and not inside.empty:
             continue
-        listing = render(Manifest("tree", "", {}, files, links, empty=empty))
+        listing = render(replace(inside, kind="tree", name="", facts={}, trees={}))
         listings.append(listing)
-        manifest = replace(
-            manifest,
-            files={name: each for name, each in manifest.files.items() if not name.startswith(begin)},
-            links={name: each for name, each in manifest.links.items() if not name.startswith(begin)},
-            empty=tuple(name for name in manifest.empty if not name.startswith(begin)),
-            trees={**manifest.trees, top: hashlib.sha256(listing).hexdigest()},
-        )
+        outside = rename_files(manifest, lambda name: None if name.startswith(begin) else name)  # noqa: B023
+        manifest = replace(outside, trees={**manifest.trees, top: hashlib.sha256(listing).hexdigest()})
     return manifest, listings
 
 
@@ -353,8 +344,6 @@ class _Sender:
             after = os.stat(path)
             if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
                 raise
-        import tempfile
-
         with tempfile.TemporaryDirectory(prefix="assay-push-") as folder:
             copy = os.path.join(folder, "copy")
             copy_data(path, copy)
@@ -400,20 +389,20 @@ class _Sender:
 class Fetching:
     """Into which folder a manifest's files go. `present`: a folder that may have some of them already."""
 
-    manifest: Manifest
+    manifest: FolderManifest
     aside: str
     present: str | None = None
     wanted: frozenset[str] | None = None  # some of its files; None is all
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchCounts:
     files: int  # that had to come
     bytes: int
     left_out: tuple[str, ...]  # symbolic links that lead outside
 
 
-def fetch_files(job: Fetching, remote: Remote) -> Fetched:
+def fetch_files(job: Fetching, remote: Remote) -> FetchCounts:
     """Goes on where an earlier call was killed; every file has been compared with its hash.
 
     Raises one FormatError with all that are missing or damaged.
@@ -447,7 +436,7 @@ def fetch_files(job: Fetching, remote: Remote) -> Fetched:
         path = os.path.join(job.aside, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(target, path)
-    return Fetched(len(came), sum(came), tuple(left_out))
+    return FetchCounts(len(came), sum(came), tuple(left_out))
 
 
 def _fetch_one(job: Fetching, remote: Remote, name: str, file: Stored) -> int | None:

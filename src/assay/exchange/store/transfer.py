@@ -151,7 +151,7 @@ class DataFile:
 
 
 @dataclass(slots=True)
-class Listing:
+class FolderListing:
     """In order of name."""
 
     files: list[DataFile] = field(default_factory=list)
@@ -162,14 +162,14 @@ class Listing:
         return sum(file.bytes for file in self.files)
 
 
-def load_listing(folder: str) -> Listing:
+def load_listing(folder: str) -> FolderListing:
     """Raises UsageError for a link that leads nowhere or round in circles, and for pipes and devices."""
-    listing = Listing()
+    listing = FolderListing()
     _list(folder, "", (_identify(os.stat(folder)),), listing)
     return listing
 
 
-def _list(folder: str, prefix: str, above: tuple[Identity, ...], listing: Listing) -> None:
+def _list(folder: str, prefix: str, above: tuple[Identity, ...], listing: FolderListing) -> None:
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from assay.errors import FormatError
 from assay.exchange import api as exchange
-from assay.exchange.api import Fetching, Folder, Manifest, Remote, Sent
+from assay.exchange.api import Fetching, FolderManifest, OutgoingFolder, Remote, Sent
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.store.entry import build_key, relocate
 
@@ -33,16 +33,16 @@ def push_artifacts(store: ArtifactStore, remote: Remote, *, check: bool = False)
             "facts": relocate(artifact.facts, artifact.folder, _FOLDER),
             "made_by": artifact.made_by,
         }
-        folders.append(Folder(_build_key(entry.key), "artifact", entry.key, artifact.folder, facts))
+        folders.append(OutgoingFolder(_build_key(entry.key), "artifact", entry.key, artifact.folder, facts))
     yield from exchange.push(folders, remote, check=check)
 
 
-def find_artifacts(store: ArtifactStore, remote: Remote) -> tuple[list[Manifest], int]:
+def find_artifacts(store: ArtifactStore, remote: Remote) -> tuple[list[FolderManifest], int]:
     """What is there and not here, and how many more the limit of the store leaves no room for."""
     here = store.load_entries()
     keys = sorted(_list_keys(remote) - {entry.key for entry in here})
     room = store.limit_bytes - sum(entry.size_bytes for entry in here)
-    found: list[Manifest] = []
+    found: list[FolderManifest] = []
     for manifest in exchange.load_manifests(remote, list(map(_build_key, keys))):
         if manifest.bytes <= room:
             room -= manifest.bytes
@@ -50,11 +50,11 @@ def find_artifacts(store: ArtifactStore, remote: Remote) -> tuple[list[Manifest]
     return found, len(keys) - len(found)
 
 
-def pull_artifacts(store: ArtifactStore, remote: Remote, found: list[Manifest]) -> Iterator[Manifest]:
+def pull_artifacts(store: ArtifactStore, remote: Remote, found: list[FolderManifest]) -> Iterator[FolderManifest]:
     """Each appears when all of it is here; several at once."""
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pull")
 
-    def pull(manifest: Manifest) -> Manifest:
+    def pull(manifest: FolderManifest) -> FolderManifest:
         parts: Any = manifest.facts.get("parts")
         facts: Any = manifest.facts.get("facts")
         is_whole = isinstance(parts, dict) and isinstance(facts, dict)
