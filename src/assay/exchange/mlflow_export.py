@@ -246,10 +246,8 @@ class _RunSender:
         self.outcome = ""  # for people; empty: there was nothing new
 
     def send(self, experiment: str, known: Mapping[str, Run]) -> None:
-        uid = (
-            self.record.uid if self.record and not self.row.is_foreign else ""
-        )  # an upload may have that of another run
-        mark = uid or self.row.key
+        # an upload may have the uid of another run
+        mark = (self.record.uid if self.record and not self.row.is_foreign else "") or self.row.key
         run = known.get(mark)
         stamp = self._build_stamp()
         if run is not None and run.data.tags.get(EXPORTED_TAG) == stamp:
@@ -265,9 +263,8 @@ class _RunSender:
         points = self._send_points(run, is_new)
         files = self._send_files(run, is_new) if self.options.with_files else 0
         self._send_state(run)
-        self._send_tags(
-            run, {**self._build_tags(), EXPORTED_TAG: stamp}
-        )  # last: what is complete is not looked at again
+        # last: what is complete is not looked at again
+        self._send_tags(run, {**self._build_tags(), EXPORTED_TAG: stamp})
         self.report.new += is_new
         self.report.updated += not is_new
         self.report.points += points
@@ -310,19 +307,13 @@ class _RunSender:
             if not is_new and name in run.data.metrics:
                 history = self.client.get_metric_history(run.info.run_id, name)
                 sent = {_identify(point.step, point.timestamp, point.value) for point in history}
-            waiting: list[Metric] = []
-            for step, time, value in self._load_points(metric):
-                mark = _identify(step, time, value)
-                if mark in sent:
-                    continue
-                sent.add(mark)
-                waiting.append(Metric(name, value, time, step))
-                count += 1
-                if len(waiting) == _BATCH_METRICS:
-                    self.client.log_batch(run.info.run_id, metrics=waiting)
-                    waiting = []
-            if waiting:
-                self.client.log_batch(run.info.run_id, metrics=waiting)
+            missing = {_identify(*point): point for point in self._load_points(metric)}
+            points = [
+                Metric(name, value, time, step) for mark, (step, time, value) in missing.items() if mark not in sent
+            ]
+            for start in range(0, len(points), _BATCH_METRICS):
+                self.client.log_batch(run.info.run_id, metrics=points[start : start + _BATCH_METRICS])
+            count += len(points)
         return count
 
     def _load_points(self, metric: str) -> Iterator[tuple[int, int, float]]:
