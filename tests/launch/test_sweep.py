@@ -9,14 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.finished_study import Bench
 from tests.study_processes import Workshop, load_json, open_workshop, until
 
-from assay.plan.grid import Grid, draw_rows
 from assay.record import run_directory
 from assay.system.files import write_atomic
 from assay.values.run import State
-from assay.values.study import Choices, Random, Subset, Sweep
 
 RUN = "run"
 
@@ -356,22 +353,3 @@ def test_checks_of_finished_runs_hold_with_a_new_index(shop: Workshop) -> None:
     assert shop.run().code == 0
     again = shop.run(ASSAY_CACHE_DIR=str(shop.base / "another cache"))
     assert (again.code, "ERROR" in again.out + again.err) == (0, False)
-
-
-def test_a_subset_that_an_earlier_version_drew_stays(tmp_path: Path) -> None:
-    """Of runs with random axes; another count is drawn anew."""
-    bench = Bench(tmp_path)
-    axes = {"x": Random("uniform", 0, 1), "y": Choices((1, 2))}
-    rows = draw_rows([Grid(Sweep(axes), distinct=True)], Subset(3, 7, by_count=True), distinct=True)
-    listed = json.dumps([row for _, row in rows])
-    text = "study: drawn\ncommand: echo {x} {y}\nresources: {gpus: 0}\ncode: live\n"
-    assert bench.run(f"{text}sweep: {listed}\n").returncode == 0
-    names = sorted(path.parent.name for path in bench.root.glob("drawn/*/run.json"))
-    assert len(names) == 3
-    drawn = text + "params: {x: {uniform: [0, 1]}, y: [1, 2]}\nsubset: {count: 3, seed: 7}\n"
-    assert bench.run(drawn).returncode == 0
-    assert sorted(path.parent.name for path in bench.root.glob("drawn/*/run.json")) == names
-    assert bench.run(drawn.replace("count: 3", "count: 4")).returncode == 0
-    assert len(list(bench.root.glob("drawn/*/run.json"))) == 7
-    assert bench.run(drawn.replace("count: 3", "count: 5")).returncode == 0
-    assert len(list(bench.root.glob("drawn/*/run.json"))) == 8, "what was drawn once stays"

@@ -100,9 +100,9 @@ def test_every_place_of_a_shuffle_is_likely():
     assert len(firsts) == 6
 
 
-def subset(count, *sweeps, seed=0, per_sweep=False, distinct=True, by_count=False):
+def subset(count, *sweeps, seed=0, per_sweep=False, distinct=True):
     grids = [Grid(one, distinct=distinct) for one in sweeps]
-    return list(draw_rows(grids, Subset(count, seed, per_sweep, by_count), distinct=distinct))
+    return list(draw_rows(grids, Subset(count, seed, per_sweep), distinct=distinct))
 
 
 def test_a_subset_is_that_many_different_rows_in_the_grids_order():
@@ -118,11 +118,9 @@ def test_a_subset_follows_from_its_seed_for_ever():
     assert subset(5, one, seed=3) == subset(5, one, seed=3)
     assert subset(5, one, seed=3) != subset(5, one, seed=4)
     assert [row for _, row in subset(2, one, seed=3)] == PINNED
-    assert [row for _, row in subset(2, one, seed=3, by_count=True)] == PINNED_BY_COUNT
 
 
 PINNED = [{"a": 23, "b": 0.560324, "c": 0.0344767}, {"a": 54, "b": 0.218155, "c": 2.45132e-05}]
-PINNED_BY_COUNT = [{"a": 23, "b": 0.369955, "c": 0.0104617}, {"a": 54, "b": 0.62572, "c": 2.1264e-05}]
 
 
 @pytest.mark.parametrize("per_sweep", [False, True])
@@ -142,11 +140,6 @@ def test_an_enlarged_subset_keeps_its_runs(per_sweep, data, seed, count, more):
 def test_the_first_five_of_random_numbers_are_the_first_five_of_eight():
     one = sweep(lr=Random("log_uniform", 1e-5, 1), momentum=Random("uniform", 0, 1))
     assert subset(8, one)[:5] == subset(5, one)
-
-
-def test_a_subset_of_listed_values_is_the_one_of_earlier_versions():
-    one, other = sweep(a=range(50), b=range(3)), sweep(a=range(40, 60), b=[1])
-    assert subset(9, one, other, seed=5) == subset(9, one, other, seed=5, by_count=True)
 
 
 def test_a_subset_larger_than_the_grid_is_the_grid():

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -21,21 +20,11 @@ json_like = st.recursive(
 ALL = {**FORMATS, **bench_records.FORMATS, **model_records.FORMATS}
 
 
-def update_to_3(content: Content) -> Content:
-    """`time` became `started_at`."""
-    return {**{key: value for key, value in content.items() if key != "time"}, "started_at": content["time"]}
-
-
-def update_to_4(content: Content) -> Content:
-    """The exit code of the only command became one per command."""
-    return {**content, "codes": {"main": content["code"]}}
-
-
-HISTORY = {"thing": Format(4, "delete it", oldest=2, updates={3: update_to_3, 4: update_to_4})}
+THING = {"thing": Format(4, "delete it")}
 
 
 def read(text: str | bytes) -> Content:
-    return read_versioned(text, "thing", "runs/a/thing.json", HISTORY)
+    return read_versioned(text, "thing", "runs/a/thing.json", THING)
 
 
 # ---------------------------------------------------------------- bad files
@@ -56,7 +45,6 @@ def read(text: str | bytes) -> Content:
         ('{"format": true}', 'no version under "format"'),
         ('{"format": 4.0}', 'no version under "format"'),
         ('{"format": 0}', 'no version under "format"'),
-        ('{"format": 2, "code": 0}', "cannot be brought to format 3 (KeyError: 'time')"),
         ("[" * 200_000, "nested too deeply"),
     ],
 )
@@ -77,12 +65,6 @@ def test_a_file_that_is_too_new_asks_for_an_upgrade() -> None:
     assert caught.value.hint == "upgrade: pip install --upgrade assay"
 
 
-def test_a_file_that_is_too_old_asks_for_its_own_assay() -> None:
-    with pytest.raises(FormatError, match=r"thing\.json: .*too old .*format 1; this Assay reads 2 and up") as caught:
-        read('{"format": 1}')
-    assert caught.value.hint == "read it with the Assay that wrote it, or delete it"
-
-
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("text", ["", '{"format": 999}'])
 def test_every_kind_says_what_to_do(kind: str, text: str) -> None:
@@ -95,20 +77,8 @@ def test_every_kind_says_what_to_do(kind: str, text: str) -> None:
 # ---------------------------------------------------------------- good files
 
 
-@pytest.mark.parametrize(
-    ("stored", "expected"),
-    [
-        ({"format": 4, "codes": {"train": 1}}, {"codes": {"train": 1}}),
-        ({"format": 3, "started_at": 5, "code": 0}, {"started_at": 5, "code": 0, "codes": {"main": 0}}),
-        ({"format": 2, "time": 5, "code": 2}, {"started_at": 5, "code": 2, "codes": {"main": 2}}),
-    ],
-)
-def test_an_older_file_is_brought_up_to_date_step_by_step(stored: Content, expected: Content) -> None:
-    assert read(json.dumps(stored)) == expected
-
-
 def test_keys_that_are_not_known_are_left_alone() -> None:
-    assert read('{"format": 2, "time": 1, "code": 0, "extra": [1]}')["extra"] == [1]
+    assert read('{"format": 4, "extra": [1]}') == {"extra": [1]}
 
 
 @given(st.dictionaries(st.text(max_size=6).filter(lambda key: key != VERSION_KEY), json_like, max_size=4))
@@ -130,17 +100,6 @@ def test_a_key_that_hides_the_version_is_refused() -> None:
         render_versioned({"format": 3}, "run")
 
 
-@pytest.mark.parametrize("updates", [{}, {3: update_to_3}, {3: update_to_3, 4: update_to_4, 5: update_to_4}])
-def test_a_format_without_all_its_steps_is_refused(updates: dict[int, Any]) -> None:
-    with pytest.raises(ValueError, match="update_to_N"):
-        Format(4, "delete it", oldest=2, updates=updates)
-
-
 def test_an_unknown_kind_is_a_mistake_of_ours() -> None:
     with pytest.raises(KeyError):
         read_versioned("{}", "no such kind", "x")
-
-
-@pytest.mark.parametrize("kind", ALL)
-def test_every_kind_is_read_from_its_first_version_on(kind: str) -> None:
-    assert ALL[kind].oldest == 1  # raise it only when a release has announced it

@@ -40,8 +40,6 @@ _SETTLED_NS = 1_000_000_000  # a file changed this recently may change again wit
 _HELD_FILE_BYTES = 65_536  # files up to this size are kept in memory between placements,
 _HELD_TREE_BYTES = 4_000_000  # of trees up to this size
 
-_OLD_MODES: dict[int, int] = {True: 0o777, False: 0o666}  # manifests of older versions have the x bit alone
-
 Seen = dict[str, list[Any]]  # path -> [size, mtime_ns, ctime_ns, inode, digest]
 
 
@@ -51,7 +49,7 @@ class _Manifest:
 
     format: int
     source: str
-    files: tuple[tuple[str, int | bool, int], ...]  # path, permissions, mtime_ns
+    files: tuple[tuple[str, int, int], ...]  # path, permissions, mtime_ns
     modes: Mapping[str, int]  # of folders that not everybody may enter
     secret: tuple[str, ...]
     symlinks: tuple[tuple[str, str], ...]
@@ -384,7 +382,7 @@ def _load_layout(tree: str) -> _Layout:
     manifest = _load_manifest(os.path.dirname(tree))
     hold = manifest.bytes <= _HELD_TREE_BYTES
     files = tuple(
-        (path, _OLD_MODES.get(mode, mode), mtime_ns, _load_small(f"{tree}/{path}") if hold else None)
+        (path, mode, mtime_ns, _load_small(f"{tree}/{path}") if hold else None)
         for path, mode, mtime_ns in manifest.files
     )
     folders: set[str] = set()
@@ -417,7 +415,7 @@ def _load_manifest(folder: str) -> _Manifest:
     if type(fields.get("format")) is int and fields["format"] != _FORMAT:
         raise FormatError(f"the copy of the code in {folder!r} was made by another version of Assay")
     try:
-        return parse_strict(_Manifest, {"secret": [], "modes": {}, **fields})  # both came with later versions
+        return parse_strict(_Manifest, fields)
     except (ValueError, TypeError):
         raise FormatError(
             f"the copy of the code in {folder!r} is damaged: its list of files is not as it was written"

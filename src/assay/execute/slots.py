@@ -333,7 +333,7 @@ def _load_occupant(path: str) -> Occupant | None:
 
 
 def _parse_occupant(fd: int) -> Occupant | None:
-    """None: nobody yet, or an older Assay, which wrote nothing."""
+    """The occupant that the lock file names; None before one has written its line."""
     line = os.pread(fd, _LINE_BYTES, 0).partition(b"\n")[0]
     if not line.startswith(b"["):
         return None

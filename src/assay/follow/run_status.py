@@ -50,7 +50,7 @@ class RunStatus:
 
 
 def load_shown(run_dir: str) -> RunStatus:
-    """To be printed: run.json of an earlier version may hold secrets."""
+    """The status, to be printed; a run.json of another machine or tool may hold secrets, which are hidden."""
     status = load_status(run_dir)
     return replace(status, record=replace(status.record, spec=hide_spec(status.record.spec)))
 

@@ -78,7 +78,7 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
             noise={name: float(value) for name, value in _get(content, "noise").items()},
             history=tuple(_check_object(each, "an entry of history") for each in content.get("history", ())),
             complete=bool(content.get("complete", True)),
-            steps_beyond=_parse_offset(content, segments),
+            steps_beyond=None if content.get("steps_beyond") is None else int(content["steps_beyond"]),
             repeats_start=content.get("repeats_start") if isinstance(content.get("repeats_start"), bool) else None,
             notes=tuple(notes),
         )
@@ -159,14 +159,6 @@ def _parse_segment(content: Mapping[str, Any], key: str, notes: list[str]) -> Se
     }
     sha = _get(content, "checkpoints", key).get("sha")
     return Segment(_parse_step(log.get("start_step", key), where), checkpoint, tracks, sha, variants)
-
-
-def _parse_offset(content: Mapping[str, Any], segments: Sequence[Segment]) -> int | None:
-    """Earlier versions of ours wrote 0 also where no run had shown it."""
-    value, is_earlier = content.get("steps_beyond"), "format" in content and "counts" not in content
-    if value is None or (value == 0 and is_earlier and all(each.replicas < 2 for each in segments)):
-        return None
-    return int(value)
 
 
 # ---------------------------------------------------------------- what a file states that it holds

@@ -236,7 +236,7 @@ class DirBuilder:
         """A token that was replaced in the study's file reaches the next attempt of a run that is there already."""
         for spec in self._find_present(specs):
             run_dir = self._prepared.dir_of(spec)
-            # directories of earlier versions have their values in job.sh
+            # a directory made before its variable was declared secret has the value in job.sh
             if spec.private is None or f". ./{layout.SECRETS_FILE}" not in _load_text(
                 os.path.join(run_dir, layout.JOB_FILE)
             ):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from assay.config.load import load_study
 from assay.config.places import choose_farm
-from assay.config.settings import Settings, load_settings
+from assay.config.settings import load_settings
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import MachineLease, Use
 from assay.execute.registry import build_executor, find_executor
@@ -91,25 +91,13 @@ def prepare(options: RunOptions) -> Prepared:
 def _plan(prepared: Prepared) -> Prepared:
     study, options = prepared.study, prepared.options
     names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
-    prepared = replace(prepared, plan=_build_plan(study, names, prepared.settings, prepared.location))
+    prepared = replace(prepared, plan=build_plan(study, names, prepared.settings.secrets))
     if study.is_runx:
         from assay.compat.runx import sets
 
         return _choose_runs(sets.enter_set(prepared))
     prepared = _choose_runs(replace(prepared, plan=find_known(prepared.plan, prepared.location)))
     return fill_output(prepared) if study.is_mlrunner else prepared
-
-
-def _build_plan(study: Study, names: NameSource, settings: Settings, location: StudyLocation) -> Plan:
-    """A subset that an earlier version of Assay drew and ran stays that subset."""
-    plan = build_plan(study, names, settings.secrets)
-    if study.subset is None or study.is_runx or not os.path.isdir(location.dir):
-        return plan
-    earlier = build_plan(replace(study, subset=replace(study.subset, by_count=True)), names, settings.secrets)
-    if {spec.id for spec in earlier.runs} == {spec.id for spec in plan.runs}:
-        return plan
-    there = {_id_of(path) for path in run_directory.find_run_dirs(location.dir)}
-    return max((plan, earlier), key=lambda each: sum(spec.id in there for spec in each.runs))
 
 
 def _choose_runs(prepared: Prepared) -> Prepared:

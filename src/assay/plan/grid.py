@@ -95,11 +95,8 @@ class _Streams:
 
     def __init__(self, subset: Subset) -> None:
         self._seed = subset.seed
-        self._shared = random.Random(subset.seed) if subset.by_count else None
 
     def of(self, pool: int) -> tuple[random.Random, random.Random]:
-        if self._shared is not None:
-            return self._shared, self._shared
         order = random.Random(f"{self._seed} order {pool}") if pool else random.Random(self._seed)
         return order, random.Random(f"{self._seed} values {pool}")
 

@@ -355,7 +355,7 @@ def _hide_inside(value: Any, rules: SecretRules) -> Any:
 
 
 def hide_named(params: Mapping[str, Any], rules: SecretRules = DEFAULT_RULES) -> Mapping[str, Any]:
-    """The same by names alone: quick, for what others have written, or an earlier version."""
+    """The parameters with secrets hidden by their names alone: quick, for files that others have written."""
     hidden = [name for name, value in params.items() if is_secret(str(name), value, rules)]
     return {**params, **dict.fromkeys(hidden, HIDDEN)} if hidden else params
 

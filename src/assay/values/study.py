@@ -172,7 +172,6 @@ class Subset:
     count: int
     seed: int = 0
     per_sweep: bool = False
-    by_count: bool = False  # as drawn by earlier versions: another count draws other numbers
 
 
 AT = ("last", "best", "min", "max", "mean")

@@ -321,7 +321,7 @@ def test_a_failure_without_a_known_cause_names_what_was_not_compared(lab: Lab, m
     same = "unknown: code, packages, Python, command, configuration and device are those of the recording; "
     assert lab.check_one().differs == (f"{same}code elsewhere, data and environment variables were not compared",)
     manifest = lab.manifest
-    del manifest["provenance"]["files"]  # recorded by an earlier version
+    del manifest["provenance"]["files"]
     lab.manifest_path.write_text(json.dumps(manifest))
     [line] = lab.check_one().differs
     assert line.startswith("unknown: packages, ")

@@ -56,7 +56,7 @@ ENV_LIMIT = "ASSAY_CACHE_LIMIT"
 DEFAULT_LIMIT_BYTES = 10 * 1024**3
 NO_LIMIT = 2**63 - 1
 
-_LAYOUT, _OLD_LAYOUT = "v2", "v1"
+_LAYOUT = "v2"
 _BUILDING = "building"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"(?P<number>\d+)\.(?P<bytes>\d+)")
@@ -352,8 +352,7 @@ class ArtifactStore:
     # ------------------------------------------------------------ removing
 
     def clear(self) -> Cleared:
-        """Remove everything that no live process uses, and what an older Assay left in its own layout."""
-        _remove_tree(os.path.join(self.folder, _OLD_LAYOUT))
+        """Remove everything that no live process uses."""
         names = self._list_names()
         with self._writing():
             removed = [name for name in names if self._remove(name)]

@@ -226,7 +226,7 @@ def _load_facts(row: RunRow, run_dir: str) -> Mapping[str, str]:
 
 
 def _hide(commands: Mapping[str, str], record: run_directory.RunRecord | None) -> Mapping[str, str]:
-    """run.json of an earlier version may hold secrets."""
+    """run.json of another machine may hold secrets."""
     from assay.values.secrets import hide_spec
 
     if record is None or not commands:
