@@ -685,16 +685,3 @@ def test_what_looks_like_a_secret_is_linked_and_never_copied(source, store, tmp_
     assert not (tmp_path / "run/a.key").is_symlink()
     assert not {"A=1", "p", "s"} & set(listing(snapshot.path).values())
     assert load_snapshot(store, snapshot.hash) == snapshot
-
-
-def test_a_snapshot_of_an_older_version_is_placed(source, store, tmp_path):
-    (source / "train.py").chmod(0o755)
-    snapshot = take_snapshot(source, store)
-    path = store / snapshot.hash / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["files"] = [[name, bool(mode & 0o100), time] for name, mode, time in manifest["files"]]
-    del manifest["modes"], manifest["secret"]
-    path.write_text(json.dumps(manifest))
-    place_code(load_snapshot(store, snapshot.hash), tmp_path / "run")
-    modes = [(tmp_path / "run" / name).stat().st_mode & 0o777 for name in ("train.py", "lib/model.py")]
-    assert modes == [0o755, 0o644]
