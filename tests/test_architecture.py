@@ -87,7 +87,6 @@ IN_USERS_PROGRAMS = (
 HOMES: dict[str, tuple[str, ...]] = {
     "click": ("assay.cli", "assay.compat"),
     "yaml": ("assay.config", "assay.compat.originals", "assay.golden.harness_file", "assay.examine"),
-    "rich": ("assay.show",),
     "pynvml": ("assay.observe.devices",),
     "pandas": ("assay.runs", "assay.examine"),
     "matplotlib": ("assay.show.figure",),
@@ -618,7 +617,6 @@ def test_a_diamond_is_no_cycle() -> None:
     [
         ({"plan__expand": "import yaml"}, "yaml is at home in assay.config"),
         ({"record__run_directory": "def f():\n    import numpy as np"}, "numpy is at home in assay.judge"),
-        ({"cli__main": "from rich.table import Table"}, "rich is at home in assay.show"),
         ({"observe__readings": "import psutil"}, "psutil is at home in nowhere"),
         ({"execute__registry": "def f():\n    __import__('ray')"}, "ray is at home in assay.farms.ray_bridge"),
         ({"show__figure": "import matplotlib"}, "must be imported inside the function"),

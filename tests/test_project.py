@@ -56,7 +56,6 @@ def test_a_plain_install_is_small() -> None:
         "jinja2",
         "nvidia-ml-py",
         "pyyaml",
-        "rich",
     }
 
 

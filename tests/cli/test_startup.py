@@ -29,7 +29,6 @@ NEVER = {
     "inspect": 12,
     "numpy": 60,
     "jinja2": 30,
-    "rich": 20,
     "argparse": 6,
     "asyncio": 40,
     "logging": 5,

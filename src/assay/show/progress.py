@@ -5,19 +5,14 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TextIO
 
 from assay.show import formatting
 from assay.show.table import build_texts
 from assay.system import terminal
 from assay.system.fast_dataclasses import dataclass, field
-from assay.system.terminal import terminal_size
 from assay.values.table import Column
-
-if TYPE_CHECKING:
-    from rich.live import Live
-    from rich.text import Text
 
 HEARTBEAT_S = 30.0
 _REFRESH_S = 0.1
@@ -26,6 +21,9 @@ _MESSAGES = 3
 _LINES_AROUND = 6  # bar, counts, names of the columns, "and more", room for the prompt
 _LOUD_FAILURES = 20  # after as many lines about failures the rest is left to the report
 _WELL = frozenset({"done", "pruned"})
+_HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+_ERASE_LINE, _ERASE_LINE_ABOVE = "\r\x1b[2K", "\x1b[1A\x1b[2K"
+_USUAL_SIZE = os.terminal_size((80, 25))  # of a terminal that does not report its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class RunningRow:
     attempt: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)  # the last value of each
     step: float | None = None
-    was_found: bool = False  # it ran before we came: nobody starts it now
+    was_found: bool = False  # it ran before this command was started
     is_waiting: bool = False  # in the queue of a farm
 
 
@@ -93,7 +91,7 @@ class ProgressView:
 def estimate_eta(
     durations_s: Sequence[float], running_elapsed_s: Sequence[float], queued: int, slots: int
 ) -> float | None:
-    """Seconds until the last run ends, if the rest takes as long as the finished ones; None when nobody can know."""
+    """Seconds until the last run ends, if the rest takes as long as the finished ones; None before one has finished."""
     if not queued and not running_elapsed_s:
         return 0.0
     if not durations_s:
@@ -153,7 +151,7 @@ def _render_bar(view: ProgressView, width: int, plain: bool) -> list[Segment]:
 
 
 def _fill_bar(view: ProgressView, width: int, plain: bool) -> Iterator[Segment]:
-    """Done, pruned, failed, stopped and running runs by their share; whoever exists shows at least one character."""
+    """Done, pruned, failed, stopped and running runs by their share, each of them with at least one character."""
     full, empty = ("#", ".") if plain else ("━", "─")
     parts = (
         (view.done, "green"),
@@ -267,16 +265,16 @@ def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> 
 
 
 class Progress:
-    """Told how the study stands, as often as the supervisor likes; decides itself how much of it to show.
+    """Gets the state of the study as often as the supervisor likes, and decides how much of it to show.
 
-    This one shows nothing (`--quiet`): the report at the end says what there is to say.
+    This class shows nothing (`--quiet`): the report at the end has the results.
     """
 
     def update(self, view: ProgressView) -> None:
         """`view.ended` must name each run once: those that ended since the last call."""
 
     def message(self, text: str) -> None:
-        """Something to say once, above whatever is shown."""
+        """A text that is shown once, above what is shown now."""
 
     def finish(self, view: ProgressView) -> None:
         """The last look; the terminal is left as it was found. May be called again."""
@@ -293,7 +291,7 @@ class PlainProgress(Progress):
         self._clock = clock
         self._beat_at = clock() + heartbeat_s
         self._running: set[tuple[str, int]] = set()
-        self._notices: set[str] = set()  # standing ones are said once
+        self._notices: set[str] = set()  # those that stay are printed once
         self._finished = False
 
     def update(self, view: ProgressView) -> None:
@@ -307,7 +305,7 @@ class PlainProgress(Progress):
             self._beat_at = self._clock() + self._heartbeat_s
             lines.append(render_heartbeat(view))
         if lines:
-            self._write("\n".join(lines))
+            _write(self._stream, "\n".join(lines) + "\n")
 
     def _render_news(self, view: ProgressView) -> list[str]:
         """What happened since the last update; a start is reported once, also where the run is still listed."""
@@ -318,93 +316,78 @@ class PlainProgress(Progress):
         return [*lines, render_best(view.best)] if view.best and view.is_new_best else lines
 
     def message(self, text: str) -> None:
-        self._write("\n".join(map(formatting.clean, text.splitlines())))
+        _write(self._stream, "\n".join(map(formatting.clean, text.splitlines())) + "\n")
 
     def finish(self, view: ProgressView) -> None:
         if self._finished:
             return
         self._finished = True
-        self._write("\n".join([*self._render_news(view), render_heartbeat(view)]))
-
-    def _write(self, text: str) -> None:
-        encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-        self._stream.flush()
+        _write(self._stream, "\n".join([*self._render_news(view), render_heartbeat(view)]) + "\n")
 
 
 class LiveProgress(Progress):
     """The last lines of the terminal show the study; failures and messages scroll up above them and stay."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        bare = formatting.unguard(stream)
-        self._console = Console(file=bare, highlight=False, soft_wrap=False, markup=False, emoji=False)
+        self._stream = formatting.unguard(stream)
         self._plain = not terminal.can_encode(stream, "━╍…")
-        self._live: Live | None = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+        self._has_color = terminal.use_color(stream)
         self._clock = clock
         self._drawn_at = -_REFRESH_S
         self._failures = 0
-        self._live.start()
+        self._frame: list[str] = []  # the lines that the terminal shows last
+        self._is_finished = False
+        _write(self._stream, _HIDE_CURSOR)
 
     def update(self, view: ProgressView) -> None:
-        self._tell_failures(view.ended)
+        self._print_failures(view.ended)
         if self._clock() - self._drawn_at >= _REFRESH_S:
             self._draw(view)
 
     def message(self, text: str) -> None:
-        for line in text.splitlines():
-            self._console.print(formatting.clean(line), soft_wrap=True)
+        self._show(map(formatting.clean, text.splitlines()), self._frame)
 
     def finish(self, view: ProgressView) -> None:
-        if self._live is None:
+        if self._is_finished:
             return
-        self._tell_failures(view.ended)
+        self._print_failures(view.ended)
         self._draw(view)
-        self._live.stop()
-        self._live = None
+        self._is_finished, self._frame = True, []
+        _write(self._stream, "\n" + _SHOW_CURSOR)
 
     def _draw(self, view: ProgressView) -> None:
-        if self._live is None:
+        if self._is_finished:
             return
-        size = self._measure()
+        size = terminal.terminal_size(self._stream) or _USUAL_SIZE
         frame = render_frame(view, size.columns - 1, size.lines, plain=self._plain)
-        self._live.update(_build_text(frame), refresh=True)
+        self._show((), ["".join(self._paint(*segment) for segment in line) for line in frame])
         self._drawn_at = self._clock()
 
-    def _measure(self) -> os.terminal_size:
-        """The size of this stream's terminal: rich looks at the standard streams, which may be others."""
-        from rich.console import ConsoleDimensions
+    def _show(self, above: Iterable[str], frame: list[str]) -> None:
+        """Replace the frame, with lines that stay above it."""
+        erase = _ERASE_LINE + _ERASE_LINE_ABOVE * (len(self._frame) - 1) if self._frame else ""
+        _write(self._stream, erase + "".join(f"{line}\n" for line in above) + "\n".join(frame))
+        self._frame = frame
 
-        size = terminal_size(self._console.file)
-        if size is None:
-            return os.terminal_size(self._console.size)
-        self._console.size = ConsoleDimensions(*size)
-        return size
-
-    def _tell_failures(self, ended: Sequence[EndedRow]) -> None:
+    def _print_failures(self, ended: Sequence[EndedRow]) -> None:
         for row in ended:
             if row.state in _WELL:
                 continue
             self._failures += 1
             if self._failures <= _LOUD_FAILURES:
                 style = terminal.STATE_COLORS.get(row.state, "")
-                self._console.print(render_ended(row), style=style, soft_wrap=True)
+                self._show([self._paint(render_ended(row), style)], self._frame)
             elif self._failures == _LOUD_FAILURES + 1:
-                self._console.print("further failures are listed at the end", style="dim")
+                self._show([self._paint("further failures are listed at the end", "dim")], self._frame)
+
+    def _paint(self, text: str, style: str) -> str:
+        return terminal.paint(text, style) if self._has_color else text
 
 
-def _build_text(frame: Sequence[Sequence[Segment]]) -> Text:
-    from rich.text import Text
-
-    text = Text(no_wrap=True, overflow="crop", end="")
-    for number, line in enumerate(frame):
-        if number:
-            text.append("\n")
-        for piece, style in line:
-            text.append(piece, style or None)
-    return text
+def _write(stream: TextIO, text: str) -> None:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
 
 
 def choose_progress(
